@@ -299,6 +299,22 @@ impl Network {
         self.0.queues.iter().map(undelivered).sum()
     }
 
+    /// How many connections that nobody has accepted wait for another process, since their listener is closed
+    /// ([`Elsewhere::takes_over`](crate::Elsewhere::takes_over)).
+    pub fn handing_on(&self) -> usize {
+        let waiting = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.handing_on());
+        self.0.queues.iter().map(waiting).sum()
+    }
+
+    /// Resets those that [`Network::handing_on`] counts.
+    pub fn end_handing_on(&self) {
+        for queue in &self.0.queues {
+            queue.with(&self.0.delivery, |inside, now_ns| {
+                inside.call(now_ns, |stack, io| stack.end_handing_on(io));
+            });
+        }
+    }
+
     /// Tells all peers that this is the end, for a process that ends at once: connections that a socket still has are closed, and
     /// what nobody has accepted is reset, as are those that [`Network::undelivered`] counts. No listener takes any more.
     pub fn end_all(&self) {

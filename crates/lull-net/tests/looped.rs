@@ -9,7 +9,9 @@ use std::sync::Arc;
 use lull_core::NapiSettings;
 use lull_net::lull_nic::Frame;
 use lull_net::lull_nic::mem::{self, MemConfig};
-use lull_net::{Elsewhere, Interest, ListenOptions, Network, NetworkConfig, TcpListener, TcpStream, UdpSocket};
+use lull_net::{
+    Elsewhere, HandedOn, Interest, ListenOptions, Network, NetworkConfig, TcpListener, TcpStream, UdpSocket,
+};
 use pair::*;
 
 const SERVER6: &str = "fd00::2";
@@ -128,6 +130,10 @@ impl Elsewhere for Greedy {
 
     fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
         true
+    }
+
+    fn takes_over(&self, _local: SocketAddr, _frame: &Frame) -> HandedOn {
+        HandedOn::Nobody
     }
 
     fn copy_to_all(&self, _frame: &Frame) {}

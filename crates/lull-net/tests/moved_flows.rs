@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig};
-use lull_net::{Elsewhere, Interest, Network, NetworkConfig, NetworkError, TcpStream, UdpSocket};
+use lull_net::{Elsewhere, HandedOn, Interest, Network, NetworkConfig, NetworkError, TcpStream, UdpSocket};
 use lull_nic::mem::{self, MemConfig};
 use lull_nic::{Device, Frame};
 use pair::{CLIENT, LOST, Pair, SERVER, config, until, wait};
@@ -57,6 +57,10 @@ impl Elsewhere for Others {
     fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
         self.last_acknowledgements.fetch_add(1, Ordering::Relaxed);
         false
+    }
+
+    fn takes_over(&self, _local: SocketAddr, _frame: &Frame) -> HandedOn {
+        HandedOn::Nobody
     }
 
     fn copy_to_all(&self, _frame: &Frame) {}

@@ -21,6 +21,9 @@ pub const QUEUES_MAX: usize = 31;
 /// Beside those bits: everybody has said that it belongs to no connection of theirs, and is asked whether it ends a handshake
 /// that another began.
 pub const LAST_ROUND: u32 = 1 << QUEUES_MAX;
+/// Everybody has seen it: nobody passes it on. A TCP segment that only acknowledges is then a whole connection, which the stack that
+/// had it hands over.
+pub const EVERYBODY: u32 = u32::MAX;
 /// Where a frame has been, what is known of its checksum, and how it is segmented.
 const HEADER: usize = 8;
 /// Bytes on the way to a process that does not read them; beyond, frames are lost, as on a full ring.

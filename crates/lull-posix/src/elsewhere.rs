@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use lull_net::Elsewhere;
-use lull_net::lull_nic::{Frame, passing};
+use lull_net::lull_nic::Frame;
+use lull_net::lull_nic::passing::{self, EVERYBODY};
+use lull_net::{Elsewhere, HandedOn};
 
 use crate::Flows;
 
@@ -38,9 +39,6 @@ pub(crate) fn others() -> Option<&'static Arc<Others>> {
 fn is_at(at: SocketAddr, local: SocketAddr) -> bool {
     at.port() == local.port() && (at.ip().is_unspecified() || at.ip() == local.ip())
 }
-
-/// Seen by everybody: nobody passes it on.
-const EVERYBODY: u32 = u32::MAX;
 
 impl Others {
     /// Makes them known to this process.
@@ -79,15 +77,30 @@ impl Others {
         queues.filter(move |queue| seen_by & 1 << queue == 0 && self.flows.holder(*queue).is_some())
     }
 
+    /// Whether another process has a queue.
+    fn is_others(&self, queue: u32) -> bool {
+        !self.own.contains(&queue) && self.flows.holder(queue).is_some()
+    }
+
     /// Whether this process is about to say that it listens there no more: another may, soon.
     fn is_closing(&self, local: SocketAddr) -> bool {
         self.listeners().iter().any(|(at, _)| is_at(*at, local))
     }
 
+    /// The queue of another process that listens at `local`: on the same listener as this one, if there is one.
+    fn listening_elsewhere(&self, local: SocketAddr) -> Option<u32> {
+        let is_others = |queue: &u32| self.is_others(*queue);
+        let on_the_same = {
+            let listeners = self.listeners();
+            let at_it = listeners.iter().filter(|(at, _)| is_at(*at, local));
+            at_it.filter_map(|(_, listener)| self.flows.who_listens(*listener)).find(is_others)
+        };
+        on_the_same.or_else(|| self.flows.listening_at(local.port()).find(is_others))
+    }
+
     /// Whether a SYN was given to a process that listens at its port by now, and did not when it saw the frame. It has seen it last.
     fn listens_by_now(&self, local: SocketAddr, frame: &Frame) -> bool {
-        let mut others = self.flows.listening_at(local.port()).filter(|queue| !self.own.contains(queue));
-        let listens = others.find(|queue| self.flows.holder(*queue).is_some());
+        let listens = self.flows.listening_at(local.port()).find(|queue| self.is_others(*queue));
         if let Some(queue) = listens.filter(|_| frame.seen_by() != EVERYBODY) {
             self.pass_on(queue, frame, EVERYBODY);
             return true;
@@ -148,6 +161,17 @@ impl Elsewhere for Others {
 
     fn takes_last_acknowledgement(&self, frame: &Frame) -> bool {
         self.pass_on_to_next(frame, passing::LAST_ROUND | self.own_bits())
+    }
+
+    fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
+        match self.listening_elsewhere(local) {
+            Some(queue) if self.pass_on(queue, frame, EVERYBODY) => HandedOn::Given,
+            // Its inbox is full.
+            Some(_) => HandedOn::Later,
+            // Until this process has said that it listens there no more, nobody knows who will.
+            None if self.is_closing(local) || self.flows.somebody_will_listen(local.port()) => HandedOn::Later,
+            None => HandedOn::Nobody,
+        }
     }
 
     fn copy_to_all(&self, frame: &Frame) {
@@ -271,6 +295,33 @@ mod tests {
         others.listens_no_more(at, 7, true);
         assert!(!others.takes_stranger(local, &frame), "it is nobody's here");
         assert!(came(&inbox).is_none(), "it does not go round again");
+    }
+
+    /// What nobody has accepted goes to who has the same listener, then to who listens at the port, and waits for who will.
+    #[test]
+    fn a_connection_goes_to_who_listens_and_waits_for_who_will() {
+        let flows = Arc::new(Flows::create().unwrap());
+        let _other = Other::with_queue_0(&flows);
+        let (others, inbox) = others(&flows);
+        let frame = Frame::copy_from(&[1; 60]);
+        let (at, local) = ("0.0.0.0:80".parse().unwrap(), HERE.parse().unwrap());
+        others.listens(at, 7);
+        assert_eq!(others.takes_over(local, &frame), HandedOn::Later, "it is being closed");
+        others.listens_no_more(at, 7, true);
+        assert_eq!(others.takes_over(local, &frame), HandedOn::Later, "who made the listener has it");
+        assert!(came(&inbox).is_none());
+        flows.listens(7, 80, 0);
+        assert_eq!((others.takes_over(local, &frame), came(&inbox)), (HandedOn::Given, Some(EVERYBODY)));
+        assert_eq!(others.takes_over("10.0.0.2:81".parse().unwrap(), &frame), HandedOn::Nobody, "another port");
+        flows.listens_no_more(7, 0, false);
+        assert_eq!(others.takes_over(local, &frame), HandedOn::Nobody, "all have closed it");
+        // Another listener of the port.
+        others.listens(at, 7);
+        flows.listens(8, 80, 0);
+        assert_eq!((others.takes_over(local, &frame), came(&inbox)), (HandedOn::Given, Some(EVERYBODY)));
+        // Its process takes nothing.
+        while others.pass_on(0, &frame, EVERYBODY) {}
+        assert_eq!(others.takes_over(local, &frame), HandedOn::Later);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use libc::c_int;
 use lull_fd::say;
 
 use crate::files::{self, File, Open};
-use crate::{claimed, engine, fork, kernel, socket};
+use crate::{claimed, engine, fork, kernel, leave, socket};
 
 /// How long what was written may take to be acknowledged. Linux would go on for as long as TCP tries; here nobody is left then.
 const DELIVERY: Duration = Duration::from_secs(1);
@@ -55,6 +55,7 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
         };
         lull_net::about_to_wait();
         let closed = close_all(&program);
+        leave::to_who_listens(DELIVERY);
         claimed::give_back();
         (closed, program)
     });

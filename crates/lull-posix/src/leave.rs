@@ -17,6 +17,9 @@ use crate::{engine, files, fork, signals, socket};
 const NO_PROGRESS: Duration = Duration::from_secs(10);
 /// How long it stays at the longest.
 const AT_MOST: Duration = Duration::from_secs(60);
+/// How long it stays for a process that is about to listen. nginx kills a worker that has not ended a second and a half after it was
+/// told to.
+const LISTENS_SOON: Duration = Duration::from_secs(3);
 /// Looks become rarer, up to this far apart: the stack tells nobody of a last acknowledgement.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(20);
 
@@ -29,6 +32,7 @@ pub fn at_exit() {
     loop {
         socket::outstay();
         stay_for_undelivered(&engine.network);
+        to_who_listens(LISTENS_SOON);
         // Meanwhile more may have come for others.
         if !socket::is_used() {
             break;
@@ -55,6 +59,16 @@ fn stay_for_undelivered(network: &Network) {
             std::process::id()
         ));
     }
+}
+
+/// What nobody has accepted goes to a process that listens, if one is about to within `at_most`; else its peers are told.
+pub(crate) fn to_who_listens(at_most: Duration) {
+    let Some(engine) = engine::running() else { return };
+    let began = Instant::now();
+    while engine.network.handing_on() > 0 && began.elapsed() < at_most {
+        std::thread::sleep(LOOKS_APART_MAX);
+    }
+    engine.network.end_handing_on();
 }
 
 /// Contexts stay: another thread may wait in one.

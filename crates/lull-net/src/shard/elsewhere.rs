@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use lull_nic::Frame;
 use lull_nic::passing::LAST_ROUND;
 
-use super::connection::Phase;
 use super::demux::Packet;
 use super::half_open::Handshake;
 use super::paws;
@@ -37,8 +36,23 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// all are asked once more, this one being done.
     fn takes_last_acknowledgement(&self, frame: &Frame) -> bool;
 
+    /// A connection to `local` whose listener is closed here before anybody has accepted it, as one segment of its peer's: whether
+    /// another stack that listens there was given the frame, marked with [`EVERYBODY`](lull_nic::passing::EVERYBODY).
+    fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn;
+
     /// A neighbour's answer, which any stack may have asked for: the others are given a copy, unless it is one.
     fn copy_to_all(&self, frame: &Frame);
+}
+
+/// What became of a connection that nobody has accepted ([`Elsewhere::takes_over`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandedOn {
+    /// Another stack has it.
+    Given,
+    /// Nobody can take it now; somebody will listen there, or has no room just now.
+    Later,
+    /// Nobody listens there.
+    Nobody,
 }
 
 impl Stack {
@@ -122,17 +136,6 @@ impl Stack {
             Some(_) => paws::cookie_value(handshake.offer.window_scale, handshake.offer.sack, now_ns),
             None => paws::clock(now_ns),
         }
-    }
-
-    /// Whether a connection that nobody accepted can be left to another stack when its listener is closed here: its listener
-    /// may be open there, as a socket that several processes have stays open until the last has closed it. What the peer sent
-    /// must not be acknowledged yet, so that it sends it again.
-    pub(super) fn is_left_to_others(&self, index: u32) -> bool {
-        let unacknowledged = |connection: &super::connection::Connection| {
-            let unread = connection.socket().recv_queue() as u32;
-            connection.phase == Phase::Open && connection.rcv_nxt().wrapping_sub(unread) == connection.rcv_ack
-        };
-        self.config.elsewhere.is_some() && self.connections.get(index).is_some_and(unacknowledged)
     }
 
     /// Gives the others what a neighbour answered.

@@ -123,6 +123,7 @@ impl Stack {
             // One that was shut down already has nothing to lose.
             let _ = self.shutdown(id, Shutdown::Both, io);
         }
+        self.end_handing_on(io);
         let open = |(_, connection): &(u32, &Connection)| connection.phase == Phase::Open;
         let connections: Vec<u32> = self.connections.iter().filter(open).map(|(index, _)| index).collect();
         for index in connections {

@@ -8,6 +8,7 @@ use foldhash::fast::FixedState;
 use lull_cbpf::Program;
 
 use super::error::NetError;
+use super::hand_on::Waiting;
 use super::socket::{ListenOptions, Ready};
 
 /// A listening socket.
@@ -15,8 +16,8 @@ use super::socket::{ListenOptions, Ready};
 pub(super) struct Listener {
     pub(super) local: SocketAddr,
     pub(super) options: ListenOptions,
-    /// Established connections that nobody has accepted yet, by slab index.
-    pub(super) accepted: VecDeque<u32>,
+    /// Established connections that nobody has accepted yet.
+    pub(super) accepted: VecDeque<Waiting>,
     /// Connections in SYN-RECEIVED.
     pub(super) half_open: usize,
     /// Until then an acknowledgement may be that of a cookie.

@@ -19,6 +19,7 @@
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait` | a connection ends, and what is left of it |
+//! | `hand_on` | what nobody accepted goes to another stack that listens |
 //! | `timers` | one deadline per connection |
 //! | `sockets_open`, `sockets`, `sockets_options` | the calls of the application |
 //!
@@ -60,6 +61,7 @@ mod flow;
 mod gro;
 mod half_open;
 mod half_open_input;
+mod hand_on;
 mod icmp;
 mod isn;
 mod listener;
@@ -100,7 +102,7 @@ pub use config::{
 };
 pub use counters::StackCounters;
 pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
-pub use elsewhere::Elsewhere;
+pub use elsewhere::{Elsewhere, HandedOn};
 pub use error::NetError;
 pub use gro::Gro;
 pub use listing::Listed;

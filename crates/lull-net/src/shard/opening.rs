@@ -14,6 +14,7 @@ use super::device::Rehearsal;
 use super::device::{instant, interface};
 use super::flow::{FlowKey, Owner};
 use super::half_open::{Handshake, window_scale};
+use super::hand_on::Waiting;
 use super::isn;
 use super::options::Offer;
 use super::paws::{self, Timestamps};
@@ -186,7 +187,7 @@ impl Stack {
         self.suggested(packet.source, packet.source_mac, io);
         self.counters.tcp_established += 1;
         if let Some(listener) = self.listeners.get_mut(listener_index) {
-            listener.accepted.push_back(index);
+            listener.accepted.push_back(Waiting { index, handshake: *handshake });
             listener.ready = Ready::READABLE;
             let id = SocketId::new(SocketKind::Listener, listener_index, self.listeners.generation(listener_index));
             self.notify(id, Ready::READABLE, Ready::READABLE, io);

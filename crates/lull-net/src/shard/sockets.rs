@@ -175,7 +175,7 @@ impl Stack {
     }
 
     /// Shuts down one or both directions. A listener that is shut down for reading takes no more connections, and those that
-    /// nobody has accepted are reset; its port is free. A connection that is not established yet is given up: it is over, with
+    /// nobody has accepted go to another stack that listens there, or are reset; its port is free. A connection that is not established yet is given up: it is over, with
     /// [`NetError::ConnectionReset`].
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl Stack {
                 listener.ready = ready;
                 let port = listener.local.port();
                 self.listener_ports.unbind(port, id.index());
-                self.reset_children(id, io);
+                self.leave_children(id, io);
                 if !edges.is_empty() {
                     self.notify(id, ready, edges, io);
                 }

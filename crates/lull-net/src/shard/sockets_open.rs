@@ -7,6 +7,7 @@ use super::connection::{Flags, Phase};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::half_open::HalfOpen;
+use super::hand_on::Waiting;
 use super::listener::{Binding, Listener, Sharing};
 use super::opening::one_socket;
 use super::paws::Timestamps;
@@ -58,7 +59,7 @@ impl Stack {
     pub fn tcp_accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), NetError> {
         let parent = self.listener_mut(listener)?;
         let stopped = parent.stopped;
-        let Some(index) = parent.accepted.pop_front() else {
+        let Some(Waiting { index, .. }) = parent.accepted.pop_front() else {
             return Err(if stopped { NetError::Invalid } else { NetError::WouldBlock });
         };
         if parent.accepted.is_empty() && !stopped {
@@ -175,25 +176,26 @@ impl Stack {
 
     /// Closes a listener.
     pub(super) fn close_listener(&mut self, id: SocketId, io: &mut Io<'_>) {
-        self.reset_children(id, io);
-        let Some(listener) = self.listeners.remove(id.index()) else { return };
-        self.listener_ports.unbind(listener.local.port(), id.index());
+        let Some(listener) = self.listeners.get_mut(id.index()) else { return };
+        let (port, accepted) = (listener.local.port(), std::mem::take(&mut listener.accepted));
+        self.forget_half_open(id);
+        self.listeners.remove(id.index());
+        self.listener_ports.unbind(port, id.index());
+        accepted.into_iter().for_each(|waiting| self.leave(waiting, io));
     }
 
-    /// What nobody accepted is reset, what is half open forgotten (`inet_csk_listen_stop`).
-    pub(super) fn reset_children(&mut self, id: SocketId, io: &mut Io<'_>) {
-        let index = id.index();
-        let Some(listener) = self.listeners.get_mut(index) else { return };
-        for child in std::mem::take(&mut listener.accepted) {
-            let open = self.connections.get(child).is_some_and(|connection| connection.phase == Phase::Open);
-            if open && !self.is_left_to_others(child) {
-                self.send_reset(child, io);
-            }
-            self.free(child);
-        }
+    /// A listener is shut down (`inet_csk_listen_stop`): what nobody accepted is left to who listens now, what is half open forgotten.
+    pub(super) fn leave_children(&mut self, id: SocketId, io: &mut Io<'_>) {
+        let Some(listener) = self.listeners.get_mut(id.index()) else { return };
+        let accepted = std::mem::take(&mut listener.accepted);
+        self.forget_half_open(id);
+        accepted.into_iter().for_each(|waiting| self.leave_at_once(waiting, io));
+    }
+
+    fn forget_half_open(&mut self, id: SocketId) {
         // Linear in the shard's half-open connections; listeners are closed once.
         let is_child =
-            |(child, request): (u32, &HalfOpen)| (request.listener == (index, id.generation())).then_some(child);
+            |(child, request): (u32, &HalfOpen)| (request.listener == (id.index(), id.generation())).then_some(child);
         let half_open: Vec<u32> = self.half_opens.records.iter().filter_map(is_child).collect();
         half_open.into_iter().for_each(|child| self.free_half_open(child));
     }

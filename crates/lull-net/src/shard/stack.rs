@@ -17,6 +17,7 @@ use super::egress::Egress;
 use super::error::NetError;
 use super::flow::{FlowTable, hash_state};
 use super::half_open::HalfOpens;
+use super::hand_on::HandingOn;
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
 use super::looped::Looped;
@@ -56,6 +57,7 @@ pub struct Stack {
     pub(super) flows: FlowTable,
     pub(super) timers: Timers,
     pub(super) half_opens: HalfOpens,
+    pub(super) handing_on: HandingOn,
     pub(super) time_waits: TimeWaits,
     pub(super) listeners: Slab<Listener>,
     pub(super) listener_ports: PortTable,
@@ -158,6 +160,7 @@ impl Stack {
             flows: FlowTable::with_hasher(hash_state(mix(config.seed ^ 1))),
             timers: Timers::new(),
             half_opens: HalfOpens::new(),
+            handing_on: HandingOn::new(),
             time_waits: TimeWaits::new(),
             listeners: Slab::with_capacity(0),
             listener_ports: PortTable::default(),
@@ -278,6 +281,7 @@ impl Stack {
             self.half_open_timer(index, io);
         }
         self.time_waits.expire(io.now_ns, &mut self.flows);
+        self.run_handing_on(io);
         if self.held_back_until_ns() <= io.now_ns {
             self.let_go_of_all(io);
         }
@@ -290,6 +294,7 @@ impl Stack {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_connections = self.timers.next_deadline_ns().min(self.half_opens.timers.next_deadline_ns());
         let of_the_rest = self.time_waits.next_deadline_ns().min(self.unresolved.next_deadline_ns());
+        let of_the_rest = of_the_rest.min(self.handing_on.next_deadline_ns());
         let deadline_ns = of_connections.min(of_the_rest).min(self.held_back_until_ns());
         (deadline_ns != NEVER_NS).then_some(deadline_ns)
     }

@@ -10,6 +10,7 @@ use super::device::instant;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::half_open::window_scale;
+use super::hand_on::is_handed_over;
 use super::mend;
 use super::options::Offer;
 use super::paws::Timestamps;
@@ -41,6 +42,7 @@ impl Stack {
                 return Err(INSANE);
             }
             Some(&Owner::Connection(index)) => return self.connection_input(index, frame, packet, segment, io),
+            _ if is_handed_over(frame, &segment) => return self.take_over(flow, frame, packet, segment, io),
             Some(&Owner::HalfOpen(index)) => return self.half_open_input(index, frame, packet, segment, io),
             Some(&Owner::TimeWait(index)) if self.is_of_a_later_connection(index, frame, packet, &segment) => {
                 self.time_waits.forget(index, &mut self.flows);

@@ -94,7 +94,19 @@ impl BareSegment {
 
     /// The same with options, a multiple of four bytes.
     pub(super) fn build_with(&self, options: &[u8], pool: &mut FramePool) -> Frame {
-        let length = TCP + options.len();
+        self.build_carrying(options, 0, pool, |_| {})
+    }
+
+    /// The same with so many bytes of payload, which `fill` writes.
+    pub(super) fn build_carrying(
+        &self,
+        options: &[u8],
+        payload: usize,
+        pool: &mut FramePool,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Frame {
+        let header = TCP + options.len();
+        let length = header + payload;
         let mut frame = ip_frame(pool, self.source, self.destination, PROTOCOL_TCP, HOP_LIMIT, length);
         let l4 = frame.len() - length;
         let tcp = &mut frame.data_mut()[l4..];
@@ -102,13 +114,32 @@ impl BareSegment {
         put16(tcp, 2, self.destination_port);
         put32(tcp, 4, self.seq);
         put32(tcp, 8, self.ack);
-        tcp[12] = (length as u8 / 4) << 4;
+        tcp[12] = (header as u8 / 4) << 4;
         tcp[13] = self.flags;
         put16(tcp, 14, self.window);
-        tcp[TCP..].copy_from_slice(options);
+        tcp[TCP..header].copy_from_slice(options);
+        fill(&mut tcp[header..]);
         put_checksum(tcp, 16, pseudo_sum(self.source, self.destination, PROTOCOL_TCP, length));
         frame
     }
+}
+
+/// Takes one from the hops that an IP packet without options may still go. False: none is left, and it stays as it is.
+pub(super) fn take_hop(packet: &mut [u8]) -> bool {
+    const TTL: usize = 8;
+    const V6_HOP_LIMIT: usize = 7;
+    const CHECKSUM: usize = 10;
+    let is_v4 = packet[0] >> 4 == 4;
+    let at = if is_v4 { TTL } else { V6_HOP_LIMIT };
+    if packet[at] <= 1 {
+        return false;
+    }
+    packet[at] -= 1;
+    if is_v4 {
+        put16(packet, CHECKSUM, 0);
+        put_checksum(&mut packet[..IPV4], CHECKSUM, 0);
+    }
+    true
 }
 
 /// The Ethernet address of a multicast group.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lull_net::Elsewhere;
+use lull_net::{Elsewhere, HandedOn};
 use lull_nic::Frame;
 
 use super::*;
@@ -34,6 +34,10 @@ impl Elsewhere for Beside {
 
     fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
         false
+    }
+
+    fn takes_over(&self, _local: SocketAddr, _frame: &Frame) -> HandedOn {
+        HandedOn::Nobody
     }
 
     fn copy_to_all(&self, _frame: &Frame) {}

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod beside;
+mod hand_on;
 mod life;
 mod segments;
 #[path = "../shard_harness/mod.rs"]

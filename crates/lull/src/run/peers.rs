@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use lull_net::{Elsewhere, Host, HostConfig, Network, NetworkConfig};
+use lull_net::{Elsewhere, HandedOn, Host, HostConfig, Network, NetworkConfig};
 use lull_nic::passing::QUEUES_MAX;
 use lull_nic::{Device, Frame};
 use lull_posix::left_open;
@@ -56,6 +56,10 @@ impl Elsewhere for Between {
 
     fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
         false
+    }
+
+    fn takes_over(&self, _local: SocketAddr, _frame: &Frame) -> HandedOn {
+        HandedOn::Nobody
     }
 
     fn copy_to_all(&self, _frame: &Frame) {}

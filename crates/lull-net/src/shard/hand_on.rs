@@ -1,0 +1,244 @@
+//! What nobody has accepted when its listener is closed: it goes to another stack that listens at its address, where there is one
+//! (as with Linux's `net.ipv4.tcp_migrate_req`, `inet_csk_listen_stop`).
+//!
+//! Nothing was sent on such a connection yet but the SYN-ACK and acknowledgements, and nothing of it was read. So one segment says
+//! all of it: the one that ends the handshake, with the options of the SYN, and what the peer has sent since. The other stack
+//! makes the connection of that. Until it has been given away the connection stays here, where the peer's segments come.
+
+use lull_nic::Frame;
+use lull_nic::passing::EVERYBODY;
+
+use super::connection::{Flags, Phase};
+use super::demux::{Packet, Reason};
+use super::elsewhere::HandedOn;
+use super::flow::{FlowKey, Owner};
+use super::half_open::Handshake;
+use super::options::Offer;
+use super::segment::Segment;
+use super::stack::{Io, Stack};
+use super::timers::NEVER_NS;
+use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN};
+
+/// Between two looks for somebody who listens.
+const RETRY_NS: u64 = 2_000_000;
+/// For how long somebody who is to listen is waited for.
+const WAIT_NS: u64 = 10_000_000_000;
+/// What was received and not read, at most, so that it fits an IP packet with its headers.
+const UNREAD_BYTES_MAX: usize = 64_000;
+
+/// A connection that nobody has accepted yet, with what both sides have said at its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// In the slab of connections.
+    pub(super) index: u32,
+    pub(super) handshake: Handshake,
+}
+
+/// One whose listener is closed, and that somebody will take soon.
+#[derive(Debug)]
+struct Left {
+    waiting: Waiting,
+    generation: u32,
+    until_ns: u64,
+}
+
+/// Those whose listeners are closed.
+#[derive(Debug)]
+pub(super) struct HandingOn {
+    left: Vec<Left>,
+    again_ns: u64,
+}
+
+impl HandingOn {
+    pub(super) fn new() -> HandingOn {
+        HandingOn { left: Vec::new(), again_ns: NEVER_NS }
+    }
+
+    /// When somebody who listens is looked for again.
+    pub(super) fn next_deadline_ns(&self) -> u64 {
+        self.again_ns
+    }
+}
+
+/// Whether a segment is another stack's connection, as a whole.
+#[inline]
+pub(super) fn is_handed_over(frame: &Frame, segment: &Segment) -> bool {
+    frame.seen_by() == EVERYBODY && segment.flags & (SYN | ACK | RST) == ACK
+}
+
+impl Stack {
+    /// The listener of a connection that nobody has accepted is closed.
+    pub(super) fn leave(&mut self, waiting: Waiting, io: &mut Io<'_>) {
+        self.leave_until(waiting, io.now_ns + WAIT_NS, io);
+    }
+
+    /// The listener of a connection that nobody has accepted is shut down: somebody who listens now may take it.
+    pub(super) fn leave_at_once(&mut self, waiting: Waiting, io: &mut Io<'_>) {
+        self.leave_until(waiting, io.now_ns, io);
+    }
+
+    fn leave_until(&mut self, waiting: Waiting, until_ns: u64, io: &mut Io<'_>) {
+        let generation = self.connections.generation(waiting.index);
+        self.give_away(Left { waiting, generation, until_ns }, io);
+    }
+
+    /// Connections that wait for somebody who listens.
+    pub(crate) fn handing_on(&self) -> usize {
+        self.handing_on.left.len()
+    }
+
+    /// Looks again for somebody who listens.
+    pub(super) fn run_handing_on(&mut self, io: &mut Io<'_>) {
+        if self.handing_on.again_ns <= io.now_ns {
+            self.handing_on.again_ns = NEVER_NS;
+            for left in std::mem::take(&mut self.handing_on.left) {
+                self.give_away(left, io);
+            }
+        }
+    }
+
+    /// Nobody is waited for any more.
+    pub(crate) fn end_handing_on(&mut self, io: &mut Io<'_>) {
+        self.handing_on.again_ns = NEVER_NS;
+        for left in std::mem::take(&mut self.handing_on.left) {
+            self.give_up(&left, io);
+        }
+    }
+
+    /// Gives a connection to whoever listens, keeps it while somebody will, and resets it otherwise.
+    fn give_away(&mut self, left: Left, io: &mut Io<'_>) {
+        match self.given_away(&left.waiting, left.generation, io) {
+            HandedOn::Given => self.free_left(&left),
+            HandedOn::Later if io.now_ns < left.until_ns => {
+                self.handing_on.again_ns = self.handing_on.again_ns.min(io.now_ns + RETRY_NS);
+                self.handing_on.left.push(left);
+            }
+            HandedOn::Later | HandedOn::Nobody => self.give_up(&left, io),
+        }
+    }
+
+    fn given_away(&mut self, waiting: &Waiting, generation: u32, io: &mut Io<'_>) -> HandedOn {
+        let index = waiting.index;
+        let Some(local) = self.open_flow(index, generation).map(|flow| flow.local()) else { return HandedOn::Nobody };
+        // A stack without others does as Linux does by default.
+        let Some(elsewhere) = self.config.elsewhere.clone() else { return HandedOn::Nobody };
+        let here = self.listener_ports.find(local.ip(), local.port(), |_| u32::MAX, || 0).is_some();
+        let Some(mut frame) = self.as_one_segment(waiting, io) else { return HandedOn::Nobody };
+        if !here {
+            return elsewhere.takes_over(local, &frame);
+        }
+        // Another listener of this stack has the address.
+        self.free(index);
+        frame.set_seen_by(EVERYBODY);
+        self.take(frame, false, io);
+        HandedOn::Given
+    }
+
+    /// The flow of a connection that is still open.
+    fn open_flow(&self, index: u32, generation: u32) -> Option<FlowKey> {
+        let connection = self.connections.get(index).filter(|_| self.connections.generation(index) == generation)?;
+        (connection.phase == Phase::Open).then_some(connection.flow)
+    }
+
+    fn give_up(&mut self, left: &Left, io: &mut Io<'_>) {
+        if self.open_flow(left.waiting.index, left.generation).is_some() {
+            self.send_reset(left.waiting.index, io);
+        }
+        self.free_left(left);
+    }
+
+    fn free_left(&mut self, left: &Left) {
+        if self.connections.generation(left.waiting.index) == left.generation {
+            self.free(left.waiting.index);
+        }
+    }
+
+    /// A connection on which nothing was sent, and of which nothing was read, as its peer would say it in one segment. Nothing, if
+    /// it does not fit one, or if the peer is this stack itself or cannot be reached.
+    fn as_one_segment(&mut self, waiting: &Waiting, io: &mut Io<'_>) -> Option<Frame> {
+        let mac = self.next_hop(waiting.index)?;
+        let remote = self.connections.get(waiting.index)?.flow.remote();
+        let is_own = self.is_local(remote.ip());
+        let connection = self.connections.get_mut(waiting.index).filter(|_| !is_own)?;
+        let (own, handshake) = (connection.flow.local(), waiting.handshake);
+        let unread = connection.socket().recv_queue();
+        if unread > UNREAD_BYTES_MAX {
+            return None;
+        }
+        // The peer's value, and one of ours that it has seen.
+        let swapped = |(value, recent)| (recent, value);
+        let timestamp = connection.timestamps.map(|timestamps| swapped(timestamps.option(io.now_ns)));
+        let end = if connection.flags.contains(Flags::FIN_RECEIVED) { FIN } else { 0 };
+        let segment = BareSegment {
+            source: remote.ip(),
+            source_port: remote.port(),
+            destination: own.ip(),
+            destination_port: own.port(),
+            seq: handshake.peer_isn.wrapping_add(1),
+            ack: handshake.isn.wrapping_add(1),
+            flags: ACK | PSH | end,
+            window: connection.peer_window,
+        };
+        let options = Offer { timestamp, ..handshake.offer }.write();
+        let socket = connection.socket_mut();
+        let mut read = 0;
+        let mut frame = segment.build_carrying(&options, unread, io.pool, |payload| {
+            // It fails where the peer has sent its end alone, so that there is nothing.
+            read = if unread == 0 { 0 } else { socket.peek_slice(payload).unwrap_or(0) };
+        });
+        let ethertype = if own.is_ipv4() { wire::ETHERTYPE_IPV4 } else { wire::ETHERTYPE_IPV6 };
+        wire::push_ethernet(&mut frame, self.port.mac, mac, ethertype);
+        (read == unread).then_some(frame)
+    }
+
+    /// A connection that another stack had, whose listener there is closed. Nobody else has it any more, so that the peer hears of it
+    /// if it cannot be taken.
+    #[cold]
+    pub(super) fn take_over(
+        &mut self,
+        flow: FlowKey,
+        frame: &mut Frame,
+        packet: &mut Packet,
+        segment: Segment,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
+        if let Some(&Owner::TimeWait(index)) = self.flows.get(&flow) {
+            // It is of a former connection: this one was open elsewhere until now.
+            self.time_waits.forget(index, &mut self.flows);
+        }
+        let Some(listener) = self.listener_for(frame, packet, &flow) else {
+            return self.hand_further(flow, frame, packet, &segment, io);
+        };
+        let tcp = &frame.data()[packet.l4..packet.end];
+        let mut offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+        offer.timestamp = offer.timestamp.filter(|_| self.config.timestamps);
+        let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
+        let handshake = Handshake { isn, peer_isn, offer, sent_ns: None };
+        let taken = self.complete(listener, flow, &handshake, frame, packet, segment, io);
+        if !matches!(self.flows.get(&flow), Some(Owner::Connection(_))) {
+            self.reset_stranger(packet, &segment, io);
+        }
+        taken
+    }
+
+    /// As [`Stack::take_over`], where the listener has been closed meanwhile, too. Each such step takes one from the hops that are
+    /// left, so that there is an end to it.
+    fn hand_further(
+        &mut self,
+        flow: FlowKey,
+        frame: &mut Frame,
+        packet: &Packet,
+        segment: &Segment,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
+        if wire::take_hop(&mut frame.data_mut()[packet.l3..])
+            && let Some(elsewhere) = &self.config.elsewhere
+            && elsewhere.takes_over(flow.local(), frame) == HandedOn::Given
+        {
+            self.counters.passed_on += 1;
+            return Ok(());
+        }
+        self.reset_stranger(packet, segment, io);
+        Err(|counters| &mut counters.drop_no_connection)
+    }
+}

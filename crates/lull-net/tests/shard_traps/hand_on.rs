@@ -1,0 +1,292 @@
+//! What nobody has accepted when its listener is closed, and another stack that listens at the same address.
+
+use std::sync::{Arc, Mutex};
+
+use lull_net::lull_nic::passing::EVERYBODY;
+use lull_net::{Elsewhere, HandedOn};
+use lull_nic::Frame;
+
+use super::*;
+
+/// The other stacks: what becomes of a connection, and the frames that they were given.
+#[derive(Debug)]
+struct Beside {
+    answer: Mutex<HandedOn>,
+    given: Mutex<Vec<Frame>>,
+}
+
+impl Elsewhere for Beside {
+    fn secret(&self) -> u64 {
+        7
+    }
+
+    fn queues(&self) -> &[u32] {
+        &[0]
+    }
+
+    fn takes_syn(&self, _local: SocketAddr, _frame: &Frame) -> bool {
+        false
+    }
+
+    fn takes_stranger(&self, _syn: Option<SocketAddr>, _frame: &Frame) -> bool {
+        false
+    }
+
+    fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
+        false
+    }
+
+    fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
+        assert_eq!(local.port(), 80);
+        let answer = *self.answer.lock().unwrap();
+        if answer == HandedOn::Given {
+            let mut given = frame.clone();
+            given.set_seen_by(EVERYBODY);
+            self.given.lock().unwrap().push(given);
+        }
+        answer
+    }
+
+    fn copy_to_all(&self, _frame: &Frame) {}
+}
+
+impl Beside {
+    fn answers(&self, answer: HandedOn) {
+        *self.answer.lock().unwrap() = answer;
+    }
+
+    fn given(&self) -> Vec<Frame> {
+        std::mem::take(&mut self.given.lock().unwrap())
+    }
+}
+
+/// A stack with others that answer so.
+fn beside(answer: HandedOn) -> (Arc<Beside>, Host) {
+    let others = Arc::new(Beside { answer: Mutex::new(answer), given: Mutex::default() });
+    let mut config = server_config();
+    config.elsewhere = Some(others.clone());
+    (others, Host::server_with(config))
+}
+
+/// What the peer has sent is acknowledged: it does not send it again.
+fn acknowledged(host: &mut Host, peer: &Peer) {
+    host.run_for(SECOND);
+    assert_eq!(host.segments().last().map(|segment| segment.ack), Some(peer.seq));
+}
+
+fn resets(host: &mut Host) -> usize {
+    host.segments().iter().filter(|segment| segment.flags & RST != 0).count()
+}
+
+/// The stack that listens has the connection with all that was sent, and goes on with it.
+#[test]
+fn what_nobody_accepted_goes_on_where_another_stack_listens() {
+    for mut peer in [Peer::new(4000), Peer::v6(4000)] {
+        for ends in [false, true] {
+            let (others, mut host) = beside(HandedOn::Given);
+            let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+            peer.open(&mut host);
+            peer.send(&mut host, ACK | PSH, b"GET / ");
+            peer.send(&mut host, if ends { ACK | PSH | FIN } else { ACK | PSH }, b"HTTP");
+            acknowledged(&mut host, &peer);
+            host.close(listener);
+            assert_eq!((host.segments().len(), host.stack.connections()), (0, 0), "the peer hears nothing of it");
+
+            let (_, mut next) = beside(HandedOn::Nobody);
+            let listener = next.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+            let [frame] = <[Frame; 1]>::try_from(others.given()).unwrap();
+            assert_eq!(Tcp::parse(&frame).unwrap().payload, b"GET / HTTP");
+            next.receive(frame);
+            let id = next.accept(listener);
+            assert_eq!(next.recv(id).unwrap(), b"GET / HTTP");
+            next.send(id, b"answer").unwrap();
+            assert_eq!(peer.hear(&mut next), b"answer");
+            if ends {
+                assert_eq!(next.recv(id).unwrap(), b"", "the end came, too");
+            } else {
+                peer.send(&mut next, ACK | PSH, b"more");
+                assert_eq!(next.recv(id).unwrap(), b"more");
+            }
+            peer.seq += 100_000;
+        }
+    }
+}
+
+/// What was agreed on at the beginning holds on: the scale of the peer's window, its segments' size, timestamps.
+#[test]
+fn the_options_of_the_syn_go_along() {
+    let (others, mut host) = beside(HandedOn::Given);
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    // MSS 1000, scale 4, timestamp 77.
+    let offer = vec![2, 4, 3, 232, 1, 3, 3, 4, 1, 1, 8, 10, 0, 0, 0, 77, 0, 0, 0, 0];
+    host.receive(Tcp { options: offer, ..peer.syn() }.frame());
+    let reply = host.segments().remove(0);
+    let stamp =
+        |value: u8| [&[1, 1, 8, 10, 0, 0, 0, value][..], &reply.options[reply.options.len() - 8..][..4]].concat();
+    (peer.seq, peer.ack, peer.window) = (peer.seq + 1, reply.seq + 1, 500);
+    host.receive(Tcp { options: stamp(78), ..peer.segment(ACK | PSH, b"request") }.frame());
+    peer.seq += 7;
+    acknowledged(&mut host, &peer);
+    host.close(listener);
+
+    let (_, mut next) = beside(HandedOn::Nobody);
+    let listener = next.listen(80);
+    next.now_ns = host.now_ns;
+    others.given().into_iter().for_each(|frame| next.receive(frame));
+    let id = next.accept(listener);
+    next.recv(id).unwrap();
+    next.send(id, &[7; 7_000]).unwrap();
+    let sent = next.segments();
+    let bytes: usize = sent.iter().map(|segment| segment.payload.len()).sum();
+    assert_eq!(bytes, 7_000, "500 is 8,000 by the scale");
+    assert!(sent.iter().all(|segment| segment.payload.len() <= 1_000 - 12), "of the peer's size");
+    let echoes = |segment: &Tcp| segment.options.windows(4).any(|word| word == [0, 0, 0, 78]);
+    assert!(sent.iter().all(echoes), "the peer's last value is echoed");
+}
+
+/// The next process has not begun to listen. The peer is heard meanwhile, and all of it goes on.
+#[test]
+fn it_waits_for_a_stack_that_is_about_to_listen() {
+    let (others, mut host) = beside(HandedOn::Later);
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    peer.open(&mut host);
+    host.close(listener);
+    host.run_for(SECOND);
+    peer.send(&mut host, ACK | PSH, b"request");
+    acknowledged(&mut host, &peer);
+    others.answers(HandedOn::Given);
+    host.run_for(100 * MS);
+    let given: Vec<Vec<u8>> = others.given().iter().map(|frame| Tcp::parse(frame).unwrap().payload).collect();
+    assert_eq!((given, host.segments().len(), host.stack.connections()), (vec![b"request".to_vec()], 0, 0));
+    assert_eq!(host.stack.next_deadline_ns(), None, "nothing is waited for any more");
+}
+
+#[test]
+fn it_is_reset_where_nobody_listens_or_nobody_comes() {
+    for (answer, until) in [(HandedOn::Nobody, 0), (HandedOn::Later, 11 * SECOND)] {
+        let (_, mut host) = beside(answer);
+        let listener = host.listen(80);
+        let mut peer = Peer::new(4000);
+        peer.open(&mut host);
+        peer.send(&mut host, ACK | PSH, b"request");
+        acknowledged(&mut host, &peer);
+        host.close(listener);
+        assert_eq!(host.stack.connections(), usize::from(until != 0));
+        host.run_for(until);
+        assert_eq!((resets(&mut host), host.stack.connections()), (1, 0), "{answer:?}");
+    }
+    // Who shuts a listener down waits for nobody.
+    let (_, mut host) = beside(HandedOn::Later);
+    let listener = host.listen(80);
+    Peer::new(4000).open(&mut host);
+    host.call(|stack, io| stack.shutdown(listener, Shutdown::Both, io)).unwrap();
+    assert_eq!((resets(&mut host), host.stack.connections()), (1, 0));
+    // One that its peer resets meanwhile is over.
+    let (_, mut host) = beside(HandedOn::Later);
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    peer.open(&mut host);
+    host.close(listener);
+    peer.send(&mut host, RST, &[]);
+    host.run_for(SECOND);
+    assert_eq!((host.segments().len(), host.stack.connections()), (0, 0));
+}
+
+/// Nobody else has it any more: a stack that cannot take it tells the peer.
+#[test]
+fn a_stack_that_cannot_take_what_it_is_given_passes_it_on_or_resets_it() {
+    let (others, mut host) = beside(HandedOn::Given);
+    let listener = host.listen(80);
+    let peers: Vec<Peer> = (4000..4002).map(Peer::new).collect();
+    for peer in &peers {
+        peer.clone().open(&mut host);
+    }
+    host.close(listener);
+    let frames = others.given();
+    let (beyond, mut next) = beside(HandedOn::Given);
+    let mut hops = 0;
+    let mut frame = frames[0].clone();
+    loop {
+        next.receive(frame);
+        let [further] = match <[Frame; 1]>::try_from(beyond.given()) {
+            Ok(further) => further.map(|frame| {
+                assert!(Tcp::parse(&frame).is_some());
+                frame
+            }),
+            Err(_) => break,
+        };
+        (frame, hops) = (further, hops + 1);
+        assert!(hops < 100, "it goes round for ever");
+    }
+    assert_eq!((resets(&mut next), hops > 1), (1, true), "nobody listens");
+    // There is room for one.
+    let options = ListenOptions { backlog: 0, ..ListenOptions::default() };
+    next.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
+    frames.into_iter().for_each(|frame| next.receive(frame));
+    let reset: Vec<SocketAddr> =
+        next.segments().iter().filter(|segment| segment.flags & RST != 0).map(|reset| reset.to).collect();
+    assert_eq!((reset, next.stack.connections()), (vec![peers[1].from], 1));
+}
+
+/// The stack that listens had the ports before, or has heard of the SYN.
+#[test]
+fn what_is_left_of_the_same_ports_makes_way() {
+    for half_open in [false, true] {
+        let (others, mut host) = beside(HandedOn::Given);
+        let listener = host.listen(80);
+        let mut peer = Peer::new(4000);
+        peer.open(&mut host);
+        peer.send(&mut host, ACK | PSH, b"request");
+        host.close(listener);
+        let (_, mut next) = beside(HandedOn::Nobody);
+        let listener = next.listen(80);
+        let mut former = Peer { seq: peer.seq + 5_000, ..Peer::new(4000) };
+        if half_open {
+            next.receive(former.syn().frame());
+        } else {
+            let id = next.establish(listener, &mut former);
+            next.close(id);
+            former.hear(&mut next);
+            former.send(&mut next, FIN | ACK, &[]);
+            assert_eq!(next.stack.time_waits(), 1);
+        }
+        next.sent();
+        others.given().into_iter().for_each(|frame| next.receive(frame));
+        let id = next.accept(listener);
+        assert_eq!((next.recv(id).unwrap(), resets(&mut next), next.stack.time_waits()), (b"request".to_vec(), 0, 0));
+    }
+}
+
+#[test]
+fn another_listener_of_the_same_stack_comes_first() {
+    let (others, mut host) = beside(HandedOn::Nobody);
+    let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
+    let listeners: Vec<SocketId> = (0..2).map(|_| host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap()).collect();
+    let mut peers: Vec<Peer> = (4000..4016).map(Peer::new).collect();
+    for peer in &mut peers {
+        peer.open(&mut host);
+        peer.send(&mut host, ACK | PSH, b"request");
+    }
+    host.close(listeners[0]);
+    assert_eq!((resets(&mut host), others.given().len()), (0, 0));
+    for _ in &peers {
+        let id = host.accept(listeners[1]);
+        assert_eq!(host.recv(id).unwrap(), b"request");
+    }
+    host.close(listeners[1]);
+    assert_eq!(resets(&mut host), 0, "all were accepted");
+}
+
+/// A stack without others does as Linux does by default (`net.ipv4.tcp_migrate_req` is 0).
+#[test]
+fn alone_a_stack_resets_what_nobody_accepted() {
+    let mut host = Host::server();
+    let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
+    let listener = host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
+    Peer::new(4000).open(&mut host);
+    host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
+    host.close(listener);
+    assert_eq!((resets(&mut host), host.stack.connections()), (1, 0));
+}
