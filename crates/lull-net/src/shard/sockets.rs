@@ -175,8 +175,8 @@ impl Stack {
     }
 
     /// Shuts down one or both directions. A listener that is shut down for reading takes no more connections, and those that
-    /// nobody has accepted go to another stack that listens there, or are reset; its port is free. A connection that is not established yet is given up: it is over, with
-    /// [`NetError::ConnectionReset`].
+    /// nobody has accepted go to another stack that listens there, or are reset; its port is free. A connection that is not
+    /// established yet is given up: it is over, with [`NetError::ConnectionReset`].
     ///
     /// # Errors
     /// [`NetError::NotConnected`]: the connection is over; or a UDP socket without a peer.
