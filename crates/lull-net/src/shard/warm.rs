@@ -109,8 +109,6 @@ impl Stack {
     }
 }
 
-/// The 4-tuple of an ordinary TCP segment over IPv4; anything else is not looked ahead.
-#[inline]
 /// Writes a bare TCP segment from [`STRANGER`].
 fn segment_of_nobody(data: &mut [u8], mac: wire::Mac, own: Ipv4Addr) {
     data.fill(0);
@@ -127,6 +125,8 @@ fn segment_of_nobody(data: &mut [u8], mac: wire::Mac, own: Ipv4Addr) {
     ip[wire::IPV4 + 12] = 0x50;
 }
 
+/// The 4-tuple of an ordinary TCP segment over IPv4; anything else is not looked ahead.
+#[inline]
 fn flow_of(frame: &Frame) -> Option<FlowKey> {
     let data = frame.data();
     if data.len() < 54 || data[12..15] != [8, 0, 0x45] || data[23] != wire::PROTOCOL_TCP {
