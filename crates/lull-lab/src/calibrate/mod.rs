@@ -35,7 +35,7 @@ const WINDOW_MAX: Duration = Duration::from_secs(5);
 pub const LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 /// Runs of a prediction, each with a seed of its own.
 const SEEDS: u64 = 3;
-/// The cells that are fitted, by mode and share of base's maximum in percent; 100 is a closed loop.
+/// The cells that are fitted, by mode and share of base's maximum in percent, at the most; 100 is a closed loop.
 const FITTED: [(&str, u32); 5] = [("base", 100), ("fullbusy", 100), ("base", 25), ("fullbusy", 25), ("defer200", 25)];
 /// The cell that is measured and not used.
 const HELD_OUT: (&str, u32) = ("suspend20", 50);
@@ -155,27 +155,37 @@ fn share(limit: Duration) -> f64 {
     limit.as_secs_f64() / LIMIT_DEFAULT.as_secs_f64()
 }
 
-fn load(percent: u32) -> Load {
-    if percent == 100 { Load::Max } else { Load::Percent { permille: 10 * percent } }
+/// The load of a cell. A deferral has each connection's request wait for its timeout, so that there is a rate at which all of them
+/// wait, and what is sent on time waits for a connection: beyond half of it a cell would show the queue and nothing else.
+fn load(mode: &Mode, percent: u32, base_max: Option<f64>, connections: u32) -> Load {
+    if percent == 100 {
+        return Load::Max;
+    }
+    let held_s = if mode.epoll.prefer_busy_poll { 0.0 } else { mode.napi.gro_flush_timeout_ns as f64 / 1e9 };
+    let permille_max = base_max.map(|base_max| 1_000.0 * f64::from(connections) / (2.0 * held_s) / base_max);
+    // A quotient that is infinite is more than any load.
+    let permille = permille_max.map_or(u32::MAX, |permille| permille as u32).clamp(1, 10 * percent);
+    Load::Percent { permille }
 }
 
 /// Runs all cells, interleaved; the held-out one comes last.
 fn measure_cells(bench: &mut dyn Bench, calibration: &mut Calibration<'_>) -> Result<Vec<(Load, CellSummary)>, Error> {
-    let cells: Vec<(Mode, Load)> = FITTED
+    let cells: Vec<(Mode, u32)> = FITTED
         .iter()
         .chain([&HELD_OUT])
-        .map(|(mode, percent)| Ok((mode.parse::<Mode>()?, load(*percent))))
+        .map(|(mode, percent)| Ok((mode.parse::<Mode>()?, *percent)))
         .collect::<Result<_, lull_core::ModeError>>()
         .map_err(|error| BenchError::Invalid(error.to_string()))?;
     let mut runs: Vec<Vec<RunResult>> = cells.iter().map(|_| Vec::new()).collect();
     let window = WINDOW.1.mul_f64(share(calibration.limit).min(1.0)).max(WINDOW.0);
     let mut base_max = None;
     for run in 0..RUNS {
-        for ((mode, load), runs) in cells.iter().zip(&mut runs) {
+        for ((mode, percent), runs) in cells.iter().zip(&mut runs) {
+            let load = load(mode, *percent, base_max, calibration.setup.connections);
             (calibration.tell)(&format!("{mode} at {load}, run {} of {RUNS}", run + 1));
             let asked = Run {
                 mode,
-                load: *load,
+                load,
                 offered_qps: load.offered_qps(base_max),
                 run,
                 warm_up: WARM_UP,
@@ -194,8 +204,10 @@ fn measure_cells(bench: &mut dyn Bench, calibration: &mut Calibration<'_>) -> Re
             runs.push(result);
         }
     }
-    let summaries =
-        cells.into_iter().zip(runs).filter_map(|((_, load), runs)| Some((load, CellSummary::of_runs(runs)?)));
+    let connections = calibration.setup.connections;
+    let summaries = cells.into_iter().zip(runs).filter_map(|((mode, percent), runs)| {
+        Some((load(&mode, percent, base_max, connections), CellSummary::of_runs(runs)?))
+    });
     Ok(summaries.collect())
 }
 
@@ -303,4 +315,23 @@ fn simulated(calibrated: &Calibrated, cell: &Cell) -> Result<Vec<(Column, f64)>,
         runs.iter().map(of).sum::<f64>() / runs.len() as f64
     };
     Ok(Column::ALL.iter().map(|&column| (column, mean(column))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 64 connections that wait for 200 us each answer 320 thousand times a second.
+    #[test]
+    fn a_deferred_cell_is_offered_half_of_what_its_connections_can_have_under_way() {
+        let of = |mode: &str, percent| load(&mode.parse().unwrap(), percent, Some(1_000_000.0), 64);
+        assert_eq!(of("defer200", 25), Load::Percent { permille: 160 });
+        assert_eq!(of("defer200", 10), Load::Percent { permille: 100 });
+        for (mode, percent) in [("base", 25), ("fullbusy", 25), ("suspend20", 50), ("suspend200", 50)] {
+            assert_eq!(of(mode, percent), Load::Percent { permille: 10 * percent }, "{mode}");
+        }
+        assert_eq!(of("defer200", 100), Load::Max);
+        let unknown = load(&"defer200".parse().unwrap(), 25, None, 64);
+        assert_eq!(unknown, Load::Percent { permille: 250 });
+    }
 }
