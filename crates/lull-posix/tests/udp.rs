@@ -115,6 +115,26 @@ fn a_socket_on_a_wildcard_hears_both_worlds_and_answers_each_by_its_own() {
     close(fd);
 }
 
+/// Linux refuses to change an exclusive member, so that it is added anew when a half of it becomes lull's, and when it is the
+/// kernel's alone again.
+#[test]
+fn an_exclusive_member_sends_into_lulls_world_and_is_told_of_both() {
+    let fd = udp();
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | libc::EPOLLEXCLUSIVE).unwrap();
+    let (lulls, kernels) = (peer(), kernels_peer());
+    assert_eq!(send_to(fd, b"first", lulls.local_addr().unwrap()), Ok(5));
+    let (_, from) = lulls.recv_from(&mut [0; 16]).unwrap();
+    lulls.send_to(b"lull", from).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    assert_eq!(received(fd).0, b"lull");
+    kernels.send_to(b"kernel", on_loopback(from)).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    assert_eq!(received(fd).0, b"kernel");
+    close(fd);
+    close(epfd);
+}
+
 #[test]
 fn epoll_and_poll_tell_of_datagrams_of_both_worlds() {
     let (fd, at) = bound("0.0.0.0");

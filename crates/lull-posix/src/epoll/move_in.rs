@@ -31,12 +31,21 @@ pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
         let File::Epoll(file) = &*context else { continue };
         let added = lock(&file.kernels).get(&fd).copied();
         if let Some(Added { events, data }) = added {
-            let event = Some(epoll_event { events, u64: data });
+            let event = epoll_event { events, u64: data };
             // As in `moved`, it may not be on the context any more.
-            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event);
+            let _ = waits_for(epfd, fd, event);
         }
     }
     Ok(())
+}
+
+/// Changes what a member of the kernel's is waited for. One that is exclusive cannot be changed (`do_epoll_ctl`), only added anew.
+fn waits_for(epfd: c_int, fd: c_int, event: epoll_event) -> Result<()> {
+    if event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
+        return kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, Some(event));
+    }
+    kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None)?;
+    kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event))
 }
 
 fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) -> Result<()> {
@@ -54,7 +63,7 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
         File::Datagram(datagram) if datagram.wildcard => {
             lock(&context.kernels).insert(fd, added);
             context.has_halves.store(true, Ordering::Release);
-            kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event.map(ctl::but_for_writing))?;
+            waits_for(epfd, fd, ctl::but_for_writing(epoll_event { events: added.events, u64: added.data }))?;
             context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event)
         }
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
