@@ -17,21 +17,22 @@ until_it there curl -sf "http://$own/"
 cat >client.py <<'END'
 import os, sys, urllib.request
 
-count, again = 0, 0
+count, again, answers = 0, 0, True
 while not os.path.exists("stop"):
     try:
         who = urllib.request.urlopen(f"http://{sys.argv[1]}/", timeout=60).read().decode()
     except ConnectionResetError:
-        # No worker had accepted it when the last of them ended.
-        again += 1
+        # No worker had accepted it when the last of them ended; until the next begins, it may be so again.
+        again += answers
+        answers = False
         continue
-    count += 1
+    count, answers = count + 1, True
     for name, text in (("who", who), ("done", str(count))):
         with open(name + ".new", "w") as file:
             file.write(text)
         os.rename(name + ".new", name)
 print(count, "requests,", again, "asked again")
-# One in each reload, for the client has one connection at a time.
+# Once in each reload, for the client has one connection at a time.
 sys.exit(again > 3)
 END
 there python3 client.py "$own" >client 2>&1 &
