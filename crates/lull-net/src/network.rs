@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use lull_core::mode::GroupPolling;
 use lull_core::{Mode, NapiSettings, SocketBusy, Sysctl};
 use lull_host::{Delivery, DeviceId, GroupId, Host, HostError, NapiBinding};
-use lull_nic::{Device, DeviceEvent, Moderation};
+use lull_nic::{Device, DeviceEvent, Frame, Moderation};
 use lull_qdisc::Kind;
 
 use crate::mode::AppHalf;
@@ -306,13 +306,21 @@ impl Network {
         self.0.queues.iter().map(waiting).sum()
     }
 
-    /// Resets those that [`Network::handing_on`] counts.
+    /// Those that [`Network::handing_on`] counts are kept for who listens next, or reset
+    /// ([`Elsewhere::keeps`](crate::Elsewhere::keeps)).
     pub fn end_handing_on(&self) {
         for queue in &self.0.queues {
             queue.with(&self.0.delivery, |inside, now_ns| {
                 inside.call(now_ns, |stack, io| stack.end_handing_on(io));
             });
         }
+    }
+
+    /// Takes what another network's [`Elsewhere::keeps`](crate::Elsewhere::keeps) has kept: somebody listens here now.
+    pub fn take_over(&self, frame: Frame) {
+        self.0.queues[0].with(&self.0.delivery, |inside, now_ns| {
+            inside.call(now_ns, |stack, io| stack.take_kept(frame, io));
+        });
     }
 
     /// Tells all peers that this is the end, for a process that ends at once: connections that a socket still has are closed, and

@@ -167,7 +167,15 @@ impl EitherRx {
         while taken < most {
             let Some(bytes) = receive(self.inbox.as_fd(), &mut self.buffer) else { break };
             taken += 1;
-            if let Some(frame) = self.buffer.get(..bytes).and_then(|message| opened(message, pool)) {
+            let frame = self.buffer.get(..bytes).and_then(|message| {
+                opened(message, |data| {
+                    let mut frame = pool.alloc_for(data.len());
+                    frame.set_len(data.len());
+                    frame.data_mut().copy_from_slice(data);
+                    frame
+                })
+            });
+            if let Some(frame) = frame {
                 deliver(frame, pool);
             }
         }
@@ -199,14 +207,23 @@ fn receive(inbox: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     }
 }
 
+/// The next frame of an inbox that no queue receives from. What is no message is dropped.
+pub fn taken(inbox: BorrowedFd<'_>) -> Option<Frame> {
+    let mut buffer = vec![0; HEADER + LARGE_FRAME_BYTES];
+    loop {
+        let bytes = receive(inbox, &mut buffer)?;
+        if let Some(frame) = buffer.get(..bytes).and_then(|message| opened(message, Frame::copy_from)) {
+            return Some(frame);
+        }
+    }
+}
+
 /// The frame of a message; nothing if it is none.
-fn opened(message: &[u8], pool: &mut FramePool) -> Option<Frame> {
+fn opened(message: &[u8], frame_of: impl FnOnce(&[u8]) -> Frame) -> Option<Frame> {
     let (header, data) = message.split_first_chunk::<HEADER>()?;
     let checksum =
         [Checksum::None, Checksum::Unnecessary, Checksum::Partial].into_iter().find(|it| *it as u8 == header[4])?;
-    let mut frame = pool.alloc_for(data.len());
-    frame.set_len(data.len());
-    frame.data_mut().copy_from_slice(data);
+    let mut frame = frame_of(data);
     frame.set_checksum(checksum);
     frame.set_segmentation(match u16::from_le_bytes([header[6], header[7]]) {
         0 => Segmentation::None,
@@ -271,6 +288,16 @@ mod tests {
             (sent.data(), sent.checksum(), sent.segmentation())
         );
         assert_eq!(got.seen_by(), 0b101);
+    }
+
+    #[test]
+    fn where_no_queue_receives_what_is_no_frame_is_dropped() {
+        let (reads, writes) = inbox().unwrap();
+        rustix::io::write(&writes, &[1; HEADER - 1]).unwrap();
+        assert!(pass_on(writes.as_fd(), &Frame::copy_from(&[7; 60]), EVERYBODY));
+        let frame = taken(reads.as_fd()).unwrap();
+        assert_eq!((frame.data(), frame.seen_by()), (&[7; 60][..], EVERYBODY));
+        assert!(taken(reads.as_fd()).is_none());
     }
 
     #[test]

@@ -7,8 +7,7 @@ use libc::c_int;
 use lull_net::{Epoll, Event, Interest, Source};
 
 use crate::kernel::borrow;
-use crate::signals::{INTERRUPTED, restarts};
-use crate::{Errno, Result, engine};
+use crate::{Errno, Result, engine, signals};
 
 thread_local! {
     /// Contexts of the thread's own, kept for its next wait.
@@ -70,9 +69,8 @@ impl Wait {
         let context = self.context();
         let mut events = Vec::<Event>::with_capacity(1);
         let cpu = engine.cpu_of(context.napi_id());
-        let waited = engine.with_worker(cpu, |worker| {
-            context.wait_unless(worker, &mut events, 1, timeout, &crate::signals::is_interrupted)
-        });
+        let waited = engine
+            .with_worker(cpu, |worker| context.wait_unless(worker, &mut events, 1, timeout, &signals::is_interrupted));
         Ok(waited?.map_err(Errno::from)? > 0)
     }
 }
@@ -107,40 +105,14 @@ pub(crate) fn until_any_ready(
     kernels: impl Iterator<Item = c_int> + Clone,
     timeout: Option<Duration>,
 ) -> Result<bool> {
-    wait_for(source, interest, kernels, |wait| {
-        loop {
-            match wait.wait(timeout) {
-                // With a timeout these calls are never restarted (`sock_intr_errno`).
-                Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
-                waited => break waited,
-            }
-        }
-    })
-}
-
-/// As [`until_ready`], for a call that looks at the socket again before it is restarted: every signal ends the wait.
-pub(crate) fn until_ready_or_interrupted(
-    source: &impl Source,
-    interest: Interest,
-    timeout: Option<Duration>,
-) -> Result<bool> {
-    wait_for(source, interest, std::iter::empty(), |wait| wait.wait(timeout))
-}
-
-fn wait_for(
-    source: &impl Source,
-    interest: Interest,
-    kernels: impl Iterator<Item = c_int> + Clone,
-    until: impl FnOnce(&Wait) -> Result<bool>,
-) -> Result<bool> {
     let wait = Wait::new()?;
     wait.add(source, interest, || interest)?;
     let mut added = Ok(());
     for fd in kernels.clone() {
         added = added.and_then(|()| wait.add_kernels(fd, Interest::READABLE, || Interest::READABLE));
     }
-    let waited = added.and_then(|()| until(&wait));
+    let waited = added.and_then(|()| wait.wait(timeout));
     wait.remove(source);
     kernels.for_each(|fd| wait.remove_kernels(fd));
-    waited
+    signals::or_restarts(waited, timeout)
 }

@@ -17,10 +17,15 @@ pub(crate) struct Others {
     own: Vec<u32>,
     /// The end that is written of each queue's inbox.
     inboxes: Vec<OwnedFd>,
+    lobby: Lobby,
     secret: u64,
     /// The listeners of this process that others may have inherited, too.
     listeners: Mutex<Vec<(SocketAddr, u32)>>,
 }
+
+/// What nobody has accepted when the last process that listened ended, until one listens again: all processes and the launcher have
+/// both ends, the one that is read first.
+pub(crate) type Lobby = (OwnedFd, OwnedFd);
 
 impl std::fmt::Debug for Others {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -42,8 +47,24 @@ fn is_at(at: SocketAddr, local: SocketAddr) -> bool {
 
 impl Others {
     /// Makes them known to this process.
-    pub(crate) fn new(flows: Arc<Flows>, own: Vec<u32>, inboxes: Vec<OwnedFd>, secret: u64) -> &'static Arc<Others> {
-        OTHERS.get_or_init(|| Arc::new(Others { flows, own, inboxes, secret, listeners: Mutex::default() }))
+    pub(crate) fn new(
+        flows: Arc<Flows>,
+        own: Vec<u32>,
+        inboxes: Vec<OwnedFd>,
+        lobby: Lobby,
+        secret: u64,
+    ) -> &'static Arc<Others> {
+        OTHERS.get_or_init(|| Arc::new(Others { flows, own, inboxes, lobby, secret, listeners: Mutex::default() }))
+    }
+
+    /// Whether another process has a queue.
+    pub(crate) fn are_there(&self) -> bool {
+        self.unseen(0).any(|queue| !self.own.contains(&queue))
+    }
+
+    /// What waits for somebody who listens. Whose listener is not of this process goes back there by [`Elsewhere::keeps`].
+    pub(crate) fn kept(&self) -> Vec<Frame> {
+        std::iter::from_fn(|| passing::taken(self.lobby.0.as_fd())).collect()
     }
 
     fn listeners(&self) -> MutexGuard<'_, Vec<(SocketAddr, u32)>> {
@@ -174,6 +195,19 @@ impl Elsewhere for Others {
         }
     }
 
+    fn keeps(&self, local: SocketAddr, frame: &Frame) -> bool {
+        let kept = self.flows.somebody_will_listen(local.port())
+            && passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
+        // One that began to listen just before has not seen it.
+        if kept && let Some(queue) = self.listening_elsewhere(local) {
+            for frame in self.kept() {
+                // On a full inbox it is lost like the last of a full backlog.
+                self.pass_on(queue, &frame, frame.seen_by());
+            }
+        }
+        kept
+    }
+
     fn copy_to_all(&self, frame: &Frame) {
         if frame.seen_by() == 0 {
             self.unseen(self.own_bits()).for_each(|queue| {
@@ -198,8 +232,8 @@ mod tests {
     fn others(flows: &Arc<Flows>) -> (Others, OwnedFd) {
         let (reads, writes) = inbox().unwrap();
         let (_, own) = inbox().unwrap();
-        let inboxes = vec![writes, own];
-        (Others { flows: flows.clone(), own: vec![1], inboxes, secret: 7, listeners: Mutex::default() }, reads)
+        let (inboxes, lobby) = (vec![writes, own], inbox().unwrap());
+        (Others { flows: flows.clone(), own: vec![1], inboxes, lobby, secret: 7, listeners: Mutex::default() }, reads)
     }
 
     /// By whom the frame was seen that came to an inbox.
@@ -324,6 +358,31 @@ mod tests {
         assert_eq!(others.takes_over(local, &frame), HandedOn::Later);
     }
 
+    /// The last that listened has ended, and the next begins: at once, so that it has looked already, or later.
+    #[test]
+    fn what_is_kept_goes_to_who_begins_to_listen() {
+        let flows = Arc::new(Flows::create().unwrap());
+        let _other = Other::with_queue_0(&flows);
+        let (others, inbox) = others(&flows);
+        let local: SocketAddr = HERE.parse().unwrap();
+        let mut frame = Frame::copy_from(&[1; 60]);
+        assert!(!others.keeps(local, &frame) && others.kept().is_empty(), "nobody has a listener there");
+        others.listens(local, 7);
+        others.listens_no_more(local, 7, true);
+        for seen_by in [EVERYBODY, passing::LAST_ROUND] {
+            frame.set_seen_by(seen_by);
+            assert!(others.keeps(local, &frame));
+            let kept: Vec<_> = others.kept().iter().map(|frame| (frame.data().to_vec(), frame.seen_by())).collect();
+            assert_eq!((kept, came(&inbox)), (vec![(vec![1; 60], seen_by)], None), "what it says is not changed");
+        }
+        flows.listens(7, 80, 0);
+        frame.set_seen_by(EVERYBODY);
+        // Of another listener at the port the process has ended, so that one is still waited for.
+        flows.listens(8, 80, 5);
+        assert!(others.keeps(local, &frame) && others.kept().is_empty());
+        assert_eq!(came(&inbox), Some(EVERYBODY));
+    }
+
     #[test]
     #[allow(unsafe_code)]
     fn what_finds_the_inbox_of_another_process_full_is_lost_and_not_nobodys() {
@@ -333,7 +392,7 @@ mod tests {
         // This process has queue 1, and does not look into its inbox.
         flows.claim(1).unwrap();
         let (own, inboxes, listeners) = (vec![0], vec![here.1, there.1], Mutex::default());
-        let others = Others { flows, own, inboxes, secret: 7, listeners };
+        let others = Others { flows, own, inboxes, lobby: passing::inbox().unwrap(), secret: 7, listeners };
         let frame = Frame::copy_from(&[0; 1400]);
         // SAFETY: the child passes frames on, and ends without running anything of the parent's.
         let status = match unsafe { libc::fork() } {

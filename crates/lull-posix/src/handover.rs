@@ -63,6 +63,8 @@ pub struct HandOver {
     /// processes can share.
     #[serde(default)]
     pub inboxes: Vec<(RawFd, RawFd)>,
+    /// The ends that are read and written of what keeps connections for who listens next.
+    pub lobby: (RawFd, RawFd),
     /// The index of its interface among the kernel's; 0 if nothing is to be asked about it by netlink.
     #[serde(default)]
     pub ifindex: u32,
@@ -147,7 +149,7 @@ impl HandOver {
             Nic::Tap { queues } => queues.clone(),
             Nic::Xdp { depot, .. } => vec![*depot],
         };
-        let inboxes = self.inboxes.iter().flat_map(|(reads, writes)| [*reads, *writes]);
+        let inboxes = self.inboxes.iter().chain([&self.lobby]).flat_map(|(reads, writes)| [*reads, *writes]);
         let own = std::env::var(VARIABLE).ok().and_then(|number| number.parse().ok());
         of_the_nic.into_iter().chain(inboxes).chain([self.flows]).chain(self.pcap).chain(own)
     }
@@ -218,6 +220,7 @@ mod tests {
         HandOver {
             nic: Nic::Tap { queues: vec![1000, 1001] },
             inboxes: vec![(1005, 1006), (1007, 1008)],
+            lobby: (1009, 1010),
             ifindex: 7,
             addresses: vec![("10.0.0.2".parse().unwrap(), 24), ("fd00::2".parse().unwrap(), 64)],
             gateways: vec!["10.0.0.1".parse().unwrap()],

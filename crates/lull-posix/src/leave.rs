@@ -11,7 +11,7 @@ use lull_fd::say;
 use lull_net::Network;
 
 use crate::files::File;
-use crate::{engine, files, fork, signals, socket};
+use crate::{elsewhere, engine, files, fork, signals, socket};
 
 /// How long nobody takes anything before a process no longer stays.
 const NO_PROGRESS: Duration = Duration::from_secs(10);
@@ -61,11 +61,13 @@ fn stay_for_undelivered(network: &Network) {
     }
 }
 
-/// What nobody has accepted goes to a process that listens, if one is about to within `at_most`; else its peers are told.
+/// What nobody has accepted goes to a process that listens, if there are others and one is about to within `at_most`; else it is kept
+/// for who listens next. If nobody is to, its peers are told.
 pub(crate) fn to_who_listens(at_most: Duration) {
     let Some(engine) = engine::running() else { return };
     let began = Instant::now();
-    while engine.network.handing_on() > 0 && began.elapsed() < at_most {
+    let others_are_there = || elsewhere::others().is_some_and(|others| others.are_there());
+    while engine.network.handing_on() > 0 && others_are_there() && began.elapsed() < at_most {
         std::thread::sleep(LOOKS_APART_MAX);
     }
     engine.network.end_handing_on();

@@ -10,6 +10,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::time::Duration;
 
 use libc::{c_int, c_void, sigaction as Action, siginfo_t};
 use lull_net::lull_host::Waker;
@@ -122,9 +123,24 @@ pub(crate) fn is_interrupted() -> bool {
     THREAD.try_with(|thread| thread.interrupted.get()).unwrap_or(false) || cancel::is_asked()
 }
 
-/// A call that Linux restarts was interrupted, and holds nothing. Runs the handlers; true if all of them were installed with
-/// SA_RESTART, so that it goes on.
-pub(crate) fn restarts() -> bool {
+/// Makes a call as the kernel makes a system call: one that was interrupted while it waited is made again from the beginning, if
+/// every handler was installed with SA_RESTART. A handler may have closed the call's number, or given it to another file.
+#[inline]
+pub fn call<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
+    section(|| {
+        loop {
+            match call() {
+                Err(RESTARTS) if restarts() => {}
+                Err(RESTARTS) => return Err(INTERRUPTED),
+                other => return other,
+            }
+        }
+    })
+}
+
+/// A call was interrupted, and holds nothing. Runs the handlers; true if all of them were installed with SA_RESTART.
+#[cold]
+fn restarts() -> bool {
     THREAD.with(|thread| {
         run_noted(thread);
         let goes_on = !thread.for_good.get() && !cancel::is_asked();
@@ -133,6 +149,13 @@ pub(crate) fn restarts() -> bool {
         }
         goes_on
     })
+}
+
+/// A call was interrupted, and holds what it would lose: it waits on, and handlers run when it is over. False if its thread is to be
+/// cancelled.
+pub(crate) fn goes_on_waiting() -> bool {
+    THREAD.with(|thread| thread.interrupted.set(false));
+    !cancel::is_asked()
 }
 
 /// While the calling thread waits, `waker` ends its sleep. Returns what did before.
@@ -297,3 +320,13 @@ pub fn sigaction(
 
 /// The error of a call that a signal ended.
 pub(crate) const INTERRUPTED: Errno = Errno::new(libc::EINTR);
+/// The error of a call that a signal ended, for [`call`], which makes it again or says that it was interrupted (ERESTARTSYS).
+pub(crate) const RESTARTS: Errno = Errno::new(512);
+
+/// What becomes of a wait: one without a time limit is restarted, one with a limit never is (`sock_intr_errno`).
+pub(crate) fn or_restarts<R>(waited: Result<R>, timeout: Option<Duration>) -> Result<R> {
+    match waited {
+        Err(INTERRUPTED) if timeout.is_none() => Err(RESTARTS),
+        waited => waited,
+    }
+}

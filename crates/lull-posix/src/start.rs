@@ -222,7 +222,8 @@ fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32], share: Shar
     let takes_turns = share == Share::One && hand_over.nic.queues() == 1;
     (takes_turns || has_others(hand_over, claimed)).then(|| {
         let inboxes = hand_over.inboxes.iter().map(|(_, writes)| own(*writes)).collect();
-        Others::new(flows.clone(), claimed.to_vec(), inboxes, hand_over.secret)
+        let (reads, writes) = hand_over.lobby;
+        Others::new(flows.clone(), claimed.to_vec(), inboxes, (own(reads), own(writes)), hand_over.secret)
     })
 }
 

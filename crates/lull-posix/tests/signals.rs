@@ -4,17 +4,22 @@ mod world;
 
 use std::io::Write;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use libc::{EPOLL_CTL_ADD, EPOLLIN, c_int, c_void, siginfo_t};
-use lull_posix::signals::{section, section_with_mask, sigaction};
-use lull_posix::{Errno, epoll};
+use lull_posix::signals::{call, section, section_with_mask, sigaction};
+use lull_posix::{Errno, epoll, files, socket};
 use world::*;
 
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// What the next handler closes, and what it gives the number to, if anything.
+static CLOSED: AtomicI32 = AtomicI32::new(-1);
+static SUCCESSOR: AtomicI32 = AtomicI32::new(-1);
 static RAN: AtomicI32 = AtomicI32::new(0);
 
 /// Handlers are the process's.
@@ -29,6 +34,13 @@ extern "C" fn handler(_signal: c_int, info: *mut siginfo_t, context: *mut c_void
     let fd = SOCKET.load(Ordering::SeqCst);
     if fd >= 0 {
         let _ = section(|| send(fd, b"s", libc::MSG_DONTWAIT));
+    }
+    let closed = CLOSED.swap(-1, Ordering::SeqCst);
+    if closed >= 0 {
+        match SUCCESSOR.swap(-1, Ordering::SeqCst) {
+            -1 => section(|| files::close(closed)).unwrap(),
+            successor => assert_eq!(section(|| files::duplicate_to(successor, closed, 0)), Ok(closed)),
+        }
     }
     RAN.fetch_add(1, Ordering::SeqCst);
 }
@@ -108,7 +120,7 @@ fn a_read_that_a_signal_ends_has_the_bytes_below_so_rcvlowat_whatever_sa_restart
         install(flags);
         let (fd, mut peer) = connected();
         let mark = 60_i32.to_ne_bytes();
-        lull_posix::socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mark).unwrap();
+        socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mark).unwrap();
         let unread = move || {
             let mut bytes = 0;
             ioctl(fd, libc::FIONREAD, &mut bytes).unwrap().unwrap();
@@ -117,7 +129,7 @@ fn a_read_that_a_signal_ends_has_the_bytes_below_so_rcvlowat_whatever_sa_restart
         // What is there at once is read at once, and the rest is waited for.
         peer.write_all(first.as_bytes()).unwrap();
         until("the first bytes", || unread() == first.len());
-        let reader = asleep(move || section(|| recv(fd, 0)));
+        let reader = asleep(move || call(|| recv(fd, 0)));
         peer.write_all(b"cde").unwrap();
         until("the other bytes", || unread() == 3 || reader.is_over());
         until("the signal to end it", || {
@@ -134,7 +146,7 @@ fn a_blocking_read_is_interrupted_or_goes_on_as_sa_restart_says() {
     let _alone = alone();
     install(0);
     let (fd, _peer) = connected();
-    assert_eq!(signalled(|| section(|| recv(fd, 0))), Err(Errno::new(libc::EINTR)));
+    assert_eq!(signalled(|| call(|| recv(fd, 0))), Err(Errno::new(libc::EINTR)));
     close(fd);
     install(libc::SA_RESTART);
     let (fd, mut peer) = connected();
@@ -143,9 +155,31 @@ fn a_blocking_read_is_interrupted_or_goes_on_as_sa_restart_says() {
         peer.write_all(b"x").unwrap();
         peer
     });
-    assert_eq!(signalled(|| section(|| recv(fd, 0))), Ok(b"x".to_vec()));
+    assert_eq!(signalled(|| call(|| recv(fd, 0))), Ok(b"x".to_vec()));
     drop(writer.join().unwrap());
     close(fd);
+}
+
+/// So workers end that close their listener when they are told to, and give its number to a socket that nobody connects to.
+#[test]
+fn a_call_that_is_restarted_finds_what_its_number_stands_for_by_then() {
+    let _alone = alone();
+    install(libc::SA_RESTART);
+    let unconnected = UnixDatagram::unbound().unwrap();
+    for successor in [None, Some(unconnected.as_raw_fd())] {
+        let (listener, _) = listener();
+        SUCCESSOR.store(successor.unwrap_or(-1), Ordering::SeqCst);
+        CLOSED.store(listener, Ordering::SeqCst);
+        let accepted = signalled(|| call(|| socket::accept(listener, 0).map(|accepted| accepted.fd)));
+        let told = if successor.is_some() { libc::EOPNOTSUPP } else { libc::EBADF };
+        assert_eq!(accepted, Err(Errno::new(told)), "the listener's number is {successor:?}'s");
+        if successor.is_some() {
+            close(listener);
+        }
+    }
+    let (fd, _peer) = connected();
+    CLOSED.store(fd, Ordering::SeqCst);
+    assert_eq!(signalled(|| call(|| recv(fd, 0))), Err(Errno::new(libc::EBADF)));
 }
 
 /// The handler's own call takes the lock that its thread may have held when it was interrupted.

@@ -2,7 +2,7 @@
 
 use libc::{c_int, sigset_t, ssize_t};
 use lull_posix::cancel::at_point;
-use lull_posix::signals::{section, section_with_mask};
+use lull_posix::signals::{self, section, section_with_mask};
 use lull_posix::{Errno, Result};
 
 use crate::set_error;
@@ -24,15 +24,15 @@ pub(crate) fn done(call: impl FnOnce() -> Result<()>) -> c_int {
     section(call).map_or_else(fail, |()| 0)
 }
 
-/// As [`number`], for a call that is a cancellation point.
-pub(crate) fn number_at_point(call: impl FnOnce() -> Result<c_int>) -> c_int {
-    at_point(|| section(call)).unwrap_or_else(fail)
+/// As [`number`], for a call that may wait: it is a cancellation point, and is restarted.
+pub(crate) fn number_at_point(call: impl FnMut() -> Result<c_int>) -> c_int {
+    at_point(|| signals::call(call)).unwrap_or_else(fail)
 }
 
 /// As [`number_at_point`], for a call that returns a count.
 #[inline]
-pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> ssize_t {
-    at_point(|| section(call)).map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
+pub(crate) fn count(call: impl FnMut() -> Result<usize>) -> ssize_t {
+    at_point(|| signals::call(call)).map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
 }
 
 /// As [`count`], with the signals blocked meanwhile that `mask` says.

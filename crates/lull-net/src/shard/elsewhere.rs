@@ -40,6 +40,13 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// another stack that listens there was given the frame, marked with [`EVERYBODY`](lull_nic::passing::EVERYBODY).
     fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn;
 
+    /// As [`Elsewhere::takes_over`], where nobody listens now and the asking stack is about to end; or the end of a handshake that it
+    /// began: whether the frame is kept, as it is marked, for whoever listens there next, which is given it by
+    /// [`Network::take_over`](crate::Network::take_over).
+    fn keeps(&self, _local: SocketAddr, _frame: &Frame) -> bool {
+        false
+    }
+
     /// A neighbour's answer, which any stack may have asked for: the others are given a copy, unless it is one.
     fn copy_to_all(&self, frame: &Frame);
 }
@@ -68,7 +75,7 @@ impl Stack {
     }
 
     /// The stacks of other processes, for what came by the device.
-    fn others(&self, frame: &Frame) -> Option<&dyn Elsewhere> {
+    pub(super) fn others(&self, frame: &Frame) -> Option<&dyn Elsewhere> {
         self.config.elsewhere.as_deref().filter(|_| !self.is_looped(frame))
     }
 

@@ -5,8 +5,10 @@
 //! all of it: the one that ends the handshake, with the options of the SYN, and what the peer has sent since. The other stack
 //! makes the connection of that. Until it has been given away the connection stays here, where the peer's segments come.
 
+use std::net::{IpAddr, SocketAddr};
+
 use lull_nic::Frame;
-use lull_nic::passing::EVERYBODY;
+use lull_nic::passing::{EVERYBODY, LAST_ROUND};
 
 use super::connection::{Flags, Phase};
 use super::demux::{Packet, Reason};
@@ -66,7 +68,41 @@ pub(super) fn is_handed_over(frame: &Frame, segment: &Segment) -> bool {
     frame.seen_by() == EVERYBODY && segment.flags & (SYN | ACK | RST) == ACK
 }
 
+/// Our address and the peer's, of a connection that is kept as one segment ([`Elsewhere::keeps`](super::Elsewhere::keeps)).
+pub fn addresses_of(frame: &Frame) -> Option<(SocketAddr, SocketAddr)> {
+    let ip = frame.data().get(wire::ETHERNET..)?;
+    let v4 = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
+    let v6 = |at: usize| Some(IpAddr::from(<[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?));
+    // They have no options of IP, and no extension headers.
+    let (source, destination, l4) = match ip.first()? >> 4 {
+        4 => (v4(12)?, v4(16)?, wire::IPV4),
+        _ => (v6(8)?, v6(24)?, wire::IPV6),
+    };
+    let port = |at: usize| Some(u16::from_be_bytes(<[u8; 2]>::try_from(ip.get(at..at + 2)?).ok()?));
+    Some((SocketAddr::new(destination, port(l4 + 2)?), SocketAddr::new(source, port(l4)?)))
+}
+
 impl Stack {
+    /// Whether the end of a handshake that was begun here, or by another stack with these addresses, is kept for who listens next.
+    #[cold]
+    pub(super) fn keeps_last_acknowledgement(
+        &self,
+        flow: &FlowKey,
+        frame: &mut Frame,
+        segment: &Segment,
+        now_ns: u64,
+    ) -> bool {
+        let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
+        let Some(elsewhere) = self.others(frame) else { return false };
+        frame.set_seen_by(frame.seen_by() | LAST_ROUND);
+        self.secret.cookie_mss(flow, peer_isn, isn, now_ns).is_some() && elsewhere.keeps(flow.local(), frame)
+    }
+
+    /// What was kept for who listens.
+    pub(crate) fn take_kept(&mut self, frame: Frame, io: &mut Io<'_>) {
+        self.take(frame, false, io);
+    }
+
     /// The listener of a connection that nobody has accepted is closed.
     pub(super) fn leave(&mut self, waiting: Waiting, io: &mut Io<'_>) {
         self.leave_until(waiting, io.now_ns + WAIT_NS, io);
@@ -97,12 +133,23 @@ impl Stack {
         }
     }
 
-    /// Nobody is waited for any more.
-    pub(crate) fn end_handing_on(&mut self, io: &mut Io<'_>) {
+    /// Nobody is waited for any more: what can be kept for who listens next is kept.
+    pub fn end_handing_on(&mut self, io: &mut Io<'_>) {
         self.handing_on.again_ns = NEVER_NS;
         for left in std::mem::take(&mut self.handing_on.left) {
-            self.give_up(&left, io);
+            if self.is_kept(&left, io) { self.free_left(&left) } else { self.give_up(&left, io) }
         }
+    }
+
+    fn is_kept(&mut self, left: &Left, io: &mut Io<'_>) -> bool {
+        let Some(local) = self.open_flow(left.waiting.index, left.generation).map(|flow| flow.local()) else {
+            return false;
+        };
+        let Some(elsewhere) = self.config.elsewhere.clone() else { return false };
+        self.as_one_segment(&left.waiting, io).is_some_and(|mut frame| {
+            frame.set_seen_by(EVERYBODY);
+            elsewhere.keeps(local, &frame)
+        })
     }
 
     /// Gives a connection to whoever listens, keeps it while somebody will, and resets it otherwise.
@@ -233,7 +280,7 @@ impl Stack {
     ) -> Result<(), Reason> {
         if wire::take_hop(&mut frame.data_mut()[packet.l3..])
             && let Some(elsewhere) = &self.config.elsewhere
-            && elsewhere.takes_over(flow.local(), frame) == HandedOn::Given
+            && (elsewhere.takes_over(flow.local(), frame) == HandedOn::Given || elsewhere.keeps(flow.local(), frame))
         {
             self.counters.passed_on += 1;
             return Ok(());

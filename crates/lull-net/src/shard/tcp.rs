@@ -88,7 +88,7 @@ impl Stack {
             true => self.is_elsewhere(None, frame),
             false => acknowledges && self.ends_elsewhere(frame),
         };
-        if goes_on {
+        if goes_on || acknowledges && self.keeps_last_acknowledgement(&flow, frame, &segment, io.now_ns) {
             return Ok(());
         }
         // A listener ignores what neither begins nor acknowledges anything (RFC 9293 section 3.10.7.2); where nobody

@@ -12,6 +12,8 @@ use super::*;
 #[derive(Debug)]
 struct Beside {
     answer: Mutex<HandedOn>,
+    /// Whether what nobody takes is kept for who listens next.
+    keeps: bool,
     given: Mutex<Vec<Frame>>,
 }
 
@@ -47,6 +49,14 @@ impl Elsewhere for Beside {
         answer
     }
 
+    fn keeps(&self, local: SocketAddr, frame: &Frame) -> bool {
+        assert_eq!(local.port(), 80);
+        if self.keeps {
+            self.given.lock().unwrap().push(frame.clone());
+        }
+        self.keeps
+    }
+
     fn copy_to_all(&self, _frame: &Frame) {}
 }
 
@@ -62,7 +72,11 @@ impl Beside {
 
 /// A stack with others that answer so.
 fn beside(answer: HandedOn) -> (Arc<Beside>, Host) {
-    let others = Arc::new(Beside { answer: Mutex::new(answer), given: Mutex::default() });
+    beside_that_keep(answer, false)
+}
+
+fn beside_that_keep(answer: HandedOn, keeps: bool) -> (Arc<Beside>, Host) {
+    let others = Arc::new(Beside { answer: Mutex::new(answer), keeps, given: Mutex::default() });
     let mut config = server_config();
     config.elsewhere = Some(others.clone());
     (others, Host::server_with(config))
@@ -289,4 +303,56 @@ fn alone_a_stack_resets_what_nobody_accepted() {
     host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
     host.close(listener);
     assert_eq!((resets(&mut host), host.stack.connections()), (1, 0));
+}
+
+/// The process ends before another one listens.
+#[test]
+fn what_a_stack_that_ends_has_left_is_kept_for_who_listens_next_or_reset() {
+    for keeps in [true, false] {
+        let (others, mut host) = beside_that_keep(HandedOn::Later, keeps);
+        let listener = host.listen(80);
+        let mut peer = Peer::new(4000);
+        peer.open(&mut host);
+        peer.send(&mut host, ACK | PSH, b"request");
+        acknowledged(&mut host, &peer);
+        host.close(listener);
+        host.call(|stack, io| stack.end_handing_on(io));
+        assert_eq!((resets(&mut host), host.stack.connections()), (usize::from(!keeps), 0));
+        let kept = others.given();
+        assert_eq!(kept.len(), usize::from(keeps));
+        let addresses = (at(SERVER, 80), at(CLIENT, 4000));
+        assert!(kept.iter().all(|frame| lull_net::addresses_of(frame) == Some(addresses)));
+        let (_, mut next) = beside(HandedOn::Nobody);
+        let listener = next.listen(80);
+        for frame in kept {
+            next.receive(frame);
+            let id = next.accept(listener);
+            assert_eq!(next.recv(id).unwrap(), b"request");
+        }
+    }
+}
+
+/// What comes between is nobody's, and its sender does not send a bare acknowledgement again.
+#[test]
+fn the_end_of_a_handshake_whose_listener_is_closed_is_kept_for_who_listens_next() {
+    let (others, mut host) = beside_that_keep(HandedOn::Nobody, true);
+    let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    let mut peer = Peer::v6(4000);
+    host.receive(peer.syn().frame());
+    let reply = host.segments().remove(0);
+    (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+    host.close(listener);
+    peer.send(&mut host, ACK, &[]);
+    assert_eq!((host.segments().len(), host.stack.connections()), (0, 0));
+    let (_, mut next) = beside(HandedOn::Nobody);
+    let listener = next.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    let [frame] = <[Frame; 1]>::try_from(others.given()).unwrap();
+    assert_eq!(lull_net::addresses_of(&frame), Some((at(SERVER6, 80), at(CLIENT6, 4000))));
+    next.receive(frame);
+    let id = next.accept(listener);
+    peer.send(&mut next, ACK | PSH, b"request");
+    assert_eq!(next.recv(id).unwrap(), b"request");
+    // It ends no handshake of ours.
+    Peer::new(4001).send(&mut host, ACK, &[]);
+    assert_eq!((resets(&mut host), others.given().len()), (1, 0));
 }

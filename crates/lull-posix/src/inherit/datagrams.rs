@@ -14,7 +14,8 @@ use libc::c_int;
 
 use super::child;
 use crate::address::{self, Bytes};
-use crate::socket::{Message, Name, Room};
+use crate::socket::options::Options;
+use crate::socket::{Message, Name, Room, pool};
 use crate::{Errno, Result, kernel};
 
 /// Room for an address, and for the ancillary data of a datagram: lull knows of two kinds for each family.
@@ -89,6 +90,7 @@ fn cut(name: &[u8]) -> &[u8] {
     &name[..name.len().min(NAME_BYTES)]
 }
 
+const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 const BAD_NUMBER: Errno = Errno::new(libc::EBADF);
 /// The parent has ended, and its network with it.
 const GONE: Errno = Errno::new(libc::ENETDOWN);
@@ -104,14 +106,20 @@ pub(super) fn ask(fd: c_int) {
 pub(crate) fn receive(fd: c_int, room: Room<'_, '_>, flags: c_int) -> Result<Message> {
     let (_, domain) = child::datagrams(fd).ok_or(BAD_NUMBER)?;
     if flags & libc::MSG_ERRQUEUE != 0 {
-        return Err(Errno::new(libc::EAGAIN));
+        return Err(WOULD_BLOCK);
     }
     let mut header = Header::bare(Kind::Datagram, 0);
     let capacity: usize = room.buffers.iter().map(|buffer| buffer.len()).sum();
     let mut buffers = vec![IoSliceMut::new(&mut header.0)];
     buffers.extend(room.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)));
-    let kernels = flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) | libc::MSG_TRUNC;
-    let got = kernel::recvmsg(fd, &mut buffers, &mut [], kernels)?.bytes;
+    let kernels = flags & libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    let dont_wait = flags & libc::MSG_DONTWAIT != 0 || crate::flags::is_nonblocking(fd);
+    let got = loop {
+        match kernel::recvmsg(fd, &mut buffers, &mut [], kernels) {
+            Err(WOULD_BLOCK) if !dont_wait => pool::wait_in_kernel(fd, Options::of_placeholder(fd).receive_timeout())?,
+            got => break got?.bytes,
+        }
+    };
     let there = got.checked_sub(HEADER_BYTES).ok_or(GONE)?;
     let is_taken = flags & libc::MSG_PEEK == 0;
     if is_taken && header.kind() != Some(Kind::NotSent) {

@@ -51,7 +51,12 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
         Ok(real) => real,
         Err(_) if listener.shared().is_some() => return without_queue(fd, listener, flags),
         // Another process has the NIC.
-        Err(_) if listener.both_worlds => return kernels(fd, flags),
+        Err(_) if listener.both_worlds => {
+            if !listener.nonblocking.load(Ordering::Relaxed) {
+                pool::wait_in_kernel(fd, listener.options.receive_timeout())?;
+            }
+            return kernels(fd, flags);
+        }
         Err(error) => return Err(error),
     };
     match once(fd, listener, real, flags) {
@@ -68,10 +73,7 @@ fn by_the_parent(fd: c_int, flags: c_int) -> Result<Accepted> {
         return Err(Errno::new(libc::EINVAL));
     }
     if !crate::flags::is_nonblocking(fd) {
-        let timeout = Options::of_placeholder(fd).receive_timeout();
-        if !pool::wait_for_kernels(std::iter::once(fd), timeout)? {
-            return Err(WOULD_BLOCK);
-        }
+        pool::wait_in_kernel(fd, Options::of_placeholder(fd).receive_timeout())?;
     }
     let (number, peer) = inherit::made::accept(fd, flags)?;
     files::forget(number);

@@ -9,7 +9,7 @@ use lull_net::{Interest, Ready, TcpStream};
 
 use super::{Message, Room, Stream};
 use crate::files::{self, File};
-use crate::signals::{INTERRUPTED, restarts};
+use crate::signals::RESTARTS;
 use crate::{Errno, Result, block, inherit, kernel};
 
 const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
@@ -203,21 +203,21 @@ impl Stream {
     #[cold]
     fn recv_waiting(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
         if buffers.iter().all(|buffer| buffer.is_empty()) {
-            // Whatever ends the wait, nothing is what was asked for.
-            let _ = block::until_ready(&self.stream, SOMETHING_TO_READ, None, self.options.receive_timeout());
-            return Ok(0);
+            return match block::until_ready(&self.stream, SOMETHING_TO_READ, None, self.options.receive_timeout()) {
+                Err(RESTARTS) => Err(RESTARTS),
+                // Whatever else ends the wait, nothing is what was asked for.
+                _ => Ok(0),
+            };
         }
         let until = self.receive_until();
         // What the first look has polled was one round.
         self.stream.busy_loop(false);
         let count = loop {
-            let waited = block::until_ready_or_interrupted(&self.stream, SOMETHING_TO_READ, left(until));
+            let waited = block::until_ready(&self.stream, SOMETHING_TO_READ, None, left(until));
             match (self.recv_now(buffers, flags), waited) {
                 (Ok(count), Ok(true)) => break count,
                 (Err(WOULD_BLOCK), Ok(true)) => {}
                 (Err(WOULD_BLOCK), Ok(false)) => return Err(WOULD_BLOCK),
-                // With a timeout these calls are never restarted (`sock_intr_errno`).
-                (Err(WOULD_BLOCK), Err(INTERRUPTED)) if until.is_none() && restarts() => {}
                 (Err(WOULD_BLOCK), Err(ended)) => return Err(ended),
                 // What is there below SO_RCVLOWAT wakes nobody, and whoever wakes for something else takes it
                 // (`tcp_recvmsg_locked`).
@@ -263,7 +263,7 @@ impl Stream {
             let got = match self.recv_now(&mut [IoSliceMut::new(&mut rest)], flags) {
                 Ok(got) => got,
                 Err(WOULD_BLOCK) if goes_on => {
-                    let waited = block::until_ready_or_interrupted(&self.stream, SOMETHING_TO_READ, left(until));
+                    let waited = block::until_ready(&self.stream, SOMETHING_TO_READ, None, left(until));
                     goes_on = waited == Ok(true);
                     continue;
                 }

@@ -262,6 +262,9 @@ impl Listener {
     pub(crate) fn asked_for(&self) {
         if let Some(others) = elsewhere::others() {
             others.listens(self.bound, self.inode);
+            if let Some(engine) = engine::running() {
+                others.kept().into_iter().for_each(|frame| engine.network.take_over(frame));
+            }
         }
     }
 }

@@ -28,8 +28,7 @@ use rustix::net::{
 use super::Listener;
 use crate::files::Open;
 use crate::flows::End;
-use crate::signals::{INTERRUPTED, restarts};
-use crate::{Errno, Result, cancel, engine, inherit, kernel, start};
+use crate::{Errno, Result, cancel, engine, inherit, kernel, signals, start};
 
 pub(super) use owner::serve;
 pub(crate) use owner::serve_a_child;
@@ -86,7 +85,7 @@ pub(crate) fn flagged(number: c_int, flags: c_int) -> Result<()> {
 }
 
 /// Waits until one of the kernel's descriptors is readable; false if the time is over first.
-pub(crate) fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Option<Duration>) -> Result<bool> {
+fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Option<Duration>) -> Result<bool> {
     let context = new_context()?;
     for member in members {
         kernel::add_member(context.as_fd(), kernel::borrow(member), libc::EPOLLIN as u32, 0)?;
@@ -95,13 +94,15 @@ pub(crate) fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Op
     let ms =
         timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
     let at = context.as_raw_fd();
-    loop {
-        let mut events = [MaybeUninit::uninit()];
-        match cancel::waits_there(at, || kernel::epoll_wait(at, &mut events, ms)) {
-            Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
-            waited => return Ok(waited? > 0),
-        }
-    }
+    let mut events = [MaybeUninit::uninit()];
+    let waited = cancel::waits_there(at, || kernel::epoll_wait(at, &mut events, ms));
+    signals::or_restarts(waited, timeout).map(|count| count > 0)
+}
+
+/// Waits until a descriptor of the kernel's is readable, for at most so long. Unlike a call of the kernel's that waits, this is over
+/// when a signal comes.
+pub(crate) fn wait_in_kernel(fd: c_int, timeout: Option<Duration>) -> Result<()> {
+    if wait_for_kernels(std::iter::once(fd), timeout)? { Ok(()) } else { Err(Errno::new(libc::EAGAIN)) }
 }
 
 impl Pool {

@@ -10,6 +10,7 @@ use super::{Receive, Send, Stream, recv, send};
 use crate::block::{self, Wait};
 use crate::files::{self, File, Open};
 use crate::kernel::pipe;
+use crate::signals::{self, RESTARTS};
 use crate::{Errno, Result};
 
 /// What is moved at a time: what a pipe that says that it can be written to takes at once (PIPE_BUF, pipe(7)).
@@ -136,9 +137,10 @@ impl Splice {
         while sent < read {
             match send(to, &[IoSlice::new(&chunk[sent..read])], Send { flags: more | libc::MSG_DONTWAIT }) {
                 Ok(count) => sent += count,
-                Err(WOULD_BLOCK) => {
-                    block::until_ready(stream.stream(), Interest::WRITABLE, None, None)?;
-                }
+                Err(WOULD_BLOCK) => match block::until_ready(stream.stream(), Interest::WRITABLE, None, None) {
+                    Err(RESTARTS) if signals::goes_on_waiting() => {}
+                    waited => drop(waited?),
+                },
                 Err(error) => return Err(error),
             }
         }
@@ -158,5 +160,5 @@ fn wait_for(end: c_int, interest: Interest, waits: bool) -> Result<()> {
     wait.add_kernels(end, interest, || interest)?;
     let waited = wait.wait(None);
     wait.remove_kernels(end);
-    waited.map(drop)
+    signals::or_restarts(waited, None).map(drop)
 }

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, c_ulong, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
-use lull_posix::signals::section;
+use lull_posix::signals::{call, section};
 use lull_posix::socket::{self, Receive, Room, Send};
 use lull_posix::{Errno, epoll, files, flags, is_lull, poll};
 
@@ -81,7 +81,7 @@ impl Machine {
 
     pub fn bind(self, fd: c_int, address: &[u8]) -> Result<()> {
         match self {
-            Machine::Lull => section(|| socket::bind(fd, address)),
+            Machine::Lull => call(|| socket::bind(fd, address)),
             // SAFETY: an address, and its size.
             Machine::Kernel => done(unsafe { libc::bind(fd, address.as_ptr().cast(), address.len() as socklen_t) }),
         }
@@ -89,7 +89,7 @@ impl Machine {
 
     pub fn listen(self, fd: c_int, backlog: c_int) -> Result<()> {
         match self {
-            Machine::Lull => section(|| socket::listen(fd, backlog)),
+            Machine::Lull => call(|| socket::listen(fd, backlog)),
             // SAFETY: numbers only.
             Machine::Kernel => done(unsafe { libc::listen(fd, backlog) }),
         }
@@ -97,7 +97,7 @@ impl Machine {
 
     pub fn connect(self, fd: c_int, address: &[u8]) -> Result<()> {
         if self == Machine::Lull && socket::connects(fd, address) {
-            return section(|| socket::connect(fd, address));
+            return call(|| socket::connect(fd, address));
         }
         // SAFETY: an address, and its size.
         done(unsafe { libc::connect(fd, address.as_ptr().cast(), address.len() as socklen_t) })
@@ -106,7 +106,7 @@ impl Machine {
     /// `accept4`: the number, and the peer's address.
     pub fn accept(self, fd: c_int, flags: c_int) -> Result<(c_int, Vec<u8>)> {
         if self.is_lulls(fd) {
-            return section(|| socket::accept(fd, flags)).map(|accepted| (accepted.fd, accepted.peer().to_vec()));
+            return call(|| socket::accept(fd, flags)).map(|accepted| (accepted.fd, accepted.peer().to_vec()));
         }
         let (mut bytes, mut length) = ([0_u8; 128], 128);
         // SAFETY: room for an address, and its size.
@@ -117,7 +117,7 @@ impl Machine {
     /// `read` or `readv` if there are no flags to give, else `recvmsg`.
     pub fn recv(self, fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: Option<c_int>) -> Result<usize> {
         if self.is_lulls(fd) {
-            return section(|| match flags {
+            return call(|| match flags {
                 None => socket::read(fd, buffers),
                 Some(flags) => socket::recv(fd, buffers, Receive { flags }),
             });
@@ -140,7 +140,7 @@ impl Machine {
     /// `write` or `writev` if there are no flags to give, else `sendmsg`.
     pub fn send(self, fd: c_int, buffers: &[IoSlice<'_>], flags: Option<c_int>) -> Result<usize> {
         if self.is_lulls(fd) {
-            return section(|| match flags {
+            return call(|| match flags {
                 None if buffers.len() == 1 => socket::write(fd, buffers),
                 None => socket::writev(fd, buffers),
                 Some(flags) => socket::send(fd, buffers, Send { flags }),
@@ -164,8 +164,10 @@ impl Machine {
     /// `recvmsg` with a name: what it returns, who sent it, and what flags it tells.
     pub fn recv_from(self, fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<(usize, Vec<u8>, c_int)> {
         if self.is_lulls(fd) {
-            let room = Room { buffers, control: &mut [] };
-            let told = section(|| socket::recv_message(fd, room, Receive { flags }))?;
+            let told = call(|| {
+                let room = Room { buffers: &mut *buffers, control: &mut [] };
+                socket::recv_message(fd, room, Receive { flags })
+            })?;
             return Ok((told.bytes, told.from.as_bytes().to_vec(), told.flags));
         }
         let mut name = [0_u8; 128];
@@ -181,8 +183,8 @@ impl Machine {
 
     /// `sendmsg` to an address.
     pub fn send_to(self, fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], flags: c_int) -> Result<usize> {
-        if self.is_lulls(fd) || self == Machine::Lull && section(|| socket::sends_by_lull(fd, to))? {
-            return section(|| socket::send_message(fd, buffers, to, &[], Send { flags }));
+        if self.is_lulls(fd) || self == Machine::Lull && call(|| socket::sends_by_lull(fd, to))? {
+            return call(|| socket::send_message(fd, buffers, to, &[], Send { flags }));
         }
         // SAFETY: the kernel reads as many buffers as it is told; a message is plain data.
         checked(unsafe {
@@ -195,7 +197,7 @@ impl Machine {
 
     pub fn shutdown(self, fd: c_int, how: c_int) -> Result<()> {
         if self.is_lulls(fd) {
-            return section(|| socket::shutdown(fd, how));
+            return call(|| socket::shutdown(fd, how));
         }
         // SAFETY: numbers only.
         done(unsafe { libc::shutdown(fd, how) })
@@ -203,7 +205,7 @@ impl Machine {
 
     pub fn close(self, fd: c_int) -> Result<()> {
         if self.is_lulls(fd) {
-            return section(|| files::close(fd));
+            return call(|| files::close(fd));
         }
         // SAFETY: the program's number.
         done(unsafe { libc::close(fd) })
@@ -211,7 +213,7 @@ impl Machine {
 
     pub fn dup(self, fd: c_int) -> Result<c_int> {
         if self.is_lulls(fd) {
-            return section(|| files::duplicate(fd, 0, false));
+            return call(|| files::duplicate(fd, 0, false));
         }
         // SAFETY: numbers only.
         self.given_out(unsafe { libc::dup(fd) })
@@ -219,7 +221,7 @@ impl Machine {
 
     pub fn dup2(self, fd: c_int, to: c_int) -> Result<c_int> {
         if fd != to && (self.is_lulls(fd) || self.is_lulls(to)) {
-            return section(|| files::duplicate_to(fd, to, 0));
+            return call(|| files::duplicate_to(fd, to, 0));
         }
         // SAFETY: both are the program's.
         number(unsafe { libc::dup2(fd, to) })
@@ -268,7 +270,7 @@ impl Machine {
 
     pub fn setsockopt(self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
         if self.is_lulls(fd) {
-            return section(|| socket::setsockopt(fd, level, name, value));
+            return call(|| socket::setsockopt(fd, level, name, value));
         }
         // SAFETY: a value, and its size.
         done(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as socklen_t) })
@@ -308,7 +310,7 @@ impl Machine {
 
     pub fn epoll_create(self) -> Result<c_int> {
         match self {
-            Machine::Lull => section(|| epoll::epoll_create(0)),
+            Machine::Lull => call(|| epoll::epoll_create(0)),
             // SAFETY: numbers only.
             Machine::Kernel => number(unsafe { libc::epoll_create1(0) }),
         }
@@ -316,7 +318,7 @@ impl Machine {
 
     pub fn epoll_ctl(self, epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
         if self.is_lulls(epfd) || self.is_lulls(fd) {
-            return section(|| epoll::epoll_ctl(epfd, what, fd, event));
+            return call(|| epoll::epoll_ctl(epfd, what, fd, event));
         }
         let mut event = event;
         let event = event.as_mut().map_or(std::ptr::null_mut(), |event| &raw mut *event);
@@ -334,7 +336,7 @@ impl Machine {
             while start.elapsed() < Duration::from_micros(60) {
                 std::hint::spin_loop();
             }
-            section(|| epoll::epoll_wait(epfd, &mut events, timeout(timeout_ms)))?
+            call(|| epoll::epoll_wait(epfd, &mut events, timeout(timeout_ms)))?
         } else {
             // SAFETY: room for as many events as the kernel is told.
             checked(unsafe { libc::epoll_wait(epfd, events.as_mut_ptr().cast(), max as c_int, timeout_ms) } as isize)?
@@ -346,7 +348,7 @@ impl Machine {
 
     pub fn poll(self, fds: &mut [pollfd], timeout_ms: c_int) -> Result<usize> {
         if self == Machine::Lull && poll::concerns(fds) {
-            return section(|| poll::poll(fds, timeout(timeout_ms)));
+            return call(|| poll::poll(fds, timeout(timeout_ms)));
         }
         // SAFETY: as many structs as the kernel is told.
         checked(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) } as isize)
@@ -368,7 +370,7 @@ impl Machine {
         }
         let mut sets = words.each_mut().map(|set| Some(&mut set[..]));
         if self == Machine::Lull && poll::concerns_sets(count, &sets) {
-            section(|| poll::select(count, &mut sets, timeout(timeout_ms)))?;
+            call(|| poll::select(count, &mut sets, timeout(timeout_ms)))?;
         } else {
             let mut time = libc::timeval { tv_sec: 0, tv_usec: i64::from(timeout_ms) * 1000 };
             let time = if timeout_ms < 0 { std::ptr::null_mut() } else { &raw mut time };
@@ -391,7 +393,7 @@ impl Machine {
             // SAFETY: as many messages as it is told, with room for what they bring.
             unsafe {
                 socket::recvmmsg(fd, at, count, flags, None, |message, flags| {
-                    told(section(|| socket::recvmsg(fd, message, flags)), &failure)
+                    told(call(|| socket::recvmsg(fd, message, flags)), &failure)
                 })
             }
         } else {
@@ -412,7 +414,7 @@ impl Machine {
             // SAFETY: as many messages as it is told.
             unsafe {
                 socket::sendmmsg(fd, at, count, |message| {
-                    told(section(|| socket::sendmsg(fd, &*message, flags)), &failure)
+                    told(call(|| socket::sendmsg(fd, &*message, flags)), &failure)
                 })
             }
         } else {

@@ -16,6 +16,7 @@ use lull_core::Mode;
 use lull_figures::process::{Asked as Figured, Which};
 use lull_linux::run::Plain;
 use lull_net::{COALESCE_NS, NetworkConfig, Qdisc};
+use lull_nic::passing;
 use lull_nic::tap::TapConfig;
 use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
@@ -261,7 +262,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let pcap = pcap.transpose()?;
     let flows = Flows::create()?;
     let inboxes = nic.inboxes()?;
-    let handed_on = HandedOn::new(&asked, &nic, &inboxes, &flows, pcap.as_ref(), args.quiet)?;
+    let lobby = passing::inbox().map_err(|error| format!("cannot make a place for connections: {error}"))?;
+    let handed_on = HandedOn::new(&asked, &nic, (&inboxes, &lobby), &flows, pcap.as_ref(), args.quiet)?;
     let number = handed_on.hand_over.as_raw_fd();
     args.say(&format!("runs {}", asked.words(&args.command[0])));
     args.say(&format!("its traffic passes nftables and conntrack by, and {}", asked.who_may_send()));
@@ -294,7 +296,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         args.say(&format!("queues of processes that ended were not taken out: {error}"));
     }
     drop((watching, keeper));
-    let left_open = flows.all();
+    // What was kept for who listens next, and nobody did.
+    let kept =
+        std::iter::from_fn(|| passing::taken(lobby.0.as_fd())).filter_map(|frame| lull_net::addresses_of(&frame));
+    let left_open: Vec<_> = flows.all().into_iter().chain(kept).collect();
     if !left_open.is_empty() {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };
         let told = peers::reset(nic.taken_back()?, network, &left_open)?;
@@ -310,6 +315,9 @@ fn secret() -> Result<u64, Failure> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
+/// The ends of an inbox, the one that is read first.
+type Inbox = (OwnedFd, OwnedFd);
+
 /// Duplicates of everything that the program inherits, in numbers of their own.
 struct HandedOn {
     hand_over: OwnedFd,
@@ -320,7 +328,7 @@ impl HandedOn {
     fn new(
         asked: &Asked,
         nic: &nic::Opened,
-        inboxes: &[(OwnedFd, OwnedFd)],
+        (inboxes, lobby): (&[Inbox], &Inbox),
         flows: &Flows,
         pcap: Option<&File>,
         quiet: bool,
@@ -333,12 +341,12 @@ impl HandedOn {
             others.push(made);
             Ok(number)
         };
+        let nic_handed_on = nic.handed_on(&mut hand_on)?;
+        let mut inbox = |(reads, writes): &Inbox| Ok((hand_on(reads.as_fd())?, hand_on(writes.as_fd())?));
         let hand_over = HandOver {
-            nic: nic.handed_on(&mut hand_on)?,
-            inboxes: inboxes
-                .iter()
-                .map(|(reads, writes)| Ok((hand_on(reads.as_fd())?, hand_on(writes.as_fd())?)))
-                .collect::<Result<_, String>>()?,
+            nic: nic_handed_on,
+            inboxes: inboxes.iter().map(&mut inbox).collect::<Result<_, String>>()?,
+            lobby: inbox(lobby)?,
             ifindex: nic.ifindex()?,
             addresses: asked.network.addresses.clone(),
             gateways: asked.gateways.clone(),

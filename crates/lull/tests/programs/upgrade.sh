@@ -31,7 +31,8 @@ until_it answered 100
 for generation in 1 2 3; do
     former=$(cat pid)
     kill -USR2 "$former"
-    until_it eval '[ -e pid.oldbin ] && [ -e pid ] && [ "$(cat pid)" != "'"$former"'" ]'
+    # It is there before anything stands in it.
+    until_it eval '[ -e pid.oldbin ] && [ -s pid ] && [ "$(cat pid)" != "'"$former"'" ]'
     new=$(cat pid)
     until_it pgrep -P "$new"
     # Some connections are made while both have workers.
