@@ -1,6 +1,7 @@
 # What peers have of a program that exits: SCRIPT LULL MODE. A client that has written more than its peer takes just now exits, and
 # the peer gets all of it. A worker of a server exits with connections open, while its parent and another worker go on: the peers of
-# those it had accepted, and of those it had not, are told of the end, as by Linux's kernel.
+# those it had accepted are told of the end, as by Linux's kernel. Those of others wait for somebody who listens, for the parent still
+# has the listener, and are told at the program's end.
 . "$(dirname "$0")/harness.sh"
 
 cat >sink.py <<'END'
@@ -78,21 +79,29 @@ waiting = connect(7001)
 waiting.sendall(b"is acknowledged, and read by nobody")
 time.sleep(0.3)
 accepted.sendall(b"x")
-for connection in accepted, waiting:
+
+def told_of_the_end(connection):
     connection.settimeout(60)
     try:
         assert connection.recv(1) == b""
     except ConnectionResetError:
         pass
+
+told_of_the_end(accepted)
 other = connect(7002)
 other.sendall(b"ax")
 assert other.recv(1) == b""
+open("waits", "w").close()
+told_of_the_end(waiting)
 END
 nic=(--nic tap:lull2 --addr 10.0.2.2/24 --peer-addr 10.0.2.1/24)
 options=(--queues 2)
 on_lull python3 server.py 10.0.2.2
-timeout 240 python3 peers.py 10.0.2.2 || fail "a peer was told of no end: $(cat said)"
+timeout 240 python3 peers.py 10.0.2.2 >peers 2>&1 &
+peers=$!
+until_it eval '[ -e waits ] || ! kill -0 '"$peers"
 stop
+wait "$peers" || fail "a peer was told of no end: $(cat peers said)"
 
 # The process that has the only queue exits: it stays for a peer that takes nothing just now, and meanwhile passes on what comes to
 # the one that has none. It stays for that one's connection, too, when the slow peer has everything.
