@@ -60,6 +60,11 @@ pub fn measure(service: usize, generator: usize, stop: &AtomicBool) -> io::Resul
         micro("switch between threads of a core", Some("costs.switch"), &switches(service, stop)?),
         micro("starting a kernel timer", Some("costs.timer_start"), &on(service, || timer_starts(stop))?),
         micro("lateness of a timer of 20 us", Some("costs.timer_late"), &on(service, || timer_lateness(stop))?),
+        micro(
+            "a thread whose timer fires on a busy core: what it takes from the other",
+            Some("costs.timer_irq"),
+            &timer_interruptions(service, stop)?,
+        ),
     ];
     if service == generator {
         return Ok(all);
@@ -283,8 +288,7 @@ pub fn wake_latency_ns(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::R
 /// A thread computes while another one of its core is woken from outside, looks, and sleeps again: what that takes from
 /// the first.
 fn interruptions(core: usize, waker: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
-    let (event, start, over) = (event()?, Instant::now(), AtomicBool::new(false));
-    let now_ns = || start.elapsed().as_nanos() as u64;
+    let (event, over) = (event()?, AtomicBool::new(false));
     let sleep = || -> io::Result<()> {
         pin_thread(&[core])?;
         // Wake-ups that come before it runs are one, so it cannot count them.
@@ -293,12 +297,55 @@ fn interruptions(core: usize, waker: usize, stop: &AtomicBool) -> io::Result<Vec
         }
         Ok(())
     };
+    let wake = |now_ns: &dyn Fn() -> u64| {
+        let mut woken = Vec::with_capacity(WAKES);
+        for _ in 0..WAKES {
+            goes_on(stop)?;
+            spin(PAUSE);
+            woken.push(now_ns());
+            signal(&event)?;
+        }
+        spin(PAUSE);
+        Ok(woken)
+    };
+    taken_from_who_computes(core, |now_ns| {
+        let woken = || pin_thread(&[waker]).and_then(|()| wake(now_ns));
+        beside(sleep, woken, &over, &event).map(|((), woken)| woken)
+    })
+}
+
+/// As [`interruptions`], by a timer of the thread that sleeps, which nobody starts anew.
+fn timer_interruptions(core: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
+    let timer = timer()?;
+    let every = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as i64 };
+    let periodic = Itimerspec { it_interval: every, it_value: every };
+    rustix::time::timerfd_settime(&timer, TimerfdTimerFlags::empty(), &periodic)?;
+    taken_from_who_computes(core, |now_ns| {
+        pin_thread(&[core])?;
+        let mut woken = Vec::with_capacity(WAKES);
+        while woken.len() < WAKES {
+            goes_on(stop)?;
+            wait(&timer)?;
+            woken.push(now_ns());
+        }
+        Ok(woken)
+    })
+}
+
+/// A thread computes on a core until `wake`, on a thread of its own, has woken another one there: it returns when, by the clock that it
+/// is given. What each wake-up has taken from the one that computes.
+fn taken_from_who_computes(
+    core: usize,
+    wake: impl FnOnce(&dyn Fn() -> u64) -> io::Result<Vec<u64>> + Send,
+) -> io::Result<Vec<f64>> {
+    let (start, over) = (Instant::now(), AtomicBool::new(false));
+    let now_ns = || start.elapsed().as_nanos() as u64;
     let (ready, computing) = mpsc::channel();
     let compute = || -> io::Result<Vec<(u64, u64)>> {
         let ready = ready;
         pin_thread(&[core])?;
         let mut gaps = Vec::new();
-        // The waker waits for it.
+        // Who wakes waits for it.
         let _ = ready.send(());
         let mut last_ns = now_ns();
         while !over.load(Ordering::Relaxed) {
@@ -310,25 +357,17 @@ fn interruptions(core: usize, waker: usize, stop: &AtomicBool) -> io::Result<Vec
         }
         Ok(gaps)
     };
-    let wake = || {
-        let computing = computing;
-        let _ = computing.recv();
-        let mut woken = Vec::with_capacity(WAKES);
-        for _ in 0..WAKES {
-            goes_on(stop)?;
-            spin(PAUSE);
-            woken.push(now_ns());
-            signal(&event)?;
-        }
-        spin(PAUSE);
-        Ok(woken)
-    };
     let (gaps, woken) = std::thread::scope(|scope| {
         let computer = scope.spawn(compute);
-        let woken = beside(sleep, || on(waker, wake), &over, &event);
+        let waker = scope.spawn(|| {
+            let computing = computing;
+            let _ = computing.recv();
+            wake(&now_ns)
+        });
+        let woken = waker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        over.store(true, Ordering::Relaxed);
         let gaps = computer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let ((), woken) = woken?;
-        Ok::<_, io::Error>((gaps?, woken))
+        Ok::<_, io::Error>((gaps?, woken?))
     })?;
     let taken = |at_ns: u64| {
         let of_it = gaps.iter().filter(|(end_ns, _)| (at_ns..at_ns + AFTER_NS).contains(end_ns));
@@ -351,5 +390,6 @@ mod tests {
         interrupted(switches(service, &stopped).map(|all| all.len()));
         interrupted(timer_lateness(&stopped).map(|all| all.len()));
         interrupted(interruptions(service, generator, &stopped).map(|all| all.len()));
+        interrupted(timer_interruptions(service, &stopped).map(|all| all.len()));
     }
 }
