@@ -113,6 +113,7 @@ def owner(listener):
     open("owner_has_one", "w").close()
     connection.recv(1)
     connection.sendall(b"y" * 60_000)
+    open("owner_leaves", "w").close()
     ctypes.CDLL(None).exit(0)
 
 def other(listener):
@@ -158,6 +159,10 @@ while not os.path.exists("other_asks"):
     time.sleep(0.05)
 time.sleep(0.3)
 slow.sendall(b"x")
+while not os.path.exists("owner_leaves"):
+    time.sleep(0.05)
+# It has nothing of others' as it begins to stay.
+time.sleep(0.3)
 served = connect()
 asks(served)
 got = 0
