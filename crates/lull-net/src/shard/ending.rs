@@ -1,15 +1,13 @@
 //! How a connection ends: by the peer, by an error, in TIME-WAIT; and what is left of it.
 
-use lull_nic::Frame;
-
 use super::connection::{Connection, Flags, Phase};
-use super::demux::{Packet, Reason};
+use super::demux::Reason;
 use super::error::NetError;
 use super::flow::{self, FlowKey, Owner};
 use super::half_open_input::INVALID_INTERVAL_NS;
 use super::options::Offer;
 use super::paws::Timestamps;
-use super::segment::Segment;
+use super::segment::{Arrived, Segment};
 use super::socket::{Shutdown, SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::time_wait::TimeWait;
@@ -213,17 +211,12 @@ impl Stack {
 
     /// Whether a segment shows that another stack with the same addresses has a later connection of this 4-tuple, or is to have it: the
     /// peer sends nothing behind its own end, and a new SYN finds no listener here. TIME-WAIT must not answer for that connection.
-    pub(super) fn is_of_a_later_connection(
-        &self,
-        index: u32,
-        frame: &Frame,
-        packet: &Packet,
-        segment: &Segment,
-    ) -> bool {
+    pub(super) fn is_of_a_later_connection(&self, index: u32, arrived: &Arrived<'_>) -> bool {
+        let segment = &arrived.segment;
         let is_alone = self.config.elsewhere.is_none() && self.siblings.is_none();
         let Some(record) = self.time_waits.records.get(index).filter(|_| !is_alone) else { return false };
         let is_behind = segment.flags & wire::RST == 0 && seq_lt(record.rcv_nxt, segment.seq);
-        is_behind && (segment.flags & wire::SYN == 0 || self.listener_for(frame, packet, &record.flow).is_none())
+        is_behind && (segment.flags & wire::SYN == 0 || self.listener_for(arrived).is_none())
     }
 
     /// A segment for a connection in TIME-WAIT (RFC 9293 section 3.10.7.4, `tcp_timewait_state_process`). `Ok`: it
@@ -231,12 +224,11 @@ impl Stack {
     pub(super) fn time_wait_input(
         &mut self,
         index: u32,
-        frame: &Frame,
-        packet: &Packet,
-        segment: &Segment,
+        arrived: &Arrived<'_>,
         io: &mut Io<'_>,
     ) -> Result<(u32, u32), Reason> {
         const SWALLOWED: Reason = |counters| &mut counters.drop_time_wait;
+        let Arrived { packet, segment, .. } = arrived;
         let Some(record) = self.time_waits.records.get_mut(index) else { return Err(SWALLOWED) };
         if segment.flags & wire::RST != 0 {
             // RFC 1337: a stray reset must not end TIME-WAIT.
@@ -248,12 +240,10 @@ impl Stack {
         let newer = both.is_some_and(|(known, option)| known.is_newer(option.value));
         let fresh = !old && (newer || seq_lt(record.rcv_nxt.wrapping_sub(1), segment.seq));
         if segment.flags & (wire::SYN | wire::ACK) == wire::SYN && fresh {
-            let (flow, snd_nxt) = (record.flow, record.snd_nxt);
             // Beyond anything that may still be on its way (`tcp_timewait_state_process`).
-            let isn = snd_nxt.wrapping_add(65_535 + 2);
+            let isn = record.snd_nxt.wrapping_add(65_535 + 2);
             // Only if somebody would take it: otherwise TIME-WAIT keeps protecting the port.
-            let listener = self.listener_for(frame, packet, &flow);
-            if let Some(listener) = listener {
+            if let Some(listener) = self.listener_for(arrived) {
                 self.counters.time_wait_reused += 1;
                 self.time_waits.forget(index, &mut self.flows);
                 return Ok((listener, isn));

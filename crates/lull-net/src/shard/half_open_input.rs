@@ -1,11 +1,11 @@
 //! What comes to a half-open connection: the end of its handshake, the SYN once more, time, an ICMP error.
 
-use super::demux::{Packet, Reason};
+use super::demux::Reason;
 use super::flow::{self, FlowKey, Owner};
 use super::half_open::{HalfOpen, Handshake, window_scale};
 use super::options::Offer;
 use super::paws::{self, Timestamps};
-use super::segment::Segment;
+use super::segment::{Arrived, Segment};
 use super::stack::{Io, Stack};
 use super::wire::{self, ACK, BareSegment, FIN, Mac, RST, SYN, seq_lt};
 
@@ -78,12 +78,11 @@ impl Stack {
     pub(super) fn half_open_input(
         &mut self,
         index: u32,
-        frame: &mut lull_nic::Frame,
-        packet: &mut Packet,
-        segment: Segment,
+        arrived: &mut Arrived<'_>,
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
         const REFUSED: Reason = |counters| &mut counters.drop_request;
+        let segment = arrived.segment;
         let Some(parent) = self.half_opens.records.get(index).map(|record| record.listener.0) else {
             return Err(REFUSED);
         };
@@ -103,10 +102,10 @@ impl Stack {
         }
         if segment.flags & ACK != 0 && segment.ack != handshake.isn.wrapping_add(1) {
             // The SYN may have come to another stack as well, which has the connection by now.
-            if segment.flags & RST == 0 && self.is_elsewhere(None, frame) {
+            if segment.flags & RST == 0 && self.is_elsewhere(None, arrived.frame) {
                 return Ok(());
             }
-            self.reset_stranger(packet, &segment, io);
+            self.reset_stranger(arrived, io);
             return Err(REFUSED);
         }
         // By their timestamps, too, segments are from before the SYN (`tcp_check_req`).
@@ -120,7 +119,7 @@ impl Stack {
                     handshake.offer.timestamp.map(|(value, _)| (paws::clock(io.now_ns).wrapping_add(offset), value));
                 let options = Offer { timestamp, ..Offer::default() };
                 let frame = handshake.acknowledgement(&flow).build_with(&options.write(), io.pool);
-                self.send_back(frame, packet.source, mac, io);
+                self.send_back(frame, arrived.packet.source, mac, io);
             }
             return Err(REFUSED);
         }
@@ -128,10 +127,10 @@ impl Stack {
             // A reset, or a SYN inside the window: nothing is kept.
             self.counters.embryonic_rsts += 1;
             self.free_half_open(index);
-            self.reset_stranger(packet, &segment, io);
+            self.reset_stranger(arrived, io);
             return Err(REFUSED);
         }
-        self.complete(listener, flow, &handshake, frame, packet, segment, io)
+        self.complete(listener, &handshake, arrived, io)
     }
 
     /// Forgets a half-open connection.

@@ -11,12 +11,12 @@ use lull_nic::Frame;
 use lull_nic::passing::{EVERYBODY, LAST_ROUND};
 
 use super::connection::{Flags, Phase};
-use super::demux::{Packet, Reason};
+use super::demux::Reason;
 use super::elsewhere::HandedOn;
 use super::flow::{FlowKey, Owner};
 use super::half_open::Handshake;
 use super::options::Offer;
-use super::segment::Segment;
+use super::segment::Arrived;
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN};
@@ -64,8 +64,8 @@ impl HandingOn {
 
 /// Whether a segment is another stack's connection, as a whole.
 #[inline]
-pub(super) fn is_handed_over(frame: &Frame, segment: &Segment) -> bool {
-    frame.seen_by() == EVERYBODY && segment.flags & (SYN | ACK | RST) == ACK
+pub(super) fn is_handed_over(arrived: &Arrived<'_>) -> bool {
+    arrived.frame.seen_by() == EVERYBODY && arrived.segment.flags & (SYN | ACK | RST) == ACK
 }
 
 /// Our address and the peer's, of a connection that is kept as one segment ([`Elsewhere::keeps`](super::Elsewhere::keeps)).
@@ -85,13 +85,8 @@ pub fn addresses_of(frame: &Frame) -> Option<(SocketAddr, SocketAddr)> {
 impl Stack {
     /// Whether the end of a handshake that was begun here, or by another stack with these addresses, is kept for who listens next.
     #[cold]
-    pub(super) fn keeps_last_acknowledgement(
-        &self,
-        flow: &FlowKey,
-        frame: &mut Frame,
-        segment: &Segment,
-        now_ns: u64,
-    ) -> bool {
+    pub(super) fn keeps_last_acknowledgement(&self, arrived: &mut Arrived<'_>, now_ns: u64) -> bool {
+        let Arrived { flow, frame, segment, .. } = arrived;
         let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
         let Some(elsewhere) = self.others(frame) else { return false };
         frame.set_seen_by(frame.seen_by() | LAST_ROUND);
@@ -241,43 +236,30 @@ impl Stack {
     /// A connection that another stack had, whose listener there is closed. Nobody else has it any more, so that the peer hears of it
     /// if it cannot be taken.
     #[cold]
-    pub(super) fn take_over(
-        &mut self,
-        flow: FlowKey,
-        frame: &mut Frame,
-        packet: &mut Packet,
-        segment: Segment,
-        io: &mut Io<'_>,
-    ) -> Result<(), Reason> {
+    pub(super) fn take_over(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Result<(), Reason> {
+        let Arrived { flow, segment, .. } = *arrived;
         if let Some(&Owner::TimeWait(index)) = self.flows.get(&flow) {
             // It is of a former connection: this one was open elsewhere until now.
             self.time_waits.forget(index, &mut self.flows);
         }
-        let Some(listener) = self.listener_for(frame, packet, &flow) else {
-            return self.hand_further(flow, frame, packet, &segment, io);
+        let Some(listener) = self.listener_for(arrived) else {
+            return self.hand_further(arrived, io);
         };
-        let tcp = &frame.data()[packet.l4..packet.end];
-        let mut offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+        let mut offer = Offer::read(arrived.options());
         offer.timestamp = offer.timestamp.filter(|_| self.config.timestamps);
         let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
         let handshake = Handshake { isn, peer_isn, offer, sent_ns: None };
-        let taken = self.complete(listener, flow, &handshake, frame, packet, segment, io);
+        let taken = self.complete(listener, &handshake, arrived, io);
         if !matches!(self.flows.get(&flow), Some(Owner::Connection(_))) {
-            self.reset_stranger(packet, &segment, io);
+            self.reset_stranger(arrived, io);
         }
         taken
     }
 
     /// As [`Stack::take_over`], where the listener has been closed meanwhile, too. Each such step takes one from the hops that are
     /// left, so that there is an end to it.
-    fn hand_further(
-        &mut self,
-        flow: FlowKey,
-        frame: &mut Frame,
-        packet: &Packet,
-        segment: &Segment,
-        io: &mut Io<'_>,
-    ) -> Result<(), Reason> {
+    fn hand_further(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Result<(), Reason> {
+        let Arrived { flow, frame, packet, .. } = &mut *arrived;
         if wire::take_hop(&mut frame.data_mut()[packet.l3..])
             && let Some(elsewhere) = &self.config.elsewhere
             && (elsewhere.takes_over(flow.local(), frame) == HandedOn::Given || elsewhere.keeps(flow.local(), frame))
@@ -285,7 +267,7 @@ impl Stack {
             self.counters.passed_on += 1;
             return Ok(());
         }
-        self.reset_stranger(packet, segment, io);
+        self.reset_stranger(arrived, io);
         Err(|counters| &mut counters.drop_no_connection)
     }
 }

@@ -1,25 +1,22 @@
 //! Segments that smoltcp would misread, put right before it sees them.
 
-use lull_nic::Frame;
-
 use super::connection::{Connection, Flags};
-use super::demux::Packet;
-use super::segment::Segment;
+use super::segment::{Arrived, Segment};
 use super::stack::{Io, Stack};
 use super::wire::{self, ACK, BareSegment, FIN, seq_lt};
 
 /// Brings the acknowledgement of an overtaken segment up to date. smoltcp drops such a segment with its data, which the
 /// peer then has to retransmit a second later. The window goes with the acknowledgement (RFC 9293: SND.WL2). Returns
 /// whether it did.
-pub(super) fn stale_ack(connection: &Connection, frame: &mut Frame, packet: &Packet, segment: &mut Segment) -> bool {
+pub(super) fn stale_ack(connection: &Connection, arrived: &mut Arrived<'_>) -> bool {
+    let segment = &mut arrived.segment;
     if segment.length == 0 && segment.flags & FIN == 0 {
         return false;
     }
-    segment.ack = connection.snd_una;
-    segment.window = connection.peer_window;
-    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
-    wire::put32(tcp, 8, segment.ack);
-    wire::put16(tcp, 14, segment.window);
+    (segment.ack, segment.window) = (connection.snd_una, connection.peer_window);
+    let tcp = arrived.tcp_mut();
+    wire::put32(tcp, 8, connection.snd_una);
+    wire::put16(tcp, 14, connection.peer_window);
     true
 }
 
@@ -27,7 +24,8 @@ pub(super) fn stale_ack(connection: &Connection, frame: &mut Frame, packet: &Pac
 /// their segment, and when it probes a window it counts the byte of the probe as sent, so that all its acknowledgements lie beyond.
 /// Two peers whose receive buffers are full, and one of whom has missed an acknowledgement, would wait for each other for ever.
 /// A probe that brings nothing new is left as it is: it wants an answer.
-pub(super) fn at_closed_window(connection: &Connection, frame: &mut Frame, packet: &mut Packet, segment: &mut Segment) {
+pub(super) fn at_closed_window(connection: &Connection, arrived: &mut Arrived<'_>) {
+    let Arrived { frame, packet, segment, .. } = arrived;
     let socket = connection.socket();
     if segment.flags & ACK == 0 || socket.recv_queue() < socket.recv_capacity() {
         return;

@@ -9,7 +9,7 @@ use super::config::SynCookies;
 use super::connection::ACK_DELAY;
 use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::cookies;
-use super::demux::{MALFORMED, Packet, Reason};
+use super::demux::{MALFORMED, Reason};
 use super::device::Rehearsal;
 use super::device::{instant, interface};
 use super::flow::{FlowKey, Owner};
@@ -18,12 +18,12 @@ use super::hand_on::Waiting;
 use super::isn;
 use super::options::Offer;
 use super::paws::{self, Timestamps};
-use super::segment::Segment;
+use super::segment::Arrived;
 use super::socket::{Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::steer::Steered;
 use super::timers::NEVER_NS;
-use super::wire::{self, BareSegment, SYN};
+use super::wire::{BareSegment, SYN};
 
 /// What may be in flight before anything is known of the path: ten segments (RFC 6928), rounded up to the default
 /// transmit buffer. smoltcp's Reno starts with 2 KiB and takes no other value: a response of 10 KiB would take several
@@ -35,7 +35,8 @@ const MSS_DEFAULT: u16 = 536;
 
 impl Stack {
     /// The listener that a SYN is for.
-    pub(super) fn listener_for(&self, frame: &Frame, packet: &Packet, flow: &FlowKey) -> Option<u32> {
+    pub(super) fn listener_for(&self, arrived: &Arrived<'_>) -> Option<u32> {
+        let Arrived { flow, frame, packet, .. } = arrived;
         let hash = || self.secret.hash(1, flow);
         let steer = |program: &Program| program.run(&Steered::new(frame, packet, self.config.place));
         self.listener_ports.find(packet.destination, flow.local().port(), steer, hash)
@@ -43,17 +44,14 @@ impl Stack {
 
     /// A SYN for a listener (`tcp_conn_request`). `isn`: it replaces a connection in TIME-WAIT, whose peer is real, and
     /// goes on from there.
-    #[expect(clippy::too_many_arguments)]
     pub(super) fn accept_syn(
         &mut self,
         listener_index: u32,
-        flow: FlowKey,
-        frame: &Frame,
-        packet: &Packet,
-        segment: Segment,
+        arrived: &Arrived<'_>,
         isn: Option<u32>,
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
+        let Arrived { flow, ref packet, segment, .. } = *arrived;
         let Some(listener) = self.listeners.get_mut(listener_index) else { return Err(MALFORMED) };
         let full = listener.half_open >= listener.half_opens_max();
         let cookie = isn.is_none() && (full || self.config.syncookies == SynCookies::Always);
@@ -67,8 +65,7 @@ impl Stack {
         if self.connections.len() >= self.config.connections_max {
             return Err(|counters| &mut counters.drop_table_full);
         }
-        let tcp = &frame.data()[packet.l4..packet.end];
-        let mut offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+        let mut offer = Offer::read(arrived.options());
         offer.timestamp = offer.timestamp.filter(|_| self.config.timestamps);
         let mut handshake = Handshake { isn: 0, peer_isn: segment.seq, offer, sent_ns: Some(io.now_ns) };
         if cookie {
@@ -105,15 +102,9 @@ impl Stack {
     }
 
     /// An acknowledgement for a listener: is it that of a cookie (`cookie_v4_check`)? `None`: no.
-    pub(super) fn accept_cookie(
-        &mut self,
-        flow: FlowKey,
-        frame: &mut Frame,
-        packet: &mut Packet,
-        segment: Segment,
-        io: &mut Io<'_>,
-    ) -> Option<Result<(), Reason>> {
-        let index = self.listener_for(frame, packet, &flow)?;
+    pub(super) fn accept_cookie(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Option<Result<(), Reason>> {
+        let Arrived { flow, segment, .. } = *arrived;
+        let index = self.listener_for(arrived)?;
         let others_begin = self.config.elsewhere.is_some();
         if self.listeners.get(index)?.cookies_until_ns <= io.now_ns && !others_begin {
             return None;
@@ -131,21 +122,18 @@ impl Stack {
             offer.timestamp = Some((timestamp.value, timestamp.echo));
         }
         let handshake = Handshake { isn, peer_isn, offer, sent_ns: None };
-        Some(self.complete(index, flow, &handshake, frame, packet, segment, io))
+        Some(self.complete(index, &handshake, arrived, io))
     }
 
     /// The handshake is done: the connection comes into being, waits to be accepted, and gets the segment.
-    #[expect(clippy::too_many_arguments)]
     pub(super) fn complete(
         &mut self,
         listener_index: u32,
-        flow: FlowKey,
         handshake: &Handshake,
-        frame: &mut Frame,
-        packet: &mut Packet,
-        segment: Segment,
+        arrived: &mut Arrived<'_>,
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
+        let flow = arrived.flow;
         let Some(listener) = self.listeners.get(listener_index) else { return Err(MALFORMED) };
         if listener.is_full() {
             // As `tcp_v4_syn_recv_sock` does: the SYN-ACK is sent again later, and the client's data with it. A cookie
@@ -184,7 +172,7 @@ impl Stack {
             connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.flags.insert(Flags::QUEUED);
         }
-        self.suggested(packet.source, packet.source_mac, io);
+        self.suggested(arrived.packet.source, arrived.packet.source_mac, io);
         self.counters.tcp_established += 1;
         if let Some(listener) = self.listeners.get_mut(listener_index) {
             listener.accepted.push_back(Waiting { index, handshake: *handshake });
@@ -192,7 +180,7 @@ impl Stack {
             let id = SocketId::new(SocketKind::Listener, listener_index, self.listeners.generation(listener_index));
             self.notify(id, Ready::READABLE, Ready::READABLE, io);
         }
-        self.connection_input(index, frame, packet, segment, io)
+        self.connection_input(index, arrived, io)
     }
 
     /// Plays the handshake's beginning to a listening socket, which comes out in SYN-RECEIVED with the sequence numbers and

@@ -3,12 +3,9 @@
 
 use std::cell::Cell;
 
-use lull_nic::Frame;
-
-use super::demux::Packet;
 use super::flow::FlowKey;
 use super::isn::Secret;
-use super::segment::{Segment, TimestampOption};
+use super::segment::{Arrived, TimestampOption};
 use super::wire::{RST, put32, seq_lt};
 
 /// A timestamp that has not moved for so long may have wrapped (`TCP_PAWS_24DAYS`).
@@ -86,21 +83,14 @@ impl Timestamps {
     /// Takes the value of a segment into TS.Recent, or has smoltcp echo what was echoed before: the segment that is echoed is
     /// the last that advanced the window (RFC 7323 section 4.3, `tcp_replace_ts_recent`), where smoltcp echoes whatever came last.
     #[inline]
-    pub(super) fn take(
-        &mut self,
-        option: TimestampOption,
-        segment: &Segment,
-        rcv_ack: u32,
-        frame: &mut Frame,
-        packet: &Packet,
-        now_ns: u64,
-    ) {
+    pub(super) fn take(&mut self, option: TimestampOption, rcv_ack: u32, arrived: &mut Arrived<'_>, now_ns: u64) {
+        let segment = &arrived.segment;
         let end = segment.seq.wrapping_add(segment.length as u32);
         let advances = !seq_lt(rcv_ack, segment.seq) && !seq_lt(end, rcv_ack) && segment.flags & RST == 0;
         if advances && (!seq_lt(option.value, self.recent) || self.is_stale(now_ns)) {
             (self.recent, self.recent_s) = (option.value, seconds(now_ns));
         } else {
-            put32(&mut frame.data_mut()[packet.l4..packet.end], option.at.into(), self.recent);
+            put32(arrived.tcp_mut(), option.at.into(), self.recent);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! What a TCP header says, checked.
 
+use lull_nic::Frame;
 use smoltcp::wire::TcpOption;
 
 use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
+use super::flow::FlowKey;
 use super::wire::{self, ACK, FIN, PSH, RST, SYN, be16, be32};
 
 /// What a TCP header says.
@@ -17,6 +19,34 @@ pub(super) struct Segment {
     /// Payload bytes.
     pub(super) length: usize,
     pub(super) timestamp: Option<TimestampOption>,
+}
+
+/// A segment on its way through the stack: whose it is, what it came in, and what its headers say.
+pub(super) struct Arrived<'a> {
+    pub(super) flow: FlowKey,
+    pub(super) frame: &'a mut Frame,
+    pub(super) packet: &'a mut Packet,
+    pub(super) segment: Segment,
+}
+
+impl Arrived<'_> {
+    /// The TCP header and what it carries.
+    #[inline]
+    pub(super) fn tcp(&self) -> &[u8] {
+        &self.frame.data()[self.packet.l4..self.packet.end]
+    }
+
+    /// As [`Arrived::tcp`], to be written to.
+    #[inline]
+    pub(super) fn tcp_mut(&mut self) -> &mut [u8] {
+        &mut self.frame.data_mut()[self.packet.l4..self.packet.end]
+    }
+
+    /// The options of the TCP header.
+    pub(super) fn options(&self) -> &[u8] {
+        let tcp = self.tcp();
+        &tcp[wire::TCP..tcp.len() - self.segment.length]
+    }
 }
 
 /// Checks a TCP header. The counter is the one that a frame refused here goes to.

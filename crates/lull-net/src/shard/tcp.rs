@@ -14,7 +14,7 @@ use super::hand_on::is_handed_over;
 use super::mend;
 use super::options::Offer;
 use super::paws::Timestamps;
-use super::segment::{Segment, parse};
+use super::segment::{Arrived, Segment, parse};
 use super::socket::Ready;
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
@@ -37,71 +37,67 @@ impl Stack {
             packet.source,
             segment.source_port,
         );
+        let arrived = &mut Arrived { flow, frame, packet, segment };
         match self.flows.get(&flow) {
-            Some(&(Owner::Connection(_) | Owner::HalfOpen(_) | Owner::TimeWait(_))) if !segment.is_sane() => {
+            Some(&(Owner::Connection(_) | Owner::HalfOpen(_) | Owner::TimeWait(_))) if !arrived.segment.is_sane() => {
                 return Err(INSANE);
             }
-            Some(&Owner::Connection(index)) => return self.connection_input(index, frame, packet, segment, io),
-            _ if is_handed_over(frame, &segment) => return self.take_over(flow, frame, packet, segment, io),
-            Some(&Owner::HalfOpen(index)) => return self.half_open_input(index, frame, packet, segment, io),
-            Some(&Owner::TimeWait(index)) if self.is_of_a_later_connection(index, frame, packet, &segment) => {
+            Some(&Owner::Connection(index)) => return self.connection_input(index, arrived, io),
+            _ if is_handed_over(arrived) => return self.take_over(arrived, io),
+            Some(&Owner::HalfOpen(index)) => return self.half_open_input(index, arrived, io),
+            Some(&Owner::TimeWait(index)) if self.is_of_a_later_connection(index, arrived) => {
                 self.time_waits.forget(index, &mut self.flows);
             }
             Some(&Owner::TimeWait(index)) => {
-                let (listener, isn) = self.time_wait_input(index, frame, packet, &segment, io)?;
-                return self.accept_syn(listener, flow, frame, packet, segment, Some(isn), io);
+                let (listener, isn) = self.time_wait_input(index, arrived, io)?;
+                return self.accept_syn(listener, arrived, Some(isn), io);
             }
             Some(&Owner::Udp(_)) | None => {}
         }
-        self.stranger_input(flow, frame, packet, segment, io)
+        self.stranger_input(arrived, io)
     }
 
     /// A segment whose 4-tuple nobody has.
-    fn stranger_input(
-        &mut self,
-        flow: FlowKey,
-        frame: &mut Frame,
-        packet: &mut Packet,
-        segment: Segment,
-        io: &mut Io<'_>,
-    ) -> Result<(), Reason> {
+    fn stranger_input(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Result<(), Reason> {
         const NOBODY: Reason = |counters| &mut counters.drop_no_connection;
+        let Arrived { flow, segment, .. } = *arrived;
         if segment.flags & (SYN | FIN | ACK | RST) == SYN
-            && let Some(listener) = self.listener_for(frame, packet, &flow)
+            && let Some(listener) = self.listener_for(arrived)
         {
-            if self.begins_elsewhere(flow.local(), frame) {
+            if self.begins_elsewhere(flow.local(), arrived.frame) {
                 return Ok(());
             }
-            return self.accept_syn(listener, flow, frame, packet, segment, None, io);
+            return self.accept_syn(listener, arrived, None, io);
         }
         let is_syn = segment.flags & (SYN | FIN | ACK | RST) == SYN;
         let acknowledges = segment.flags & (SYN | ACK | RST) == ACK;
-        let is_known_to_be_nobodys = Stack::is_in_last_round(frame);
+        let is_known_to_be_nobodys = Stack::is_in_last_round(arrived.frame);
         // Whoever has the connection comes before whoever could make one of it.
-        if !is_known_to_be_nobodys && self.is_elsewhere(is_syn.then(|| flow.local()), frame) {
+        if !is_known_to_be_nobodys && self.is_elsewhere(is_syn.then(|| flow.local()), arrived.frame) {
             return Ok(());
         }
-        if acknowledges && let Some(taken) = self.accept_cookie(flow, frame, packet, segment, io) {
+        if acknowledges && let Some(taken) = self.accept_cookie(arrived, io) {
             return taken;
         }
         let goes_on = match is_known_to_be_nobodys {
-            true => self.is_elsewhere(None, frame),
-            false => acknowledges && self.ends_elsewhere(frame),
+            true => self.is_elsewhere(None, arrived.frame),
+            false => acknowledges && self.ends_elsewhere(arrived.frame),
         };
-        if goes_on || acknowledges && self.keeps_last_acknowledgement(&flow, frame, &segment, io.now_ns) {
+        if goes_on || acknowledges && self.keeps_last_acknowledgement(arrived, io.now_ns) {
             return Ok(());
         }
         // A listener ignores what neither begins nor acknowledges anything (RFC 9293 section 3.10.7.2); where nobody
         // listens, everything but a reset is reset.
-        if segment.flags & (ACK | RST) == 0 && self.listener_for(frame, packet, &flow).is_some() {
+        if segment.flags & (ACK | RST) == 0 && self.listener_for(arrived).is_some() {
             return Err(INSANE);
         }
-        self.reset_stranger(packet, &segment, io);
+        self.reset_stranger(arrived, io);
         Err(NOBODY)
     }
 
     /// Answers a segment that belongs to no connection by a reset (RFC 9293 section 3.10.7.1), but never another reset.
-    pub(super) fn reset_stranger(&mut self, packet: &Packet, segment: &Segment, io: &mut Io<'_>) {
+    pub(super) fn reset_stranger(&mut self, arrived: &Arrived<'_>, io: &mut Io<'_>) {
+        let Arrived { packet, segment, .. } = arrived;
         if segment.flags & RST != 0 || !self.reset_budget.take(io.now_ns) {
             return;
         }
@@ -130,30 +126,28 @@ impl Stack {
     pub(super) fn connection_input(
         &mut self,
         index: u32,
-        frame: &mut Frame,
-        packet: &mut Packet,
-        mut segment: Segment,
+        arrived: &mut Arrived<'_>,
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
         let Some(connection) = self.connections.get_mut(index) else { return Err(MALFORMED) };
         connection.heard_ns = io.now_ns;
-        packet.make_plain(frame);
+        arrived.packet.make_plain(arrived.frame);
         match connection.phase {
             Phase::Open => {
-                if let (Some(timestamps), Some(option)) = (&mut connection.timestamps, segment.timestamp) {
+                if let (Some(timestamps), Some(option)) = (&mut connection.timestamps, arrived.segment.timestamp) {
                     let old = timestamps.is_old(option.value, io.now_ns);
                     // A reset is believed all the same (RFC 7323 section 5.2): its number is exact.
-                    if old && segment.flags & RST == 0 {
-                        return Err(self.paws_drop(index, &segment, io));
+                    if old && arrived.segment.flags & RST == 0 {
+                        return Err(self.paws_drop(index, &arrived.segment, io));
                     }
                     if !old {
-                        timestamps.take(option, &segment, connection.rcv_ack, frame, packet, io.now_ns);
+                        timestamps.take(option, connection.rcv_ack, arrived, io.now_ns);
                     }
                 }
-                if segment.flags & RST != 0 {
+                if arrived.segment.flags & RST != 0 {
                     // RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can
                     // guess.
-                    let off = segment.seq.wrapping_sub(connection.rcv_nxt());
+                    let off = arrived.segment.seq.wrapping_sub(connection.rcv_nxt());
                     if off as usize >= connection.socket().recv_capacity() {
                         return Err(|counters| &mut counters.drop_tcp_reset);
                     }
@@ -166,27 +160,28 @@ impl Stack {
                     // A SYN (RFC 5961 section 4.2), or an acknowledgement of what was not sent or of what was
                     // acknowledged long ago (section 5.2). smoltcp is silent to the SYN of a client that has restarted
                     // and took the same port, and believes the acknowledgement of data that only lies in its buffer.
-                    let stale = seq_lt(segment.ack, connection.snd_una);
-                    let unsent = seq_lt(connection.snd_nxt, segment.ack);
-                    if segment.flags & SYN != 0 || unsent || stale && connection.is_too_old(segment.ack) {
+                    let stale = seq_lt(arrived.segment.ack, connection.snd_una);
+                    let unsent = seq_lt(connection.snd_nxt, arrived.segment.ack);
+                    if arrived.segment.flags & SYN != 0 || unsent || stale && connection.is_too_old(arrived.segment.ack)
+                    {
                         self.counters.tcp_segments += 1;
                         self.challenge(index, io);
                         return Ok(());
                     }
                     if stale {
-                        let mended = mend::stale_ack(connection, frame, packet, &mut segment);
+                        let mended = mend::stale_ack(connection, arrived);
                         self.counters.tcp_stale_acks += u64::from(mended);
                     } else {
-                        mend::at_closed_window(connection, frame, packet, &mut segment);
-                        connection.peer_window = segment.window;
+                        mend::at_closed_window(connection, arrived);
+                        connection.peer_window = arrived.segment.window;
                     }
-                    if connection.takes_no_more(&segment) {
+                    if connection.takes_no_more(&arrived.segment) {
                         self.counters.tcp_segments += 1;
                         self.abort_on_data(index, io);
                         return Ok(());
                     }
-                    if segment.flags & FIN != 0 {
-                        connection.note_early_fin(&segment);
+                    if arrived.segment.flags & FIN != 0 {
+                        connection.note_early_fin(&arrived.segment);
                     }
                 }
                 if connection.flags.contains(Flags::PROBING) {
@@ -195,9 +190,8 @@ impl Stack {
                 }
             }
             Phase::SynSent => {
-                if segment.flags & SYN != 0 {
-                    let tcp = &frame.data()[packet.l4..packet.end];
-                    let offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+                if arrived.segment.flags & SYN != 0 {
+                    let offer = Offer::read(arrived.options());
                     let own_scale = window_scale(connection.socket().recv_capacity());
                     connection.set_scales(own_scale, offer.window_scale);
                     let sent = connection.socket().timestamp_enabled();
@@ -210,7 +204,8 @@ impl Stack {
         }
         self.counters.tcp_segments += 1;
         let early_fin = connection.flags.contains(Flags::EARLY_FIN);
-        self.feed(index, &frame.data()[packet.l3..packet.end], &segment, io);
+        let packet = &arrived.frame.data()[arrived.packet.l3..arrived.packet.end];
+        self.feed(index, packet, &arrived.segment, io);
         if early_fin {
             self.early_fin(index, io);
         }
