@@ -323,6 +323,16 @@ impl Network {
         });
     }
 
+    /// Ends the sending of connections that a socket still has, as closing it would; [`Network::undelivered`] counts them then. For a
+    /// process that ends.
+    pub fn shut_held(&self) {
+        for queue in &self.0.queues {
+            queue.with(&self.0.delivery, |inside, now_ns| {
+                inside.call(now_ns, |stack, io| stack.shut_held(io));
+            });
+        }
+    }
+
     /// Tells all peers that this is the end, for a process that ends at once: connections that a socket still has are closed, and
     /// what nobody has accepted is reset, as are those that [`Network::undelivered`] counts. No listener takes any more.
     pub fn end_all(&self) {

@@ -38,7 +38,10 @@ pub fn at_exit() {
             break;
         }
     }
-    // What a thread of the program's still waits at, what nobody has accepted, and what was not delivered.
+    // What a thread of the program's still waits at, and what is kept for a child whose end was not noticed yet.
+    engine.network.shut_held();
+    stay_for_undelivered(&engine.network);
+    // What has something to be read, what nobody has accepted, and what was not delivered.
     engine.network.end_all();
 }
 

@@ -4,6 +4,7 @@ mod world;
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::c_int;
@@ -192,15 +193,17 @@ fn a_connection_is_duplicated_in_a_child_and_outlives_its_first_number() {
 fn a_grandchild_uses_what_its_parent_closed_unused() {
     let _alone = alone();
     let (fd, mut peer) = connected();
+    let (closed, closes) = std::io::pipe().unwrap();
     let child = in_a_child(|| {
         // SAFETY: as `in_a_child`.
         let grandchild = unsafe { libc::fork() };
         if grandchild == 0 {
-            let answered = kernels_read(fd, 5).is_some_and(|got| kernels_write(fd, &got));
+            let is_closed = kernels_read(closed.as_raw_fd(), 1).is_some();
+            let answered = is_closed && kernels_read(fd, 5).is_some_and(|got| kernels_write(fd, &got));
             // SAFETY: as above.
             unsafe { libc::_exit(if answered { 0 } else { 1 }) };
         }
-        grandchild > 0 && files::close(fd).is_ok()
+        grandchild > 0 && files::close(fd).is_ok() && kernels_write(closes.as_raw_fd(), b"x")
     });
     close(fd);
     ended_well(child);

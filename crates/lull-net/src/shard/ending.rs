@@ -97,10 +97,12 @@ impl Stack {
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();
     }
 
-    /// The connections that nobody holds any more, whose peers have not acknowledged everything yet.
+    /// The connections that nobody holds any more, or sends anything on, whose peers have not acknowledged everything yet.
     fn leaving(&self) -> impl Iterator<Item = (u32, &Connection)> {
         let is_leaving = |connection: &Connection| {
-            !connection.flags.intersects(Flags::HELD | Flags::QUEUED)
+            let (held, shut) = (connection.flags.contains(Flags::HELD), connection.flags.contains(Flags::WRITE_SHUT));
+            (!held || shut)
+                && !connection.flags.contains(Flags::QUEUED)
                 && connection.phase == Phase::Open
                 && connection.outstanding()
         };
@@ -110,6 +112,19 @@ impl Stack {
     /// How much their peers have not acknowledged: bytes, and one for each end of a stream.
     pub(crate) fn undelivered(&self) -> u64 {
         self.leaving().map(|(_, connection)| connection.socket().send_queue() as u64 + 1).sum()
+    }
+
+    /// Nobody will send any more on the connections that a socket still holds: they end as their owners would have closed them. One
+    /// with something to be read is left alone, for closing it would be a reset.
+    pub fn shut_held(&mut self, io: &mut Io<'_>) {
+        let ends = |(_, connection): &(u32, &Connection)| {
+            connection.phase == Phase::Open && connection.flags.contains(Flags::HELD) && !connection.socket().can_recv()
+        };
+        let connections: Vec<u32> = self.connections.iter().filter(ends).map(|(index, _)| index).collect();
+        for index in connections {
+            // One that was shut already has nothing more to say.
+            let _ = self.shutdown(self.connection_id(index), Shutdown::Write, io);
+        }
     }
 
     /// Tells every peer that this is the end: nobody will be here to go on. What a socket still holds is closed as its owner would

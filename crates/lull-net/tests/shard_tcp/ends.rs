@@ -171,3 +171,24 @@ fn a_user_timeout_is_no_shorter_than_a_retransmission_timer() {
     assert_eq!(net.client.recv(client), Err(NetError::WouldBlock), "it lives");
     assert_eq!(net.server.recv(server).unwrap(), b"x");
 }
+
+/// The process ends, and something holds its sockets still: what was written arrives, and then the end.
+#[test]
+fn what_is_held_at_the_end_is_closed_behind_what_was_written() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peers = [Peer::new(4000), Peer::new(4001)];
+    let ids = peers.each_mut().map(|peer| host.establish(listener, peer));
+    peers[1].send(&mut host, ACK | PSH, b"nobody reads it");
+    host.sent();
+    for id in ids {
+        host.send(id, b"answer").unwrap();
+    }
+    host.call(|stack, io| stack.shut_held(io));
+    host.run_for(SECOND);
+    let ended = |port| move |segment: &&Tcp| segment.to.port() == port && segment.flags & FIN != 0;
+    let segments = host.segments();
+    assert!(segments.iter().all(|segment| segment.flags & RST == 0));
+    assert!(segments.iter().any(|segment| segment.payload == b"answer" && segment.to.port() == 4000));
+    assert!(segments.iter().find(ended(4000)).is_some() && segments.iter().find(ended(4001)).is_none());
+}
