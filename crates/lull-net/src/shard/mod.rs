@@ -64,6 +64,7 @@ mod half_open_input;
 mod hand_on;
 mod icmp;
 mod isn;
+mod judge;
 mod listener;
 mod listing;
 mod looped;

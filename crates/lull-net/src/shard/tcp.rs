@@ -9,16 +9,13 @@ use super::device::Shim;
 use super::device::instant;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
-use super::half_open::window_scale;
 use super::hand_on::is_handed_over;
-use super::mend;
-use super::options::Offer;
-use super::paws::Timestamps;
+use super::judge::Judged;
 use super::segment::{Arrived, Segment, parse};
 use super::socket::Ready;
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
-use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
+use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN};
 
 /// What no connection sends.
 const INSANE: Reason = |counters| &mut counters.drop_tcp_flags;
@@ -122,6 +119,7 @@ impl Stack {
         self.send_back(reset, packet.source, packet.source_mac, io);
     }
 
+    /// A segment for a connection that has a socket of smoltcp's.
     #[inline]
     pub(super) fn connection_input(
         &mut self,
@@ -133,73 +131,22 @@ impl Stack {
         connection.heard_ns = io.now_ns;
         arrived.packet.make_plain(arrived.frame);
         match connection.phase {
-            Phase::Open => {
-                if let (Some(timestamps), Some(option)) = (&mut connection.timestamps, arrived.segment.timestamp) {
-                    let old = timestamps.is_old(option.value, io.now_ns);
-                    // A reset is believed all the same (RFC 7323 section 5.2): its number is exact.
-                    if old && arrived.segment.flags & RST == 0 {
-                        return Err(self.paws_drop(index, &arrived.segment, io));
-                    }
-                    if !old {
-                        timestamps.take(option, connection.rcv_ack, arrived, io.now_ns);
-                    }
+            Phase::Open => match connection.judge(arrived, &mut self.counters, io.now_ns) {
+                Judged::Fits => {}
+                Judged::Old => return Err(self.paws_drop(index, &arrived.segment, io)),
+                Judged::StrayReset => return Err(|counters| &mut counters.drop_tcp_reset),
+                Judged::Doubtful => {
+                    self.counters.tcp_segments += 1;
+                    self.challenge(index, io);
+                    return Ok(());
                 }
-                if arrived.segment.flags & RST != 0 {
-                    // RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can
-                    // guess.
-                    let off = arrived.segment.seq.wrapping_sub(connection.rcv_nxt());
-                    if off as usize >= connection.socket().recv_capacity() {
-                        return Err(|counters| &mut counters.drop_tcp_reset);
-                    }
-                    if off != 0 {
-                        self.counters.tcp_segments += 1;
-                        self.challenge(index, io);
-                        return Ok(());
-                    }
-                } else {
-                    // A SYN (RFC 5961 section 4.2), or an acknowledgement of what was not sent or of what was
-                    // acknowledged long ago (section 5.2). smoltcp is silent to the SYN of a client that has restarted
-                    // and took the same port, and believes the acknowledgement of data that only lies in its buffer.
-                    let stale = seq_lt(arrived.segment.ack, connection.snd_una);
-                    let unsent = seq_lt(connection.snd_nxt, arrived.segment.ack);
-                    if arrived.segment.flags & SYN != 0 || unsent || stale && connection.is_too_old(arrived.segment.ack)
-                    {
-                        self.counters.tcp_segments += 1;
-                        self.challenge(index, io);
-                        return Ok(());
-                    }
-                    if stale {
-                        let mended = mend::stale_ack(connection, arrived);
-                        self.counters.tcp_stale_acks += u64::from(mended);
-                    } else {
-                        mend::at_closed_window(connection, arrived);
-                        connection.peer_window = arrived.segment.window;
-                    }
-                    if connection.takes_no_more(&arrived.segment) {
-                        self.counters.tcp_segments += 1;
-                        self.abort_on_data(index, io);
-                        return Ok(());
-                    }
-                    if arrived.segment.flags & FIN != 0 {
-                        connection.note_early_fin(&arrived.segment);
-                    }
+                Judged::Unwanted => {
+                    self.counters.tcp_segments += 1;
+                    self.abort_on_data(index, io);
+                    return Ok(());
                 }
-                if connection.flags.contains(Flags::PROBING) {
-                    connection.flags.remove(Flags::PROBING);
-                    connection.socket_mut().set_keep_alive(None);
-                }
-            }
-            Phase::SynSent => {
-                if arrived.segment.flags & SYN != 0 {
-                    let offer = Offer::read(arrived.options());
-                    let own_scale = window_scale(connection.socket().recv_capacity());
-                    connection.set_scales(own_scale, offer.window_scale);
-                    let sent = connection.socket().timestamp_enabled();
-                    let recent = offer.timestamp.filter(|_| sent).map(|(value, _)| value);
-                    let offset = self.secret.timestamp_offset(&connection.flow);
-                    connection.timestamps = recent.map(|recent| Timestamps::new(offset, recent, io.now_ns));
-                }
-            }
+            },
+            Phase::SynSent => connection.note_answer(arrived, &self.secret, io.now_ns),
             Phase::Over => return Err(|counters| &mut counters.drop_no_connection),
         }
         self.counters.tcp_segments += 1;

@@ -1,0 +1,107 @@
+//! What a connection makes of a segment before smoltcp sees it.
+
+use super::connection::{Connection, Flags};
+use super::counters::StackCounters;
+use super::half_open::window_scale;
+use super::isn::Secret;
+use super::mend;
+use super::options::Offer;
+use super::paws::Timestamps;
+use super::segment::{Arrived, Segment};
+use super::wire::{FIN, RST, SYN, seq_lt};
+
+/// What becomes of a segment for an open connection.
+pub(super) enum Judged {
+    /// smoltcp gets it.
+    Fits,
+    /// PAWS refuses it.
+    Old,
+    /// It is a reset that is not in the window.
+    StrayReset,
+    /// A stranger may have sent it: the peer is asked.
+    Doubtful,
+    /// It brings data that nobody will read.
+    Unwanted,
+}
+
+impl Connection {
+    /// Judges a segment for an open connection, and mends what smoltcp would misread.
+    #[inline]
+    pub(super) fn judge(&mut self, arrived: &mut Arrived<'_>, counters: &mut StackCounters, now_ns: u64) -> Judged {
+        if self.is_from_before(arrived, now_ns) {
+            return Judged::Old;
+        }
+        let judged = match arrived.segment.flags & RST {
+            0 => self.judge_usual(arrived, counters),
+            _ => self.judge_reset(&arrived.segment),
+        };
+        if matches!(judged, Judged::Fits) && self.flags.contains(Flags::PROBING) {
+            self.flags.remove(Flags::PROBING);
+            self.socket_mut().set_keep_alive(None);
+        }
+        judged
+    }
+
+    /// Whether PAWS refuses a segment. The timestamp of one that it takes is noted.
+    #[inline]
+    fn is_from_before(&mut self, arrived: &mut Arrived<'_>, now_ns: u64) -> bool {
+        let (Some(timestamps), Some(option)) = (&mut self.timestamps, arrived.segment.timestamp) else { return false };
+        let old = timestamps.is_old(option.value, now_ns);
+        if !old {
+            timestamps.take(option, self.rcv_ack, arrived, now_ns);
+        }
+        // A reset is believed all the same (RFC 7323 section 5.2): its number is exact.
+        old && arrived.segment.flags & RST == 0
+    }
+
+    /// RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can guess.
+    #[inline]
+    fn judge_reset(&self, segment: &Segment) -> Judged {
+        match segment.seq.wrapping_sub(self.rcv_nxt()) {
+            0 if self.socket().recv_capacity() > 0 => Judged::Fits,
+            off if (off as usize) < self.socket().recv_capacity() => Judged::Doubtful,
+            _ => Judged::StrayReset,
+        }
+    }
+
+    #[inline]
+    fn judge_usual(&mut self, arrived: &mut Arrived<'_>, counters: &mut StackCounters) -> Judged {
+        // A SYN (RFC 5961 section 4.2), or an acknowledgement of what was not sent or of what was acknowledged long ago
+        // (section 5.2). smoltcp is silent to the SYN of a client that has restarted and took the same port, and
+        // believes the acknowledgement of data that only lies in its buffer.
+        let ack = arrived.segment.ack;
+        let stale = seq_lt(ack, self.snd_una);
+        let unsent = seq_lt(self.snd_nxt, ack);
+        if arrived.segment.flags & SYN != 0 || unsent || stale && self.is_too_old(ack) {
+            return Judged::Doubtful;
+        }
+        if stale {
+            let mended = mend::stale_ack(self, arrived);
+            counters.tcp_stale_acks += u64::from(mended);
+        } else {
+            mend::at_closed_window(self, arrived);
+            self.peer_window = arrived.segment.window;
+        }
+        if self.takes_no_more(&arrived.segment) {
+            return Judged::Unwanted;
+        }
+        if arrived.segment.flags & FIN != 0 {
+            self.note_early_fin(&arrived.segment);
+        }
+        Judged::Fits
+    }
+
+    /// Notes what the answer to our SYN agrees to.
+    pub(super) fn note_answer(&mut self, arrived: &Arrived<'_>, secret: &Secret, now_ns: u64) {
+        if arrived.segment.flags & SYN == 0 {
+            return;
+        }
+        let offer = Offer::read(arrived.options());
+        let own_scale = window_scale(self.socket().recv_capacity());
+        self.set_scales(own_scale, offer.window_scale);
+        let sent = self.socket().timestamp_enabled();
+        let recent = offer.timestamp.filter(|_| sent).map(|(value, _)| value);
+        let offset = secret.timestamp_offset(&self.flow);
+        self.timestamps = recent.map(|recent| Timestamps::new(offset, recent, now_ns));
+    }
+}
