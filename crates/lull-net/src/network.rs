@@ -3,6 +3,7 @@
 mod config;
 mod error;
 mod group;
+mod stack;
 mod transmit;
 
 use std::fmt;
@@ -19,10 +20,11 @@ use lull_qdisc::Kind;
 
 use crate::mode::AppHalf;
 use crate::queue::Queue;
-use crate::shard::{Listed, Neighbours, Place, Stack, StackConfig, StackCounters, Steering};
+use crate::shard::{Listed, Neighbours, Place, Stack, StackCounters};
 use crate::siblings::{Inbox, Siblings};
 pub use config::{GroupCpus, NetworkConfig};
 pub use error::NetworkError;
+use stack::stack_config;
 
 /// A device with a TCP/IP stack. Clones are the same network.
 ///
@@ -74,30 +76,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn random_seed() -> Result<u64, NetworkError> {
-    let mut seed = [0u8; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| NetworkError::Seed(errno.into()))?;
-    Ok(u64::from_ne_bytes(seed))
-}
-
-/// The kernel's clock that all processes have.
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Which local ports make a flow come back to `queue`, if the device can tell.
-fn steering(device: &Arc<dyn Device>, queue: usize) -> Option<Steering> {
-    if device.info().queues == 1 {
-        return None;
-    }
-    let device = device.clone();
-    Some(Arc::new(move |local: SocketAddr, remote: SocketAddr| {
-        device.rss_queue(remote, local).is_none_or(|arrives| arrives == queue)
-    }))
-}
-
 impl Network {
     /// Takes all queues of `device`, makes each a NAPI instance of `host` with a shard, and enables them.
     ///
@@ -119,30 +97,8 @@ impl Network {
         for index in 0..info.queues {
             let queue = device.take_queue(index)?;
             let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
-            let stack = StackConfig {
-                mtu_bytes: info.mtu_bytes,
-                addresses: config.addresses.clone(),
-                allowed_sources: config.allowed_sources.clone(),
-                gateway4: config.gateway4,
-                gateway6: config.gateway6,
-                rx_buffer_bytes: config.rx_buffer_bytes,
-                tx_buffer_bytes: config.tx_buffer_bytes,
-                connections_max: config.connections_max,
-                tx_checksum_offload: info.offloads.tx_checksum,
-                tx_segmentation_offload: info.offloads.tx_checksum && info.offloads.tso,
-                seed: random_seed()?,
-                elsewhere: config.elsewhere.clone(),
-                epoch_ns: monotonic_ns().saturating_sub(host.now_ns()),
-                ephemeral_ports: config.ephemeral_ports.clone(),
-                timestamps: config.timestamps,
-                coalesce_ns: config.coalesce_ns,
-                share_doorbells: info.dear_doorbell,
-                syncookies: config.syncookies,
-                timeouts: config.timeouts,
-                steering: steering(&device, index),
-                place: Place { queue: index as u32, cpu: u32::from(cpu) },
-                ..StackConfig::new(info.mac)
-            };
+            let place = Place { queue: index as u32, cpu: u32::from(cpu) };
+            let stack = stack_config(host, &device, &config, place)?;
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
             let mut stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
             stack.set_siblings(numbers.as_ref().and_then(|numbers| Siblings::of(index, &inboxes, numbers)));
