@@ -10,8 +10,8 @@
 //! | --- | --- |
 //! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
-//! | `icmp`, `pmtu` with `narrow`, `udp` with `udp_socket`, `udp_joined`, `udp_send` | answered, heeded or queued by our own code |
-//! | `segment`, `tcp`, `paws`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
+//! | `icmp`, `pmtu` with `narrow`; `udp`, `udp_socket`, `udp_joined`, `udp_send` | answered, heeded or queued by our own code |
+//! | `segment`, `tcp`, `judge`, `paws`, `mend`, `challenge` | checks the segment, finds its connection, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
 //! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
@@ -19,7 +19,7 @@
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait` | a connection ends, and what is left of it |
-//! | `hand_on` | what nobody accepted goes to another stack that listens |
+//! | `hand_on` | what nobody accepted goes to another stack that listens, now or later |
 //! | `timers` | one deadline per connection |
 //! | `sockets_open`, `sockets`, `sockets_options` | the calls of the application |
 //!
