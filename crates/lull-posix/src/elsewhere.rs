@@ -196,8 +196,16 @@ impl Elsewhere for Others {
     }
 
     fn keeps(&self, local: SocketAddr, frame: &Frame) -> bool {
-        let kept = self.flows.somebody_will_listen(local.port())
-            && passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
+        // What follows the end of a handshake may come to another process that listens by then, and makes the connection of that.
+        if frame.seen_by() != EVERYBODY && self.are_there() {
+            return false;
+        }
+        if !self.flows.somebody_will_listen(local.port()) {
+            // Somebody listens since it was asked last, or nobody ever will.
+            let listens = self.listening_elsewhere(local);
+            return listens.is_some_and(|queue| self.pass_on(queue, frame, frame.seen_by()));
+        }
+        let kept = passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
         // One that began to listen just before has not seen it.
         if kept && let Some(queue) = self.listening_elsewhere(local) {
             for frame in self.kept() {
@@ -358,6 +366,19 @@ mod tests {
         assert_eq!(others.takes_over(local, &frame), HandedOn::Later);
     }
 
+    #[test]
+    fn where_no_other_process_has_a_queue_the_end_of_a_handshake_is_kept_too() {
+        let flows = Arc::new(Flows::create().unwrap());
+        let (others, _inbox) = others(&flows);
+        let local: SocketAddr = HERE.parse().unwrap();
+        others.listens(local, 7);
+        others.listens_no_more(local, 7, true);
+        let mut frame = Frame::copy_from(&[1; 60]);
+        frame.set_seen_by(passing::LAST_ROUND);
+        assert!(others.keeps(local, &frame));
+        assert_eq!(others.kept().iter().map(|frame| frame.seen_by()).collect::<Vec<_>>(), [passing::LAST_ROUND]);
+    }
+
     /// The last that listened has ended, and the next begins: at once, so that it has looked already, or later.
     #[test]
     fn what_is_kept_goes_to_who_begins_to_listen() {
@@ -369,14 +390,16 @@ mod tests {
         assert!(!others.keeps(local, &frame) && others.kept().is_empty(), "nobody has a listener there");
         others.listens(local, 7);
         others.listens_no_more(local, 7, true);
-        for seen_by in [EVERYBODY, passing::LAST_ROUND] {
-            frame.set_seen_by(seen_by);
-            assert!(others.keeps(local, &frame));
-            let kept: Vec<_> = others.kept().iter().map(|frame| (frame.data().to_vec(), frame.seen_by())).collect();
-            assert_eq!((kept, came(&inbox)), (vec![(vec![1; 60], seen_by)], None), "what it says is not changed");
-        }
+        frame.set_seen_by(EVERYBODY);
+        assert!(others.keeps(local, &frame));
+        let kept: Vec<_> = others.kept().iter().map(|frame| (frame.data().to_vec(), frame.seen_by())).collect();
+        assert_eq!((kept, came(&inbox)), (vec![(vec![1; 60], EVERYBODY)], None), "what it says is not changed");
+        frame.set_seen_by(passing::LAST_ROUND);
+        assert!(!others.keeps(local, &frame) && others.kept().is_empty(), "another process may hear what follows");
         flows.listens(7, 80, 0);
         frame.set_seen_by(EVERYBODY);
+        assert!(others.keeps(local, &frame) && others.kept().is_empty());
+        assert_eq!(came(&inbox), Some(EVERYBODY), "somebody listens since it was asked last");
         // Of another listener at the port the process has ended, so that one is still waited for.
         flows.listens(8, 80, 5);
         assert!(others.keeps(local, &frame) && others.kept().is_empty());

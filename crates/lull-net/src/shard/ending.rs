@@ -133,8 +133,10 @@ impl Stack {
         let listeners: Vec<u32> = self.listeners.iter().map(|(index, _)| index).collect();
         for index in listeners {
             let id = SocketId::new(SocketKind::Listener, index, self.listeners.generation(index));
+            let accepted = self.listeners.get_mut(index).map(|listener| std::mem::take(&mut listener.accepted));
             // One that was shut down already has nothing to lose.
             let _ = self.shutdown(id, Shutdown::Both, io);
+            accepted.into_iter().flatten().for_each(|waiting| self.leave(waiting, io));
         }
         self.end_handing_on(io);
         let open = |(_, connection): &(u32, &Connection)| connection.phase == Phase::Open;

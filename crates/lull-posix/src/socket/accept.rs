@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libc::c_int;
 use lull_net::{Interest, Ready, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use super::options::Options;
 use super::pool::{self, Taken};
 use super::{Connecting, Flow, Listener, Stream};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, block, inherit, kernel};
+use crate::{Errno, Result, address, block, inherit, kernel, signals};
 
 /// What was accepted: its number, and its peer's address in the kernel's form.
 pub struct Accepted {
@@ -139,6 +139,10 @@ fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Res
         let kernels = [listener.both_worlds.then_some(fd), listener.pool_context()];
         if !block::until_any_ready(real, Interest::READABLE, kernels.into_iter().flatten(), timeout)? {
             return Err(WOULD_BLOCK);
+        }
+        // A handler that ends the process would end the connection with it: it runs before one is taken.
+        if signals::is_interrupted() {
+            return signals::or_restarts(Err(signals::INTERRUPTED), until.map(|_| Duration::ZERO));
         }
         match once(fd, listener, real, flags) {
             Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {}
