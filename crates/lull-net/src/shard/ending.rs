@@ -93,6 +93,9 @@ impl Stack {
             self.egress.remove(&index);
         }
         self.release_flow(index, &connection.flow);
+        if self.config.elsewhere.is_some() {
+            self.ended.note(connection.flow);
+        }
         let socket = connection.socket();
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();
     }

@@ -18,7 +18,7 @@
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
-//! | `ending`, `time_wait` | a connection ends, and what is left of it |
+//! | `ending`, `time_wait`, `ended` | a connection ends, and what is left of it |
 //! | `hand_on` | what nobody accepted goes to another stack that listens, now or later |
 //! | `timers` | one deadline per connection |
 //! | `sockets_open`, `sockets`, `sockets_options` | the calls of the application |
@@ -55,6 +55,7 @@ mod demux;
 mod device;
 mod egress;
 mod elsewhere;
+mod ended;
 mod ending;
 mod error;
 mod flow;

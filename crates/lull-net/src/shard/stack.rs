@@ -14,6 +14,7 @@ use super::counters::StackCounters;
 use super::demux::{self, Inbound, Local, Packet, Reason};
 use super::device::Port;
 use super::egress::Egress;
+use super::ended::Ended;
 use super::error::NetError;
 use super::flow::{FlowTable, hash_state};
 use super::half_open::HalfOpens;
@@ -58,6 +59,7 @@ pub struct Stack {
     pub(super) timers: Timers,
     pub(super) half_opens: HalfOpens,
     pub(super) handing_on: HandingOn,
+    pub(super) ended: Ended,
     pub(super) time_waits: TimeWaits,
     pub(super) listeners: Slab<Listener>,
     pub(super) listener_ports: PortTable,
@@ -161,6 +163,7 @@ impl Stack {
             timers: Timers::new(),
             half_opens: HalfOpens::new(),
             handing_on: HandingOn::new(),
+            ended: Ended::new(),
             time_waits: TimeWaits::new(),
             listeners: Slab::with_capacity(0),
             listener_ports: PortTable::default(),

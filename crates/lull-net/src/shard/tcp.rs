@@ -68,6 +68,9 @@ impl Stack {
         }
         let is_syn = segment.flags & (SYN | FIN | ACK | RST) == SYN;
         let acknowledges = segment.flags & (SYN | ACK | RST) == ACK;
+        if acknowledges && self.is_of_an_ended_connection(&flow, &segment, io.now_ns) {
+            return Err(NOBODY);
+        }
         let is_known_to_be_nobodys = Stack::is_in_last_round(arrived.frame);
         // Whoever has the connection comes before whoever could make one of it.
         if !is_known_to_be_nobodys && self.is_elsewhere(is_syn.then(|| flow.local()), arrived.frame) {

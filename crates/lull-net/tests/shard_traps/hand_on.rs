@@ -356,3 +356,27 @@ fn the_end_of_a_handshake_whose_listener_is_closed_is_kept_for_who_listens_next(
     Peer::new(4001).send(&mut host, ACK, &[]);
     assert_eq!((resets(&mut host), others.given().len()), (1, 0));
 }
+
+/// It came by another queue, and passed other stacks.
+#[test]
+fn the_end_of_a_handshake_that_comes_after_its_connection_has_ended_begins_none() {
+    let (_, mut host) = beside(HandedOn::Nobody);
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    host.receive(peer.syn().frame());
+    let reply = host.segments().remove(0);
+    (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+    let late = peer.segment(ACK, &[]).frame();
+    peer.send(&mut host, ACK | PSH, b"request");
+    let id = host.accept(listener);
+    peer.send(&mut host, ACK | FIN, &[]);
+    host.close(id);
+    peer.hear(&mut host);
+    peer.ack += 1;
+    peer.send(&mut host, ACK, &[]);
+    host.run_for(SECOND);
+    host.segments();
+    assert_eq!(host.stack.connections(), 0, "the peer has ended it, and we have");
+    host.receive(late);
+    assert_eq!((host.stack.connections(), host.segments().len()), (0, 0));
+}
