@@ -52,13 +52,14 @@ debian_source() {
 does_not_build() { skip "it does not build: $(grep -m 1 -i 'error' built || tail -n 1 built)"; }
 
 # below WAY [NTH]: the words before a program that runs in this way: on the kernel, there with the preload library loaded, or on
-# lull, on the NIC and the address 10.0.NTH.2.
+# lull, on the NIC and the address 10.0.NTH.2; lull-base is in base, every other way of lull's in suspend20.
 below() {
-    local nth=${2:-0}
+    local nth=${2:-0} mode=suspend20
+    [ "$1" = lull-base ] && mode=base
     case $1 in
     library) echo "env LD_PRELOAD=$(dirname "$lull")/liblull_preload.so" ;;
     lull*)
-        echo "$lull run --nic tap:lull$nth --addr 10.0.$nth.2/24 --peer-addr 10.0.$nth.1/24 --mode suspend20 --"
+        echo "$lull run --nic tap:lull$nth --addr 10.0.$nth.2/24 --peer-addr 10.0.$nth.1/24 --mode $mode --"
         ;;
     esac
 }

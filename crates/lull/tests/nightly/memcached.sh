@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # memcached's own tests (t/*.t of Debian's source package) over TCP and UDP: on the kernel, on the kernel with the preload
-# library loaded, and on lull's user plane. Fails where a test passes on the kernel and not in one of the other ways.
+# library loaded, and on lull's user plane in suspend20 and in base. Fails where a test passes on the kernel and not in one of the
+# other ways.
 #
 #   memcached.sh LULL DIRECTORY [TEST...]     the command; where to build and to keep results; t/NAME.t, all if absent
 #
@@ -34,17 +35,17 @@ perl -pe '
 one() {
     local way=$1 test=$2
     host=127.0.0.1
-    [ "$way" = lull ] && host=10.0.%d.2
+    [ "${way#lull}" != "$way" ] && host=10.0.%d.2
     SERVER_HOST=$host SERVER_BELOW=$(below "$way" %d) timeout 600 unshare -n sh -c "ip link set lo up; perl -It/lib $test" \
         >"$directory/$way.$(basename "$test")" 2>&1
 }
 tests=("$@")
 [ $# = 0 ] && tests=(t/*.t)
 failed=0
-declare -A passed=([kernel]=0 [library]=0 [lull]=0)
+declare -A passed=([kernel]=0 [library]=0 [lull]=0 [lull-base]=0)
 for test in "${tests[@]}"; do
     line="" kernels=0
-    for way in kernel library lull; do
+    for way in kernel library lull lull-base; do
         status=0
         one "$way" "$test" || status=$?
         count=$(grep -c '^ok' "$directory/$way.$(basename "$test")")
@@ -59,6 +60,6 @@ for test in "${tests[@]}"; do
     echo "$test:$line"
 done
 echo "memcached's tests: ${#tests[@]} files; passes on the kernel ${passed[kernel]}, with the library ${passed[library]}," \
-    "on lull ${passed[lull]}"
+    "on lull ${passed[lull]}, there in base ${passed[lull-base]}"
 [ "${passed[kernel]}" -gt 0 ] || { echo "no test passes on the kernel: see $directory"; exit 1; }
 [ "$failed" = 0 ] || { echo "$failed runs fail that pass on the kernel: see $directory"; exit 1; }
