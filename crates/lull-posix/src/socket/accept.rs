@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libc::c_int;
 use lull_net::{Interest, Ready, TcpListener, TcpStream};
@@ -142,7 +142,7 @@ fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Res
         }
         // A handler that ends the process would end the connection with it: it runs before one is taken.
         if signals::is_interrupted() {
-            return signals::or_restarts(Err(signals::INTERRUPTED), until.map(|_| Duration::ZERO));
+            return signals::or_restarts(Err(signals::INTERRUPTED), timeout);
         }
         match once(fd, listener, real, flags) {
             Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {}
