@@ -162,11 +162,14 @@ pub fn duplicated(fd: c_int, to: c_int) -> c_int {
     to
 }
 
-/// Every number of a file is the kernel's again; the placeholder has what was kept beside it. It looks at all numbers: for what
-/// is rare.
-pub(crate) fn hand_back(fd: c_int, file: &Open, nonblocking: bool) {
-    crate::flags::put_nonblocking(fd, nonblocking);
-    FILES.numbers().for_each(|number| drop(FILES.take_if(number, file)));
+/// Every number of a file is the kernel's again; the placeholder, behind `kernels`, has what was kept beside it. Returns these
+/// numbers. The caller has one reference to the file: if there is another one, this looks at all numbers, for what is rare.
+pub(crate) fn hand_back(kernels: c_int, file: &Open, nonblocking: bool) -> Vec<c_int> {
+    crate::flags::put_nonblocking(kernels, nonblocking);
+    let is_taken = |number: &c_int| FILES.take_if(*number, file).is_some();
+    let first = is_taken(&kernels).then_some(kernels);
+    let others = (file.references() > 1).then(|| FILES.numbers().filter(is_taken));
+    first.into_iter().chain(others.into_iter().flatten()).collect()
 }
 
 /// `close`. The number is free only after the table has forgotten it, so nobody who gets it next finds what it was.

@@ -32,8 +32,8 @@ fn nonblocking(file: &Open) -> Option<&AtomicBool> {
 
 fn set_nonblocking(fd: c_int, file: &Open, on: bool) {
     nonblocking(file).inspect(|flag| flag.store(on, Ordering::Relaxed));
-    if let File::Listener(_) = **file {
-        // The placeholder is its own: a program that is executed may find it.
+    if let File::Listener(_) | File::Datagram(_) = **file {
+        // The placeholder is its own: a program that is executed may find it, and what is the kernel's is sent by it.
         put_nonblocking(fd, on);
     }
 }

@@ -234,6 +234,70 @@ fn a_peer_of_the_kernels_makes_it_the_kernels_until_there_is_none() {
     close(epfd);
 }
 
+/// Linux has one socket behind both numbers.
+#[test]
+fn every_number_of_a_socket_is_the_kernels_while_its_peer_is() {
+    let (fd, at) = bound_for_good("0.0.0.0");
+    let copy = lull_posix::files::duplicate(fd, 0, true).unwrap();
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, copy, EPOLLIN | EPOLLOUT).unwrap();
+    let (lulls, kernels) = (peer(), kernels_peer());
+    let own = SocketAddr::new(OWN.parse().unwrap(), at.port());
+    socket::connect(fd, &bytes(&kernels.local_addr().unwrap().to_string())).unwrap();
+    assert!(!is_lull(fd) && !is_lull(copy));
+    assert_eq!(wait(epfd, 8, LOST), [(copy, EPOLLOUT)], "the kernel tells of writing, by the other number as well");
+    // Nobody hears it any more: the port is free in lull's world.
+    drop(UdpSocket::bind(world::own(), own).unwrap());
+    socket::connect(copy, &[0; 16]).unwrap();
+    assert!(is_lull(fd) && is_lull(copy), "without a peer it hears both worlds, by both numbers");
+    for number in [fd, copy] {
+        lulls.send_to(b"x", own).unwrap();
+        assert_eq!(received(number).0, b"x");
+    }
+    close(fd);
+    lulls.send_to(b"x", own).unwrap();
+    until("the other number's member is told of it", || wait(epfd, 8, LOST) == [(copy, EPOLLIN | EPOLLOUT)]);
+    [copy, epfd].into_iter().for_each(close);
+}
+
+/// A number that was closed meanwhile is not one of the socket's any more, whatever it is now.
+#[test]
+fn a_number_that_is_another_sockets_by_now_stays_that() {
+    let (fd, _) = bound_for_good("0.0.0.0");
+    let copy = lull_posix::files::duplicate(fd, 0, true).unwrap();
+    socket::connect(fd, &bytes(&kernels_peer().local_addr().unwrap().to_string())).unwrap();
+    let other = udp();
+    // SAFETY: numbers only.
+    assert_eq!(unsafe { libc::dup2(other, copy) }, copy);
+    socket::connect(fd, &[0; 16]).unwrap();
+    assert!(is_lull(fd) && !is_lull(copy));
+    [fd, copy, other].into_iter().for_each(close);
+}
+
+#[test]
+fn a_socket_that_becomes_the_kernels_waits_as_little_as_before() {
+    let (fd, _) = bound("0.0.0.0");
+    assert_eq!(ioctl(fd, libc::FIONBIO, &mut 1), Some(Ok(())));
+    let kernels = kernels_peer();
+    socket::connect(fd, &bytes(&kernels.local_addr().unwrap().to_string())).unwrap();
+    assert!(!is_lull(fd));
+    // SAFETY: numbers only.
+    assert_ne!(unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK, 0);
+    close(fd);
+}
+
+/// What holds a port in lull's world alone, the kernel does not know of.
+#[test]
+fn a_wildcards_port_that_is_taken_in_lulls_world_is_refused() {
+    let (fd, at) = bound("0.0.0.0");
+    close(fd);
+    let taken = UdpSocket::bind(world::own(), SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+    let fd = udp();
+    assert_eq!(socket::bind(fd, &bytes(&at.to_string())), error(libc::EADDRINUSE));
+    close(fd);
+    drop(taken);
+}
+
 #[test]
 fn a_port_that_the_kernel_chose_is_lost_with_the_peer() {
     for ip in [OWN, "0.0.0.0"] {

@@ -50,7 +50,7 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     if let Some(file) = files::get(fd) {
         return match &*file {
             File::Stream(stream) => again(fd, &file, stream),
-            File::Datagram(datagram) => datagram.connect(fd, bytes),
+            File::Datagram(datagram) => datagram.connect(fd, &file, bytes),
             File::Listener(_) => error(libc::EISCONN),
             File::Epoll(_) => error(libc::ENOTSOCK),
         };
@@ -58,14 +58,17 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     let to = address::parse(bytes).filter(|to| engine::reaches(to.ip()));
     let Some(to) = to else {
         kernel::connect(fd, bytes)?;
-        // Without its peer of the kernel's, a datagram socket that kept its port hears both worlds.
-        return if is_disconnect(bytes) { datagram::bound(fd, true) } else { Ok(()) };
+        if is_disconnect(bytes) {
+            // Without its peer of the kernel's, a datagram socket that kept its port hears both worlds. Whoever has got that
+            // port in lull's since hears what comes there, and this one the kernel's world alone.
+            let _ = datagram::bound(fd, true);
+        }
+        return Ok(());
     };
     if datagram::reach(fd, bytes)? {
-        return match files::get(fd).as_deref() {
-            Some(File::Datagram(datagram)) => datagram.connect(fd, bytes),
-            _ => error(libc::EBADF),
-        };
+        let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
+        let File::Datagram(datagram) = &*file else { return error(libc::EBADF) };
+        return datagram.connect(fd, &file, bytes);
     }
     if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         return kernel::connect(fd, bytes);

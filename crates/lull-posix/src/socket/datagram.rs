@@ -6,6 +6,7 @@
 
 mod control;
 mod cork;
+mod numbers;
 mod options;
 mod receive;
 mod send;
@@ -18,14 +19,15 @@ use libc::c_int;
 use lull_net::UdpOptions;
 
 use self::control::Wanted;
+pub(crate) use self::numbers::leave;
 pub(crate) use self::receive::kernels;
 pub use self::receive::{Message, Room};
 pub(crate) use self::sockets::Sockets;
 use super::listen::bind_own;
 use super::options::egress::Egress;
 use super::options::{Options, steer};
-use crate::files::{self, File};
-use crate::{Errno, Result, address, engine, epoll, flags, kernel};
+use crate::files::{self, File, Open};
+use crate::{Errno, Result, address, engine, flags, kernel};
 
 /// A UDP socket.
 pub(crate) struct Datagram {
@@ -71,11 +73,11 @@ impl Datagram {
         self.connected.load(Relaxed).then(|| self.sockets.first().peer_addr())
     }
 
-    /// `connect` on a number that is lull's.
-    pub(crate) fn connect(&self, fd: c_int, bytes: &[u8]) -> Result<()> {
+    /// `connect` on a number that is lull's, of `file`, which this is.
+    pub(crate) fn connect(&self, fd: c_int, file: &Open, bytes: &[u8]) -> Result<()> {
         match self.set_peer(fd, bytes)? {
             World::Lulls => Ok(()),
-            World::Kernels => leave(fd),
+            World::Kernels => leave(fd, file, self.is_nonblocking()),
         }
     }
 
@@ -148,12 +150,6 @@ pub(crate) enum World {
     Kernels,
 }
 
-/// A socket is the kernel's alone from now on.
-fn leave(fd: c_int) -> Result<()> {
-    files::forget(fd);
-    epoll::becomes_kernels(fd)
-}
-
 const ANY_PORT: u16 = 0;
 
 /// The family of a UDP socket of the kernel's; nothing if it is anything else.
@@ -183,20 +179,23 @@ pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
         return adopt(fd, domain, local, keeps_port);
     }
     if local.ip().is_unspecified() && engine::has_family(local.ip(), is_v6_only(fd, local)) {
-        // A program without lull's half serves the kernel's world as it would without lull; why is said once.
-        let _ = adopt(fd, domain, local, keeps_port);
+        return match adopt(fd, domain, local, keeps_port) {
+            Err(error) if error.number() == libc::EADDRINUSE => Err(error),
+            // A program without lull's half serves the kernel's world as it would without lull; why is said once.
+            _ => Ok(()),
+        };
     }
     Ok(())
 }
 
 /// One that had lost its port was bound. What came to it is lost if that is to another address.
-fn bound_again(fd: c_int, file: &File, local: SocketAddr, keeps_port: bool) -> Result<()> {
-    let File::Datagram(datagram) = file else { return Ok(()) };
+fn bound_again(fd: c_int, file: &Open, local: SocketAddr, keeps_port: bool) -> Result<()> {
+    let File::Datagram(datagram) = &**file else { return Ok(()) };
     if datagram.sockets.first().local_addr()?.ip() == local.ip() {
         datagram.keeps_port.store(keeps_port, Relaxed);
         return datagram.found_port(fd, local);
     }
-    leave(fd)?;
+    leave(fd, file, datagram.is_nonblocking())?;
     bound(fd, keeps_port)
 }
 
@@ -266,5 +265,5 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
     if egress != Egress::default() {
         datagram.sockets.put_egress(egress);
     }
-    epoll::becomes_lulls(fd, || files::put(fd, File::Datagram(datagram)))
+    numbers::join(fd, files::open(File::Datagram(datagram))?)
 }

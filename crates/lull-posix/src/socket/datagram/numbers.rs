@@ -1,0 +1,56 @@
+//! The numbers of one socket, when it becomes the kernel's alone and when it gets a half of lull's again.
+//!
+//! Once it is the kernel's, nothing here is told of its numbers any more. So those that it had beside the one that the program
+//! used are noted with its inode, by which they are known as long as they name it.
+
+use std::sync::{Mutex, PoisonError};
+
+use libc::c_int;
+
+use crate::files::{self, Open};
+use crate::{Result, epoll, kernel};
+
+/// A number, and the inode of the socket that it named.
+type Noted = (c_int, u32);
+
+static NOTED: Mutex<Vec<Noted>> = Mutex::new(Vec::new());
+
+fn with_noted<R>(work: impl FnOnce(&mut Vec<Noted>) -> R) -> R {
+    // What is inside is changed by whole operations.
+    work(&mut NOTED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn is_current(&(number, inode): &Noted) -> bool {
+    kernel::inode(number) == Ok(inode)
+}
+
+/// A socket is the kernel's alone from now on, by all its numbers. `kernels` is the kernel's half.
+pub(crate) fn leave(kernels: c_int, file: &Open, nonblocking: bool) -> Result<()> {
+    let numbers = files::hand_back(kernels, file, nonblocking);
+    if numbers.len() > 1 {
+        let inode = kernel::inode(kernels)?;
+        with_noted(|noted| {
+            noted.retain(is_current);
+            noted.extend(numbers.iter().map(|number| (*number, inode)));
+        });
+    }
+    numbers.into_iter().try_for_each(epoll::becomes_kernels)
+}
+
+/// A socket of the kernel's is `file` from now on, by `fd` and by what numbers it had when it became the kernel's.
+pub(super) fn join(fd: c_int, file: Open) -> Result<()> {
+    epoll::becomes_lulls(fd, || files::put_open(fd, file.clone()))?;
+    let inode = kernel::inode(fd)?;
+    let others = with_noted(|noted| {
+        let others: Vec<Noted> = noted.extract_if(.., |noted| noted.1 == inode).collect();
+        others.into_iter().filter(|other| other.0 != fd && is_current(other)).map(|other| other.0)
+    });
+    for other in others {
+        match epoll::becomes_lulls(other, || files::put_open(other, file.clone())) {
+            // A socket is one member of a context of lull's, whatever numbers it was added by.
+            Err(error) if error.number() == libc::EEXIST => {}
+            joined => joined?,
+        }
+    }
+    Ok(())
+}
