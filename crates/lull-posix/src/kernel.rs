@@ -3,6 +3,7 @@
 
 mod blocked;
 pub(crate) mod pipe;
+mod polled;
 
 use core::ffi::CStr;
 use core::mem::{MaybeUninit, size_of};
@@ -14,6 +15,7 @@ use libc::{c_int, c_uint, epoll_event, socklen_t};
 use lull_net::lull_nic::own;
 
 pub use self::blocked::NoSignals;
+pub use self::polled::{is_readable, poll, reads_no_more};
 
 use crate::Result;
 use crate::raw::raw;
@@ -244,15 +246,6 @@ pub fn inode(fd: c_int) -> Result<u32> {
     Ok(stat.st_ino as u32)
 }
 
-/// Whether `poll` calls a descriptor readable now.
-pub fn is_readable(fd: c_int) -> bool {
-    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: one pollfd, a timeout, and no signal mask.
-    let ready = unsafe { raw!(SYS_ppoll, &raw mut polled, 1, &raw const now, 0, 0) };
-    ready == Ok(1)
-}
-
 /// Moves a descriptor of lull's own above the numbers that the program counts on, and marks it.
 pub fn out_of_the_way(fd: c_int) -> c_int {
     // SAFETY: the caller has just made it, and has nothing but the number.
@@ -420,14 +413,6 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
 pub fn pidfd_open(process: libc::pid_t) -> Result<c_int> {
     // SAFETY: numbers only.
     unsafe { raw!(SYS_pidfd_open, process, 0) }.map(|fd| fd as c_int)
-}
-
-/// `poll` with a timeout in nanoseconds; a negative one is for ever.
-pub fn poll(fds: &mut [libc::pollfd], timeout_ns: i64) -> Result<usize> {
-    let timeout = libc::timespec { tv_sec: timeout_ns / 1_000_000_000, tv_nsec: timeout_ns % 1_000_000_000 };
-    let timeout = if timeout_ns < 0 { core::ptr::null() } else { &raw const timeout };
-    // SAFETY: as many structs as the kernel is told, a timeout if there is one, and no signal mask.
-    unsafe { raw!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 0) }
 }
 
 /// `pread`.

@@ -474,6 +474,37 @@ fn a_child_connects_its_parents_datagram_socket_to_a_peer_of_the_kernels() {
     ended_well(child);
 }
 
+/// Who waits in the child is told that nothing is to come any more, which the kernel's socket would be asked for without end.
+#[test]
+fn a_child_that_waits_for_a_peer_of_the_kernels_is_told_of_the_end_of_reading() {
+    let _alone = alone();
+    let (fd, at, _peer) = datagrams("0.0.0.0");
+    let kernels = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    kernels.set_read_timeout(Some(LOST)).unwrap();
+    let kernels_at = kernels.local_addr().unwrap();
+    let child = in_a_child(|| {
+        let connected = connect_to(fd, kernels_at);
+        let sent = socket::send(fd, &[IoSlice::new(b"hello")], Send::default());
+        // What has come is read first.
+        let heard = [(); 2].map(|()| (polled(fd, LOST_MS), receive(fd, 0)));
+        let [first, end] = &heard;
+        let well = (connected, sent) == (Ok(()), Ok(5))
+            && *first == (Some(libc::POLLIN), Ok((b"heard".to_vec(), Some(kernels_at))))
+            && *end == (Some(libc::POLLIN), Ok((Vec::new(), None)));
+        if !well {
+            eprintln!("{connected:?} {sent:?} {heard:?}");
+        }
+        well
+    });
+    let mut buffer = [0; 64];
+    let (count, from) = kernels.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..count], from.port()), (&b"hello"[..], at.port()));
+    kernels.send_to(b"heard", from).unwrap();
+    socket::shutdown(fd, libc::SHUT_RD).unwrap();
+    ended_well(child);
+    close(fd);
+}
+
 /// What a child could not send it is told by its next read, and a socket that nobody has is closed.
 #[test]
 fn a_child_is_told_what_could_not_be_sent_and_its_end_closes_the_socket() {

@@ -144,12 +144,17 @@ impl Relay {
         let mut room = Room { buffers: &mut [IoSliceMut::new(data)], control: &mut control };
         let kernels = self.kernels.as_raw_fd();
         let received = match self.datagram() {
-            Some(datagram) => match datagram.receive(kernels, room, libc::MSG_DONTWAIT) {
-                // A child that waits is told so; whether this one does is not known here.
-                Err(WOULD_BLOCK) if datagram.reads_no_more() => Ok(Message::default()),
-                received => received,
-            },
+            Some(datagram) => datagram.receive(kernels, room, libc::MSG_DONTWAIT),
             None => datagram::kernels(kernels, &mut room, 0),
+        };
+        let reads_no_more = || match self.datagram() {
+            Some(datagram) => datagram.reads_no_more(),
+            None => kernel::reads_no_more(kernels),
+        };
+        let received = match received {
+            // A child that waits is told so; whether this one does is not known here.
+            Err(WOULD_BLOCK) if reads_no_more() => Ok(Message::default()),
+            received => received,
         };
         match received {
             Err(WOULD_BLOCK) => return false,

@@ -1,0 +1,30 @@
+//! What `poll` says of the kernel's descriptors.
+
+use libc::c_int;
+
+use crate::Result;
+use crate::raw::raw;
+
+/// `poll` with a timeout in nanoseconds; a negative one is for ever.
+pub fn poll(fds: &mut [libc::pollfd], timeout_ns: i64) -> Result<usize> {
+    let timeout = libc::timespec { tv_sec: timeout_ns / 1_000_000_000, tv_nsec: timeout_ns % 1_000_000_000 };
+    let timeout = if timeout_ns < 0 { core::ptr::null() } else { &raw const timeout };
+    // SAFETY: as many structs as the kernel is told, a timeout if there is one, and no signal mask.
+    unsafe { raw!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 0) }
+}
+
+/// Whether `poll` calls a descriptor readable now.
+pub fn is_readable(fd: c_int) -> bool {
+    polled(fd, libc::POLLIN) != 0
+}
+
+/// Whether a socket is shut down for reading.
+pub fn reads_no_more(fd: c_int) -> bool {
+    polled(fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0
+}
+
+/// What `poll` says of a descriptor now.
+fn polled(fd: c_int, events: i16) -> i16 {
+    let mut polled = [libc::pollfd { fd, events, revents: 0 }];
+    poll(&mut polled, 0).map_or(0, |_| polled[0].revents)
+}
