@@ -23,7 +23,7 @@ use crate::files::{self, File};
 use crate::{Errno, Result, engine, kernel};
 
 pub use ctl::epoll_ctl;
-pub(crate) use move_in::{becomes_kernels, becomes_lulls};
+pub(crate) use move_in::{becomes_kernels, becomes_lulls, has_a_pool};
 pub(crate) use wait::bits;
 pub use wait::epoll_wait;
 
@@ -43,6 +43,8 @@ pub(crate) struct EpollFile {
     has_halves: AtomicBool,
     /// Listeners that were added while another process had the NIC, by [`Listener::id`](crate::socket::Listener).
     idle: Mutex<HashSet<u64>>,
+    /// What the others were added with: other processes may begin to ask for their connections later.
+    listeners: Mutex<HashMap<u64, Added>>,
     /// What the program has set by EPIOCSPARAMS; otherwise lull's half has the mode's.
     params: Mutex<Option<EpollParams>>,
     /// The numbers of contexts that were added to this one, and whether there are any.
@@ -93,6 +95,7 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
         kernels: Mutex::default(),
         has_halves: AtomicBool::new(false),
         idle: Mutex::default(),
+        listeners: Mutex::default(),
         params: Mutex::new(None),
         inside: Mutex::default(),
         has_inside: AtomicBool::new(false),

@@ -157,9 +157,25 @@ pub fn duplicated(fd: c_int, to: c_int) -> c_int {
         given_out(to);
         if to >= 0 && is_involved() {
             netlink::duplicated(fd, to);
+            inherited_by(to, fd);
         }
     }
     to
+}
+
+/// A child's `number` stands for what `fd` does: if that is a listener of its parent's, a program that the child executes may find it
+/// under either.
+fn inherited_by(number: c_int, fd: c_int) {
+    if !fork::is_husk() {
+        return;
+    }
+    let Some(file) = inherited(fd) else { return };
+    match &*file {
+        // Beyond the table it is the kernel's, as a listener of the parent's is to the child itself.
+        File::Listener(listener) if listener.is_behind(number) => std::mem::forget(FILES.install(number, file)),
+        // The count of who has it is the parent's.
+        _ => std::mem::forget(file),
+    }
 }
 
 /// Every number of a file is the kernel's again; the placeholder, behind `kernels`, has what was kept beside it. Returns these
@@ -270,20 +286,24 @@ pub(crate) fn forget_all() {
 pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
     let file = get(fd);
     let number = kernel::duplicate(fd, from, cloexec)?;
-    named(number, file)
+    named(number, fd, file)
 }
 
 /// `dup2`, `dup3`: `to` stands for what `fd` stands for.
 pub fn duplicate_to(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
     let file = get(fd);
     let number = kernel::dup3(fd, to, flags)?;
-    named(number, file)
+    named(number, fd, file)
 }
 
-fn named(number: c_int, file: Option<Open>) -> Result<c_int> {
+/// `number` stands for what `fd` does: `file`, or what is not lull's here.
+fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<c_int> {
     match file {
         Some(file) => put_open(number, file).inspect_err(|_| kernel::discard(number))?,
-        None => forget(number),
+        None => {
+            forget(number);
+            inherited_by(number, fd);
+        }
     }
     Ok(number)
 }

@@ -95,6 +95,8 @@ pub(crate) struct Listener {
     program: Mutex<Option<Arc<Program>>>,
     /// A program that is executed has it open: it is closed here, and not for good.
     handed_on: AtomicBool,
+    /// Children of this process, which has called `listen`, have it as well.
+    has_heirs: AtomicBool,
 }
 
 /// A TCP connection.

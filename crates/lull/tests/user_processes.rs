@@ -179,6 +179,14 @@ fn listeners_stay_open_to_what_is_executed() {
     }
 }
 
+/// As Dovecot's master does it; the server's own process goes on to answer.
+#[test]
+fn what_children_execute_takes_connections_of_a_listener_that_the_server_asks_for_itself() {
+    for (mode, way) in [("base", "watched"), ("suspend20", "watched"), ("base", "kept"), ("suspend20", "kept")] {
+        user::run("heirs", "command -v python3 && command -v ip", mode, way);
+    }
+}
+
 #[test]
 fn nginx_is_upgraded_under_load_without_a_failed_request() {
     for (mode, how) in

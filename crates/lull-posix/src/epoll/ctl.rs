@@ -1,5 +1,8 @@
 //! `epoll_ctl`.
 
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
@@ -27,7 +30,7 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         Some(File::Datagram(datagram)) => {
             if datagram.wildcard {
                 kernel::epoll_ctl(epfd, what, fd, event.map(but_for_writing))?;
-                context.note(what, fd, event);
+                note(&context.kernels, what, fd, event);
                 context.has_halves.store(true, Ordering::Release);
             }
             context.ctl(epfd, what, &datagram.sockets, event)
@@ -43,8 +46,26 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         }
         None => {
             kernel::epoll_ctl(epfd, what, fd, event)?;
-            context.note(what, fd, event);
+            note(&context.kernels, what, fd, event);
             Ok(())
+        }
+    }
+}
+
+/// A context, as a pool's is, cannot be waited for alone (`ep_insert`).
+pub(super) fn not_alone(event: epoll_event) -> epoll_event {
+    epoll_event { events: event.events & !EXCLUSIVE, ..event }
+}
+
+/// Remembers what a member was added with.
+fn note<K: Eq + Hash>(members: &Mutex<HashMap<K, Added>>, what: c_int, member: K, event: Option<epoll_event>) {
+    let mut members = lock(members);
+    match event {
+        Some(event) if what != libc::EPOLL_CTL_DEL => {
+            members.insert(member, Added { events: event.events, data: event.u64 });
+        }
+        _ => {
+            members.remove(&member);
         }
     }
 }
@@ -55,19 +76,6 @@ pub(super) fn but_for_writing(event: epoll_event) -> epoll_event {
 }
 
 impl EpollFile {
-    /// Remembers a member of the kernel's.
-    fn note(&self, what: c_int, fd: c_int, event: Option<epoll_event>) {
-        let mut kernels = lock(&self.kernels);
-        match event {
-            Some(event) if what != libc::EPOLL_CTL_DEL => {
-                kernels.insert(fd, Added { events: event.events, data: event.u64 });
-            }
-            _ => {
-                kernels.remove(&fd);
-            }
-        }
-    }
-
     /// A call about a listener. One that is added becomes real here; if another process has the NIC, it is a member that no
     /// connection of lull's comes to.
     pub(super) fn listener_ctl(
@@ -80,9 +88,8 @@ impl EpollFile {
         let real = if what == libc::EPOLL_CTL_ADD { listener.real().ok() } else { listener.if_real() };
         let pool = if what == libc::EPOLL_CTL_ADD { listener.pool_context() } else { listener.pool_context_if_any() };
         if let Some(pool) = pool {
-            // A context cannot be waited for alone (`ep_insert`). One that was added before the fork is not there.
-            let event = event.map(|event| epoll_event { events: event.events & !EXCLUSIVE, ..event });
-            match kernel::epoll_ctl(epfd, what, pool, event) {
+            // One that was added before the fork may not be there.
+            match kernel::epoll_ctl(epfd, what, pool, event.map(not_alone)) {
                 Err(error) if what == libc::EPOLL_CTL_ADD && error.number() != libc::EEXIST => return Err(error),
                 _ => {}
             }
@@ -106,7 +113,9 @@ impl EpollFile {
             if what == libc::EPOLL_CTL_ADD {
                 listener.asked_for();
             }
-            return self.ctl(epfd, what, real, event);
+            self.ctl(epfd, what, real, event)?;
+            note(&self.listeners, what, at, event);
+            return Ok(());
         }
         match what {
             libc::EPOLL_CTL_ADD => {

@@ -6,6 +6,7 @@ use libc::{c_int, epoll_event};
 
 use super::{Added, CONTEXTS, ctl, lock};
 use crate::files::{self, File, Open};
+use crate::socket::Listener;
 use crate::{Result, kernel};
 
 /// `put` makes the socket `fd` lull's; afterwards the contexts that it was on have it as that.
@@ -37,6 +38,22 @@ pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Connections of a listener may come by its pool from now on: the contexts that it is on wait for that as well.
+pub(crate) fn has_a_pool(listener: &Listener) {
+    let Some(pool) = listener.pool_context() else { return };
+    let contexts = lock(&CONTEXTS).clone();
+    for epfd in contexts {
+        let Some(context) = files::get(epfd) else { continue };
+        let File::Epoll(file) = &*context else { continue };
+        let added = lock(&file.listeners).get(&listener.id).copied();
+        if let Some(Added { events, data }) = added {
+            let event = ctl::not_alone(epoll_event { events, u64: data });
+            // Another thread may have closed the context meanwhile, or added the listener anew.
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, pool, Some(event));
+        }
+    }
 }
 
 /// Changes what a member of the kernel's is waited for. One that is exclusive cannot be changed (`do_epoll_ctl`), only added anew.

@@ -26,12 +26,14 @@ pub(crate) struct Kept {
     pub(crate) number: i32,
     /// The process that called `listen`.
     pub(crate) called_in: u32,
+    /// The process that has it under this number.
+    pub(crate) noted_in: u32,
     pub(crate) backlog: u32,
     /// What is read of its pool, and what is written.
     pub(crate) pool: Option<[End; 2]>,
 }
 
-const WORDS: usize = 7;
+const WORDS: usize = 8;
 
 /// In the place of an inode.
 const FREE: u32 = 0;
@@ -41,23 +43,23 @@ impl Kept {
     fn words(&self) -> [u32; WORDS] {
         // No socket has inode 0.
         let [takes, gives] = self.pool.unwrap_or([End { number: 0, inode: 0 }; 2]);
-        let numbers = [self.number as u32, self.called_in, self.backlog];
-        let [number, called_in, backlog] = numbers;
-        [number, called_in, backlog, takes.number as u32, takes.inode, gives.number as u32, gives.inode]
+        let (takes, gives) = ([takes.number as u32, takes.inode], [gives.number as u32, gives.inode]);
+        let [number, called_in, noted_in, backlog] = [self.number as u32, self.called_in, self.noted_in, self.backlog];
+        [number, called_in, noted_in, backlog, takes[0], takes[1], gives[0], gives[1]]
     }
 
-    /// Whether it is the same number of the same socket, or of one that its process has closed since: a child that has that still
-    /// notes it again before it executes a program.
+    /// Whether it is the same number of the same socket, or the same process has another one there since: a child that has the former
+    /// still notes it again before it executes a program. What children of one process have under a number are sockets of their own.
     fn is_replaced_by(&self, later: &Kept) -> bool {
-        self.number == later.number && (self.inode == later.inode || self.called_in == later.called_in)
+        self.number == later.number && (self.inode == later.inode || self.noted_in == later.noted_in)
     }
 
     fn of(inode: u32, words: [u32; WORDS]) -> Kept {
-        let [number, called_in, backlog, takes, takes_inode, gives, gives_inode] = words;
+        let [number, called_in, noted_in, backlog, takes, takes_inode, gives, gives_inode] = words;
         let end = |number: u32, inode| End { number: number as i32, inode };
         let pool = [end(takes, takes_inode), end(gives, gives_inode)];
         let pool = (takes_inode != 0).then_some(pool);
-        Kept { inode, number: number as i32, called_in, backlog, pool }
+        Kept { inode, number: number as i32, called_in, noted_in, backlog, pool }
     }
 }
 
@@ -138,7 +140,7 @@ mod tests {
 
     fn kept(inode: u32, number: i32) -> Kept {
         let pool = [End { number: 900, inode: inode + 1 }, End { number: 901, inode: inode + 2 }];
-        Kept { inode, number, called_in: 40, backlog: 511, pool: Some(pool) }
+        Kept { inode, number, called_in: 40, noted_in: 40, backlog: 511, pool: Some(pool) }
     }
 
     fn all(flows: &Flows) -> Vec<Kept> {
@@ -150,7 +152,7 @@ mod tests {
         let flows = Flows::create().unwrap();
         assert!(all(&flows).is_empty());
         let (first, second) = (kept(7, 3), kept(7, 4));
-        let others = Kept { pool: None, called_in: 41, ..kept(8, 3) };
+        let others = Kept { pool: None, called_in: 41, noted_in: 41, ..kept(8, 3) };
         [first, second, others].iter().for_each(|kept| flows.keep(kept));
         let again = Kept { backlog: 5, ..first };
         flows.keep(&again);
@@ -158,6 +160,18 @@ mod tests {
         let later = kept(9, 3);
         flows.keep(&later);
         assert_eq!(all(&flows), [later, second, others], "the former socket of that number is closed");
+    }
+
+    /// Each executes a program that finds its own.
+    #[test]
+    fn children_have_different_listeners_of_their_parents_under_one_number() {
+        let flows = Flows::create().unwrap();
+        let [first, second] = [(7, 50), (8, 51)].map(|(inode, noted_in)| Kept { noted_in, ..kept(inode, 30) });
+        [first, second].iter().for_each(|kept| flows.keep(kept));
+        assert_eq!(all(&flows), [first, second]);
+        let later = Kept { noted_in: 52, ..first };
+        flows.keep(&later);
+        assert_eq!(all(&flows), [later, second], "children that come and go do not pile up");
     }
 
     #[test]

@@ -122,10 +122,12 @@ fn uses_for(fd: c_int, hears: bool) {
     });
 }
 
-/// Whether a number is what stands under a socket of lull's: a TCP socket that nobody has used, or a UDP socket on its port.
+/// Whether a number is what stands under a socket of lull's: a listener's own socket, a TCP socket that nobody has used, or a UDP
+/// socket on its port.
 fn is_placeholder(fd: c_int, file: &Open) -> bool {
     let protocol = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     match &**file {
+        File::Listener(listener) => listener.is_behind(fd),
         File::Datagram(datagram) => {
             let name = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
             protocol == Ok(libc::IPPROTO_UDP) && name.is_some_and(|name| name.port() == datagram.port())

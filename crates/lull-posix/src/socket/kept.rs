@@ -72,14 +72,20 @@ impl Listener {
     pub(super) fn keep(&self, number: c_int, pool: Option<[End; 2]>) {
         let backlog = self.backlog.load(Ordering::Relaxed) as u32;
         if let Some(flows) = start::flows() {
-            flows.keep(&Kept { inode: self.inode, number, called_in: self.called_in, backlog, pool });
+            let noted_in = std::process::id();
+            flows.keep(&Kept { inode: self.inode, number, called_in: self.called_in, noted_in, backlog, pool });
         }
     }
 
     /// Whether a program that is executed has it open under this number: it was not shut down, nor closed unseen.
     fn stays_open_as(&self, number: c_int) -> bool {
         let cloexec = kernel::fcntl(number, libc::F_GETFD, 0).map(|flags| flags & libc::FD_CLOEXEC);
-        cloexec == Ok(0) && kernel::inode(number) == Ok(self.inode) && !self.stopped.load(Ordering::Relaxed)
+        cloexec == Ok(0) && self.is_behind(number) && !self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Whether a number is its placeholder's.
+    pub(crate) fn is_behind(&self, number: c_int) -> bool {
+        kernel::inode(number) == Ok(self.inode)
     }
 
     fn hand_on(&self, number: c_int) {

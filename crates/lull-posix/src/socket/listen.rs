@@ -11,7 +11,7 @@ use super::options::{Options, refused, steer};
 use super::{Listener, datagram, pool};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, elsewhere, flags, inherit, kernel, start};
+use crate::{Errno, Result, address, elsewhere, epoll, flags, inherit, kernel, start};
 
 /// A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
 fn limited(backlog: c_int) -> usize {
@@ -142,7 +142,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     if !engine::listens_lazily() {
         listener.real()?;
     }
-    crate::epoll::becomes_lulls(fd, || files::put(fd, File::Listener(listener)))
+    epoll::becomes_lulls(fd, || files::put(fd, File::Listener(listener)))
 }
 
 /// Whose the connections are that a listener hears of.
@@ -213,6 +213,7 @@ impl Listener {
             options: Options::of_listener(fd),
             program: Mutex::new(steer::take_remembered(inode, bound)),
             handed_on: AtomicBool::new(false),
+            has_heirs: AtomicBool::new(false),
         })
     }
 
@@ -245,6 +246,19 @@ impl Listener {
             real.set_reuseport_program(Some(program))?;
         }
         Ok(real)
+    }
+
+    /// This process has forked a child, which has the listener as well, and may execute a program that asks for connections.
+    pub(crate) fn is_inherited_by_a_child(&self) {
+        if self.has_heirs.load(Ordering::Relaxed) || self.is_inherited() {
+            return;
+        }
+        let _one_at_a_time = self.becoming.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_heirs.store(true, Ordering::Release);
+        if let Some(real) = self.real.get() {
+            pool::serve(self, real);
+            epoll::has_a_pool(self);
+        }
     }
 
     /// Whether this process has called `listen` for it, and it hears those who connect to this address.

@@ -15,6 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -198,9 +199,9 @@ impl Pool {
 }
 
 impl Listener {
-    /// Its pool, in a process that inherited it.
+    /// Its pool, where more than one process may ask for connections: this one has inherited it, or a child has it from here.
     pub(super) fn shared(&self) -> Option<&Pool> {
-        self.pool.as_ref().filter(|_| self.is_inherited())
+        self.pool.as_ref().filter(|_| self.is_inherited() || self.has_heirs.load(Ordering::Acquire))
     }
 
     /// What of the kernel's tells that a connection may be in the pool.

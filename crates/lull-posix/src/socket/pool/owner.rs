@@ -81,6 +81,7 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
         gives: own::kept_apart(gives),
         bound: listener.bound,
         inode: listener.inode,
+        is_inherited: listener.is_inherited(),
         domain: listener.domain,
         options: listener.options.inherited(),
         kernels: None,
@@ -100,6 +101,7 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
         gives,
         bound,
         inode: kernel::inode(number).map_err(to_io)?,
+        is_inherited: false,
         domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
         options: Options::of_listener(number),
         kernels: Some(kernels),
@@ -111,6 +113,8 @@ struct Owner {
     gives: OwnedFd,
     bound: SocketAddr,
     inode: u32,
+    /// Whether another process has called `listen`.
+    is_inherited: bool,
     domain: c_int,
     options: Options,
     /// The kernel's socket, where what comes to that is given as well.
@@ -125,7 +129,7 @@ impl Owner {
         self.pass_on(&real);
         drop(real);
         if let Some(others) = elsewhere::others() {
-            others.listens_no_more(self.bound, self.inode, true);
+            others.listens_no_more(self.bound, self.inode, self.is_inherited);
         }
     }
 
