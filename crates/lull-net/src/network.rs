@@ -272,7 +272,8 @@ impl Network {
         }
     }
 
-    /// Takes what another network's [`Elsewhere::keeps`](crate::Elsewhere::keeps) has kept: somebody listens here now.
+    /// Takes what another network's [`Elsewhere::keeps`](crate::Elsewhere::keeps) has kept, if somebody listens here now; and what was
+    /// for whoever had this network's queues before. What nobody listens for here goes on as if this network had had it.
     pub fn take_over(&self, frame: Frame) {
         self.0.queues[0].with(&self.0.delivery, |inside, now_ns| {
             inside.call(now_ns, |stack, io| stack.take_kept(frame, io));
@@ -290,13 +291,20 @@ impl Network {
     }
 
     /// Tells all peers that this is the end, for a process that ends at once: connections that a socket still has are closed, and
-    /// what nobody has accepted is reset, as are those that [`Network::undelivered`] counts. No listener takes any more.
+    /// what nobody has accepted is reset, as are those that [`Network::undelivered`] counts. No listener takes any more, and what the
+    /// device has received and no stack has taken stays there, for whoever has its queues next.
     pub fn end_all(&self) {
         for queue in &self.0.queues {
             queue.with(&self.0.delivery, |inside, now_ns| {
                 inside.call(now_ns, |stack, io| stack.end_all(io));
             });
         }
+        for napi in self.napis() {
+            // One that is removed, or disabled already, takes nothing either.
+            let _ = self.0.host.disable(napi);
+        }
+        // What came between.
+        self.end_handing_on();
     }
 
     /// All sockets and connections, one list per shard.

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use lull_nic::passing::{LAST_ROUND, QUEUES_MAX};
+use lull_nic::passing::{CLAIMED, LAST_ROUND, QUEUES_MAX};
 use lull_nic::{Frame, IrqSink};
 
 /// Frames that wait for a shard; beyond, they are lost as on a full ring.
@@ -120,6 +120,15 @@ impl Siblings {
     /// cookie alone: all are asked once more, this one being done.
     pub(crate) fn take_last_acknowledgement(&self, frame: &Frame) -> bool {
         self.pass_on(frame, LAST_ROUND)
+    }
+
+    /// Tells the others that this shard has made a connection of a frame.
+    pub(crate) fn claims(&self, frame: &Frame) {
+        for (_, inbox) in self.inboxes.iter().enumerate().filter(|(index, _)| *index != self.own) {
+            let mut copy = frame.clone();
+            copy.set_seen_by(CLAIMED);
+            inbox.put(copy);
+        }
     }
 
     fn pass_on(&self, frame: &Frame, seen_by: u32) -> bool {

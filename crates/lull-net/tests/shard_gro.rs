@@ -429,3 +429,18 @@ fn no_more_than_64_datagrams_and_64_kilobytes_are_joined() {
     let out = passed_datagrams(&mut gro, (0..46).map(|_| datagram(CLIENT, 9, &[7; 1472])));
     assert_eq!(joined(&out), [(44, each(1472), 44 * 1472)]);
 }
+
+/// Where a frame has been, and that it is a claim and no segment, is said of it alone.
+#[test]
+fn what_other_stacks_have_passed_on_is_neither_held_nor_joined() {
+    let (mut gro, mut stream) = (Gro::default(), Stream::new(4000, 1000));
+    let mut passed_on = stream.next();
+    passed_on.set_seen_by(1);
+    assert_eq!(segments_in(&passed(&mut gro, [passed_on])), [1]);
+    assert!(gro.is_empty());
+    let (held, mut passed_on) = (stream.next(), stream.next());
+    passed_on.set_seen_by(1);
+    let out = passed(&mut gro, [held, passed_on]);
+    assert_eq!((segments_in(&out), out[0].seen_by(), out[1].seen_by()), (vec![1, 1], 0, 1), "in order");
+    assert!(gro.is_empty());
+}

@@ -17,10 +17,15 @@ use crate::frame::{Checksum, Frame, FramePool, LARGE_FRAME_BYTES, Segmentation};
 use crate::observe;
 
 /// Queues that can pass frames on to each other: a frame has a bit for each of those that it has been to.
-pub const QUEUES_MAX: usize = 31;
+pub const QUEUES_MAX: usize = 30;
 /// Beside those bits: everybody has said that it belongs to no connection of theirs, and is asked whether it ends a handshake
 /// that another began.
 pub const LAST_ROUND: u32 = 1 << QUEUES_MAX;
+/// All queues have seen it. A SYN that then goes to a process which has begun to listen meanwhile is marked so the first time, and with
+/// [`EVERYBODY`] the second, which is the last.
+pub const ALL_QUEUES: u32 = LAST_ROUND - 1;
+/// Alone: it is no segment that arrives, but says that the stack which it comes from has made a connection of it.
+pub const CLAIMED: u32 = 1 << (QUEUES_MAX + 1);
 /// Everybody has seen it: nobody passes it on. A TCP segment that only acknowledges is then a whole connection, which the stack that
 /// had it hands over.
 pub const EVERYBODY: u32 = u32::MAX;
@@ -95,13 +100,11 @@ impl std::fmt::Debug for WithInboxes {
 }
 
 impl WithInboxes {
-    /// `inner`, with the ends that are read of its queues' inboxes. What waits in them is for whoever had the queues before, and
-    /// is dropped.
-    pub fn new(inner: Arc<dyn Device>, inboxes: Vec<OwnedFd>) -> WithInboxes {
-        for inbox in &inboxes {
-            while receive(inbox.as_fd(), &mut []).is_some() {}
-        }
-        WithInboxes { inner, inboxes: inboxes.into_iter().map(Arc::new).collect() }
+    /// `inner`, with the ends that are read of its queues' inboxes. What waits in them was for whoever had the queues before, and
+    /// comes back.
+    pub fn new(inner: Arc<dyn Device>, inboxes: Vec<OwnedFd>) -> (WithInboxes, Vec<Frame>) {
+        let waits = inboxes.iter().flat_map(|inbox| std::iter::from_fn(|| taken(inbox.as_fd()))).collect();
+        (WithInboxes { inner, inboxes: inboxes.into_iter().map(Arc::new).collect() }, waits)
     }
 }
 
@@ -298,6 +301,19 @@ mod tests {
         let frame = taken(reads.as_fd()).unwrap();
         assert_eq!((frame.data(), frame.seen_by()), (&[7; 60][..], EVERYBODY));
         assert!(taken(reads.as_fd()).is_none());
+    }
+
+    #[test]
+    fn what_waited_for_whoever_had_the_queue_before_comes_back() {
+        let (reads, writes) = inbox().unwrap();
+        assert!(pass_on(writes.as_fd(), &Frame::copy_from(&[7; 60]), EVERYBODY));
+        rustix::io::write(&writes, &[1; HEADER - 1]).unwrap();
+        assert!(pass_on(writes.as_fd(), &Frame::copy_from(&[8; 60]), 1));
+        let (device, _other) = crate::mem::pair(crate::mem::MemConfig::default());
+        let (device, waited) = WithInboxes::new(Arc::new(device), vec![reads]);
+        let waited: Vec<_> = waited.iter().map(|frame| (frame.data()[0], frame.seen_by())).collect();
+        assert_eq!(waited, [(7, EVERYBODY), (8, 1)]);
+        assert!(receive(device.inboxes[0].as_fd(), &mut []).is_none());
     }
 
     #[test]

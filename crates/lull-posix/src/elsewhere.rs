@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lull_net::lull_nic::Frame;
-use lull_net::lull_nic::passing::{self, EVERYBODY};
+use lull_net::lull_nic::passing::{self, ALL_QUEUES, CLAIMED, EVERYBODY};
 use lull_net::{Elsewhere, HandedOn};
 
 use crate::Flows;
@@ -38,6 +38,14 @@ static OTHERS: OnceLock<Arc<Others>> = OnceLock::new();
 /// Those of this process, if its NIC has several queues and it has some.
 pub(crate) fn others() -> Option<&'static Arc<Others>> {
     OTHERS.get()
+}
+
+/// Who takes connections of an address that a process does not take.
+struct Takers {
+    /// The queue of another process that listens there: on the same listener as this one, if there is one.
+    now: Option<u32>,
+    /// Somebody has a listener there, and may ask for its connections, or this process has not yet said that it closes its own.
+    soon: bool,
 }
 
 /// Whether a listener at `at` hears who connects to `local`.
@@ -98,35 +106,38 @@ impl Others {
         queues.filter(move |queue| seen_by & 1 << queue == 0 && self.flows.holder(*queue).is_some())
     }
 
-    /// Whether another process has a queue.
-    fn is_others(&self, queue: u32) -> bool {
-        !self.own.contains(&queue) && self.flows.holder(queue).is_some()
-    }
-
-    /// Whether this process is about to say that it listens there no more: another may, soon.
-    fn is_closing(&self, local: SocketAddr) -> bool {
-        self.listeners().iter().any(|(at, _)| is_at(*at, local))
-    }
-
-    /// The queue of another process that listens at `local`: on the same listener as this one, if there is one.
-    fn listening_elsewhere(&self, local: SocketAddr) -> Option<u32> {
-        let is_others = |queue: &u32| self.is_others(*queue);
-        let on_the_same = {
-            let listeners = self.listeners();
-            let at_it = listeners.iter().filter(|(at, _)| is_at(*at, local));
-            at_it.filter_map(|(_, listener)| self.flows.who_listens(*listener)).find(is_others)
-        };
-        on_the_same.or_else(|| self.flows.listening_at(local.port()).find(is_others))
-    }
-
-    /// Whether a SYN was given to a process that listens at its port by now, and did not when it saw the frame. It has seen it last.
-    fn listens_by_now(&self, local: SocketAddr, frame: &Frame) -> bool {
-        let listens = self.flows.listening_at(local.port()).find(|queue| self.is_others(*queue));
-        if let Some(queue) = listens.filter(|_| frame.seen_by() != EVERYBODY) {
-            self.pass_on(queue, frame, EVERYBODY);
-            return true;
+    /// Who takes connections to `local` that this process does not.
+    fn takers(&self, local: SocketAddr) -> Takers {
+        // Looked at first: this process says to others that it closes a listener, and forgets it then.
+        let own: Vec<u32> =
+            self.listeners().iter().filter(|(at, _)| is_at(*at, local)).map(|(_, listener)| *listener).collect();
+        let mut takers = Takers { now: None, soon: !own.is_empty() };
+        for (listener, queue) in self.flows.listeners_at(local.port()) {
+            match queue {
+                Some(queue) if self.own.contains(&queue) => {}
+                Some(queue) if self.flows.holder(queue).is_some() => {
+                    if takers.now.is_none() || own.contains(&listener) {
+                        takers.now = Some(queue);
+                    }
+                }
+                // Whoever made it has it, or its process has just ended.
+                _ => takers.soon = true,
+            }
         }
-        false
+        takers
+    }
+
+    /// Whether a SYN was given to the process that listens at its port by now, and did not when it saw the frame. That one may have
+    /// closed its listener when it comes, and yet another may listen: so it is sent back twice, and no more, for who listens at the
+    /// port may do so at another address.
+    fn is_sent_back(&self, queue: u32, frame: &Frame) -> bool {
+        let seen_by = match frame.seen_by() {
+            EVERYBODY => return false,
+            ALL_QUEUES => EVERYBODY,
+            _ => ALL_QUEUES,
+        };
+        self.pass_on(queue, frame, seen_by);
+        true
     }
 
     fn pass_on(&self, queue: u32, frame: &Frame, seen_by: u32) -> bool {
@@ -175,9 +186,12 @@ impl Elsewhere for Others {
     fn takes_stranger(&self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
         let seen_by = frame.seen_by() | self.own_bits();
         let passed = self.pass_on_to_next(frame, seen_by);
-        // Its sender asks again after a second (RFC 6298 section 2).
-        let is_dropped = |local: SocketAddr| self.is_closing(local) || self.flows.somebody_will_listen(local.port());
-        passed || syn.is_some_and(|local| self.listens_by_now(local, frame) || is_dropped(local))
+        passed
+            || syn.is_some_and(|local| {
+                let Takers { now, soon } = self.takers(local);
+                // One that is dropped comes again after a second (RFC 6298 section 2).
+                now.is_some_and(|queue| self.is_sent_back(queue, frame)) || soon
+            })
     }
 
     fn takes_last_acknowledgement(&self, frame: &Frame) -> bool {
@@ -185,35 +199,44 @@ impl Elsewhere for Others {
     }
 
     fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
-        match self.listening_elsewhere(local) {
-            Some(queue) if self.pass_on(queue, frame, EVERYBODY) => HandedOn::Given,
-            // Its inbox is full.
-            Some(_) => HandedOn::Later,
-            // Until this process has said that it listens there no more, nobody knows who will.
-            None if self.is_closing(local) || self.flows.somebody_will_listen(local.port()) => HandedOn::Later,
-            None => HandedOn::Nobody,
+        match self.takers(local) {
+            Takers { now: Some(queue), .. } if self.pass_on(queue, frame, EVERYBODY) => HandedOn::Given,
+            // Its inbox is full, or nobody knows yet who will listen.
+            Takers { now: Some(_), .. } | Takers { soon: true, .. } => HandedOn::Later,
+            Takers { now: None, soon: false } => HandedOn::Nobody,
         }
     }
 
-    fn keeps(&self, local: SocketAddr, frame: &Frame) -> bool {
-        // What follows the end of a handshake may come to another process that listens by then, and makes the connection of that.
-        if frame.seen_by() != EVERYBODY && self.are_there() {
-            return false;
+    fn keeps(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
+        let Takers { now, soon } = self.takers(local);
+        if now.is_none() && !soon {
+            return HandedOn::Nobody;
         }
-        if !self.flows.somebody_will_listen(local.port()) {
-            // Somebody listens since it was asked last, or nobody ever will.
-            let listens = self.listening_elsewhere(local);
-            return listens.is_some_and(|queue| self.pass_on(queue, frame, frame.seen_by()));
+        if frame.seen_by() != EVERYBODY && self.are_there() {
+            // What follows the end of a handshake may come to another process that listens by then, and makes the connection of
+            // that. So all are asked again.
+            return HandedOn::Later;
+        }
+        let given = |is_given| if is_given { HandedOn::Given } else { HandedOn::Nobody };
+        if !soon {
+            // Somebody listens since it was asked last.
+            return given(now.is_some_and(|queue| self.pass_on(queue, frame, frame.seen_by())));
         }
         let kept = passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
         // One that began to listen just before has not seen it.
-        if kept && let Some(queue) = self.listening_elsewhere(local) {
+        if kept && let Some(queue) = self.takers(local).now {
             for frame in self.kept() {
                 // On a full inbox it is lost like the last of a full backlog.
                 self.pass_on(queue, &frame, frame.seen_by());
             }
         }
-        kept
+        given(kept)
+    }
+
+    fn claims(&self, frame: &Frame) {
+        self.unseen(self.own_bits()).for_each(|queue| {
+            self.pass_on(queue, frame, CLAIMED);
+        });
     }
 
     fn copy_to_all(&self, frame: &Frame) {
@@ -295,9 +318,12 @@ mod tests {
         frame.set_seen_by(1);
         assert!(!others.takes_stranger(local, &frame) && came(&inbox).is_none());
         flows.listens(7, 80, 0);
-        assert!(others.takes_stranger(local, &frame));
-        assert_eq!(came(&inbox), Some(EVERYBODY));
-        frame.set_seen_by(EVERYBODY);
+        // Queue 0's process may have closed it again before it comes, and listen again when it is back here.
+        for mark in [ALL_QUEUES, EVERYBODY] {
+            assert!(others.takes_stranger(local, &frame));
+            assert_eq!(came(&inbox), Some(mark));
+            frame.set_seen_by(mark);
+        }
         assert!(!others.takes_stranger(local, &frame) && came(&inbox).is_none(), "it does not go round");
         let elsewhere = Some("10.0.0.2:81".parse().unwrap());
         frame.set_seen_by(1);
@@ -375,7 +401,7 @@ mod tests {
         others.listens_no_more(local, 7, true);
         let mut frame = Frame::copy_from(&[1; 60]);
         frame.set_seen_by(passing::LAST_ROUND);
-        assert!(others.keeps(local, &frame));
+        assert_eq!(others.keeps(local, &frame), HandedOn::Given);
         assert_eq!(others.kept().iter().map(|frame| frame.seen_by()).collect::<Vec<_>>(), [passing::LAST_ROUND]);
     }
 
@@ -387,22 +413,28 @@ mod tests {
         let (others, inbox) = others(&flows);
         let local: SocketAddr = HERE.parse().unwrap();
         let mut frame = Frame::copy_from(&[1; 60]);
-        assert!(!others.keeps(local, &frame) && others.kept().is_empty(), "nobody has a listener there");
+        for seen_by in [0, passing::LAST_ROUND, EVERYBODY] {
+            frame.set_seen_by(seen_by);
+            assert_eq!(others.keeps(local, &frame), HandedOn::Nobody, "nobody has a listener there");
+        }
         others.listens(local, 7);
         others.listens_no_more(local, 7, true);
         frame.set_seen_by(EVERYBODY);
-        assert!(others.keeps(local, &frame));
+        assert_eq!(others.keeps(local, &frame), HandedOn::Given);
         let kept: Vec<_> = others.kept().iter().map(|frame| (frame.data().to_vec(), frame.seen_by())).collect();
         assert_eq!((kept, came(&inbox)), (vec![(vec![1; 60], EVERYBODY)], None), "what it says is not changed");
         frame.set_seen_by(passing::LAST_ROUND);
-        assert!(!others.keeps(local, &frame) && others.kept().is_empty(), "another process may hear what follows");
+        assert_eq!(others.keeps(local, &frame), HandedOn::Later, "another process may hear what follows");
+        assert!(others.kept().is_empty() && came(&inbox).is_none());
         flows.listens(7, 80, 0);
+        assert_eq!(others.keeps(local, &frame), HandedOn::Later, "all are asked again");
+        assert!(came(&inbox).is_none());
         frame.set_seen_by(EVERYBODY);
-        assert!(others.keeps(local, &frame) && others.kept().is_empty());
+        assert!(others.keeps(local, &frame) == HandedOn::Given && others.kept().is_empty());
         assert_eq!(came(&inbox), Some(EVERYBODY), "somebody listens since it was asked last");
         // Of another listener at the port the process has ended, so that one is still waited for.
         flows.listens(8, 80, 5);
-        assert!(others.keeps(local, &frame) && others.kept().is_empty());
+        assert!(others.keeps(local, &frame) == HandedOn::Given && others.kept().is_empty());
         assert_eq!(came(&inbox), Some(EVERYBODY));
     }
 

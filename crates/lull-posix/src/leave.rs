@@ -34,7 +34,7 @@ pub fn at_exit() {
         stay_for_undelivered(&engine.network);
         to_who_listens(LISTENS_SOON);
         // Meanwhile more may have come for others.
-        if !socket::is_used() {
+        if socket::ends_unless_used() {
             break;
         }
     }

@@ -10,12 +10,12 @@ use std::sync::{Arc, OnceLock};
 use lull_control::Offer;
 use lull_control::place::Places;
 use lull_net::lull_core::{EpollOptions, Sysctl, TimeoutZero};
-use lull_net::lull_nic::Device;
 use lull_net::lull_nic::own as own_numbers;
 use lull_net::lull_nic::passing::WithInboxes;
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::{self, Tap};
 use lull_net::lull_nic::xdp::Xdp;
+use lull_net::lull_nic::{Device, Frame};
 use lull_net::{EPHEMERAL_PORTS, Elsewhere, Host, HostConfig, Mode, Network, NetworkConfig};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -83,7 +83,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let claimed = claim(hand_over, &flows, share)?;
     let queues = claimed.len();
     let given_back = |_: &StartError| claimed.iter().for_each(|queue| flows.release(*queue));
-    let device = device(hand_over, &flows, &claimed).inspect_err(given_back)?;
+    let (device, for_the_one_before) = device(hand_over, &flows, &claimed).inspect_err(given_back)?;
     claimed::note(hand_over, &claimed);
     let elsewhere = others(hand_over, &flows, &claimed, share);
     let host = Host::new(HostConfig {
@@ -111,6 +111,9 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     };
     let network = Network::new(&host, device, config.with_mode(&mode))
         .map_err(|error| failed("cannot bring the network up", &error))?;
+    // Its peers have been told that somebody has what they sent. The rest is sent again.
+    let is_a_connection = |frame: &Frame| lull_net::addresses_of(frame).is_some();
+    for_the_one_before.into_iter().filter(is_a_connection).for_each(|frame| network.take_over(frame));
     // The program is served without these as well.
     left_open::see_to_those_of_others(network.clone(), flows.clone(), claimed[0]).unwrap_or_else(|error| {
         say(&failed("peers of processes that are killed will wait for this program's end", &error))
@@ -172,8 +175,8 @@ fn name_of_this_program() -> String {
     if name.trim().is_empty() { "a program".to_owned() } else { name.trim().to_owned() }
 }
 
-/// The claimed queues as a device.
-fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dyn Device>, StartError> {
+/// The claimed queues as a device, and what other processes passed on to whoever had them before.
+fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<(Arc<dyn Device>, Vec<Frame>), StartError> {
     let failed = |error: &dyn std::fmt::Display| StartError(error.to_string());
     let device: Arc<dyn Device> = match &hand_over.nic {
         Nic::Tap { queues } => {
@@ -194,21 +197,23 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dy
         }
     };
     // Whoever has all queues is passed nothing on.
-    let device = match has_others(hand_over, claimed) {
-        false => device,
+    let (device, for_the_one_before) = match has_others(hand_over, claimed) {
+        false => (device, Vec::new()),
         true => {
             let inboxes = claimed.iter().map(|queue| own(hand_over.inboxes[*queue as usize].0)).collect();
-            Arc::new(WithInboxes::new(device, inboxes))
+            let (device, waits) = WithInboxes::new(device, inboxes);
+            (Arc::new(device) as Arc<dyn Device>, waits)
         }
     };
-    Ok(match hand_over.pcap {
+    let device = match hand_over.pcap {
         // The first process's frames are recorded: a record has one writer.
         // A process that was executed in its place would begin another within it.
         Some(fd) if kernel::position(fd) == Ok(0) && flows.claim(RECORD).is_ok() => {
             recorded(device, File::from(own(fd)))
         }
         _ => device,
-    })
+    };
+    Ok((device, for_the_one_before))
 }
 
 /// Whether other processes may have queues.

@@ -219,6 +219,20 @@ fn peers_of_a_process_that_exits_have_everything_and_are_told_of_the_end() {
     }
 }
 
+/// Its peer has been told that what it sent has arrived, and does not send it again.
+#[test]
+fn what_is_handed_to_a_process_that_is_killed_goes_to_who_listens_next() {
+    for mode in ["base", "suspend20"] {
+        user::run("handed_late", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
+/// `inet_getname`, for accept.
+#[test]
+fn a_connection_that_its_peer_resets_in_a_listeners_pool_is_accepted_with_its_name() {
+    user::run("pool_reset", "command -v python3 && command -v ip", "suspend20", "");
+}
+
 /// With fewer queues than processes, whoever asks next has the next connection.
 #[test]
 fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_with_the_queue() {

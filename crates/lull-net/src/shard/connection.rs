@@ -127,7 +127,9 @@ pub(super) struct Connection {
     /// The batch of events that last wrote to it.
     pub(super) batch: u8,
     /// Version of the neighbour table that `next_hop` is from.
-    pub(super) hop_version: u64,
+    pub(super) hop_version: u32,
+    /// The number of the peer's SYN, of a connection that the peer began.
+    pub(super) peer_isn: u32,
     /// Last time that the peer acknowledged something, or that there began to be something to acknowledge.
     pub(super) progress_ns: u64,
     /// Last time that a segment came in.

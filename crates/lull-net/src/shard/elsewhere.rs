@@ -6,12 +6,18 @@
 use std::net::SocketAddr;
 
 use lull_nic::Frame;
-use lull_nic::passing::LAST_ROUND;
+use lull_nic::passing::{CLAIMED, LAST_ROUND};
 
+use super::connection::{Connection, Phase};
 use super::demux::Packet;
+use super::error::NetError;
+use super::flow::Owner;
 use super::half_open::Handshake;
+use super::hand_on::Waiting;
 use super::paws;
-use super::stack::Stack;
+use super::segment::Arrived;
+use super::socket::Ready;
+use super::stack::{Io, Stack};
 use super::wire;
 use crate::siblings::Siblings;
 
@@ -40,15 +46,19 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// another stack that listens there was given the frame, marked with [`EVERYBODY`](lull_nic::passing::EVERYBODY).
     fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn;
 
-    /// As [`Elsewhere::takes_over`], where nobody listens now and the asking stack is about to end; or the end of a handshake that it
-    /// began: whether the frame is kept, as it is marked, for whoever listens there next, which is given it by
-    /// [`Network::take_over`](crate::Network::take_over).
-    fn keeps(&self, _local: SocketAddr, _frame: &Frame) -> bool {
-        false
+    /// As [`Elsewhere::takes_over`], where nobody listens now and the asking stack is about to end; or the end of a handshake that
+    /// one of these stacks began: whether the frame is kept, as it is marked, for whoever listens there next, which is given it by
+    /// [`Network::take_over`](crate::Network::take_over). [`HandedOn::Later`]: the asking stack is to hold it.
+    fn keeps(&self, _local: SocketAddr, _frame: &Frame) -> HandedOn {
+        HandedOn::Nobody
     }
 
     /// A neighbour's answer, which any stack may have asked for: the others are given a copy, unless it is one.
     fn copy_to_all(&self, frame: &Frame);
+
+    /// This stack has made a connection of a segment with data, whose handshake another one may have begun: the others are given a
+    /// copy, marked with [`CLAIMED`](lull_nic::passing::CLAIMED), for they may have made one of what came before it.
+    fn claims(&self, _frame: &Frame) {}
 }
 
 /// What became of a connection that nobody has accepted ([`Elsewhere::takes_over`]).
@@ -60,6 +70,12 @@ pub enum HandedOn {
     Later,
     /// Nobody listens there.
     Nobody,
+}
+
+/// Whether a frame says whose a connection is, and is no segment of it.
+#[inline]
+pub(super) fn is_claim(frame: &Frame) -> bool {
+    frame.seen_by() & (CLAIMED | LAST_ROUND) == CLAIMED
 }
 
 impl Stack {
@@ -143,6 +159,63 @@ impl Stack {
             Some(_) => paws::cookie_value(handshake.offer.window_scale, handshake.offer.sack, now_ns),
             None => paws::clock(now_ns),
         }
+    }
+
+    /// Tells the others that a connection was made here of a segment that passed them.
+    #[cold]
+    pub(super) fn claim(&self, frame: &Frame) {
+        if let Some(siblings) = self.siblings(frame) {
+            siblings.claims(frame);
+        }
+        if let Some(elsewhere) = self.others(frame) {
+            elsewhere.claims(frame);
+        }
+    }
+
+    /// Another stack has made a connection of a segment with data. What was made here of an acknowledgement in front of it, which came
+    /// by another queue, gives way: its peer never hears of it.
+    #[cold]
+    pub(super) fn give_way(&mut self, arrived: &Arrived<'_>, io: &mut Io<'_>) {
+        let Arrived { flow, segment, .. } = arrived;
+        let peer_isn = segment.seq.wrapping_sub(1);
+        match self.flows.get(flow) {
+            Some(&Owner::Connection(index)) if self.has_received_nothing(index, peer_isn) => {
+                if self.is_taken_back(index) {
+                    self.free(index);
+                } else {
+                    self.over(index, Some(NetError::ConnectionReset), io);
+                }
+            }
+            Some(&Owner::HalfOpen(index)) if self.half_opens.is_of(index, peer_isn) => self.free_half_open(index),
+            _ => {}
+        }
+        self.claimed.note(*flow, peer_isn);
+    }
+
+    /// Takes a connection out of the queue of those that nobody has accepted, if it is there.
+    fn is_taken_back(&mut self, index: u32) -> bool {
+        let waits = |waiting: &Waiting| waiting.index == index;
+        let listeners: Vec<u32> = self.listeners.iter().map(|(listener, _)| listener).collect();
+        listeners.into_iter().any(|listener| {
+            let Some(listener) = self.listeners.get_mut(listener) else { return false };
+            let place = listener.accepted.iter().position(waits);
+            place.is_some_and(|place| {
+                listener.accepted.remove(place);
+                if listener.accepted.is_empty() && !listener.stopped {
+                    listener.ready = Ready::empty();
+                }
+                true
+            })
+        })
+    }
+
+    fn has_received_nothing(&self, index: u32, peer_isn: u32) -> bool {
+        let nothing = |connection: &Connection| {
+            connection.phase == Phase::Open
+                && connection.peer_isn == peer_isn
+                && connection.rcv_nxt() == peer_isn.wrapping_add(1)
+        };
+        self.connections.get(index).is_some_and(nothing)
     }
 
     /// Gives the others what a neighbour answered.

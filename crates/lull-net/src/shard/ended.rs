@@ -12,28 +12,37 @@ use super::stack::Stack;
 /// How many are remembered: an address and port of a peer's come again only after many more.
 const ENDED_MAX: usize = 1024;
 
-/// Those that ended last.
+/// Those that ended last, with the numbers of their peers' SYNs.
 #[derive(Debug)]
-pub(super) struct Ended(VecDeque<FlowKey>);
+pub(super) struct Ended(VecDeque<(FlowKey, u32)>);
 
 impl Ended {
     pub(super) fn new() -> Ended {
         Ended(VecDeque::new())
     }
 
-    pub(super) fn note(&mut self, flow: FlowKey) {
+    pub(super) fn note(&mut self, flow: FlowKey, peer_isn: u32) {
         if self.0.len() == ENDED_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(flow);
+        self.0.push_back((flow, peer_isn));
+    }
+
+    pub(super) fn contains(&self, flow: &FlowKey, peer_isn: u32) -> bool {
+        self.0.contains(&(*flow, peer_isn))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(FlowKey, u32)>()
     }
 }
 
 impl Stack {
-    /// Whether a segment that nobody has a connection for ended the handshake of one that has ended since.
+    /// Whether a segment that nobody has a connection for ended the handshake of one that has ended since. A later connection with
+    /// the same ports has another number.
     #[cold]
     pub(super) fn is_of_an_ended_connection(&self, flow: &FlowKey, segment: &Segment, now_ns: u64) -> bool {
         let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
-        self.ended.0.contains(flow) && self.secret.cookie_mss(flow, peer_isn, isn, now_ns).is_some()
+        self.ended.contains(flow, peer_isn) && self.secret.cookie_mss(flow, peer_isn, isn, now_ns).is_some()
     }
 }

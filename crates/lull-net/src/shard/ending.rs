@@ -94,7 +94,7 @@ impl Stack {
         }
         self.release_flow(index, &connection.flow);
         if self.config.elsewhere.is_some() {
-            self.ended.note(connection.flow);
+            self.ended.note(connection.flow, connection.peer_isn);
         }
         let socket = connection.socket();
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();

@@ -252,7 +252,9 @@ impl Gro {
         let flags = frame.data()[seen.l4 + 13];
         let same_flow = |held: &Held| held.seen.is_same_flow(held.first.data(), &seen, frame.data());
         let place = self.held.iter().position(same_flow);
-        let holdable = flags & (SYN | RST | URG | FIN | PSH | ACK | CWR) == ACK && seen.length() > 0;
+        // Where a frame has been is said of it alone.
+        let is_passed_on = frame.seen_by() != 0;
+        let holdable = flags & (SYN | RST | URG | FIN | PSH | ACK | CWR) == ACK && seen.length() > 0 && !is_passed_on;
         if place.is_none() && !holdable {
             return pass(frame);
         }
@@ -262,7 +264,8 @@ impl Gro {
         }
         if let Some(place) = place {
             let held = &mut self.held[place];
-            if right && seen.length() > 0 && flags & (SYN | RST | URG) == 0 && held.continues(&seen, &frame) {
+            let joins = right && seen.length() > 0 && flags & (SYN | RST | URG) == 0 && !is_passed_on;
+            if joins && held.continues(&seen, &frame) {
                 let ends = flags & (FIN | PSH) != 0 || seen.length() < held.segment_bytes;
                 held.join(frame, &seen);
                 if ends {

@@ -59,6 +59,11 @@ impl HalfOpens {
         self.records.len()
     }
 
+    /// Whether a record is of the handshake with this number of the peer's.
+    pub(super) fn is_of(&self, index: u32, peer_isn: u32) -> bool {
+        self.records.get(index).is_some_and(|record| record.handshake.peer_isn == peer_isn)
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.records.memory_bytes() + self.timers.memory_bytes()
     }

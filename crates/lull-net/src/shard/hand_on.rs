@@ -4,6 +4,9 @@
 //! Nothing was sent on such a connection yet but the SYN-ACK and acknowledgements, and nothing of it was read. So one segment says
 //! all of it: the one that ends the handshake, with the options of the SYN, and what the peer has sent since. The other stack
 //! makes the connection of that. Until it has been given away the connection stays here, where the peer's segments come.
+//!
+//! The end of a handshake may find that all listeners are closed, and that one will be open soon. It is held, and all stacks are asked
+//! again: what the peer sends behind it may have made the connection somewhere by then.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,6 +28,8 @@ use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN};
 const RETRY_NS: u64 = 2_000_000;
 /// For how long somebody who is to listen is waited for.
 const WAIT_NS: u64 = 10_000_000_000;
+/// Ends of handshakes that are held, at most: of those beyond, the peer sends its data again.
+const ENDS_MAX: usize = 256;
 /// What was received and not read, at most, so that it fits an IP packet with its headers.
 const UNREAD_BYTES_MAX: usize = 64_000;
 
@@ -44,16 +49,43 @@ struct Left {
     until_ns: u64,
 }
 
+/// The end of a handshake whose listener is closed, and that somebody will take soon.
+#[derive(Debug)]
+struct End {
+    frame: Frame,
+    local: SocketAddr,
+    until_ns: u64,
+}
+
 /// Those whose listeners are closed.
 #[derive(Debug)]
 pub(super) struct HandingOn {
     left: Vec<Left>,
+    ends: Vec<End>,
+    /// Until when the end is held that is looked at again just now.
+    held_until_ns: Option<u64>,
     again_ns: u64,
 }
 
 impl HandingOn {
     pub(super) fn new() -> HandingOn {
-        HandingOn { left: Vec::new(), again_ns: NEVER_NS }
+        HandingOn { left: Vec::new(), ends: Vec::new(), held_until_ns: None, again_ns: NEVER_NS }
+    }
+
+    /// Somebody who listens is looked for again in a moment.
+    fn look_again(&mut self, now_ns: u64) {
+        self.again_ns = self.again_ns.min(now_ns + RETRY_NS);
+    }
+
+    /// Whether the end of a handshake is held for now.
+    fn hold(&mut self, frame: &Frame, local: SocketAddr, now_ns: u64) -> bool {
+        let until_ns = self.held_until_ns.unwrap_or(now_ns + WAIT_NS);
+        let is_held = now_ns < until_ns && self.ends.len() < ENDS_MAX;
+        if is_held {
+            self.ends.push(End { frame: frame.clone(), local, until_ns });
+            self.look_again(now_ns);
+        }
+        is_held
     }
 
     /// When somebody who listens is looked for again.
@@ -68,29 +100,42 @@ pub(super) fn is_handed_over(arrived: &Arrived<'_>) -> bool {
     arrived.frame.seen_by() == EVERYBODY && arrived.segment.flags & (SYN | ACK | RST) == ACK
 }
 
-/// Our address and the peer's, of a connection that is kept as one segment ([`Elsewhere::keeps`](super::Elsewhere::keeps)).
+/// Our address and the peer's, of a connection that is kept as one segment ([`Elsewhere::keeps`](super::Elsewhere::keeps)); none of
+/// any other frame.
 pub fn addresses_of(frame: &Frame) -> Option<(SocketAddr, SocketAddr)> {
+    const FLAGS: usize = 13;
     let ip = frame.data().get(wire::ETHERNET..)?;
     let v4 = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?));
     let v6 = |at: usize| Some(IpAddr::from(<[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?));
     // They have no options of IP, and no extension headers.
-    let (source, destination, l4) = match ip.first()? >> 4 {
-        4 => (v4(12)?, v4(16)?, wire::IPV4),
-        _ => (v6(8)?, v6(24)?, wire::IPV6),
+    let (source, destination, protocol, l4) = match ip.first()? >> 4 {
+        4 => (v4(12)?, v4(16)?, ip[9], wire::IPV4),
+        6 => (v6(8)?, v6(24)?, ip[6], wire::IPV6),
+        _ => return None,
     };
     let port = |at: usize| Some(u16::from_be_bytes(<[u8; 2]>::try_from(ip.get(at..at + 2)?).ok()?));
-    Some((SocketAddr::new(destination, port(l4 + 2)?), SocketAddr::new(source, port(l4)?)))
+    let is_one = frame.seen_by() & LAST_ROUND != 0
+        && protocol == wire::PROTOCOL_TCP
+        && ip.get(l4 + FLAGS)? & (SYN | ACK | RST) == ACK;
+    is_one.then_some((SocketAddr::new(destination, port(l4 + 2)?), SocketAddr::new(source, port(l4)?)))
 }
 
 impl Stack {
     /// Whether the end of a handshake that was begun here, or by another stack with these addresses, is kept for who listens next.
     #[cold]
-    pub(super) fn keeps_last_acknowledgement(&self, arrived: &mut Arrived<'_>, now_ns: u64) -> bool {
+    pub(super) fn keeps_last_acknowledgement(&mut self, arrived: &mut Arrived<'_>, now_ns: u64) -> bool {
         let Arrived { flow, frame, segment, .. } = arrived;
         let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
         let Some(elsewhere) = self.others(frame) else { return false };
+        if self.secret.cookie_mss(flow, peer_isn, isn, now_ns).is_none() {
+            return false;
+        }
         frame.set_seen_by(frame.seen_by() | LAST_ROUND);
-        self.secret.cookie_mss(flow, peer_isn, isn, now_ns).is_some() && elsewhere.keeps(flow.local(), frame)
+        match elsewhere.keeps(flow.local(), frame) {
+            HandedOn::Given => true,
+            HandedOn::Later => self.handing_on.hold(frame, flow.local(), now_ns),
+            HandedOn::Nobody => false,
+        }
     }
 
     /// What was kept for who listens.
@@ -125,6 +170,13 @@ impl Stack {
             for left in std::mem::take(&mut self.handing_on.left) {
                 self.give_away(left, io);
             }
+            for End { mut frame, until_ns, .. } in std::mem::take(&mut self.handing_on.ends) {
+                // Whoever has the connection by now comes before whoever could make one of it.
+                frame.set_seen_by(0);
+                self.handing_on.held_until_ns = Some(until_ns);
+                self.take(frame, false, io);
+                self.handing_on.held_until_ns = None;
+            }
         }
     }
 
@@ -133,6 +185,12 @@ impl Stack {
         self.handing_on.again_ns = NEVER_NS;
         for left in std::mem::take(&mut self.handing_on.left) {
             if self.is_kept(&left, io) { self.free_left(&left) } else { self.give_up(&left, io) }
+        }
+        let ends = std::mem::take(&mut self.handing_on.ends);
+        let Some(elsewhere) = &self.config.elsewhere else { return };
+        for End { frame, local, .. } in ends {
+            // Another stack goes on to hold it. If it finds nobody either, the peer sends its data again.
+            let _ = elsewhere.takes_last_acknowledgement(&frame) || elsewhere.keeps(local, &frame) == HandedOn::Given;
         }
     }
 
@@ -143,7 +201,7 @@ impl Stack {
         let Some(elsewhere) = self.config.elsewhere.clone() else { return false };
         self.as_one_segment(&left.waiting, io).is_some_and(|mut frame| {
             frame.set_seen_by(EVERYBODY);
-            elsewhere.keeps(local, &frame)
+            elsewhere.keeps(local, &frame) == HandedOn::Given
         })
     }
 
@@ -152,7 +210,7 @@ impl Stack {
         match self.given_away(&left.waiting, left.generation, io) {
             HandedOn::Given => self.free_left(&left),
             HandedOn::Later if io.now_ns < left.until_ns => {
-                self.handing_on.again_ns = self.handing_on.again_ns.min(io.now_ns + RETRY_NS);
+                self.handing_on.look_again(io.now_ns);
                 self.handing_on.left.push(left);
             }
             HandedOn::Later | HandedOn::Nobody => self.give_up(&left, io),
@@ -242,6 +300,9 @@ impl Stack {
             // It is of a former connection: this one was open elsewhere until now.
             self.time_waits.forget(index, &mut self.flows);
         }
+        if segment.length == 0 && self.claimed.contains(&flow, segment.seq.wrapping_sub(1)) {
+            return Ok(());
+        }
         let Some(listener) = self.listener_for(arrived) else {
             return self.hand_further(arrived, io);
         };
@@ -262,7 +323,8 @@ impl Stack {
         let Arrived { flow, frame, packet, .. } = &mut *arrived;
         if wire::take_hop(&mut frame.data_mut()[packet.l3..])
             && let Some(elsewhere) = &self.config.elsewhere
-            && (elsewhere.takes_over(flow.local(), frame) == HandedOn::Given || elsewhere.keeps(flow.local(), frame))
+            && (elsewhere.takes_over(flow.local(), frame) == HandedOn::Given
+                || elsewhere.keeps(flow.local(), frame) == HandedOn::Given)
         {
             self.counters.passed_on += 1;
             return Ok(());

@@ -51,11 +51,11 @@ impl Neighbours {
         Neighbours { version: AtomicU64::new(1), entries: RwLock::new(HashMap::new()), entries_max: entries_max.max(1) }
     }
 
-    /// Moves whenever an entry appears or changes. Never 0.
+    /// Moves whenever an entry appears or changes, and begins again after 2^32 times. Never 0.
     #[inline]
-    pub fn version(&self) -> u64 {
+    pub fn version(&self) -> u32 {
         // Acquire pairs with the release in `set`: who sees the version sees the entry.
-        self.version.load(Ordering::Acquire)
+        (self.version.load(Ordering::Acquire) as u32).max(1)
     }
 
     /// The Ethernet address of `ip`, if it is known.
@@ -261,7 +261,7 @@ pub(super) const HOPS: usize = 256;
 pub(super) struct Hop {
     pub(super) ip: IpAddr,
     pub(super) mac: Mac,
-    pub(super) version: u64,
+    pub(super) version: u32,
 }
 
 #[cfg(test)]

@@ -114,6 +114,9 @@ impl Stack {
             self.counters.syncookies_failed += 1;
             return None;
         };
+        if segment.length == 0 && self.claimed.contains(&flow, peer_isn) {
+            return None;
+        }
         self.counters.syncookies_recv += 1;
         let mut offer = Offer { mss: Some(mss), ..Offer::default() };
         if let Some(timestamp) = segment.timestamp.filter(|_| self.config.timestamps) {
@@ -163,6 +166,7 @@ impl Stack {
             let next = handshake.isn.wrapping_add(1);
             (connection.snd_una, connection.snd_nxt, connection.small_end) = (next, next, next);
             connection.rcv_ack = handshake.peer_isn.wrapping_add(1);
+            connection.peer_isn = handshake.peer_isn;
             // The window field of a SYN is not scaled.
             connection.rcv_window = window >> scale;
             connection.set_scales(scale, handshake.offer.window_scale);
@@ -249,6 +253,7 @@ impl Stack {
             consumed: 0,
             quiet_until_ns: 0,
             fin_at: 0,
+            peer_isn: 0,
             path_mtu,
             path_mtu_until_s,
             scales: 0,

@@ -60,6 +60,8 @@ pub struct Stack {
     pub(super) half_opens: HalfOpens,
     pub(super) handing_on: HandingOn,
     pub(super) ended: Ended,
+    /// Connections that other stacks have made.
+    pub(super) claimed: Ended,
     pub(super) time_waits: TimeWaits,
     pub(super) listeners: Slab<Listener>,
     pub(super) listener_ports: PortTable,
@@ -71,7 +73,7 @@ pub struct Stack {
     pub(super) unresolved: Unresolved,
     pub(super) hops: Vec<Option<Hop>>,
     /// The table's version when this shard last looked for what it waits for.
-    pub(super) neighbours_seen: u64,
+    pub(super) neighbours_seen: u32,
     /// Sockets that found the transmit ring full, oldest first.
     pub(super) blocked: VecDeque<SocketId>,
     /// What connections asked for on their way out, those few that did, by their index.
@@ -164,6 +166,7 @@ impl Stack {
             half_opens: HalfOpens::new(),
             handing_on: HandingOn::new(),
             ended: Ended::new(),
+            claimed: Ended::new(),
             time_waits: TimeWaits::new(),
             listeners: Slab::with_capacity(0),
             listener_ports: PortTable::default(),
@@ -361,6 +364,8 @@ impl Stack {
             + self.flows.capacity() * entry
             + self.half_opens.memory_bytes()
             + self.time_waits.memory_bytes()
+            + self.ended.memory_bytes()
+            + self.claimed.memory_bytes()
             + self.udps.iter().map(|(_, socket)| socket.memory_bytes()).sum::<usize>()
     }
 

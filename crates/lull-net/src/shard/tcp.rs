@@ -7,6 +7,7 @@ use super::connection::{ACK_DELAY, ACK_DELAY_NS, Flags, Phase, fin_received};
 use super::demux::{Cast, MALFORMED, Packet, Reason};
 use super::device::Shim;
 use super::device::instant;
+use super::elsewhere::is_claim;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::hand_on::is_handed_over;
@@ -35,6 +36,10 @@ impl Stack {
             segment.source_port,
         );
         let arrived = &mut Arrived { flow, frame, packet, segment };
+        if is_claim(arrived.frame) {
+            self.give_way(arrived, io);
+            return Ok(());
+        }
         match self.flows.get(&flow) {
             Some(&(Owner::Connection(_) | Owner::HalfOpen(_) | Owner::TimeWait(_))) if !arrived.segment.is_sane() => {
                 return Err(INSANE);
@@ -77,6 +82,9 @@ impl Stack {
             return Ok(());
         }
         if acknowledges && let Some(taken) = self.accept_cookie(arrived, io) {
+            if segment.length > 0 && matches!(self.flows.get(&flow), Some(Owner::Connection(_))) {
+                self.claim(arrived.frame);
+            }
             return taken;
         }
         let goes_on = match is_known_to_be_nobodys {

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use lull_net::lull_nic::passing::{CLAIMED, EVERYBODY, LAST_ROUND};
 use lull_net::{Elsewhere, HandedOn};
 use lull_nic::Frame;
 
@@ -12,6 +13,8 @@ use super::*;
 struct Beside {
     takes: bool,
     strangers: Mutex<Vec<Option<SocketAddr>>>,
+    /// How often it was told of a connection.
+    claimed: Mutex<usize>,
 }
 
 impl Elsewhere for Beside {
@@ -41,6 +44,10 @@ impl Elsewhere for Beside {
     }
 
     fn copy_to_all(&self, _frame: &Frame) {}
+
+    fn claims(&self, _frame: &Frame) {
+        *self.claimed.lock().unwrap() += 1;
+    }
 }
 
 fn beside(takes: bool) -> (Arc<Beside>, Host) {
@@ -116,4 +123,70 @@ fn a_half_open_connection_leaves_what_does_not_fit_it_to_the_stack_that_has_the_
         let resets = host.segments().iter().filter(|segment| segment.flags & RST != 0).count();
         assert_eq!(resets, usize::from(!takes), "nobody has it");
     }
+}
+
+/// The end of a handshake comes by one queue, and the request behind it by another: each is nobody's to two stacks that listen.
+#[test]
+fn what_another_stack_has_made_of_a_request_gives_way_here() {
+    let begun = |host: &mut Host, peer: &mut Peer| {
+        host.receive(peer.syn().frame());
+        let reply = host.segments().remove(0);
+        (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+        let mut claim = peer.segment(ACK | PSH, b"request").frame();
+        claim.set_seen_by(CLAIMED);
+        claim
+    };
+    // Nobody has accepted it.
+    let (_, mut host) = beside(false);
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let claim = begun(&mut host, &mut peer);
+    peer.send(&mut host, ACK, &[]);
+    assert_eq!(host.stack.connections(), 1);
+    host.receive(claim.clone());
+    assert_eq!((host.stack.tcp_accept(listener).unwrap_err(), host.sent().len()), (NetError::WouldBlock, 0));
+    // What comes late begins it no more, neither by itself nor as what a third stack had made of it.
+    for seen_by in [LAST_ROUND, EVERYBODY] {
+        let mut late = peer.segment(ACK, &[]).frame();
+        late.set_seen_by(seen_by);
+        host.receive(late);
+        assert_eq!(host.stack.connections(), 0);
+    }
+    // The application has it.
+    let mut peer = Peer::new(4001);
+    let claim = begun(&mut host, &mut peer);
+    peer.send(&mut host, ACK, &[]);
+    let id = host.accept(listener);
+    host.receive(claim);
+    assert_eq!((host.recv(id).unwrap_err(), host.sent().len()), (NetError::ConnectionReset, 0));
+    // Only its handshake has begun.
+    let claim = begun(&mut host, &mut Peer::new(4002));
+    host.receive(claim);
+    host.run_for(5 * SECOND);
+    assert_eq!(host.sent().len(), 0, "the SYN-ACK is not sent again");
+    // It has received something: the claim is of a former connection, or comes from who should give way.
+    let mut peer = Peer::new(4003);
+    let claim = begun(&mut host, &mut peer);
+    peer.send(&mut host, ACK | PSH, b"request");
+    host.receive(claim);
+    let id = host.accept(listener);
+    assert_eq!(host.recv(id).unwrap(), b"request");
+}
+
+#[test]
+fn a_stack_that_makes_a_connection_of_a_request_tells_the_others() {
+    let (others, mut host) = beside(false);
+    host.listen(80);
+    let (_, mut beginner) = beside(false);
+    beginner.listen(80);
+    for (port, data) in [(4000, &b"request"[..]), (4001, &[])] {
+        let mut peer = Peer::new(port);
+        beginner.receive(peer.syn().frame());
+        let reply = beginner.segments().remove(0);
+        (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+        peer.send(&mut host, ACK | PSH, data);
+        let claimed = std::mem::take(&mut *others.claimed.lock().unwrap());
+        assert_eq!(claimed, if data.is_empty() { 0 } else { 1 }, "an acknowledgement may be the one too many");
+    }
+    assert_eq!(host.stack.connections(), 2);
 }

@@ -1,5 +1,6 @@
 //! What nobody has accepted when its listener is closed, and another stack that listens at the same address.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lull_net::lull_nic::passing::EVERYBODY;
@@ -13,7 +14,9 @@ use super::*;
 struct Beside {
     answer: Mutex<HandedOn>,
     /// Whether what nobody takes is kept for who listens next.
-    keeps: bool,
+    keeps: HandedOn,
+    /// Whether what a stack cannot place is somebody's.
+    takes_strangers: AtomicBool,
     given: Mutex<Vec<Frame>>,
 }
 
@@ -30,12 +33,12 @@ impl Elsewhere for Beside {
         false
     }
 
-    fn takes_stranger(&self, _syn: Option<SocketAddr>, _frame: &Frame) -> bool {
-        false
+    fn takes_stranger(&self, _syn: Option<SocketAddr>, frame: &Frame) -> bool {
+        self.takes(frame)
     }
 
-    fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
-        false
+    fn takes_last_acknowledgement(&self, frame: &Frame) -> bool {
+        self.takes(frame)
     }
 
     fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
@@ -49,9 +52,9 @@ impl Elsewhere for Beside {
         answer
     }
 
-    fn keeps(&self, local: SocketAddr, frame: &Frame) -> bool {
+    fn keeps(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
         assert_eq!(local.port(), 80);
-        if self.keeps {
+        if self.keeps == HandedOn::Given {
             self.given.lock().unwrap().push(frame.clone());
         }
         self.keeps
@@ -61,6 +64,14 @@ impl Elsewhere for Beside {
 }
 
 impl Beside {
+    fn takes(&self, frame: &Frame) -> bool {
+        let takes = self.takes_strangers.load(Ordering::Relaxed);
+        if takes {
+            self.given.lock().unwrap().push(frame.clone());
+        }
+        takes
+    }
+
     fn answers(&self, answer: HandedOn) {
         *self.answer.lock().unwrap() = answer;
     }
@@ -72,11 +83,12 @@ impl Beside {
 
 /// A stack with others that answer so.
 fn beside(answer: HandedOn) -> (Arc<Beside>, Host) {
-    beside_that_keep(answer, false)
+    beside_that_keep(answer, HandedOn::Nobody)
 }
 
-fn beside_that_keep(answer: HandedOn, keeps: bool) -> (Arc<Beside>, Host) {
-    let others = Arc::new(Beside { answer: Mutex::new(answer), keeps, given: Mutex::default() });
+fn beside_that_keep(answer: HandedOn, keeps: HandedOn) -> (Arc<Beside>, Host) {
+    let answer = Mutex::new(answer);
+    let others = Arc::new(Beside { answer, keeps, takes_strangers: AtomicBool::new(false), given: Mutex::default() });
     let mut config = server_config();
     config.elsewhere = Some(others.clone());
     (others, Host::server_with(config))
@@ -309,7 +321,8 @@ fn alone_a_stack_resets_what_nobody_accepted() {
 #[test]
 fn what_a_stack_that_ends_has_left_is_kept_for_who_listens_next_or_reset() {
     for keeps in [true, false] {
-        let (others, mut host) = beside_that_keep(HandedOn::Later, keeps);
+        let answer = if keeps { HandedOn::Given } else { HandedOn::Nobody };
+        let (others, mut host) = beside_that_keep(HandedOn::Later, answer);
         let listener = host.listen(80);
         let mut peer = Peer::new(4000);
         peer.open(&mut host);
@@ -335,14 +348,9 @@ fn what_a_stack_that_ends_has_left_is_kept_for_who_listens_next_or_reset() {
 /// What comes between is nobody's, and its sender does not send a bare acknowledgement again.
 #[test]
 fn the_end_of_a_handshake_whose_listener_is_closed_is_kept_for_who_listens_next() {
-    let (others, mut host) = beside_that_keep(HandedOn::Nobody, true);
-    let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    let (others, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Given);
     let mut peer = Peer::v6(4000);
-    host.receive(peer.syn().frame());
-    let reply = host.segments().remove(0);
-    (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
-    host.close(listener);
-    peer.send(&mut host, ACK, &[]);
+    ends_too_late(&mut host, &mut peer);
     assert_eq!((host.segments().len(), host.stack.connections()), (0, 0));
     let (_, mut next) = beside(HandedOn::Nobody);
     let listener = next.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
@@ -355,6 +363,81 @@ fn the_end_of_a_handshake_whose_listener_is_closed_is_kept_for_who_listens_next(
     // It ends no handshake of ours.
     Peer::new(4001).send(&mut host, ACK, &[]);
     assert_eq!((resets(&mut host), others.given().len()), (1, 0));
+}
+
+/// A handshake whose listener is closed before its end comes.
+fn ends_too_late(host: &mut Host, peer: &mut Peer) {
+    let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    host.receive(peer.syn().frame());
+    let reply = host.segments().remove(0);
+    (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+    host.close(listener);
+    peer.send(host, ACK, &[]);
+}
+
+/// Several processes are about to close their listeners, and others are about to listen. A server that speaks first gets no second
+/// segment of its client's.
+#[test]
+fn the_end_of_a_handshake_is_held_until_somebody_listens() {
+    let (others, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Later);
+    let mut peer = Peer::v6(4000);
+    ends_too_late(&mut host, &mut peer);
+    host.run_for(SECOND);
+    assert_eq!((host.segments().len(), host.stack.connections()), (0, 0), "the peer hears nothing of it");
+    others.takes_strangers.store(true, Ordering::Relaxed);
+    host.run_for(SECOND);
+    let [frame] = <[Frame; 1]>::try_from(others.given()).unwrap();
+    assert_eq!(frame.seen_by(), 0, "whoever has the connection by now is asked first");
+    let (_, mut next) = beside(HandedOn::Nobody);
+    let listener = next.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    next.receive(frame);
+    let id = next.accept(listener);
+    next.send(id, b"greeting").unwrap();
+    assert_eq!(peer.hear(&mut next), b"greeting");
+}
+
+#[test]
+fn the_end_of_a_handshake_that_nobody_takes_is_reset_after_ten_seconds() {
+    let (_, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Later);
+    ends_too_late(&mut host, &mut Peer::v6(4000));
+    host.run_for(9 * SECOND);
+    assert_eq!(resets(&mut host), 0);
+    host.run_for(2 * SECOND);
+    assert_eq!(resets(&mut host), 1);
+}
+
+#[test]
+fn a_stack_that_ends_leaves_the_ends_of_handshakes_to_others() {
+    let (others, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Later);
+    ends_too_late(&mut host, &mut Peer::v6(4000));
+    others.takes_strangers.store(true, Ordering::Relaxed);
+    host.call(|stack, io| stack.end_handing_on(io));
+    let [frame] = <[Frame; 1]>::try_from(others.given()).unwrap();
+    assert_eq!(lull_net::addresses_of(&frame), Some((at(SERVER6, 80), at(CLIENT6, 4000))));
+    host.run_for(11 * SECOND);
+    assert_eq!((host.segments().len(), others.given().len()), (0, 0), "it is theirs");
+}
+
+/// What waited for a process that has ended may be anything that stacks pass on to each other.
+#[test]
+fn only_what_is_a_connection_has_its_addresses() {
+    let peer = Peer::new(4000);
+    let marked = |mut frame: Frame, seen_by| {
+        frame.set_seen_by(seen_by);
+        frame
+    };
+    let addresses = Some((at(SERVER, 80), at(CLIENT, 4000)));
+    assert_eq!(lull_net::addresses_of(&marked(peer.segment(ACK, b"request").frame(), EVERYBODY)), addresses);
+    assert_eq!(
+        lull_net::addresses_of(&marked(peer.segment(ACK, b"request").frame(), 1)),
+        None,
+        "its sender has it still"
+    );
+    assert_eq!(lull_net::addresses_of(&marked(peer.segment(ACK | RST, &[]).frame(), EVERYBODY)), None);
+    assert_eq!(lull_net::addresses_of(&marked(peer.syn().frame(), EVERYBODY)), None);
+    let mut arp = Frame::copy_from(&[0; 60]);
+    arp.set_seen_by(EVERYBODY);
+    assert_eq!(lull_net::addresses_of(&arp), None);
 }
 
 /// It came by another queue, and passed other stacks.
@@ -379,4 +462,13 @@ fn the_end_of_a_handshake_that_comes_after_its_connection_has_ended_begins_none(
     assert_eq!(host.stack.connections(), 0, "the peer has ended it, and we have");
     host.receive(late);
     assert_eq!((host.stack.connections(), host.segments().len()), (0, 0));
+    // A later connection with the same ports was begun by another stack.
+    let mut later = Peer { seq: peer.seq + 5_000, ..Peer::new(4000) };
+    let (_, mut beginner) = beside(HandedOn::Nobody);
+    beginner.listen(80);
+    beginner.receive(later.syn().frame());
+    (later.seq, later.ack) = (later.seq + 1, beginner.segments().remove(0).seq + 1);
+    later.send(&mut host, ACK | PSH, b"request");
+    let id = host.accept(listener);
+    assert_eq!(host.recv(id).unwrap(), b"request");
 }

@@ -61,18 +61,11 @@ impl Flows {
         (word & NOBODY != NOBODY).then_some((word & NOBODY) as u32 - 1)
     }
 
-    /// The queues of the processes that listen at a port.
-    pub(crate) fn listening_at(&self, port: u16) -> impl Iterator<Item = u32> + '_ {
-        let at_it = self.listeners().filter(move |word| (word >> 16) as u16 == port && word & NOBODY != NOBODY);
-        at_it.map(|word| (word & NOBODY) as u32 - 1)
-    }
-
-    /// Whether there is a listener at a port whose connections nobody asks for just now, or whose process has just ended.
-    pub fn somebody_will_listen(&self, port: u16) -> bool {
-        let of_the_port = |word: &u64| (word >> 16) as u16 == port;
-        self.listeners()
-            .filter(of_the_port)
-            .any(|word| word & NOBODY == NOBODY || self.holder((word & NOBODY) as u32 - 1).is_none())
+    /// The listeners at a port, and the queues of the processes that ask for their connections; none where nobody asks just now. Each is
+    /// looked at once: between two looks it may change hands.
+    pub fn listeners_at(&self, port: u16) -> impl Iterator<Item = (u32, Option<u32>)> + '_ {
+        let at_it = self.listeners().filter(move |word| (word >> 16) as u16 == port);
+        at_it.map(|word| ((word >> 32) as u32, (word & NOBODY != NOBODY).then_some((word & NOBODY) as u32 - 1)))
     }
 }
 
@@ -83,7 +76,8 @@ mod tests {
     #[test]
     fn of_several_processes_the_last_that_listens_has_the_new_connections() {
         let flows = Flows::create().unwrap();
-        assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, false));
+        let at = |port| flows.listeners_at(port).collect::<Vec<_>>();
+        assert_eq!((flows.who_listens(7), at(80)), (None, vec![]));
         flows.listens(7, 80, 0);
         flows.listens(8, 81, 0);
         flows.listens(7, 80, 1);
@@ -91,17 +85,13 @@ mod tests {
         flows.listens_no_more(7, 0, true);
         assert_eq!(flows.who_listens(7), Some(1), "the former one ends, and not the last");
         flows.listens_no_more(7, 1, true);
-        assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, true), "whoever made it has it");
+        assert_eq!((flows.who_listens(7), at(80)), (None, vec![(7, None)]), "whoever made it has it");
         flows.closed_for_good(7);
-        assert!(!flows.somebody_will_listen(80));
+        assert_eq!((at(80), at(81)), (vec![], vec![(8, Some(0))]));
         flows.begins_with(0);
-        assert_eq!(
-            (flows.who_listens(8), flows.somebody_will_listen(81)),
-            (None, true),
-            "whoever had the queue has died"
-        );
+        assert_eq!((flows.who_listens(8), at(81)), (None, vec![(8, None)]), "whoever had the queue has died");
         flows.listens(8, 81, 2);
         flows.listens_no_more(8, 2, false);
-        assert!(!flows.somebody_will_listen(81));
+        assert_eq!(at(81), []);
     }
 }

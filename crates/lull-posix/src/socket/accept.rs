@@ -113,11 +113,10 @@ fn others_now(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> 
             files::forget(fd);
             Ok(Accepted { fd, peer: Name::Lulls(address::Bytes::new(peer, domain)) })
         }
-        Some(Taken::Own(file)) => {
+        Some(Taken::Own(file, peer)) => {
             let number = Number(placeholder(domain, flags & libc::SOCK_CLOEXEC != 0)?);
             let File::Stream(stream) = &*file else { return Err(WOULD_BLOCK) };
             stream.nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
-            let peer = stream.stream.peer_addr()?;
             files::put_open(number.0, file)?;
             Ok(Accepted { fd: number.used(), peer: Name::Lulls(address::Bytes::new(peer, domain)) })
         }

@@ -33,7 +33,7 @@ use crate::{Errno, Result, cancel, engine, inherit, kernel, signals, start};
 
 pub(super) use owner::serve;
 pub(crate) use owner::serve_a_child;
-pub(crate) use owner::{is_used, outstay};
+pub(crate) use owner::{ends_unless_used, outstay};
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;
@@ -56,7 +56,7 @@ struct Watch {
 /// What was taken out of a pool.
 pub(super) enum Taken {
     /// A connection of this process's own.
-    Own(Open),
+    Own(Open, SocketAddr),
     /// A number that another process passes a connection on to.
     Passed(c_int, SocketAddr),
 }
@@ -178,8 +178,8 @@ impl Pool {
                 Err(error) => return Err(error),
             };
             if message.process == std::process::id() {
-                if let Some(own) = owner::taken_back(message.connection) {
-                    return Ok(Some(Taken::Own(own)));
+                if let Some((own, peer)) = owner::taken_back(message.connection) {
+                    return Ok(Some(Taken::Own(own, peer)));
                 }
                 continue;
             }

@@ -163,7 +163,7 @@ impl Opened {
     }
 
     /// The queues that the processes of the program share; `inboxes` as [`Opened::inboxes`] made them.
-    pub(super) fn shared(&self, inboxes: Vec<(OwnedFd, OwnedFd)>) -> Result<Queues, Failure> {
+    pub(super) fn shared(&self, inboxes: &[(OwnedFd, OwnedFd)]) -> Result<Queues, Failure> {
         let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
         Ok(match self {
             Opened::Tap(tap) if tap.queue_fds().len() > 1 => {
@@ -171,7 +171,7 @@ impl Opened {
             }
             Opened::Tap(tap) => Queues::Unshared(tap.queue_fds().map(own).collect::<Result<_, _>>()?),
             Opened::Xdp { setup, depot } => {
-                let inboxes = inboxes.into_iter().map(|(_, writes)| writes).collect();
+                let inboxes = inboxes.iter().map(|(_, writes)| own(writes.as_fd())).collect::<Result<_, _>>()?;
                 Queues::Xdp(Depot::new(setup.clone(), own(depot.0.as_fd())?, inboxes))
             }
         })

@@ -272,7 +272,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
     let queues = nic.queues();
-    let shared = nic.shared(inboxes)?;
+    let shared = nic.shared(&inboxes)?;
     let processes = queues::processes(&flows, queues)?;
     let _metrics = args.metrics.serve(|| Ok(Box::new(Figured(Which::Program(processes.clone())))))?;
     let quiet = args.quiet;
@@ -296,9 +296,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         args.say(&format!("queues of processes that ended were not taken out: {error}"));
     }
     drop((watching, keeper));
-    // What was kept for who listens next, and nobody did.
-    let kept =
-        std::iter::from_fn(|| passing::taken(lobby.0.as_fd())).filter_map(|frame| lull_net::addresses_of(&frame));
+    // What was kept for who listens next, or passed on to a process that ended, and nobody took.
+    let waits = |inbox: &Inbox| std::iter::from_fn(|| passing::taken(inbox.0.as_fd())).collect::<Vec<_>>();
+    let kept = inboxes.iter().chain([&lobby]).flat_map(waits).filter_map(|frame| lull_net::addresses_of(&frame));
     let left_open: Vec<_> = flows.all().into_iter().chain(kept).collect();
     if !left_open.is_empty() {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };

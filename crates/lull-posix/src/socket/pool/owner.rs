@@ -22,34 +22,38 @@ use crate::socket::options::Options;
 use crate::socket::{Listener, accept};
 use crate::{Errno, elsewhere, engine, fork, inherit, kernel};
 
-/// Connections of this process's that are in a pool.
-static GIVEN: Mutex<Option<HashMap<u64, Open>>> = Mutex::new(None);
+/// Connections of this process's that are in a pool, with their peers.
+static GIVEN: Mutex<Option<HashMap<u64, (Open, SocketAddr)>>> = Mutex::new(None);
 
-/// A connection that nobody has taken out of a pool.
-pub(super) fn taken_back(connection: u64) -> Option<Open> {
+/// A connection that nobody has taken out of a pool. Its peer may have reset it, and is told all the same (`inet_getname`).
+pub(super) fn taken_back(connection: u64) -> Option<(Open, SocketAddr)> {
     locked(&GIVEN).as_mut()?.remove(&connection)
 }
 
 /// A connection that this process passes on or offers, counted for as long as it does.
 struct PassedOn;
 
-/// How many there are.
-static COUNT: Mutex<usize> = Mutex::new(0);
+/// How many there are; none once the process passes on no more.
+static COUNT: Mutex<Option<usize>> = Mutex::new(Some(0));
 static NONE_LEFT: Condvar = Condvar::new();
 
 impl PassedOn {
-    fn begin() -> PassedOn {
-        *locked(&COUNT) += 1;
-        PassedOn
+    /// Another one; none where the process is about to end.
+    fn begin() -> Option<PassedOn> {
+        locked(&COUNT).as_mut().map(|count| {
+            *count += 1;
+            PassedOn
+        })
     }
 }
 
 impl Drop for PassedOn {
     fn drop(&mut self) {
-        let mut count = locked(&COUNT);
-        *count -= 1;
-        if *count == 0 {
-            NONE_LEFT.notify_all();
+        if let Some(count) = locked(&COUNT).as_mut() {
+            *count -= 1;
+            if *count == 0 {
+                NONE_LEFT.notify_all();
+            }
         }
     }
 }
@@ -62,14 +66,20 @@ pub(crate) fn outstay() {
         return;
     }
     let mut count = locked(&COUNT);
-    while *count > 0 {
+    while count.is_some_and(|count| count > 0) {
         count = NONE_LEFT.wait(count).unwrap_or_else(PoisonError::into_inner);
     }
 }
 
-/// Whether other processes use connections of this process's.
-pub(crate) fn is_used() -> bool {
-    *locked(&COUNT) > 0
+/// Passes on no more, if no other process uses a connection of this process's; false if one does. What comes to a listener
+/// afterwards stays there.
+pub(crate) fn ends_unless_used() -> bool {
+    let mut count = locked(&COUNT);
+    let ends = count.is_none_or(|count| count == 0);
+    if ends {
+        *count = None;
+    }
+    ends
 }
 
 /// Gives what comes to `real` to the listener's pool from when a process asks that has no queue. It goes on when this process closes
@@ -137,7 +147,7 @@ impl Owner {
     fn pass_on(&self, real: &TcpListener) {
         loop {
             // Counted before it is taken, so that a process that ends never does so between the two.
-            let passed_on = PassedOn::begin();
+            let Some(passed_on) = PassedOn::begin() else { break };
             match real.accept() {
                 Ok((stream, peer)) => {
                     if let Err(error) = self.give(stream, peer, passed_on) {
@@ -203,8 +213,8 @@ impl Owner {
         let file = files::open(File::Stream(file)).map_err(to_io)?;
         let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
-        locked(&GIVEN).get_or_insert_default().insert(connection, file);
-        inherit::offer(mine, move || taken_back(connection).map(|file| (file, passed_on)))?;
+        locked(&GIVEN).get_or_insert_default().insert(connection, (file, peer));
+        inherit::offer(mine, move || taken_back(connection).map(|(file, _)| (file, passed_on)))?;
         // While every process is busy it waits here, and later connections in the stack.
         let sent = Message { process: std::process::id(), connection }.send(&self.gives, &theirs);
         if sent.is_err() {
