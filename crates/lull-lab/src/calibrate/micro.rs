@@ -76,7 +76,7 @@ pub fn measure(service: usize, generator: usize, stop: &AtomicBool) -> io::Resul
         &woken.waker,
     ));
     all.push(micro("until it runs", Some("costs.idle_shallow_exit"), &woken.latency));
-    all.push(micro("CPU time of sleeping and being woken", Some("costs.epoll_sleep"), &[woken.sleep_ns]));
+    all.push(micro("CPU time of sleeping and being woken", Some("costs.epoll_sleep"), &woken.sleep));
     let broken = interruptions(service, generator, stop)?;
     all.push(micro("a thread that wakes on a busy core: what it takes from the other", Some("costs.irq"), &broken));
     Ok(all)
@@ -225,7 +225,7 @@ struct Wakes {
     waker: Vec<f64>,
     latency: Vec<f64>,
     /// CPU time of the thread that slept, for each sleep.
-    sleep_ns: f64,
+    sleep: Vec<f64>,
 }
 
 /// Spins: a thread that sleeps would let its core go idle.
@@ -241,16 +241,18 @@ fn wakes(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Wakes> {
     let (event, start, awake_ns) = (event()?, Instant::now(), AtomicU64::new(0));
     let over = AtomicBool::new(false);
     let now_ns = || start.elapsed().as_nanos() as u64;
-    let sleep = || -> io::Result<f64> {
+    let sleep = || -> io::Result<Vec<f64>> {
         pin_thread(&[sleeper])?;
-        let (before_ns, mut woken) = (thread_cpu_ns(thread_id())?, 0u32);
+        let (mut before_ns, mut each) = (thread_cpu_ns(thread_id())?, Vec::with_capacity(WAKES));
         loop {
             wait(&event)?;
             if over.load(Ordering::Acquire) {
-                return Ok((thread_cpu_ns(thread_id())? - before_ns) as f64 / f64::from(woken.max(1)));
+                return Ok(each);
             }
-            woken += 1;
             awake_ns.store(now_ns(), Ordering::Release);
+            let cpu_ns = thread_cpu_ns(thread_id())?;
+            each.push((cpu_ns - before_ns) as f64);
+            before_ns = cpu_ns;
         }
     };
     let wake = || {
@@ -268,8 +270,8 @@ fn wakes(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Wakes> {
         }
         Ok((waking, latency))
     };
-    let (sleep_ns, (waking, latency)) = beside(sleep, || on(waker, wake), &over, &event)?;
-    Ok(Wakes { waker: waking, latency, sleep_ns })
+    let (sleep, (waking, latency)) = beside(sleep, || on(waker, wake), &over, &event)?;
+    Ok(Wakes { waker: waking, latency, sleep })
 }
 
 /// How long it takes from waking a thread that sleeps on one core, by a thread of another, until it runs: the median, in

@@ -10,7 +10,7 @@ use super::{Cell, Column, Measured, Setup};
 use crate::RunError;
 use crate::engine::metrics::Outcome;
 use crate::engine::sim::Sim;
-use crate::fit::Descent;
+use crate::fit::{Descent, Fit};
 use crate::instructions::Instructions;
 use crate::params::{Param, Params};
 use crate::world::Traffic;
@@ -24,6 +24,8 @@ const WINDOW_NS: (f64, f64) = (15e6, 300e6);
 const NAME: &str = "MACHINE.toml";
 /// How far a key that was not measured may be from its start until that counts as one: the logarithm of a factor of 5.
 const LOOSE: f64 = 1.6;
+/// Where the search may begin with what was measured from above, as shares of that.
+const FROM_ABOVE: [f64; 3] = [1.0, 0.5, 0.25];
 /// The seed of the search's runs. All evaluations have the same, so that slopes are not noise.
 const SEED: u64 = 1;
 
@@ -59,12 +61,16 @@ pub fn calibrate(
     progress: Progress<'_>,
 ) -> Result<Calibrated, CalibrateError> {
     let search = Search { setup, measured, cells, stop };
-    let start = search.start()?;
-    // What is refused is said before the search, for which a file that cannot be is one more bad value.
-    search.file(&start)?;
     let residuals = |params: &Params| search.residuals(params);
-    let before = residuals(&start)?;
-    let fit = Descent::new(&start, evaluations, |done, _| progress(done, evaluations)).run(residuals)?;
+    let starts = search.starts()?;
+    let before = residuals(&starts[0])?;
+    let each = evaluations / starts.len();
+    let mut best: Option<Fit> = None;
+    for (nth, start) in starts.iter().enumerate() {
+        let fit = Descent::new(start, each, |done, _| progress(nth * each + done, evaluations)).run(residuals)?;
+        best = best.into_iter().chain([fit]).min_by(|one, other| one.after.total_cmp(&other.after));
+    }
+    let fit = best.expect("there are places to begin at");
     let after = residuals(&fit.params)?;
     let intervals = crate::fit::intervals(&fit.params, &after, residuals);
     search.goes_on()?;
@@ -144,10 +150,21 @@ impl Search<'_> {
         self.measured.iter().find(|measured| measured.key == key.name)
     }
 
-    /// Where the search begins: at what was measured, or at round figures.
-    fn start(&self) -> Result<Params, CalibrateError> {
+    /// The places where the search begins: from each it goes down, and finds no other valley.
+    fn starts(&self) -> Result<Vec<Params>, CalibrateError> {
+        let starts: Vec<Params> = FROM_ABOVE.iter().map(|share| self.start(*share)).collect::<Result<_, _>>()?;
+        for start in &starts {
+            // What is refused is said before the search, for which a file that cannot be is one more bad value.
+            self.file(start)?;
+        }
+        Ok(starts)
+    }
+
+    /// Where the search begins: at what was measured, at a share of what was measured from above, or at round figures.
+    fn start(&self, share: f64) -> Result<Params, CalibrateError> {
         let params = self.keys().map(|key| {
-            let value = self.measured(key).map_or(key.start, |measured| measured.value);
+            let share = if key.is_from_above() { share } else { 1.0 };
+            let value = self.measured(key).map_or(key.start, |measured| share * measured.value);
             let (unit, meaning) = (key.unit.to_owned(), key.meaning.to_owned());
             let value = value.clamp(key.range[0], key.range[1]);
             // A parameter's step is a share of its range: it has to be its own scale, not all that a machine can be.
@@ -182,6 +199,9 @@ impl Search<'_> {
         for found in &found {
             let ratio = |start: f64| libm::log((found.value + 1.0) / (start + 1.0));
             residuals.push(match self.measured(found.key) {
+                Some(measured) if found.key.is_from_above() && found.value < measured.value => {
+                    ratio(measured.value) / LOOSE
+                }
                 Some(measured) => {
                     (found.value - measured.value) / measured.interval.max(0.15 * measured.value).max(1e-3)
                 }
