@@ -94,8 +94,8 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
             .to_owned(),
     );
     notes.extend(mixed_queues(file, modes));
-    notes.extend(second_application(&asked, &outcomes, modes, loads));
-    notes.extend(doorbells(&asked, &outcomes, modes, loads));
+    notes.extend(notes_of_cells(&asked, &outcomes, (modes, loads), second_application));
+    notes.extend(notes_of_cells(&asked, &outcomes, (modes, loads), doorbells));
     for ((load, run, job), outcome) in asked.iter().zip(outcomes) {
         match outcome {
             None => {}
@@ -155,64 +155,52 @@ fn asked(prediction: &Prediction<'_>, offered: impl Fn(Load) -> Offered) -> Vec<
     asked
 }
 
-/// What the second application's clients see beside each cell, if the world has one: means of the runs.
-fn second_application(
+/// What `note` says of each cell's runs that have an outcome.
+fn notes_of_cells(
     asked: &[(Load, u32, Job)],
     outcomes: &[Option<Result<Outcome, PredictError>>],
-    modes: &[Mode],
-    loads: &[Load],
+    (modes, loads): (&[Mode], &[Load]),
+    note: impl Fn(&Mode, Load, &[&Outcome]) -> Option<String>,
 ) -> Vec<String> {
     let mut notes = Vec::new();
-    for load in loads {
+    for &load in loads {
         for mode in modes {
-            let of_cell = asked.iter().zip(outcomes).filter(|((at, _, job), _)| at == load && job.mode == *mode);
-            let seen: Vec<&Latencies> = of_cell
-                .filter_map(|(_, outcome)| outcome.as_ref()?.as_ref().ok()?.second.as_ref())
-                .filter(|second| !second.ns.is_empty())
-                .collect();
-            if seen.is_empty() {
-                continue;
-            }
-            let mean =
-                |us: &dyn Fn(&Latencies) -> f64| seen.iter().map(|&second| us(second)).sum::<f64>() / seen.len() as f64;
-            notes.push(format!(
-                "second application beside {mode} at {load}: avg {:.1} us, p50 {:.1} us, p95 {:.1} us, p99 {:.1} us",
-                mean(&Latencies::mean_us),
-                mean(&|second| second.us(50.0)),
-                mean(&|second| second.us(95.0)),
-                mean(&|second| second.us(99.0)),
-            ));
+            let of_cell = asked.iter().zip(outcomes).filter(|((at, _, job), _)| *at == load && job.mode == *mode);
+            let outcomes: Vec<&Outcome> = of_cell.filter_map(|(_, outcome)| outcome.as_ref()?.as_ref().ok()).collect();
+            notes.extend(note(mode, load, &outcomes));
         }
     }
     notes
 }
 
-/// How many doorbells there were for a frame in each cell, and what was dropped, if answers leave through queueing disciplines.
-fn doorbells(
-    asked: &[(Load, u32, Job)],
-    outcomes: &[Option<Result<Outcome, PredictError>>],
-    modes: &[Mode],
-    loads: &[Load],
-) -> Vec<String> {
-    let mut notes = Vec::new();
-    for load in loads {
-        for mode in modes {
-            let of_cell = asked.iter().zip(outcomes).filter(|((at, _, job), _)| at == load && job.mode == *mode);
-            let counts = of_cell.filter_map(|(_, outcome)| Some(outcome.as_ref()?.as_ref().ok()?.counts));
-            let (doorbells, frames, dropped) = counts.fold((0, 0, 0), |(doorbells, frames, dropped), of| {
-                (doorbells + of.doorbells, frames + of.rung_frames, dropped + of.tx_dropped)
-            });
-            if frames > 0 {
-                let by = if mode.group.is_some_and(|group| group.transmit) { "the group" } else { "applications" };
-                let per_frame = doorbells as f64 / frames as f64;
-                notes.push(format!(
-                    "{mode} at {load}: {by} sent {frames} frames with {per_frame:.3} doorbells for each; the discipline \
-                     dropped {dropped}"
-                ));
-            }
-        }
-    }
-    notes
+/// What the second application's clients see beside a cell, if the world has one: means of the runs.
+fn second_application(mode: &Mode, load: Load, outcomes: &[&Outcome]) -> Option<String> {
+    let seen = outcomes.iter().filter_map(|outcome| outcome.second.as_ref());
+    let seen: Vec<&Latencies> = seen.filter(|second| !second.ns.is_empty()).collect();
+    let mean = |us: &dyn Fn(&Latencies) -> f64| seen.iter().map(|&second| us(second)).sum::<f64>() / seen.len() as f64;
+    (!seen.is_empty()).then(|| {
+        format!(
+            "second application beside {mode} at {load}: avg {:.1} us, p50 {:.1} us, p95 {:.1} us, p99 {:.1} us",
+            mean(&Latencies::mean_us),
+            mean(&|second| second.us(50.0)),
+            mean(&|second| second.us(95.0)),
+            mean(&|second| second.us(99.0)),
+        )
+    })
+}
+
+/// How many doorbells there were for a frame in a cell, and what was dropped, if answers leave through queueing disciplines.
+fn doorbells(mode: &Mode, load: Load, outcomes: &[&Outcome]) -> Option<String> {
+    let sum = |of: &dyn Fn(&Outcome) -> u64| outcomes.iter().map(|outcome| of(outcome)).sum::<u64>();
+    let (doorbells, frames) = (sum(&|of| of.counts.doorbells), sum(&|of| of.counts.rung_frames));
+    (frames > 0).then(|| {
+        let by = if mode.group.is_some_and(|group| group.transmit) { "the group" } else { "applications" };
+        let (per_frame, dropped) = (doorbells as f64 / frames as f64, sum(&|of| of.counts.tx_dropped));
+        format!(
+            "{mode} at {load}: {by} sent {frames} frames with {per_frame:.3} doorbells for each; the discipline dropped \
+             {dropped}"
+        )
+    })
 }
 
 /// A trap of a world in which a worker has the connections of several queues.
