@@ -7,7 +7,7 @@ use lull_fd::say;
 use lull_net::lull_nic::tap;
 
 use crate::handover::{HandOver, Nic};
-use crate::{Flows, kernel, start};
+use crate::{Flows, flows, kernel, record};
 
 struct Claimed {
     process: u32,
@@ -28,7 +28,7 @@ pub(crate) fn note(hand_over: &HandOver, claimed: &[u32]) {
 }
 
 fn claimed() -> Option<(&'static Arc<Flows>, &'static Claimed)> {
-    start::flows().zip(CLAIMED.get().filter(|claimed| claimed.process == std::process::id()))
+    flows::of_the_program().zip(CLAIMED.get().filter(|claimed| claimed.process == std::process::id()))
 }
 
 /// The first queue of the engine's process.
@@ -38,7 +38,7 @@ pub(crate) fn first() -> Option<u32> {
 
 /// Gives the queues back: the executed program may take them. What was recorded is written.
 pub(crate) fn give_back() {
-    start::write_record();
+    record::write();
     if let Some((flows, claimed)) = claimed() {
         claimed.queues.iter().for_each(|(queue, _)| flows.release(*queue));
     }

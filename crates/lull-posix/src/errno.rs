@@ -9,6 +9,9 @@ use libc::c_int;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(c_int);
 
+/// There is nothing now, for a socket that does not wait.
+pub(crate) const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
+
 impl Errno {
     /// The error with this number.
     pub const fn new(number: c_int) -> Errno {

@@ -181,7 +181,7 @@ fn inherited_by(number: c_int, fd: c_int) {
 /// Every number of a file is the kernel's again; the placeholder, behind `kernels`, has what was kept beside it. Returns these
 /// numbers. The caller has one reference to the file: if there is another one, this looks at all numbers, for what is rare.
 pub(crate) fn hand_back(kernels: c_int, file: &Open, nonblocking: bool) -> Vec<c_int> {
-    crate::flags::put_nonblocking(kernels, nonblocking);
+    kernel::put_nonblocking(kernels, nonblocking);
     let is_taken = |number: &c_int| FILES.take_if(*number, file).is_some();
     let first = is_taken(&kernels).then_some(kernels);
     let others = (file.references() > 1).then(|| FILES.numbers().filter(is_taken));

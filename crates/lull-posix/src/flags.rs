@@ -12,15 +12,6 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
-/// Gives the kernel's file behind a number that flag.
-pub(crate) fn put_nonblocking(fd: c_int, on: bool) {
-    if let Ok(flags) = kernel::fcntl(fd, libc::F_GETFL, 0) {
-        let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
-        // The number is open, and the flag is one that every file takes.
-        let _ = kernel::fcntl(fd, libc::F_SETFL, flags as usize);
-    }
-}
-
 fn nonblocking(file: &Open) -> Option<&AtomicBool> {
     match &**file {
         File::Stream(stream) => Some(&stream.nonblocking),
@@ -34,7 +25,7 @@ fn set_nonblocking(fd: c_int, file: &Open, on: bool) {
     nonblocking(file).inspect(|flag| flag.store(on, Ordering::Relaxed));
     if let File::Listener(_) | File::Datagram(_) = **file {
         // The placeholder is its own: a program that is executed may find it, and what is the kernel's is sent by it.
-        put_nonblocking(fd, on);
+        kernel::put_nonblocking(fd, on);
     }
 }
 

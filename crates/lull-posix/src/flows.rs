@@ -21,6 +21,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -87,6 +88,18 @@ unsafe impl Sync for Flows {}
 pub struct Taken {
     index: u32,
     owner: u32,
+}
+
+static OF_THE_PROGRAM: OnceLock<Arc<Flows>> = OnceLock::new();
+
+/// What the program's processes and the launcher share, in a process that lull is in.
+pub(crate) fn of_the_program() -> Option<&'static Arc<Flows>> {
+    OF_THE_PROGRAM.get()
+}
+
+/// One hand-over is taken in a process.
+pub(crate) fn are_the_programs(flows: Arc<Flows>) {
+    let _ = OF_THE_PROGRAM.set(flows);
 }
 
 impl Flows {

@@ -38,6 +38,15 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<c_int> {
     unsafe { raw!(SYS_fcntl, fd, command, argument) }.map(|result| result as c_int)
 }
 
+/// Has the file behind a number block, or not.
+pub(crate) fn put_nonblocking(fd: c_int, on: bool) {
+    if let Ok(flags) = fcntl(fd, libc::F_GETFL, 0) {
+        let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+        // The number is open, and the flag is one that every file takes.
+        let _ = fcntl(fd, libc::F_SETFL, flags as usize);
+    }
+}
+
 /// A new number for the same file, at least `from`.
 pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
     let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };

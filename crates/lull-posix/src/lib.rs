@@ -60,6 +60,7 @@ pub mod netlink;
 pub mod poll;
 #[doc(hidden)]
 pub mod raw;
+mod record;
 pub mod routing;
 pub mod signals;
 pub mod socket;

@@ -5,14 +5,13 @@ use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use lull_control::Offer;
 use lull_control::place::Places;
 use lull_net::lull_core::{EpollOptions, Sysctl, TimeoutZero};
 use lull_net::lull_nic::own as own_numbers;
 use lull_net::lull_nic::passing::WithInboxes;
-use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::{self, Tap};
 use lull_net::lull_nic::xdp::Xdp;
 use lull_net::lull_nic::{Device, Frame};
@@ -21,11 +20,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::elsewhere::Others;
 use crate::engine::{Engine, Share, StartError, engage_each};
-use crate::flows::{Flows, NotClaimed, RECORD};
-use crate::fork;
+use crate::flows::{self, Flows, NotClaimed, RECORD};
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{claimed, depot, exec, inherit, kernel, left_open, listing, netlink, socket};
+use crate::{claimed, depot, exec, inherit, kernel, left_open, listing, netlink, record, socket};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
 /// timeout 0 polls them for one round, and never for longer; and a program whose events never run out polls once in so many
@@ -53,8 +51,7 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
     // Opened once: closing any descriptor of it would give this process's queues back.
     let flows = Flows::open(own(hand_over.flows)).map(Arc::new);
     if let Ok(flows) = &flows {
-        // One hand-over is taken in a process.
-        let _ = FLOWS.set(flows.clone());
+        flows::are_the_programs(flows.clone());
     }
     let start = move |share| match &flows {
         Ok(flows) => start(&hand_over, flows.clone(), share, say),
@@ -64,13 +61,6 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
     exec::environment::remember();
     socket::adopt_kept();
     engaged
-}
-
-static FLOWS: OnceLock<Arc<Flows>> = OnceLock::new();
-
-/// What the program's processes and the launcher share.
-pub(crate) fn flows() -> Option<&'static Arc<Flows>> {
-    FLOWS.get()
 }
 
 fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartError)) -> Result<Engine, StartError> {
@@ -209,7 +199,7 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<(Arc<d
         // The first process's frames are recorded: a record has one writer.
         // A process that was executed in its place would begin another within it.
         Some(fd) if kernel::position(fd) == Ok(0) && flows.claim(RECORD).is_ok() => {
-            recorded(device, File::from(own(fd)))
+            record::of(device, File::from(own(fd)))
         }
         _ => device,
     };
@@ -241,30 +231,6 @@ fn ports_of(claimed: &[u32], queues: usize) -> RangeInclusive<u16> {
     let each = (last + 1 - first) / queues;
     let own = first + each * claimed[0] as usize;
     own as u16..=(own + each - 1) as u16
-}
-
-static RECORDED: OnceLock<Arc<Pcap<File>>> = OnceLock::new();
-
-/// Writes what is buffered of the record, if there is one.
-pub(crate) fn write_record() {
-    RECORDED.get().inspect(|record| {
-        record.flush();
-    });
-}
-
-/// Records every frame. What is buffered is written when the program exits; one that is killed loses the last of it.
-#[allow(unsafe_code)]
-fn recorded(device: Arc<dyn Device>, file: File) -> Arc<dyn Device> {
-    extern "C" fn write_out() {
-        // A child of `fork` has a copy of what its parent writes.
-        if !fork::is_husk() {
-            write_record();
-        }
-    }
-    let record = RECORDED.get_or_init(|| Arc::new(Pcap::new(device, file)));
-    // SAFETY: the function stays for as long as the process. Without memory to note it, only the end of the record is lost.
-    unsafe { libc::atexit(write_out) };
-    record.clone()
 }
 
 /// A descriptor that was handed on. It is this process's from now on, and nobody else's here.

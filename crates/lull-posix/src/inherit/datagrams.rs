@@ -14,6 +14,7 @@ use libc::c_int;
 
 use super::child;
 use crate::address::{self, Bytes};
+use crate::errno::WOULD_BLOCK;
 use crate::socket::options::Options;
 use crate::socket::{Message, Name, Room, pool};
 use crate::{Errno, Result, kernel};
@@ -90,7 +91,6 @@ fn cut(name: &[u8]) -> &[u8] {
     &name[..name.len().min(NAME_BYTES)]
 }
 
-const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 const BAD_NUMBER: Errno = Errno::new(libc::EBADF);
 /// The parent has ended, and its network with it.
 const GONE: Errno = Errno::new(libc::ENETDOWN);

@@ -13,6 +13,7 @@ use super::name::Name;
 use super::options::Options;
 use super::pool::{self, Taken};
 use super::{Connecting, Flow, Listener, Stream};
+use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File};
 use crate::{Errno, Result, address, block, inherit, kernel, signals};
 
@@ -29,8 +30,6 @@ impl Accepted {
         self.peer.as_bytes()
     }
 }
-
-const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 
 /// `accept4`.
 pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {

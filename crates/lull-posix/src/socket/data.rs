@@ -8,11 +8,11 @@ use libc::c_int;
 use lull_net::{Interest, Ready, TcpStream};
 
 use super::{Message, Room, Stream};
+use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File};
 use crate::signals::RESTARTS;
 use crate::{Errno, Result, block, inherit, kernel};
 
-const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 /// Data, or their end.
 const SOMETHING_TO_READ: Interest = Interest::READABLE.union(Interest::RDHUP);
 

@@ -15,7 +15,7 @@ use super::options::refused;
 use super::pool::Pool;
 use crate::files::{self, File, Open};
 use crate::flows::{End, Kept};
-use crate::{fork, kernel, start};
+use crate::{flows, fork, kernel};
 
 /// A program is about to be executed: the listeners that it has open, by these numbers, become known to it. Whether there are any.
 pub(crate) fn hand_on() -> bool {
@@ -39,7 +39,7 @@ pub(crate) fn hand_on() -> bool {
 
 /// The library is loaded: what this process has open that listens in lull does so here.
 pub(crate) fn adopt_kept() {
-    for kept in start::flows().into_iter().flat_map(|flows| flows.kept()) {
+    for kept in flows::of_the_program().into_iter().flat_map(|flows| flows.kept()) {
         if !files::is_known(kept.number) && kernel::inode(kept.number) == Ok(kept.inode) {
             // It is the kernel's otherwise.
             let _ = adopt(&kept);
@@ -71,7 +71,7 @@ impl Listener {
     /// Notes it under a number, with the pool that whoever is executed has open.
     pub(super) fn keep(&self, number: c_int, pool: Option<[End; 2]>) {
         let backlog = self.backlog.load(Ordering::Relaxed) as u32;
-        if let Some(flows) = start::flows() {
+        if let Some(flows) = flows::of_the_program() {
             let noted_in = std::process::id();
             flows.keep(&Kept { inode: self.inode, number, called_in: self.called_in, noted_in, backlog, pool });
         }

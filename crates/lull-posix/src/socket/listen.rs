@@ -11,7 +11,7 @@ use super::options::{Options, refused, steer};
 use super::{Listener, datagram, pool};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, elsewhere, epoll, flags, inherit, kernel, start};
+use crate::{Errno, Result, address, elsewhere, epoll, flags, flows, inherit, kernel};
 
 /// A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
 fn limited(backlog: c_int) -> usize {
@@ -309,7 +309,7 @@ impl Drop for Listener {
             (Some(Err(_serves_on)), _) => {}
             // Whoever made it leaves it to those who inherit it, until now.
             (None, _) if !stays => {
-                start::flows().inspect(|flows| flows.closed_for_good(self.inode));
+                flows::of_the_program().inspect(|flows| flows.closed_for_good(self.inode));
             }
             _ => {}
         }

@@ -27,9 +27,10 @@ use rustix::net::{
 };
 
 use super::Listener;
+use crate::errno::WOULD_BLOCK;
 use crate::files::Open;
 use crate::flows::End;
-use crate::{Errno, Result, cancel, engine, inherit, kernel, signals, start};
+use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
 
 pub(super) use owner::serve;
 pub(crate) use owner::serve_a_child;
@@ -103,7 +104,7 @@ fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Option<Durati
 /// Waits until a descriptor of the kernel's is readable, for at most so long. Unlike a call of the kernel's that waits, this is over
 /// when a signal comes.
 pub(crate) fn wait_in_kernel(fd: c_int, timeout: Option<Duration>) -> Result<()> {
-    if wait_for_kernels(std::iter::once(fd), timeout)? { Ok(()) } else { Err(Errno::new(libc::EAGAIN)) }
+    if wait_for_kernels(std::iter::once(fd), timeout)? { Ok(()) } else { Err(WOULD_BLOCK) }
 }
 
 impl Pool {
@@ -224,7 +225,7 @@ impl Listener {
 
     /// Looks for the end of those who have queues; false if one has ended already.
     fn watch_owners(&self, watch: &Watch) -> bool {
-        let Some(flows) = start::flows() else { return true };
+        let Some(flows) = flows::of_the_program() else { return true };
         let mut owners = locked(&watch.owners);
         owners.clear();
         // One in another PID namespace has no number here.

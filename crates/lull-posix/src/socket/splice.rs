@@ -8,6 +8,7 @@ use lull_net::Interest;
 
 use super::{Receive, Send, Stream, recv, send};
 use crate::block::{self, Wait};
+use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File, Open};
 use crate::kernel::pipe;
 use crate::signals::{self, RESTARTS};
@@ -16,8 +17,6 @@ use crate::{Errno, Result};
 /// What is moved at a time: what a pipe that says that it can be written to takes at once (PIPE_BUF, pipe(7)).
 const CHUNK_BYTES: usize = 4096;
 const FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
-
 const fn error<T>(number: c_int) -> Result<T> {
     Err(Errno::new(number))
 }

@@ -11,12 +11,12 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 
 use super::{CONTROL_BYTES, HEADER_BYTES, Header, Kind, peer};
 use crate::block::{self, Wait};
+use crate::errno::WOULD_BLOCK;
 use crate::files::{File, Open};
 use crate::inherit::{NOBODY, names_bytes, parent};
 use crate::socket::{Datagram, Message, Room, World, datagram};
 use crate::{Errno, Result, address, kernel};
 
-const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 /// What a datagram may hold.
 const DATA_BYTES: usize = 0x1_0000;
 

@@ -8,10 +8,10 @@ use libc::c_int;
 use lull_net::{Interest, Ready};
 
 use super::Datagram;
+use crate::errno::WOULD_BLOCK;
 use crate::socket::name::Name;
-use crate::{Errno, Result, address, block, kernel};
+use crate::{Result, address, block, kernel};
 
-pub(super) const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 /// The kernel is asked first once in so many reads: lull's datagrams may come faster than they are read.
 const KERNELS_TURN: u32 = 16;
 

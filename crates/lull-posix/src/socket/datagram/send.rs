@@ -9,8 +9,8 @@ use libc::c_int;
 use lull_net::Interest;
 
 use super::control::Asked;
-use super::receive::WOULD_BLOCK;
 use super::{Datagram, control};
+use crate::errno::WOULD_BLOCK;
 use crate::{Errno, Result, address, block, engine, kernel};
 
 impl Datagram {

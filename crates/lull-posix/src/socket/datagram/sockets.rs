@@ -10,6 +10,7 @@ use libc::c_int;
 use lull_net::lull_cbpf::Program;
 
 use super::control::Asked;
+use crate::errno::WOULD_BLOCK;
 use crate::socket::options::egress::Egress;
 use crate::socket::options::set_busy;
 use crate::{Errno, Result};
@@ -118,10 +119,10 @@ impl Sockets {
 
     /// Asks one after the other while they would block.
     fn each<R>(&self, first: usize, mut ask: impl FnMut(&UdpSocket) -> io::Result<R>) -> Result<R> {
-        let mut result = Err(super::receive::WOULD_BLOCK);
+        let mut result = Err(WOULD_BLOCK);
         for step in 0..self.0.len() {
             result = ask(&self.0[(first + step) % self.0.len()]).map_err(Errno::from);
-            if !matches!(result, Err(super::receive::WOULD_BLOCK)) {
+            if !matches!(result, Err(WOULD_BLOCK)) {
                 break;
             }
         }
