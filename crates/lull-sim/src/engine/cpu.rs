@@ -101,6 +101,14 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
+    /// Time in which it was idle, but for what is owed, which comes first.
+    pub(super) fn rested(&mut self, spent_ns: u64) {
+        let paid_ns = self.owed_ns.min(spent_ns);
+        self.owed_ns -= paid_ns;
+        self.used.softirq_ns += paid_ns;
+        self.used.idle_ns += spent_ns - paid_ns;
+    }
+
     pub(crate) fn new() -> Cpu {
         Cpu {
             level: Level::Idle,

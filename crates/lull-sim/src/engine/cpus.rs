@@ -150,14 +150,11 @@ impl Cpus {
         let cpu = &mut self.cpus[cpu];
         let spent_ns = now_ns - cpu.started_ns;
         cpu.started_ns = now_ns;
+        // On lull's own host CPU time is that of threads: one that is on its way out of idle has none yet.
+        let comes_out_of_idle = cpu.level == Level::Hard && cpu.from_idle && env.world.host.is_some();
         match cpu.level {
-            Level::Idle => {
-                // What was owed when it went idle came first.
-                let paid_ns = cpu.owed_ns.min(spent_ns);
-                cpu.owed_ns -= paid_ns;
-                cpu.used.softirq_ns += paid_ns;
-                cpu.used.idle_ns += spent_ns - paid_ns;
-            }
+            Level::Idle => cpu.rested(spent_ns),
+            Level::Hard if comes_out_of_idle => cpu.rested(spent_ns),
             // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never
             // sees; of the softirq that follows it sees most.
             Level::Hard if cpu.from_idle => cpu.used.uncharged_ns += spent_ns,

@@ -19,7 +19,11 @@ impl Cpus {
                 // The worker sleeps in the seat: the interrupt thread wakes beside it for nothing, and sleeps again.
                 self.cpus[cpu].owed_ns += u64::from(costs.epoll_sleep_ns);
             }
-            return if is_timer { u64::from(costs.timer_late_ns) } else { exit_ns };
+            let out_ns = if is_timer { u64::from(costs.timer_late_ns) } else { exit_ns };
+            // What the thread takes to come back is a part of the way out: the whole of it, where its own timer fires.
+            let back_ns = u64::from(costs.epoll_sleep_ns) - env.world.falling_ns();
+            self.cpus[cpu].owed_ns += if is_timer { out_ns } else { back_ns };
+            return out_ns;
         }
         match irq {
             // A worker has looked, or is about to: no thread wakes for it.

@@ -150,6 +150,13 @@ impl Default for World {
 }
 
 impl World {
+    /// What going to sleep takes before the CPU is idle. On lull's own host the other half is what the thread takes to come back,
+    /// which is a part of the way out of idle; a thread for which something comes meanwhile has no such way.
+    pub(crate) fn falling_ns(&self) -> u64 {
+        let both_ns = u64::from(self.costs.epoll_sleep_ns);
+        if self.host.is_some() { both_ns / 2 } else { both_ns }
+    }
+
     /// `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections` connections
     /// a core: the shape of memcached with `-t N -N N`.
     pub fn epoll_service(cores: u16, mode: &Mode, connections: u32, traffic: Traffic) -> World {

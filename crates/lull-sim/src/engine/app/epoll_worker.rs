@@ -115,7 +115,7 @@ impl EpollWorker {
                 WaitStep::Sleep(until_ns) => {
                     self.sleep_until_ns = until_ns;
                     self.stage = Stage::Falling;
-                    return Next::Run(Segment::sys(u64::from(sim.env.world.costs.epoll_sleep_ns)));
+                    return Next::Run(Segment::sys(sim.env.world.falling_ns()));
                 }
                 WaitStep::Done(0) => {
                     self.wait = None;

@@ -80,7 +80,7 @@ impl SocketReader {
             return Next::Run(Segment::mixed(0, u64::from(sim.env.faults.spec.between_calls_ns)));
         }
         self.stage = Stage::Falling;
-        Next::Run(Segment::sys(u64::from(sim.env.world.costs.epoll_sleep_ns)))
+        Next::Run(Segment::sys(sim.env.world.falling_ns()))
     }
 }
 
