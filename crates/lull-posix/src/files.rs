@@ -34,6 +34,18 @@ pub fn is_lull(fd: c_int) -> bool {
     FILES.contains(fd) && (!fork::is_husk() || uses(fd))
 }
 
+/// As [`is_lull`], for a call that waits: a listener that such a child inherited is asked for connections by it.
+#[inline]
+pub fn is_lull_to_wait(fd: c_int) -> bool {
+    FILES.contains(fd) && (!fork::is_husk() || asks(fd))
+}
+
+#[cold]
+fn asks(fd: c_int) -> bool {
+    inherit::asks(fd);
+    false
+}
+
 /// As [`is_lull`], for a call that only sends.
 #[inline]
 pub fn is_lull_to_send(fd: c_int) -> bool {
@@ -68,6 +80,15 @@ pub fn is_known(fd: c_int) -> bool {
 /// What a number of such a child was in its parent.
 pub(crate) fn inherited(fd: c_int) -> Option<Open> {
     FILES.get(fd)
+}
+
+/// Whether it was a listener there.
+pub(crate) fn is_listener_of_the_parents(fd: c_int) -> bool {
+    let Some(file) = inherited(fd).filter(|_| fork::is_husk()) else { return false };
+    let is_one = matches!(&*file, File::Listener(listener) if listener.is_behind(fd));
+    // The count of who has it is the parent's.
+    std::mem::forget(file);
+    is_one
 }
 
 /// A number of such a child has nothing of its parent's any more. The count of who has that is the parent's.

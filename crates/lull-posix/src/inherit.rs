@@ -9,6 +9,8 @@
 //! A parent that goes on to read such a connection itself takes what the child would have had, and the other way round: that, too,
 //! is as Linux has it.
 //!
+//! A listener that the child asks for connections is an end of that listener's pool (`socket/pool.rs`) from then on (`made`).
+//!
 //! A UDP socket is passed on likewise (`datagrams`): what the child sends leaves by its parent's socket, and what comes it is given
 //! one at a time, once it asks for any. If the child connects the socket, its parent's is connected.
 //!
@@ -19,7 +21,7 @@
 //! | `named` | what a relay's socket is called, for a program that the child executes |
 //! | `parent` | what children may ask for, and the relays' other ends |
 //! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
-//! | `made` | sockets that a child makes itself at lull's addresses |
+//! | `made` | sockets that a child makes itself at lull's addresses, and listeners that it asks |
 
 mod child;
 mod datagrams;
@@ -45,8 +47,8 @@ use crate::files::{self, File, Open};
 use crate::signals;
 
 pub(crate) use child::{
-    adopt, closed, connect, find, getpeername, getsockname, getsockopt, has_datagrams, is_relay, setsockopt, uses,
-    uses_to_send,
+    adopt, asks, closed, connect, find, getpeername, getsockname, getsockopt, has_datagrams, is_relay, setsockopt,
+    uses, uses_to_send,
 };
 pub(crate) use datagrams::{receive, send};
 
@@ -62,10 +64,12 @@ enum Verb {
     Listens,
     /// It connects: the parent's end of the relay, by which the child has said to whom, and the kernel's socket come along.
     Connects,
+    /// It asks a listener of both worlds that it inherited: the kernel's socket comes along.
+    Asks,
 }
 
 impl Verb {
-    const ALL: [Verb; 4] = [Verb::Claims, Verb::Releases, Verb::Listens, Verb::Connects];
+    const ALL: [Verb; 5] = [Verb::Claims, Verb::Releases, Verb::Listens, Verb::Connects, Verb::Asks];
 }
 
 /// A message of a child's: the verb, and what is told of a socket: its place in the memory that both had at the fork, where it is one

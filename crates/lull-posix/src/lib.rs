@@ -68,7 +68,7 @@ pub mod start;
 
 pub use engine::{Engine, Share, StartError, engage, engage_each, is_engaged, is_involved};
 pub use errno::Errno;
-pub use files::{is_lull, takes_data};
+pub use files::{is_lull, is_lull_to_wait, takes_data};
 pub use flows::Flows;
 pub use handover::HandOver;
 pub use routing::Routing;

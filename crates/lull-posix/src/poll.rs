@@ -18,7 +18,7 @@ pub use select::{Sets, WORD_BITS, concerns_sets, select};
 
 /// Whether a call with these descriptors is lull's business.
 pub fn concerns(fds: &[pollfd]) -> bool {
-    fds.iter().any(|polled| files::is_lull(polled.fd))
+    fds.iter().any(|polled| files::is_lull_to_wait(polled.fd))
 }
 
 /// `poll`; a timeout of nothing is for ever. Returns how many descriptors have something to report.

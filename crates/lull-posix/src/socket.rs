@@ -61,7 +61,7 @@ pub fn may_be_lulls() -> bool {
 /// Whether a number's connections are accepted here.
 #[inline]
 pub fn accepts(fd: c_int) -> bool {
-    files::is_lull(fd) || inherit::made::is_listener(fd)
+    files::is_lull_to_wait(fd) || inherit::made::is_listener(fd)
 }
 
 /// A listening TCP socket, in lull's world and, if it is bound to a wildcard, in the kernel's as well.
@@ -73,7 +73,7 @@ pub(crate) struct Listener {
     pub(crate) id: u64,
     /// The placeholder's inode: the same in every process that inherited it.
     inode: u32,
-    bound: SocketAddr,
+    pub(crate) bound: SocketAddr,
     asked: ListenOptions,
     /// The process that called `listen`.
     called_in: u32,

@@ -9,7 +9,7 @@ use lull_fd::calls::{self, Call};
 use lull_fd::{Table, birth, linux, time};
 
 use lull_posix::poll::asked_ns;
-use lull_posix::{epoll as lulls, is_engaged, is_lull};
+use lull_posix::{epoll as lulls, is_engaged, is_lull, is_lull_to_wait};
 
 use crate::taken_over::taken_over;
 use crate::{CONFIG, Errno, answer, real};
@@ -36,7 +36,7 @@ taken_over! {
 
     /// What is on a context is remembered in a mode that keeps polling.
     fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        if is_lull(epfd) || is_lull(fd) {
+        if is_lull(epfd) || is_lull_to_wait(fd) {
             // The event may be packed anywhere. A call that takes a member off may have a pointer to nowhere.
             let event = (what != libc::EPOLL_CTL_DEL && !event.is_null()).then(|| event.read_unaligned());
             return answer::done(|| lulls::epoll_ctl(epfd, what, fd, event));

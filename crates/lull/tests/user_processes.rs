@@ -249,6 +249,21 @@ fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_wit
     }
 }
 
+/// Their parent has the queues, and its engine runs when it forks.
+#[test]
+fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
+    let needs = "command -v python3 && command -v ip";
+    for (mode, how) in [
+        ("base", "accept 1 10.0.0.2 asked"),
+        ("suspend20", "epoll 3 0.0.0.0 asked"),
+        ("base", "poll 1 0.0.0.0 asked"),
+        ("suspend20", "select 1 10.0.0.2 asked"),
+        ("suspend20", "turns 2 10.0.0.2 asked"),
+    ] {
+        user::run("prefork", needs, mode, how);
+    }
+}
+
 /// It refuses to run as root, which over AF_XDP the launcher has to be.
 #[test]
 fn postgresql_serves_its_clients_cancels_and_recovers() {

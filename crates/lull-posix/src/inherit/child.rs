@@ -12,7 +12,7 @@ use lull_net::lull_nic::own;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::datagrams::{ask, peer};
-use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, named, names_of};
+use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, made, named, names_of};
 use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
 use crate::socket::options::written;
@@ -89,6 +89,26 @@ pub(crate) fn uses(fd: c_int) {
 #[cold]
 pub(crate) fn uses_to_send(fd: c_int) {
     uses_for(fd, false);
+}
+
+/// The child is about to wait for a number, or to accept by it: if that was a listener of its parent's, it stands for the end of its
+/// pool from here on.
+#[cold]
+pub(crate) fn asks(fd: c_int) {
+    uses(fd);
+    let Some(channel) = channel() else { return };
+    signals::section(|| {
+        let _alone = Alone::begin();
+        let Some(file) = files::inherited(fd) else { return };
+        // Where it cannot be, the number is a socket that does not listen.
+        if let File::Listener(listener) = &*file
+            && made::asks(fd, listener, channel).is_ok()
+        {
+            files::forget_inherited(fd);
+        }
+        // The count of who has it is the parent's.
+        mem::forget(file);
+    });
 }
 
 fn uses_for(fd: c_int, hears: bool) {

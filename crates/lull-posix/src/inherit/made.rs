@@ -10,7 +10,7 @@
 mod owner;
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 
 use libc::c_int;
 use lull_net::lull_nic::own;
@@ -18,9 +18,10 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 
 use super::{ANSWER_BYTES, Message, NOBODY, Verb, child, named, names_bytes};
 use crate::address::{self, Bytes};
+use crate::socket::Listener;
 use crate::socket::options::refused;
 use crate::socket::pool::{self, Passed};
-use crate::{Errno, Result, engine, flags, kernel};
+use crate::{Errno, Result, engine, files, flags, kernel};
 
 pub(super) use owner::{connect as connect_for_a_child, listen as listen_for_a_child};
 
@@ -51,7 +52,7 @@ pub(crate) fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
 
 /// `listen`.
 pub(crate) fn listen(fd: c_int, backlog: c_int) -> Result<()> {
-    if is_listener(fd) {
+    if is_listener(fd) || files::is_listener_of_the_parents(fd) {
         // Its backlog stays what it was.
         return Ok(());
     }
@@ -99,6 +100,27 @@ fn become_listener(fd: c_int, at: SocketAddr, backlog: c_int) -> Result<()> {
     Ok(())
 }
 
+/// A listener that this child has inherited is asked for connections: the number stands for the end of its pool from here on, out of
+/// which its parent and whoever else has inherited it take what comes, too.
+pub(super) fn asks(fd: c_int, listener: &Listener, channel: BorrowedFd<'_>) -> Result<()> {
+    let end = listener.pool_of_a_child().ok_or(Errno::new(libc::EINVAL))?;
+    if listener.both_worlds {
+        // The parent, which may never ask itself, gives what comes to the kernel's half to the pool as well.
+        let asks = Message { verb: Verb::Asks, id: 0 };
+        asks.send(channel, &[kernel::borrow(fd)], SendFlags::empty()).map_err(errno)?;
+    }
+    let takes = end.takes().as_raw_fd();
+    let called = named::call_listener(takes, listener.bound, listener.domain);
+    // It has a name already where another child has asked before.
+    if !named::is_listener(takes) {
+        called?;
+    }
+    stands_for(fd, takes)?;
+    end.gives_no_more();
+    child::has_listeners();
+    Ok(())
+}
+
 /// Whether a socket that connects does so by the parent: it is bound to an address of lull's.
 pub(crate) fn connects(fd: c_int) -> bool {
     has_parent() && bound(fd).is_some_and(is_lulls) && !kernel::is_in_use(fd)
@@ -136,11 +158,16 @@ fn ask(claim: &Message, parents: &std::os::fd::OwnedFd, fd: c_int) -> Result<()>
 
 /// The number stands for the end of a pair from here on.
 fn replace(fd: c_int, mine: std::os::fd::OwnedFd) -> Result<()> {
+    stands_for(fd, mine.as_raw_fd())
+}
+
+/// The number stands for what `end` does from here on, and blocks as it did.
+fn stands_for(fd: c_int, end: c_int) -> Result<()> {
     let nonblocking = if flags::is_nonblocking(fd) { libc::O_NONBLOCK } else { 0 };
-    kernel::fcntl(mine.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
-    child::copy_timeouts(fd, mine.as_raw_fd());
+    kernel::fcntl(end, libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
+    child::copy_timeouts(fd, end);
     let cloexec = kernel::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    kernel::dup3(mine.as_raw_fd(), fd, if cloexec { libc::O_CLOEXEC } else { 0 }).map(drop)
+    kernel::dup3(end, fd, if cloexec { libc::O_CLOEXEC } else { 0 }).map(drop)
 }
 
 /// Whether a number is the end of a listener that another process has for this one.

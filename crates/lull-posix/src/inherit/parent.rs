@@ -19,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
 use super::{Message, TAKEN, Verb, datagrams, end, id, made, names_bytes};
 use crate::files::{File, Open};
 use crate::kernel::{self, NoSignals};
+use crate::socket::pool;
 use crate::{Errno, Result, block};
 
 /// What is passed on at a time.
@@ -59,6 +60,7 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
             }
             (Verb::Listens, Some(gives), Some(kernels)) => made::listen_for_a_child(gives, kernels, message.id),
             (Verb::Connects, Some(socket), Some(kernels)) => made::connect_for_a_child(socket, kernels),
+            (Verb::Asks, Some(kernels), _) => pool::give_what_comes_to(kernels),
             // There was no free number for them: what the child waits for ends.
             _ => Ok(()),
         };

@@ -25,7 +25,7 @@ fn has(sets: &Sets<'_>, set: usize, fd: usize) -> bool {
 
 /// Whether a call with these sets and this count is lull's business.
 pub fn concerns_sets(count: usize, sets: &Sets<'_>) -> bool {
-    (0..count).any(|fd| (0..3).any(|set| has(sets, set, fd)) && files::is_lull(fd as c_int))
+    (0..count).any(|fd| (0..3).any(|set| has(sets, set, fd)) && files::is_lull_to_wait(fd as c_int))
 }
 
 /// `select`; a timeout of nothing is for ever. Returns how many bits the sets have afterwards.

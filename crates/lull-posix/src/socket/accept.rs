@@ -33,10 +33,10 @@ impl Accepted {
 
 /// `accept4`.
 pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
-    if inherit::made::is_listener(fd) {
-        return by_the_parent(fd, flags);
-    }
-    let Some(file) = files::get(fd) else { return kernels(fd, flags) };
+    let file = if files::is_lull_to_wait(fd) { files::get(fd) } else { None };
+    let Some(file) = file else {
+        return if inherit::made::is_listener(fd) { by_the_parent(fd, flags) } else { kernels(fd, flags) };
+    };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Err(Errno::new(libc::EINVAL));
     }
@@ -71,10 +71,16 @@ fn by_the_parent(fd: c_int, flags: c_int) -> Result<Accepted> {
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Err(Errno::new(libc::EINVAL));
     }
-    if !crate::flags::is_nonblocking(fd) {
-        pool::wait_in_kernel(fd, Options::of_placeholder(fd).receive_timeout())?;
-    }
-    let (number, peer) = inherit::made::accept(fd, flags)?;
+    let until = Options::of_placeholder(fd).receive_timeout().map(|timeout| Instant::now() + timeout);
+    let (number, peer) = loop {
+        match inherit::made::accept(fd, flags) {
+            // Of all that wait another one may have what comes.
+            Err(WOULD_BLOCK) if !crate::flags::is_nonblocking(fd) => {
+                pool::wait_in_kernel(fd, until.map(|until| until.saturating_duration_since(Instant::now())))?;
+            }
+            other => break other?,
+        }
+    };
     files::forget(number);
     Ok(Accepted { fd: number, peer: Name::Lulls(inherit::made::peers_name(fd, peer)) })
 }
@@ -118,6 +124,10 @@ fn others_now(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> 
             stream.nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
             files::put_open(number.0, file)?;
             Ok(Accepted { fd: number.used(), peer: Name::Lulls(address::Bytes::new(peer, domain)) })
+        }
+        Some(Taken::Kernels(fd)) => {
+            files::forget(fd);
+            Ok(Accepted { fd, peer: Name::Kernels(kernel::getpeername(fd)?) })
         }
         None if listener.both_worlds => kernels_now(fd, flags),
         None => Err(WOULD_BLOCK),

@@ -14,9 +14,9 @@ mod owner;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use libc::c_int;
@@ -33,8 +33,7 @@ use crate::flows::End;
 use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
 
 pub(super) use owner::serve;
-pub(crate) use owner::serve_a_child;
-pub(crate) use owner::{ends_unless_used, outstay};
+pub(crate) use owner::{ends_unless_used, give_what_comes_to, outstay, serve_a_child};
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;
@@ -42,7 +41,8 @@ const QUEUES: u32 = 32;
 /// The ends of a listener's pool.
 pub(crate) struct Pool {
     takes: OwnedFd,
-    gives: OwnedFd,
+    /// Shared with the thread that gives, so that a child has it once.
+    gives: Arc<OwnedFd>,
     /// What this process waits in.
     watch: OnceLock<Watch>,
 }
@@ -56,6 +56,8 @@ struct Watch {
 
 /// What was taken out of a pool.
 pub(super) enum Taken {
+    /// A connection of the kernel's.
+    Kernels(c_int),
     /// A connection of this process's own.
     Own(Open, SocketAddr),
     /// A number that another process passes a connection on to.
@@ -113,7 +115,11 @@ impl Pool {
         own::begin();
         let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (takes, gives) = ends.map_err(errno)?;
-        Ok(Pool { takes: own::kept_apart(takes), gives: own::kept_apart(gives), watch: OnceLock::new() })
+        Ok(Pool::of(own::kept_apart(takes), own::kept_apart(gives)))
+    }
+
+    fn of(takes: OwnedFd, gives: OwnedFd) -> Pool {
+        Pool { takes, gives: Arc::new(gives), watch: OnceLock::new() }
     }
 
     /// Its ends, which a program that is executed has open from now on.
@@ -123,12 +129,12 @@ impl Pool {
             kernel::fcntl(number, libc::F_SETFD, 0).ok()?;
             Some(End { number, inode: kernel::inode(number).ok()? })
         };
-        Some([end(&self.takes)?, end(&self.gives)?])
+        Some([end(&self.takes)?, end(self.gives.as_ref())?])
     }
 
     /// No program was executed after all.
     pub(super) fn keep_here(&self) {
-        for end in [&self.takes, &self.gives] {
+        for end in [&self.takes, self.gives.as_ref()] {
             // It is open, and takes the flag.
             let _ = kernel::fcntl(end.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC as usize);
         }
@@ -149,7 +155,18 @@ impl Pool {
                 OwnedFd::from_raw_fd(end.number)
             }
         });
-        Some(Pool { takes, gives, watch: OnceLock::new() })
+        Some(Pool::of(takes, gives))
+    }
+
+    /// The end that connections are taken out of.
+    pub(crate) fn takes(&self) -> BorrowedFd<'_> {
+        self.takes.as_fd()
+    }
+
+    /// This process only takes: what it takes ends with those that give.
+    pub(crate) fn gives_no_more(&self) {
+        // Both are open, and the number stays this pool's.
+        let _ = kernel::dup3(self.takes.as_raw_fd(), self.gives.as_raw_fd(), libc::O_CLOEXEC);
     }
 
     fn watch(&self) -> Result<&Watch> {
@@ -178,6 +195,11 @@ impl Pool {
                 Err(error) if error.number() == libc::EAGAIN => return Ok(None),
                 Err(error) => return Err(error),
             };
+            if message.connection == KERNELS {
+                let number = socket.into_raw_fd();
+                flagged(number, flags)?;
+                return Ok(Some(Taken::Kernels(number)));
+            }
             if message.process == std::process::id() {
                 if let Some((own, peer)) = owner::taken_back(message.connection) {
                     return Ok(Some(Taken::Own(own, peer)));
@@ -203,6 +225,11 @@ impl Listener {
     /// Its pool, where more than one process may ask for connections: this one has inherited it, or a child has it from here.
     pub(super) fn shared(&self) -> Option<&Pool> {
         self.pool.as_ref().filter(|_| self.is_inherited() || self.has_heirs.load(Ordering::Acquire))
+    }
+
+    /// The pool, for a child that has inherited the listener from a process whose engine runs, and asks.
+    pub(crate) fn pool_of_a_child(&self) -> Option<&Pool> {
+        self.pool.as_ref().inspect(|pool| pool.asks())
     }
 
     /// What of the kernel's tells that a connection may be in the pool.

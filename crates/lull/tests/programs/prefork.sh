@@ -1,9 +1,10 @@
-# A server whose processes share one inherited listener, with fewer queues than processes: SCRIPT LULL MODE "WAY QUEUES ADDRESS".
+# A server whose processes share one inherited listener, with fewer queues than processes: SCRIPT LULL MODE "WAY QUEUES ADDRESS
+# [asked]". With "asked" the process that forks them has asked for a connection itself before, and has the queues.
 # WAY is how they ask for connections: all in "accept", "poll", "select" or "epoll", or in "turns", as a lock says (Apache's).
 # As on Linux whoever asks has the next connection. When the process that has the queue exits, it stays for what it passes on; when
 # it is killed, others serve on.
 . "$(dirname "$0")/harness.sh"
-read -r way queues address <<<"$3"
+read -r way queues address asked <<<"$3"
 
 cat >server.py <<'END'
 import fcntl, os, select, signal, socket, sys, traceback
@@ -78,6 +79,15 @@ def end(*_):
     os._exit(0)
 
 children = set()
+if len(sys.argv) > 3:
+    # Its children inherit what it waits in, too, and make one of their own.
+    waits = select.epoll()
+    waits.register(listener, select.EPOLLIN)
+    waits.poll()
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"%d\n" % os.getpid())
+    waits.unregister(listener)
 signal.signal(signal.SIGTERM, end)
 for _ in range(3):
     begin()
@@ -162,9 +172,22 @@ for connection in stay:
 print("connections go on")
 END
 options=(--queues "$queues")
-on_lull python3 server.py "$address" "$way"
+on_lull python3 server.py "$address" "$way" $asked
+if [ -n "$asked" ]; then
+    find_program
+    first() { [ "$(timeout 10 python3 -c 'import socket, sys
+print(socket.create_connection((sys.argv[1], 7777), 10).makefile().read())' "$own")" = "$program" ]; }
+    until_it first
+fi
 timeout 240 python3 client.py "$own" || fail "no answer"
 [ "$address" = "$own" ] || timeout 240 python3 client.py 127.0.0.1 || fail "no answer to the kernel's world"
+
+if [ -n "$asked" ]; then
+    stop
+    grep -q Traceback said && fail "a child failed"
+    echo done
+    exit
+fi
 
 owners() { "$lull" ss | sed -n 's/^process \([0-9]*\):.*/\1/p'; }
 former=$(owners)

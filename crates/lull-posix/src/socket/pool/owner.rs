@@ -1,6 +1,6 @@
 //! The process that has the queue gives connections to a listener's pool, once another one asks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -86,9 +86,9 @@ pub(crate) fn ends_unless_used() -> bool {
 /// the listener, for as long as another one has it.
 pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
     let Some(pool) = listener.shared() else { return };
-    let Ok(gives) = pool.gives.try_clone() else { return };
+    locked(&SERVED).insert(listener.inode, Arc::downgrade(&pool.gives));
     let owner = Owner {
-        gives: own::kept_apart(gives),
+        gives: Arc::clone(&pool.gives),
         bound: listener.bound,
         inode: listener.inode,
         is_inherited: listener.is_inherited(),
@@ -108,7 +108,7 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
 pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener, bound: SocketAddr) -> io::Result<()> {
     let number = kernels.as_raw_fd();
     let owner = Owner {
-        gives,
+        gives: Arc::new(gives),
         bound,
         inode: kernel::inode(number).map_err(to_io)?,
         is_inherited: false,
@@ -119,8 +119,42 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
     inherit::thread("lull-pool").spawn(move || owner.pass_on(&Arc::new(real))).map(drop)
 }
 
+/// Pools that this process gives to, by the sockets that stand behind their listeners.
+static SERVED: Mutex<BTreeMap<u32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+
+/// Gives what comes to the kernel's half of a listener to its pool as well, until nobody takes anything out of that.
+pub(crate) fn give_what_comes_to(kernels: OwnedFd) -> io::Result<()> {
+    let inode = kernel::inode(kernels.as_raw_fd()).map_err(to_io)?;
+    // Whoever asks second finds that it is done already.
+    let Some(gives) = locked(&SERVED).remove(&inode).and_then(|gives| gives.upgrade()) else { return Ok(()) };
+    let run = move || {
+        while is_listening(&kernels) {
+            let mut polled = [PollFd::new(&kernels, PollFlags::IN), PollFd::new(&gives, PollFlags::empty())];
+            if poll(&mut polled, None).is_ok() && !polled[1].revents().is_empty() {
+                break;
+            }
+            give_kernels(&gives, &kernels);
+        }
+    };
+    inherit::thread("lull-pool").spawn(run).map(drop)
+}
+
+/// Gives a connection that the kernel has, if there is one.
+fn give_kernels(gives: &OwnedFd, listener: &OwnedFd) {
+    if !kernel::is_readable(listener.as_raw_fd()) {
+        return;
+    }
+    // Without a free number it waits for a later round.
+    if let Ok((number, _)) = kernel::accept4(listener.as_raw_fd(), libc::SOCK_CLOEXEC) {
+        let message = Message { process: std::process::id(), connection: KERNELS };
+        // Where nobody takes it any more, it is closed.
+        let _ = message.send(gives, &kernel::borrow(number));
+        kernel::discard(number);
+    }
+}
+
 struct Owner {
-    gives: OwnedFd,
+    gives: Arc<OwnedFd>,
     bound: SocketAddr,
     inode: u32,
     /// Whether another process has called `listen`.
@@ -135,10 +169,11 @@ impl Owner {
     fn run(&self, real: &Weak<TcpListener>) {
         // Until another process asks, or none has the listener any more.
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
-        let Some(real) = real.upgrade() else { return };
-        self.pass_on(&real);
-        drop(real);
-        if let Some(others) = elsewhere::others() {
+        let real = real.upgrade();
+        real.iter().for_each(|real| self.pass_on(real));
+        locked(&SERVED).remove(&self.inode);
+        if let (Some(real), Some(others)) = (real, elsewhere::others()) {
+            drop(real);
             others.listens_no_more(self.bound, self.inode, self.is_inherited);
         }
     }
@@ -186,24 +221,10 @@ impl Owner {
         wait.remove_kernels(number);
         if let Some(kernels) = kernels {
             wait.remove_kernels(kernels.as_raw_fd());
-            self.give_kernels(kernels);
+            give_kernels(&self.gives, kernels);
         }
         waited?;
         Ok(poll(&mut [PollFd::new(&self.gives, PollFlags::empty())], Some(&NOW)).is_ok_and(|count| count > 0))
-    }
-
-    /// Gives a connection that the kernel has, if there is one.
-    fn give_kernels(&self, listener: &OwnedFd) {
-        if !kernel::is_readable(listener.as_raw_fd()) {
-            return;
-        }
-        // Without a free number it waits for a later round.
-        if let Ok((number, _)) = kernel::accept4(listener.as_raw_fd(), libc::SOCK_CLOEXEC) {
-            let message = Message { process: std::process::id(), connection: KERNELS };
-            // Where nobody takes it any more, it is closed.
-            let _ = message.send(&self.gives, &kernel::borrow(number));
-            kernel::discard(number);
-        }
     }
 
     fn give(&self, stream: TcpStream, peer: SocketAddr, passed_on: PassedOn) -> io::Result<()> {
