@@ -282,6 +282,21 @@ fn a_shutdown_of_ones_own_is_an_edge() {
 }
 
 #[test]
+fn every_shutdown_of_a_udp_socket_is_an_edge_though_it_has_no_peer() {
+    let (epfd, fd) = (context(), udp());
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert!(is_lull(fd));
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET).unwrap();
+    for _ in 0..2 {
+        assert_eq!(wait(epfd, 8, NOW), []);
+        assert_eq!(socket::shutdown(fd, libc::SHUT_RD), error(libc::ENOTCONN));
+        assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    }
+    close(epfd);
+    close(fd);
+}
+
+#[test]
 fn the_end_of_a_stream_is_an_edge_of_everything_that_is_ready() {
     let (fd, peer) = connected();
     let epfd = context();

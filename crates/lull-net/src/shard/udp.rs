@@ -259,11 +259,11 @@ impl Stack {
         let socket = self.udp_mut(id)?;
         // `inet_shutdown` says so of a socket without a peer, and shuts it down nevertheless.
         let result = if socket.peer.is_some() { Ok(()) } else { Err(NetError::NotConnected) };
-        let before = socket.ready();
         socket.read_shut |= how != Shutdown::Write;
         socket.write_shut |= how != Shutdown::Read;
         let ready = socket.ready();
-        self.notify(id, ready, ready - before, io);
+        // Everything that is ready is an edge again, as of a connection (`inet_shutdown` calls sk_state_change, whatever it has done).
+        self.notify(id, ready, ready, io);
         result
     }
 
