@@ -10,7 +10,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use perf_event::events::Tracepoint;
 use perf_event::{Builder, Counter};
@@ -19,8 +19,10 @@ use super::check::Check;
 use crate::os;
 use crate::roots::Roots;
 
-/// How long the program is watched.
+/// How long the program is watched: each of its threads for so long as it did not wait for a core.
 const WATCHED: Duration = Duration::from_millis(300);
+/// How long it is watched at the longest, where its threads get no core.
+const WATCHED_MAX: Duration = Duration::from_secs(10);
 /// Calls with timeout 0 in that time that make a loop: one in 3 ms. A single look at the queue before sleeping is none.
 const LOOP_CALLS_MIN: u64 = 100;
 
@@ -45,6 +47,7 @@ struct Counted {
     call: &'static Call,
     counter: Counter,
     slept_before: u64,
+    waited_before: Duration,
 }
 
 impl Counted {
@@ -58,6 +61,18 @@ impl Counted {
         let Some(slept) = sleeps(pid, self.thread, roots) else { return 0 };
         counted.saturating_sub(slept.saturating_sub(self.slept_before))
     }
+
+    /// How much of the time since then it did not wait for a core.
+    fn could_run(&self, pid: i32, roots: &Roots, elapsed: Duration) -> Duration {
+        let waited = waited(pid, self.thread, roots).unwrap_or(self.waited_before);
+        elapsed.saturating_sub(waited.saturating_sub(self.waited_before))
+    }
+}
+
+/// How long a thread has waited for a core, where the kernel tells it.
+fn waited(pid: i32, thread: i32, roots: &Roots) -> Option<Duration> {
+    let stat = roots.read_proc(&format!("{pid}/task/{thread}/schedstat")).ok()?;
+    stat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 /// How often a thread has given up its CPU by itself.
@@ -72,15 +87,13 @@ pub fn zero_timeouts(named: &str, pid: i32, roots: &Roots) -> Check {
     let threads = threads_of(pid, roots);
     match counters(&threads, pid, roots) {
         Ok(mut counters) => {
-            sleep(WATCHED);
-            let counted = counters.iter_mut().map(|it| (it.zeros(pid, roots), it.thread, it.call.name));
-            let Some((calls, thread, call)) = counted.max() else {
+            let (most, millis) = watch(&mut counters, pid, roots);
+            let Some((calls, thread, call, is_loop)) = most else {
                 return Check::unknown(what, "it has no thread any more", "look again while it runs");
             };
-            if calls < LOOP_CALLS_MIN {
-                return Check::ok(what, format!("no loop of zero timeouts in {} ms", WATCHED.as_millis()));
+            if !is_loop {
+                return Check::ok(what, format!("no loop of zero timeouts in {millis} ms"));
             }
-            let millis = WATCHED.as_millis();
             Check::wrong(
                 what,
                 format!(
@@ -91,6 +104,30 @@ pub fn zero_timeouts(named: &str, pid: i32, roots: &Roots) -> Check {
             )
         }
         Err(error) => without_tracepoints(what, &threads, pid, roots, &error),
+    }
+}
+
+/// Watches until a thread is a loop, or each has been watched for long enough. Returns the most calls with timeout 0, with whose they
+/// are, what is called, and whether they are a loop; and how many milliseconds it took.
+fn watch(counters: &mut [Counted], pid: i32, roots: &Roots) -> (Option<(u64, i32, &'static str, bool)>, u128) {
+    let began = Instant::now();
+    loop {
+        sleep(WATCHED);
+        let elapsed = began.elapsed();
+        let mut is_over = elapsed >= WATCHED_MAX;
+        let mut all_watched = true;
+        let look = |it: &mut Counted| {
+            let (calls, could_run) = (it.zeros(pid, roots), it.could_run(pid, roots, elapsed));
+            // It waits for a moment whenever it wakes.
+            all_watched &= could_run >= WATCHED * 9 / 10;
+            let is_loop = calls as f64 >= LOOP_CALLS_MIN as f64 * could_run.div_duration_f64(WATCHED).max(1.0);
+            is_over |= is_loop;
+            (calls, it.thread, it.call.name, is_loop)
+        };
+        let most = counters.iter_mut().map(look).max_by_key(|&(calls, .., is_loop)| (is_loop, calls));
+        if is_over || all_watched {
+            return (most, elapsed.as_millis());
+        }
     }
 }
 
@@ -120,7 +157,8 @@ fn counters(threads: &[i32], pid: i32, roots: &Roots) -> io::Result<Vec<Counted>
             os::filter_tracepoint(&counter, call.filter)?;
             let slept_before = sleeps(pid, thread, roots).unwrap_or(0);
             counter.enable()?;
-            counters.push(Counted { thread, call, counter, slept_before });
+            let waited_before = waited(pid, thread, roots).unwrap_or_default();
+            counters.push(Counted { thread, call, counter, slept_before, waited_before });
         }
     }
     if counters.is_empty() {
