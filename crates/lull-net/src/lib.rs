@@ -173,7 +173,7 @@ pub use queue::CORKED_FRAMES_MAX;
 pub use shard::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, HandedOn, Keepalive,
     Listed, ListenOptions, Neighbours, NetError, Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies,
-    TcpInfo, Timeouts, UdpOptions, addresses_of,
+    TcpInfo, Timeouts, UdpOptions, Unaccepted, addresses_of,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

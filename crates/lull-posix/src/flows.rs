@@ -39,6 +39,8 @@ const LISTENERS_MAX: usize = 1024;
 const ALONE: u32 = 1 << 20;
 /// The byte of whoever records the frames.
 pub const RECORD: u32 = ALONE + 1;
+/// The byte of all processes that ask for connections of listeners whose queues others have.
+const ASKS: u32 = RECORD + 1;
 
 const FREE: u32 = 0;
 const BEING_WRITTEN: u32 = 1;
@@ -226,6 +228,22 @@ impl Flows {
         let result = f();
         self.release(ALONE);
         Some(result)
+    }
+
+    /// This process asks others for connections, until it ends.
+    pub(crate) fn asks(&self) {
+        // Where it cannot be told, whoever has them may end sooner than it would.
+        let _ = self.lock(libc::F_SETLK, libc::F_RDLCK, ASKS);
+    }
+
+    /// Waits until no other process lives that asks for connections. This one asks no more.
+    pub(crate) fn until_nobody_asks(&self) {
+        self.release(ASKS);
+        while self
+            .lock(libc::F_SETLKW, libc::F_WRLCK, ASKS)
+            .is_err_and(|error| error.kind() == io::ErrorKind::Interrupted)
+        {}
+        self.release(ASKS);
     }
 
     fn lock(&self, how: libc::c_int, kind: libc::c_int, queue: u32) -> io::Result<()> {

@@ -38,6 +38,8 @@ pub fn at_exit() {
             break;
         }
     }
+    socket::leave_untaken();
+    to_who_listens(LISTENS_SOON);
     // What a thread of the program's still waits at, and what is kept for a child whose end was not noticed yet.
     engine.network.shut_held();
     stay_for_undelivered(&engine.network);

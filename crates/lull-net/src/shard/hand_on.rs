@@ -16,10 +16,12 @@ use lull_nic::passing::{EVERYBODY, LAST_ROUND};
 use super::connection::{Flags, Phase};
 use super::demux::Reason;
 use super::elsewhere::HandedOn;
+use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::half_open::Handshake;
 use super::options::Offer;
 use super::segment::Arrived;
+use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN};
@@ -40,6 +42,10 @@ pub(super) struct Waiting {
     pub(super) index: u32,
     pub(super) handshake: Handshake,
 }
+
+/// What makes an accepted connection one again that nobody has accepted ([`Stack::tcp_leave`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Unaccepted(pub(super) Handshake);
 
 /// One whose listener is closed, and that somebody will take soon.
 #[derive(Debug)]
@@ -141,6 +147,22 @@ impl Stack {
     /// What was kept for who listens.
     pub(crate) fn take_kept(&mut self, frame: Frame, io: &mut Io<'_>) {
         self.take(frame, false, io);
+    }
+
+    /// A connection was accepted for another process, nothing was read of it or sent on it, and nobody wants it here any more: it is
+    /// as if it had not been accepted, and its listener were closed. The id is void afterwards.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn tcp_leave(&mut self, id: SocketId, was: Unaccepted, io: &mut Io<'_>) -> Result<(), NetError> {
+        let connection = self.connection_mut(id)?;
+        if connection.phase != Phase::Open {
+            return self.close(id, io);
+        }
+        connection.flags.remove(Flags::HELD);
+        connection.flags.insert(Flags::QUEUED);
+        self.leave(Waiting { index: id.index(), handshake: was.0 }, io);
+        Ok(())
     }
 
     /// The listener of a connection that nobody has accepted is closed.

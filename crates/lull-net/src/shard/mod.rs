@@ -107,7 +107,7 @@ pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
 pub use elsewhere::{Elsewhere, HandedOn};
 pub use error::NetError;
 pub use gro::Gro;
-pub use hand_on::addresses_of;
+pub use hand_on::{Unaccepted, addresses_of};
 pub use listing::Listed;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use queues::TcpInfo;

@@ -7,7 +7,7 @@ use super::connection::{Flags, Phase};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::half_open::HalfOpen;
-use super::hand_on::Waiting;
+use super::hand_on::{Unaccepted, Waiting};
 use super::listener::{Binding, Listener, Sharing};
 use super::opening::one_socket;
 use super::paws::Timestamps;
@@ -57,9 +57,20 @@ impl Stack {
     /// # Errors
     /// [`NetError::WouldBlock`]: none waits. [`NetError::Invalid`]: the listener was shut down.
     pub fn tcp_accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), NetError> {
+        self.tcp_accept_for_another(listener).map(|(id, peer, _)| (id, peer))
+    }
+
+    /// As [`Stack::tcp_accept`], with what lets the connection be left again ([`Stack::tcp_leave`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tcp_accept_for_another(
+        &mut self,
+        listener: SocketId,
+    ) -> Result<(SocketId, SocketAddr, Unaccepted), NetError> {
         let parent = self.listener_mut(listener)?;
         let stopped = parent.stopped;
-        let Some(Waiting { index, .. }) = parent.accepted.pop_front() else {
+        let Some(Waiting { index, handshake }) = parent.accepted.pop_front() else {
             return Err(if stopped { NetError::Invalid } else { NetError::WouldBlock });
         };
         if parent.accepted.is_empty() && !stopped {
@@ -71,7 +82,7 @@ impl Stack {
         connection.ready = connection.readiness();
         let peer = connection.flow.remote();
         self.counters.tcp_accepted += 1;
-        Ok((self.connection_id(index), peer))
+        Ok((self.connection_id(index), peer, Unaccepted(handshake)))
     }
 
     /// Opens a connection. The outcome is an edge: `WRITABLE`, or `ERR` with the reason in [`Stack::take_error`].

@@ -246,6 +246,16 @@ impl Stack {
         Ok(())
     }
 
+    /// Gives the socket an error, as that of an earlier datagram.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn udp_put_error(&mut self, id: SocketId, error: NetError, io: &mut Io<'_>) -> Result<(), NetError> {
+        self.udp(id)?;
+        self.udp_error(id.index(), error, io);
+        Ok(())
+    }
+
     pub(super) fn udp_error(&mut self, index: u32, error: NetError, io: &mut Io<'_>) {
         let id = self.udp_id(index);
         if let Some(socket) = self.udps.get_mut(index) {

@@ -14,7 +14,7 @@ use super::{TcpStream, addresses};
 use crate::batch;
 use crate::network::Network;
 use crate::queue::Queue;
-use crate::shard::{EPHEMERAL_PORTS, ListenOptions, NetError, Ready, Shutdown};
+use crate::shard::{EPHEMERAL_PORTS, ListenOptions, NetError, Ready, Shutdown, Unaccepted};
 
 /// A listening TCP socket, on one shard or on all of a network's.
 #[derive(Clone)]
@@ -173,6 +173,15 @@ impl TcpListener {
     /// # Errors
     /// `WouldBlock`.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept_for_another().map(|(stream, peer, _)| (stream, peer))
+    }
+
+    /// As [`TcpListener::accept`], with what lets the connection be left again to who listens at its address, as long as nothing was
+    /// read of it or written to it ([`TcpStream::leave`]).
+    ///
+    /// # Errors
+    /// `WouldBlock`.
+    pub fn accept_for_another(&self) -> io::Result<(TcpStream, SocketAddr, Unaccepted)> {
         loop {
             let first = self.0.turn.fetch_add(1, Ordering::Relaxed);
             for step in 0..self.0.opens.len() {
@@ -189,17 +198,17 @@ impl TcpListener {
         }
     }
 
-    fn accept_from(&self, open: &Open) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+    fn accept_from(&self, open: &Open) -> io::Result<Option<(TcpStream, SocketAddr, Unaccepted)>> {
         let Part { queue, host, id, level } = &open.part;
         let accepted = queue.with(host, |inside, _| {
-            let accepted = inside.stack.tcp_accept(*id);
+            let accepted = inside.stack.tcp_accept_for_another(*id);
             if let Ok(ready) = inside.stack.ready(*id) {
                 level.set(ready);
             }
-            accepted.map(|(id, peer)| (Part::new(queue, host, id, inside), peer))
+            accepted.map(|(id, peer, was)| (Part::new(queue, host, id, inside), peer, was))
         });
         match accepted {
-            Ok((part, peer)) => Ok(Some((TcpStream(Arc::new(open.child(part))), peer))),
+            Ok((part, peer, was)) => Ok(Some((TcpStream(Arc::new(open.child(part))), peer, was))),
             Err(NetError::WouldBlock) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -13,7 +13,7 @@ use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::batch;
 use crate::network::Network;
-use crate::shard::{ConnectOptions, Keepalive, NetError, Ready, Shutdown, TcpInfo};
+use crate::shard::{ConnectOptions, Keepalive, NetError, Ready, Shutdown, TcpInfo, Unaccepted};
 
 /// A TCP connection. Clones are the same socket; it closes with the last of them.
 #[derive(Clone)]
@@ -69,6 +69,15 @@ impl TcpStream {
             Ok::<Part, NetError>(Part::new(queue, host, id, inside))
         })?;
         Ok(TcpStream(Arc::new(Open::new(part, SocketBusy::new(network.sysctl())))))
+    }
+
+    /// Leaves a connection that was accepted for another process, and that nobody has used, to who listens at its address, now or
+    /// soon ([`Network::handing_on`]); it is closed here.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn leave(&self, was: Unaccepted) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, io| stack.tcp_leave(id, was, io))?)
     }
 
     /// Reads into several buffers in turn.

@@ -85,6 +85,17 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()))?)
     }
 
+    /// Its pending error becomes the other one's, if it has one: where several of them are one socket to a program.
+    ///
+    /// # Errors
+    /// One of them is gone.
+    pub fn move_error(&self, to: &UdpSocket) -> io::Result<()> {
+        if let Some(error) = self.0.part.call(|stack, id, _| stack.take_error(id))? {
+            to.0.part.call(|stack, id, io| stack.udp_put_error(id, error, io))?;
+        }
+        Ok(())
+    }
+
     /// Sends a datagram to the peer.
     ///
     /// # Errors

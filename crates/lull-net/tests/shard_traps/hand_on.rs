@@ -138,6 +138,46 @@ fn what_nobody_accepted_goes_on_where_another_stack_listens() {
     }
 }
 
+/// A process accepts it for another, which never comes for it: it is as if it had not been accepted.
+#[test]
+fn what_was_accepted_for_another_and_is_left_goes_on_where_another_stack_listens() {
+    let (others, mut host) = beside(HandedOn::Given);
+    let mut peer = Peer::new(4000);
+    let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    peer.open(&mut host);
+    let (id, _, was) = host.stack.tcp_accept_for_another(listener).unwrap();
+    peer.send(&mut host, ACK | PSH, b"GET / HTTP");
+    acknowledged(&mut host, &peer);
+    host.close(listener);
+    host.call(|stack, io| stack.tcp_leave(id, was, io)).unwrap();
+    assert_eq!((host.segments().len(), host.stack.connections()), (0, 0), "the peer hears nothing of it");
+    assert_eq!(host.call(|stack, io| stack.close(id, io)), Err(NetError::InvalidSocket));
+
+    let (_, mut next) = beside(HandedOn::Nobody);
+    let listener = next.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    let [frame] = <[Frame; 1]>::try_from(others.given()).unwrap();
+    next.receive(frame);
+    let id = next.accept(listener);
+    assert_eq!(next.recv(id).unwrap(), b"GET / HTTP");
+}
+
+/// One that waits for somebody to listen is nobody's to close.
+#[test]
+fn what_is_left_waits_for_a_stack_that_is_about_to_listen() {
+    let (others, mut host) = beside(HandedOn::Later);
+    let mut peer = Peer::new(4000);
+    let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+    peer.open(&mut host);
+    let (id, _, was) = host.stack.tcp_accept_for_another(listener).unwrap();
+    host.close(listener);
+    host.call(|stack, io| stack.tcp_leave(id, was, io)).unwrap();
+    assert_eq!(host.call(|stack, io| stack.close(id, io)), Err(NetError::InvalidSocket));
+    assert_eq!((host.segments().len(), host.stack.connections()), (0, 1));
+    others.answers(HandedOn::Given);
+    host.run_for(SECOND);
+    assert_eq!((others.given().len(), host.stack.connections()), (1, 0));
+}
+
 /// What was agreed on at the beginning holds on: the scale of the peer's window, its segments' size, timestamps.
 #[test]
 fn the_options_of_the_syn_go_along() {

@@ -70,11 +70,11 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
     }
 }
 
-/// Passes the connection that `taken` returns on to whoever takes the other end of `socket`; if nobody does, it is closed. What comes
-/// along with it is dropped when that is over.
+/// Passes the connection that `taken` returns on to whoever takes the other end of `socket`, which it is told of; if nobody does, it
+/// is to return none. What comes along with the connection is dropped when that is over.
 pub(crate) fn offer<G: Send + Sync + 'static>(
     socket: OwnedFd,
-    taken: impl FnOnce() -> Option<(Open, G)> + Send + 'static,
+    taken: impl FnOnce(bool) -> Option<(Open, G)> + Send + 'static,
 ) -> io::Result<()> {
     let run = move || {
         let mut said = [0];
@@ -84,14 +84,11 @@ pub(crate) fn offer<G: Send + Sync + 'static>(
                 heard => break heard.is_ok_and(|(count, _)| count == 1) && said == [TAKEN],
             }
         };
-        match taken() {
-            Some((file, guard)) if is_taken => {
-                if let Err(error) = Relay::start(file, socket, Some(Box::new(guard))) {
-                    say::line(format_args!("a connection cannot be passed on to another process: {error}"));
-                }
-            }
-            // This process has taken it itself, or nobody.
-            _ => {}
+        // None where this process has taken it itself, or nobody.
+        if let Some((file, guard)) = taken(is_taken)
+            && let Err(error) = Relay::start(file, socket, Some(Box::new(guard)))
+        {
+            say::line(format_args!("a connection cannot be passed on to another process: {error}"));
         }
     };
     thread("lull-offer").spawn(run).map(drop)

@@ -33,7 +33,7 @@ use crate::flows::End;
 use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
 
 pub(super) use owner::serve;
-pub(crate) use owner::{ends_unless_used, give_what_comes_to, outstay, serve_a_child};
+pub(crate) use owner::{ends_unless_used, give_what_comes_to, leave_untaken, outstay, serve_a_child};
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;
@@ -180,6 +180,9 @@ impl Pool {
 
     /// Tells the owners that a process without a queue asks. It stays told: who begins to own one later hears it at once.
     fn asks(&self) {
+        if let Some(flows) = flows::of_the_program() {
+            flows.asks();
+        }
         // Nobody writes to this end, and it may have been said before.
         let _ = kernel::shutdown(self.takes.as_raw_fd(), libc::SHUT_WR);
     }

@@ -29,6 +29,8 @@ pub static COALESCE_NS: AtomicU64 = AtomicU64::new(lull_net::COALESCE_NS);
 pub static MODE: OnceLock<&str> = OnceLock::new();
 /// The queueing discipline of the program's engine; none if it is not set before the first call.
 pub static QDISC: OnceLock<Qdisc> = OnceLock::new();
+/// Queues of both sides' NICs.
+pub static QUEUES: AtomicU32 = AtomicU32::new(1);
 static OWN_NETWORK: OnceLock<Network> = OnceLock::new();
 /// The sysctl `busy_poll`.
 pub static BUSY_POLL_US: AtomicU32 = AtomicU32::new(0);
@@ -37,7 +39,8 @@ pub static BUSY_POLL_US: AtomicU32 = AtomicU32::new(0);
 pub fn peers() -> &'static Network {
     static PEERS: OnceLock<Network> = OnceLock::new();
     PEERS.get_or_init(|| {
-        let (own, peer) = mem::pair(MemConfig { queues: 1, ..MemConfig::default() });
+        let queues = QUEUES.load(Ordering::Relaxed) as usize;
+        let (own, peer) = mem::pair(MemConfig { queues, ..MemConfig::default() });
         let host = Host::new(HostConfig {
             cpus: vec![None; 2],
             sysctl: Sysctl { busy_poll_usecs: BUSY_POLL_US.load(Ordering::Relaxed), ..Sysctl::default() },
@@ -46,9 +49,9 @@ pub fn peers() -> &'static Network {
             ..HostConfig::default()
         })
         .unwrap();
-        let config = |ip: &str, cpu| NetworkConfig {
+        let config = move |ip: &str, cpu| NetworkConfig {
             addresses: vec![(ip.parse().unwrap(), 24)],
-            cpus: vec![cpu],
+            cpus: vec![cpu; queues],
             connections_max: 1024,
             // What one side has sent the other has received, frame by frame: so a test sees that nothing is on its way.
             gro: false,

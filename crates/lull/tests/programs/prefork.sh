@@ -66,7 +66,10 @@ def begin():
     if process == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
+            signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
             child()
+        except SystemExit:
+            pass
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -88,13 +91,22 @@ if len(sys.argv) > 3:
     with connection:
         connection.sendall(b"%d\n" % os.getpid())
     waits.unregister(listener)
+leaves = []
+
+# All leave as they do by themselves.
+def leave(*_):
+    leaves.append(True)
+    for process in children:
+        os.kill(process, signal.SIGUSR1)
+
 signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGUSR1, leave)
 for _ in range(3):
     begin()
-while True:
+while children:
     process, status = os.wait()
     children.discard(process)
-    if status != signal.SIGTERM:
+    if status != signal.SIGTERM and not leaves:
         begin()
 END
 cat >client.py <<'END'
@@ -202,6 +214,29 @@ for process in $(owners); do
     kill -KILL "$process"
 done
 timeout 240 python3 client.py "$own" || fail "no answer after the owner's death"
-stop
+
+# All leave at once: a process with a queue does not wait for somebody to take what nobody is left to take.
+cat >hold.py <<'END'
+import os, selectors, socket, sys
+
+connections = [socket.create_connection((sys.argv[1], 7777), 60) for _ in range(6)]
+waits = selectors.DefaultSelector()
+for connection in connections:
+    waits.register(connection, selectors.EVENT_READ)
+served = set()
+while len(served) < 3:
+    served.update(key.fd for key, _ in waits.select())
+open("held", "w").close()
+for connection in connections:
+    try:
+        while connection.recv(100): pass
+    except ConnectionError:
+        pass
+END
+find_program
+python3 hold.py "$own" &
+until_it test -e held
+kill -USR1 "$program"
+until_it eval '! kill -0 "$launcher"'
 grep -q Traceback said && fail "a child failed"
 echo done

@@ -40,6 +40,10 @@ impl Datagram {
             && self.wildcard
             && !engine::reaches(to_address.ip())
         {
+            // An error is the socket's, whichever half it came to.
+            if let Some(error) = self.sockets.take_error()? {
+                return Err(error);
+            }
             let wait = if self.is_nonblocking() { libc::MSG_DONTWAIT } else { 0 };
             return kernel::sendmsg(fd, data, to, ancillary, flags | wait);
         }

@@ -119,6 +119,13 @@ impl Sockets {
 
     /// Asks one after the other while they would block.
     fn each<R>(&self, first: usize, mut ask: impl FnMut(&UdpSocket) -> io::Result<R>) -> Result<R> {
+        let first = first % self.0.len();
+        // An error came in by whatever queue, and is the socket's.
+        for (at, socket) in self.0.iter().enumerate() {
+            if at != first && socket.ready().contains(Ready::ERR) {
+                socket.move_error(&self.0[first])?;
+            }
+        }
         let mut result = Err(WOULD_BLOCK);
         for step in 0..self.0.len() {
             result = ask(&self.0[(first + step) % self.0.len()]).map_err(Errno::from);

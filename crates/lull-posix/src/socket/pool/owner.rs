@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use libc::c_int;
 use lull_fd::say;
 use lull_net::lull_nic::own;
-use lull_net::{Interest, TcpListener, TcpStream};
+use lull_net::{Interest, TcpListener, TcpStream, Unaccepted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -20,66 +20,141 @@ use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
 use crate::socket::options::Options;
 use crate::socket::{Listener, accept};
-use crate::{Errno, elsewhere, engine, fork, inherit, kernel};
+use crate::{Errno, elsewhere, engine, flows, fork, inherit, kernel};
 
-/// Connections of this process's that are in a pool, with their peers.
-static GIVEN: Mutex<Option<HashMap<u64, (Open, SocketAddr)>>> = Mutex::new(None);
+/// A connection of this process's that is in a pool.
+struct Given {
+    file: Open,
+    peer: SocketAddr,
+    was: Unaccepted,
+}
 
-/// A connection that nobody has taken out of a pool. Its peer may have reset it, and is told all the same (`inet_getname`).
-pub(super) fn taken_back(connection: u64) -> Option<(Open, SocketAddr)> {
+static GIVEN: Mutex<Option<HashMap<u64, Given>>> = Mutex::new(None);
+
+fn take_back(connection: u64) -> Option<Given> {
     locked(&GIVEN).as_mut()?.remove(&connection)
 }
 
-/// A connection that this process passes on or offers, counted for as long as it does.
-struct PassedOn;
+/// A connection that nobody has taken out of a pool. Its peer may have reset it, and is told all the same (`inet_getname`).
+pub(super) fn taken_back(connection: u64) -> Option<(Open, SocketAddr)> {
+    take_back(connection).map(|given| (given.file, given.peer))
+}
 
-/// How many there are; none once the process passes on no more.
-static COUNT: Mutex<Option<usize>> = Mutex::new(Some(0));
-static NONE_LEFT: Condvar = Condvar::new();
+/// What is passed on to other processes.
+struct Counts {
+    /// Connections that nobody has taken yet, or that are being given.
+    offered: usize,
+    /// Those that another process uses.
+    used: usize,
+    /// No other process lives that asks for any.
+    nobody_asks: bool,
+}
+
+/// None once the process passes on no more.
+static COUNTS: Mutex<Option<Counts>> = Mutex::new(Some(Counts { offered: 0, used: 0, nobody_asks: false }));
+static CHANGED: Condvar = Condvar::new();
+
+/// A connection that this process passes on or offers, counted for as long as it does.
+struct PassedOn {
+    is_used: bool,
+}
 
 impl PassedOn {
     /// Another one; none where the process is about to end.
     fn begin() -> Option<PassedOn> {
-        locked(&COUNT).as_mut().map(|count| {
-            *count += 1;
-            PassedOn
+        locked(&COUNTS).as_mut().map(|counts| {
+            counts.offered += 1;
+            PassedOn { is_used: false }
         })
+    }
+
+    /// Another process uses it from now on; false where this one is about to end.
+    fn is_taken(&mut self) -> bool {
+        let mut counts = locked(&COUNTS);
+        let Some(counts) = counts.as_mut() else { return false };
+        (counts.offered, counts.used) = (counts.offered - 1, counts.used + 1);
+        self.is_used = true;
+        CHANGED.notify_all();
+        true
     }
 }
 
 impl Drop for PassedOn {
     fn drop(&mut self) {
-        if let Some(count) = locked(&COUNT).as_mut() {
-            *count -= 1;
-            if *count == 0 {
-                NONE_LEFT.notify_all();
-            }
+        if let Some(counts) = locked(&COUNTS).as_mut() {
+            *(if self.is_used { &mut counts.used } else { &mut counts.offered }) -= 1;
+            CHANGED.notify_all();
         }
     }
 }
 
-/// The program's process exits. It stays for as long as other processes use connections that it passes on to them, and goes on to
-/// pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
+/// The program's process exits. It stays for as long as other processes use connections that it passes on to them, or live to take
+/// more, and goes on to pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
 pub(crate) fn outstay() {
     // What a child has of this is its parent's.
     if engine::running().is_none() || !fork::is_engines_process() {
         return;
     }
-    let mut count = locked(&COUNT);
-    while count.is_some_and(|count| count > 0) {
-        count = NONE_LEFT.wait(count).unwrap_or_else(PoisonError::into_inner);
+    let mut looks = false;
+    let mut counts = locked(&COUNTS);
+    while let Some(now) = counts.as_ref().filter(|counts| counts.used > 0 || counts.offered > 0 && !counts.nobody_asks)
+    {
+        if now.offered > 0 && !looks {
+            looks = true;
+            drop(counts);
+            look_for_who_asks();
+            counts = locked(&COUNTS);
+        } else {
+            counts = CHANGED.wait(counts).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Has it told when no other process lives that asks.
+fn look_for_who_asks() {
+    let look = || {
+        if let Some(flows) = flows::of_the_program() {
+            flows.until_nobody_asks();
+        }
+        nobody_asks();
+    };
+    let _no_signals = NoSignals::begin();
+    if inherit::thread("lull-askers").spawn(look).is_err() {
+        nobody_asks();
+    }
+}
+
+fn nobody_asks() {
+    if let Some(counts) = locked(&COUNTS).as_mut() {
+        counts.nobody_asks = true;
+        CHANGED.notify_all();
     }
 }
 
 /// Passes on no more, if no other process uses a connection of this process's; false if one does. What comes to a listener
 /// afterwards stays there.
 pub(crate) fn ends_unless_used() -> bool {
-    let mut count = locked(&COUNT);
-    let ends = count.is_none_or(|count| count == 0);
+    let mut counts = locked(&COUNTS);
+    let ends = counts.as_ref().is_none_or(|counts| counts.used == 0);
     if ends {
-        *count = None;
+        *counts = None;
     }
     ends
+}
+
+/// What is offered and nobody has taken is left to who listens next: this process passes on no more.
+pub(crate) fn leave_untaken() {
+    let given = locked(&GIVEN).take();
+    given.into_iter().flat_map(HashMap::into_values).for_each(Given::leave);
+}
+
+impl Given {
+    fn leave(self) {
+        if let File::Stream(stream) = &*self.file {
+            // One that is over has nobody to be left to.
+            let _ = stream.stream.leave(self.was);
+        }
+    }
 }
 
 /// Gives what comes to `real` to the listener's pool from when a process asks that has no queue. It goes on when this process closes
@@ -183,9 +258,9 @@ impl Owner {
         loop {
             // Counted before it is taken, so that a process that ends never does so between the two.
             let Some(passed_on) = PassedOn::begin() else { break };
-            match real.accept() {
-                Ok((stream, peer)) => {
-                    if let Err(error) = self.give(stream, peer, passed_on) {
+            match real.accept_for_another() {
+                Ok((stream, peer, was)) => {
+                    if let Err(error) = self.give(stream, peer, was, passed_on) {
                         say::line(format_args!("a connection of {peer} cannot be passed on: {error}"));
                     }
                 }
@@ -227,15 +302,25 @@ impl Owner {
         Ok(poll(&mut [PollFd::new(&self.gives, PollFlags::empty())], Some(&NOW)).is_ok_and(|count| count > 0))
     }
 
-    fn give(&self, stream: TcpStream, peer: SocketAddr, passed_on: PassedOn) -> io::Result<()> {
+    fn give(&self, stream: TcpStream, peer: SocketAddr, was: Unaccepted, mut passed_on: PassedOn) -> io::Result<()> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let file = accept::file(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
         let file = files::open(File::Stream(file)).map_err(to_io)?;
         let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
-        locked(&GIVEN).get_or_insert_default().insert(connection, (file, peer));
-        inherit::offer(mine, move || taken_back(connection).map(|(file, _)| (file, passed_on)))?;
+        locked(&GIVEN).get_or_insert_default().insert(connection, Given { file, peer, was });
+        inherit::offer(mine, move |is_taken| {
+            let given = take_back(connection)?;
+            if !is_taken {
+                return None;
+            }
+            if passed_on.is_taken() {
+                return Some((given.file, passed_on));
+            }
+            given.leave();
+            None
+        })?;
         // While every process is busy it waits here, and later connections in the stack.
         let sent = Message { process: std::process::id(), connection }.send(&self.gives, &theirs);
         if sent.is_err() {
