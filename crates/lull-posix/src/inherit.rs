@@ -64,7 +64,7 @@ enum Verb {
     Listens,
     /// It connects: the parent's end of the relay, by which the child has said to whom, and the kernel's socket come along.
     Connects,
-    /// It asks a listener of both worlds that it inherited: the kernel's socket comes along.
+    /// It asks a listener that it inherited: the kernel's socket comes along.
     Asks,
 }
 

@@ -249,7 +249,7 @@ fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_wit
     }
 }
 
-/// Their parent has the queues, and its engine runs when it forks.
+/// Their parent has the queues, and its engine runs when it forks (nsd binds UDP sockets before it does).
 #[test]
 fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
     let needs = "command -v python3 && command -v ip";
@@ -259,6 +259,8 @@ fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
         ("base", "poll 1 0.0.0.0 asked"),
         ("suspend20", "select 1 10.0.0.2 asked"),
         ("suspend20", "turns 2 10.0.0.2 asked"),
+        ("suspend20", "epoll 1 10.0.0.2 bound"),
+        ("base", "accept 2 0.0.0.0 bound"),
     ] {
         user::run("prefork", needs, mode, how);
     }

@@ -50,6 +50,12 @@ fn is_root() -> bool {
         .is_ok_and(|status| status.lines().any(|line| line.starts_with("Uid:\t0\t0")))
 }
 
+/// Whether the window had an answer: on a machine that gives the server no core in it, all requests of a closed loop may be under way
+/// from before to after.
+fn is_answered(run: &Value) -> bool {
+    run["outcome"]["answered"].as_u64() != Some(0)
+}
+
 const SHORT: [&str; 4] = ["--seconds", "0.3", "--oversubscribe", "--verify"];
 
 /// How often a receive call was made.
@@ -93,7 +99,14 @@ fn closed_loops_threads_and_payloads_are_as_asked_for() {
         &["-l", "0.1", "-P", "2ms"],
     ] {
         let args = [more, &SHORT[..]].concat();
-        is_sound(&args, &ran(&args));
+        let mut run = ran(&args);
+        for _ in 0..100 {
+            if is_answered(&run) {
+                break;
+            }
+            run = ran(&args);
+        }
+        is_sound(&args, &run);
     }
     let output = lull(&["-P", "2ms", "-l", "0.1", "--seconds", "1", "--oversubscribe"]);
     let text = String::from_utf8_lossy(&output.stdout);

@@ -104,11 +104,9 @@ fn become_listener(fd: c_int, at: SocketAddr, backlog: c_int) -> Result<()> {
 /// which its parent and whoever else has inherited it take what comes, too.
 pub(super) fn asks(fd: c_int, listener: &Listener, channel: BorrowedFd<'_>) -> Result<()> {
     let end = listener.pool_of_a_child().ok_or(Errno::new(libc::EINVAL))?;
-    if listener.both_worlds {
-        // The parent, which may never ask itself, gives what comes to the kernel's half to the pool as well.
-        let asks = Message { verb: Verb::Asks, id: 0 };
-        asks.send(channel, &[kernel::borrow(fd)], SendFlags::empty()).map_err(errno)?;
-    }
+    // The parent, which may never ask itself, gives what comes to the pool.
+    let asks = Message { verb: Verb::Asks, id: 0 };
+    asks.send(channel, &[kernel::borrow(fd)], SendFlags::empty()).map_err(errno)?;
     let takes = end.takes().as_raw_fd();
     let called = named::call_listener(takes, listener.bound, listener.domain);
     // It has a name already where another child has asked before.

@@ -1,5 +1,6 @@
 # A server whose processes share one inherited listener, with fewer queues than processes: SCRIPT LULL MODE "WAY QUEUES ADDRESS
-# [asked]". With "asked" the process that forks them has asked for a connection itself before, and has the queues.
+# [asked|bound]". With "asked" the process that forks them has asked for a connection itself before, and has the queues; with "bound"
+# it has them for a UDP socket, and never asks.
 # WAY is how they ask for connections: all in "accept", "poll", "select" or "epoll", or in "turns", as a lock says (Apache's).
 # As on Linux whoever asks has the next connection. When the process that has the queue exits, it stays for what it passes on; when
 # it is killed, others serve on.
@@ -82,7 +83,10 @@ def end(*_):
     os._exit(0)
 
 children = set()
-if len(sys.argv) > 3:
+if sys.argv[3:] == ["bound"]:
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.bind((sys.argv[1], 7777))
+if sys.argv[3:] == ["asked"]:
     # Its children inherit what it waits in, too, and make one of their own.
     waits = select.epoll()
     waits.register(listener, select.EPOLLIN)
@@ -185,7 +189,7 @@ print("connections go on")
 END
 options=(--queues "$queues")
 on_lull python3 server.py "$address" "$way" $asked
-if [ -n "$asked" ]; then
+if [ "$asked" = asked ]; then
     find_program
     first() { [ "$(timeout 10 python3 -c 'import socket, sys
 print(socket.create_connection((sys.argv[1], 7777), 10).makefile().read())' "$own")" = "$program" ]; }

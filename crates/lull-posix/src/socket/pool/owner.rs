@@ -197,9 +197,21 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
 /// Pools that this process gives to, by the sockets that stand behind their listeners.
 static SERVED: Mutex<BTreeMap<u32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
 
-/// Gives what comes to the kernel's half of a listener to its pool as well, until nobody takes anything out of that.
-pub(crate) fn give_what_comes_to(kernels: OwnedFd) -> io::Result<()> {
+/// A child asks for the connections of a listener of this process's, which may not have asked for any itself. What comes to the
+/// kernel's half goes to the pool as well, until nobody takes anything out of that.
+pub(crate) fn begin_to_give(kernels: OwnedFd) -> io::Result<()> {
     let inode = kernel::inode(kernels.as_raw_fd()).map_err(to_io)?;
+    let open = files::numbers().filter_map(files::get).find(|file| {
+        // What this process has closed is given by those who serve it still.
+        matches!(&**file, File::Listener(listener) if listener.inode == inode)
+    });
+    if let Some(File::Listener(listener)) = open.as_deref() {
+        listener.real().map_err(to_io)?;
+    }
+    drop(open);
+    if !is_listening(&kernels) {
+        return Ok(());
+    }
     // Whoever asks second finds that it is done already.
     let Some(gives) = locked(&SERVED).remove(&inode).and_then(|gives| gives.upgrade()) else { return Ok(()) };
     let run = move || {
