@@ -1,6 +1,6 @@
 //! The process that has the queue gives connections to a listener's pool, once another one asks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -196,24 +196,34 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
 
 /// Pools that this process gives to, by the sockets that stand behind their listeners.
 static SERVED: Mutex<BTreeMap<u32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+/// Those of the kernel's halves.
+static KERNELS_SERVED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// A child asks for the connections of a listener of this process's, which may not have asked for any itself. What comes to the
 /// kernel's half goes to the pool as well, until nobody takes anything out of that.
 pub(crate) fn begin_to_give(kernels: OwnedFd) -> io::Result<()> {
     let inode = kernel::inode(kernels.as_raw_fd()).map_err(to_io)?;
     let open = files::numbers().filter_map(files::get).find(|file| {
-        // What this process has closed is given by those who serve it still.
+        // What this process has closed it may serve still.
         matches!(&**file, File::Listener(listener) if listener.inode == inode)
     });
+    let (mut gives, mut listens) = (None, Ok(()));
     if let Some(File::Listener(listener)) = open.as_deref() {
-        listener.real().map_err(to_io)?;
+        listens = listener.real().map(drop).map_err(to_io);
+        gives = listener.shared().map(|pool| Arc::clone(&pool.gives));
     }
     drop(open);
-    if !is_listening(&kernels) {
+    let gives = gives.or_else(|| locked(&SERVED).get(&inode).and_then(Weak::upgrade));
+    if let Some(gives) = gives.filter(|_| is_listening(&kernels)) {
+        give_what_comes_to(kernels, inode, gives)?;
+    }
+    listens
+}
+
+fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::Result<()> {
+    if !locked(&KERNELS_SERVED).insert(inode) {
         return Ok(());
     }
-    // Whoever asks second finds that it is done already.
-    let Some(gives) = locked(&SERVED).remove(&inode).and_then(|gives| gives.upgrade()) else { return Ok(()) };
     let run = move || {
         while is_listening(&kernels) {
             let mut polled = [PollFd::new(&kernels, PollFlags::IN), PollFd::new(&gives, PollFlags::empty())];
@@ -222,8 +232,12 @@ pub(crate) fn begin_to_give(kernels: OwnedFd) -> io::Result<()> {
             }
             give_kernels(&gives, &kernels);
         }
+        locked(&KERNELS_SERVED).remove(&inode);
     };
-    inherit::thread("lull-pool").spawn(run).map(drop)
+    let started = inherit::thread("lull-pool").spawn(run);
+    started.map(drop).inspect_err(|_| {
+        locked(&KERNELS_SERVED).remove(&inode);
+    })
 }
 
 /// Gives a connection that the kernel has, if there is one.
@@ -337,6 +351,10 @@ impl Owner {
         let sent = Message { process: std::process::id(), connection }.send(&self.gives, &theirs);
         if sent.is_err() {
             drop(taken_back(connection));
+        }
+        if locked(&COUNTS).is_none() {
+            // The process has begun to end meanwhile.
+            leave_untaken();
         }
         Ok(sent?)
     }
