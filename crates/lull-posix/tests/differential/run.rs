@@ -424,11 +424,13 @@ impl<'t> Run<'t> {
             let quiet = self.sides.iter().all(|side| side.machine.is_quiet()) && self.unsent() == 0;
             let quiet = quiet && !self.has_fin_on_its_way();
             if threads_agree && quiet {
+                // What a context has left for who comes next is told of with what it told already.
+                let returned = self.take_if_done(0)? | self.take_if_done(1)?;
                 let states = [self.states(0), self.states(1)];
                 if states[0] == states[1] {
-                    break;
+                    return Ok(());
                 }
-                if over {
+                if over && !returned {
                     return Err(self.states_in_words(&states));
                 }
             } else if over && !threads_agree {
@@ -438,10 +440,6 @@ impl<'t> Run<'t> {
             }
             pause(start);
         }
-        for thread in 0..2 {
-            self.take_if_done(thread)?;
-        }
-        Ok(())
     }
 
     /// Whether a thread has returned on both sides, or sleeps in its call on both.
@@ -453,18 +451,20 @@ impl<'t> Run<'t> {
         left.is_done() && right.is_done() || left.is_asleep_inside() && right.is_asleep_inside()
     }
 
-    fn take_if_done(&mut self, thread: usize) -> Result<()> {
+    /// Compares what a call that has returned on both sides told; false if there is none.
+    fn take_if_done(&mut self, thread: usize) -> Result<bool> {
         if self.pending[thread].is_none() || !self.threads[0][thread].is_done() {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(call) = self.pending[thread].take() else { return Ok(()) };
+        let Some(call) = self.pending[thread].take() else { return Ok(false) };
         let mut outcomes = [self.threads[0][thread].take(), self.threads[1][thread].take()];
         if let Call::EpollWait { slot, max, .. } = call {
             for (side, outcome) in outcomes.iter_mut().enumerate() {
                 self.add_what_came_behind(side, slot, max, outcome);
             }
         }
-        self.returned(&call, outcomes, thread == 1)
+        self.returned(&call, outcomes, thread == 1)?;
+        Ok(true)
     }
 
     /// One thing that happens may be several edges, as a shutdown is one by itself and another when the peer has acknowledged it.

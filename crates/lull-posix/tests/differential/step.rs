@@ -29,6 +29,8 @@
 //! - "time": `connect` has no timeout, which one side may meet and the other not.
 //! - "late options": no option of a listener is set while connections wait to be accepted. On Linux those have the options that it
 //!   had when they came, and here those that it has when they are accepted (docs/user_plane.md, Limits).
+//! - "low water": a socket at which a thread waits for SO_RCVLOWAT's bytes is not shut down: on Linux that wakes who waits, who
+//!   takes what is there (docs/user_plane.md, Limits).
 //! - "look": see `machine`.
 //! - "one segment": while a thread waits, peers send what one segment carries. A reader is woken by the first of several.
 
@@ -183,7 +185,10 @@ impl Run<'_> {
                 let value = [c_int::from(on), seconds].map(c_int::to_ne_bytes).concat();
                 Call::SetOption { slot: self.to_be_set(pick)?, level: libc::SOL_SOCKET, name: libc::SO_LINGER, value }
             }
-            Op::Shutdown { pick, how } => Call::Shutdown { slot: self.not_fresh(pick, &[Stream, Listener])?, how },
+            Op::Shutdown { pick, how } => {
+                let slot = self.not_fresh(pick, &[Stream, Listener])?;
+                Call::Shutdown { slot: Some(slot).filter(|slot| !self.is_waited_at_for_more(*slot))?, how }
+            }
             Op::Close { pick } => Call::Close { slot: self.pick(pick, FILES)? },
             Op::Dup { pick } => Call::Dup { slot: self.not_fresh(pick, FILES)? },
             Op::GetFlags { pick } => Call::GetFlags { slot: self.pick(pick, SOCKETS)? },
@@ -229,6 +234,12 @@ impl Run<'_> {
     fn to_be_set(&self, pick: Pick) -> Option<Slot> {
         let waits = |slot: Slot| self.kind(slot) == Kind::Listener && accept_queue(self.fd(0, slot)).0 > 0;
         self.pick(pick, SOCKETS).filter(|slot| !waits(*slot))
+    }
+
+    /// Rule "low water".
+    fn is_waited_at_for_more(&self, slot: Slot) -> bool {
+        let low_water = self.machine(0).getsockopt(self.fd(0, slot), libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4);
+        self.is_waited_at(slot) && low_water.is_ok_and(|bytes| bytes != 1_i32.to_ne_bytes())
     }
 
     /// Rule "fresh".
