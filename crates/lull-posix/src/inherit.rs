@@ -64,12 +64,15 @@ enum Verb {
     Listens,
     /// It connects: the parent's end of the relay, by which the child has said to whom, and the kernel's socket come along.
     Connects,
+    /// It has bound a UDP socket: the parent's end of the relay and the kernel's socket come along, and whether the program chose the
+    /// port is what is told of it.
+    Binds,
     /// It asks a listener that it inherited: the kernel's socket comes along.
     Asks,
 }
 
 impl Verb {
-    const ALL: [Verb; 5] = [Verb::Claims, Verb::Releases, Verb::Listens, Verb::Connects, Verb::Asks];
+    const ALL: [Verb; 6] = [Verb::Claims, Verb::Releases, Verb::Listens, Verb::Connects, Verb::Binds, Verb::Asks];
 }
 
 /// A message of a child's: the verb, and what is told of a socket: its place in the memory that both had at the fork, where it is one

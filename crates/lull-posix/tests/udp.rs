@@ -586,6 +586,23 @@ fn an_error_of_lulls_half_is_told_to_who_sends_by_the_kernels() {
 }
 
 #[test]
+fn an_error_that_waits_stays_the_sockets_where_it_is_bound_again() {
+    let gone = peer();
+    let at = gone.local_addr().unwrap();
+    drop(gone);
+    let fd = udp();
+    socket::connect(fd, &bytes(&at.to_string())).unwrap();
+    assert_eq!(send(fd, b"x", 0), Ok(1));
+    let mut fds = [pollfd { fd, events: 0, revents: 0 }];
+    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+    socket::connect(fd, &[0; 16]).unwrap();
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert_eq!(send_to(fd, b"x", at), error(libc::ECONNREFUSED));
+    assert_eq!(send_to(fd, b"x", at), Ok(1));
+    close(fd);
+}
+
+#[test]
 fn epoll_tells_once_of_a_socket_in_both_worlds() {
     let (fd, at) = bound("0.0.0.0");
     let (mine, other) = (epoll::epoll_create(0).unwrap(), udp());

@@ -220,6 +220,12 @@ pub(super) fn has_listeners() {
     ANY.store(true, Ordering::Release);
 }
 
+/// There may be relays of datagrams in this process.
+pub(super) fn begin_with_datagrams() {
+    DATAGRAMS.store(true, Ordering::Release);
+    ANY.store(true, Ordering::Release);
+}
+
 #[inline]
 pub(super) fn may_have_listeners() -> bool {
     LISTENERS.load(Ordering::Relaxed)

@@ -1,12 +1,16 @@
-//! TCP sockets that a child makes itself: at lull's addresses its parent's stack has them, as the NIC is the parent's.
+//! Sockets that a child makes itself: at lull's addresses its parent's stack has them, as the NIC is the parent's.
 //!
 //! `bind` is the kernel's, so that a port is taken. At `listen` the child gives its parent the kernel's socket and an end of a pair,
 //! and has the other end under its number: what the listener accepts comes out of it, from both worlds if it is bound to a wildcard,
 //! as out of a listener's pool (`socket/pool.rs`). A socket that is bound to an address of lull's and connects is a relay from then
 //! on. So servers work whose children listen for a second connection of their peer's (FTP).
 //!
-//! A socket that is bound to no address of lull's connects by the kernel, and UDP sockets that a child makes are the kernel's.
+//! A UDP socket that the child binds to lull's address or to a wildcard is passed on from then on (`datagram`). So servers work whose
+//! children answer from a port of their own (TFTP).
+//!
+//! A socket that is bound to no address of lull's connects, and sends, by the kernel.
 
+mod datagram;
 mod owner;
 
 use std::net::SocketAddr;
@@ -19,11 +23,12 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 use super::{ANSWER_BYTES, Message, NOBODY, Verb, child, named, names_bytes};
 use crate::address::{self, Bytes};
 use crate::socket::Listener;
+use crate::socket::datagram::is_udp;
 use crate::socket::options::refused;
 use crate::socket::pool::{self, Passed};
 use crate::{Errno, Result, engine, files, flags, kernel};
 
-pub(super) use owner::{connect as connect_for_a_child, listen as listen_for_a_child};
+pub(super) use owner::{bind as bind_for_a_child, connect as connect_for_a_child, listen as listen_for_a_child};
 
 /// Whether this process is a child that may ask its parent for sockets.
 #[inline]
@@ -44,6 +49,9 @@ fn bound(fd: c_int) -> Option<SocketAddr> {
 
 /// `bind`.
 pub(crate) fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
+    if is_udp(fd) {
+        return datagram::bind(fd, bytes);
+    }
     if bound(fd).is_some() && address::parse(bytes).is_some_and(is_lulls) {
         return crate::socket::bind_own(fd, bytes);
     }
@@ -83,12 +91,7 @@ fn become_listener(fd: c_int, at: SocketAddr, backlog: c_int) -> Result<()> {
     let claim = Message { verb: Verb::Listens, id: usize::try_from(backlog).unwrap_or(usize::MAX) };
     ask(&claim, &parents, fd)?;
     drop(parents);
-    let mut said = [0; ANSWER_BYTES];
-    child::read_whole(mine.as_raw_fd(), &mut said)?;
-    match c_int::from_ne_bytes(said) {
-        0 => {}
-        error => return Err(Errno::new(error)),
-    }
+    read_answer(&mine)?;
     let domain = if at.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     named::call_listener(
         mine.as_raw_fd(),
@@ -133,12 +136,7 @@ pub(crate) fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     sent.map_err(errno)?;
     ask(&Message { verb: Verb::Connects, id: 0 }, &parents, fd)?;
     drop(parents);
-    let mut said = [0; ANSWER_BYTES];
-    child::read_whole(mine.as_raw_fd(), &mut said)?;
-    match c_int::from_ne_bytes(said) {
-        0 => {}
-        error => return Err(Errno::new(error)),
-    }
+    read_answer(&mine)?;
     let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
     child::take_names(mine.as_raw_fd(), domain)?;
     replace(fd, mine)
@@ -152,6 +150,16 @@ fn pair(kind: SocketType) -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)
 fn ask(claim: &Message, parents: &std::os::fd::OwnedFd, fd: c_int) -> Result<()> {
     let channel = child::channel().ok_or(Errno::new(libc::ENETDOWN))?;
     claim.send(channel, &[parents.as_fd(), kernel::borrow(fd)], SendFlags::empty()).map_err(errno)
+}
+
+/// What the parent has answered.
+fn read_answer(mine: &std::os::fd::OwnedFd) -> Result<()> {
+    let mut said = [0; ANSWER_BYTES];
+    child::read_whole(mine.as_raw_fd(), &mut said)?;
+    match c_int::from_ne_bytes(said) {
+        0 => Ok(()),
+        error => Err(Errno::new(error)),
+    }
 }
 
 /// The number stands for the end of a pair from here on.

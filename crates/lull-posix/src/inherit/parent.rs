@@ -60,6 +60,7 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
             }
             (Verb::Listens, Some(gives), Some(kernels)) => made::listen_for_a_child(gives, kernels, message.id),
             (Verb::Connects, Some(socket), Some(kernels)) => made::connect_for_a_child(socket, kernels),
+            (Verb::Binds, Some(socket), Some(kernels)) => made::bind_for_a_child(socket, kernels, message.id != 0),
             (Verb::Asks, Some(kernels), _) => pool::begin_to_give(kernels),
             // There was no free number for them: what the child waits for ends.
             _ => Ok(()),

@@ -161,7 +161,7 @@ fn domain_of(fd: c_int) -> Option<c_int> {
 }
 
 /// Whether it is a UDP socket of the kernel's.
-pub(super) fn is_udp(fd: c_int) -> bool {
+pub(crate) fn is_udp(fd: c_int) -> bool {
     domain_of(fd).is_some()
 }
 
@@ -196,7 +196,12 @@ fn bound_again(fd: c_int, file: &Open, local: SocketAddr, keeps_port: bool) -> R
         return datagram.found_port(fd, local);
     }
     leave(fd, file, datagram.is_nonblocking())?;
-    bound(fd, keeps_port)
+    bound(fd, keeps_port)?;
+    // An error is the socket's, wherever it is bound.
+    match files::get(fd).as_deref() {
+        Some(File::Datagram(now)) => datagram.sockets.move_errors(&now.sockets),
+        _ => Ok(()),
+    }
 }
 
 fn local_of(fd: c_int) -> Option<SocketAddr> {
@@ -238,6 +243,16 @@ fn udp_options(fd: c_int, local: SocketAddr) -> UdpOptions {
 }
 
 fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Result<()> {
+    numbers::join(fd, opened(fd, domain, local, keeps_port)?)
+}
+
+/// lull's half of what a child of `fork` has bound.
+pub(crate) fn of_a_child(fd: c_int, keeps_port: bool) -> Result<Open> {
+    let (Some(domain), Some(local)) = (domain_of(fd), local_of(fd)) else { return Err(Errno::new(libc::EINVAL)) };
+    opened(fd, domain, local, keeps_port)
+}
+
+fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Result<Open> {
     let engine = engine::engine()?;
     let wanted = Wanted::default();
     wanted.renew(fd);
@@ -265,5 +280,5 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
     if egress != Egress::default() {
         datagram.sockets.put_egress(egress);
     }
-    numbers::join(fd, files::open(File::Datagram(datagram))?)
+    files::open(File::Datagram(datagram))
 }

@@ -106,6 +106,17 @@ impl Peer {
         }
     }
 
+    /// What it was given and has not sent, while it is connected.
+    pub fn unsent(&self) -> usize {
+        if self.state().0 & libc::POLLHUP as u32 != 0 {
+            return 0;
+        }
+        match self {
+            Peer::Kernels(fd) => Machine::Kernel.unsent(fd.as_raw_fd()),
+            Peer::Lulls(stream) => stream.unsent().unwrap_or(0),
+        }
+    }
+
     pub fn send(&self, data: &[u8]) -> Result<usize> {
         match self {
             Peer::Kernels(fd) => {

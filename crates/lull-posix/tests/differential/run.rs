@@ -503,13 +503,17 @@ impl<'t> Run<'t> {
         format!("readiness: {}", words.collect::<Vec<_>>().join("; "))
     }
 
-    /// Bytes that wait for Nagle's algorithm. For how long they do is each system's own affair, and a close that resets drops them.
+    /// Bytes that wait for Nagle's algorithm, or, where a segment came late and was sent again, for a congestion window. For how
+    /// long they do is each system's own affair, and a close that resets drops them.
     fn unsent(&self) -> usize {
         let of_side = |side: usize| -> usize {
             let machine = self.machine(side);
             let is_open = |fd: c_int| peers::state(machine, fd).0 & libc::POLLHUP as u32 == 0;
             let streams = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind == Kind::Stream);
-            streams.map(|slot| slot.fds[side]).filter(|fd| is_open(*fd)).map(|fd| machine.unsent(fd)).sum()
+            let own: usize =
+                streams.map(|slot| slot.fds[side]).filter(|fd| is_open(*fd)).map(|fd| machine.unsent(fd)).sum();
+            let peers = self.peers.iter().flatten().map(|peer| &peer.sides[side]);
+            own + peers.map(Peer::unsent).sum::<usize>()
         };
         of_side(0) + of_side(1)
     }

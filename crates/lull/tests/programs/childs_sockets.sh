@@ -1,6 +1,7 @@
 # A server whose children make sockets themselves, as those of FTP do: SCRIPT LULL MODE WAY, where WAY is "fork", or "clone" for
 # children that are made past the C library's `fork`. Each child listens for a second connection of its peer's, at lull's address
-# and at a wildcard, where the kernel's half listens, too; and it connects to its peer from lull's address.
+# and at a wildcard, where the kernel's half listens, too; it connects to its peer from lull's address; and it answers datagrams from
+# a port of its own, as servers of TFTP do.
 . "$(dirname "$0")/harness.sh"
 way=$3
 
@@ -9,6 +10,7 @@ import ctypes, os, select, signal, socket, sys
 
 own, way = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
+IP_PKTINFO = 8
 SYS_clone = 56 if os.uname().machine == "x86_64" else 220
 
 def make_a_child():
@@ -53,6 +55,36 @@ def serve(connection):
                     data.sendall(chunk)
                 data.close()
             listener.close()
+        elif what == "datagrams":
+            at, waits = rest
+            data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            data.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+            data.bind((at, 0))
+            assert data.getsockname()[0] == at, data
+            assert data.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_DGRAM
+            data.settimeout(0.01)
+            try:
+                raise SystemExit(f"received {data.recvfrom(100)}")
+            except TimeoutError:
+                data.settimeout(None)
+            lines.write(f"{data.getsockname()[1]}\n")
+            lines.flush()
+            while True:
+                if waits == "epoll":
+                    with select.epoll() as context:
+                        context.register(data, select.EPOLLIN)
+                        assert context.poll() == [(data.fileno(), select.EPOLLIN)]
+                chunk, ancillary, _, peer = data.recvmsg(2000, 200)
+                to = [socket.inet_ntoa(info[4:8]) for (*_, info) in ancillary]
+                assert to == [own if peer[0] == "10.0.0.1" else "127.0.0.1"], (to, peer)
+                assert data.sendto(chunk, peer) == len(chunk)
+                if chunk == b"last":
+                    break
+            # From here on it hears nobody else.
+            data.connect(peer)
+            assert data.getpeername() == peer
+            assert data.send(b"connected") == 9 and data.recv(2000) == b"bye"
+            data.close()
         else:
             (port,) = rest
             data = socket.socket()
@@ -120,6 +152,32 @@ def closes(port):
         time.sleep(0.1)
     raise SystemExit("the listener of a child is open still")
 
+def answers(at, count):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as data:
+        data.settimeout(60)
+        for nth in range(count):
+            sent = b"%d" % nth * 300
+            data.sendto(sent, at)
+            assert data.recvfrom(2000) == (sent, at), (nth, at)
+
+def is_told_the_end(at):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as data:
+        data.settimeout(60)
+        data.connect(at)
+        data.send(b"last")
+        assert [data.recv(2000), data.recv(2000)] == [b"last", b"connected"]
+        data.send(b"bye")
+        data.settimeout(0.1)
+        for attempt in range(600):
+            try:
+                data.send(b"more")
+                data.recv(2000)
+            except ConnectionRefusedError:
+                return
+            except TimeoutError:
+                pass
+    raise SystemExit("the datagram socket of a child is open still")
+
 with connect() as control:
     lines = control.makefile("rw")
     def ask(line):
@@ -136,6 +194,13 @@ with connect() as control:
         echoed(("127.0.0.1", port), 100_000)
         assert lines.readline() == "done\n"
         closes(port)
+    for at, waits in (own, "receive"), (own, "epoll"), ("0.0.0.0", "receive"), ("0.0.0.0", "epoll"):
+        port = int(ask(f"datagrams {at} {waits}"))
+        answers((own, port), 20)
+        if at == "0.0.0.0":
+            answers(("127.0.0.1", port), 20)
+        is_told_the_end((own, port))
+        assert lines.readline() == "done\n"
     with socket.create_server(("10.0.0.1", 0)) as listener:
         lines.write(f"connect {listener.getsockname()[1]}\n")
         lines.flush()

@@ -8,8 +8,8 @@ use libc::c_int;
 use lull_net::{ConnectOptions, Interest, TcpListener, TcpStream};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::super::{NAMES_BYTES, names_of, parent};
-use crate::socket::{asked, connected, pool};
+use super::super::{NAMES_BYTES, datagrams, names_of, parent};
+use crate::socket::{asked, connected, datagram, pool};
 use crate::{Errno, Result, address, block, engine, kernel};
 
 /// Listens where the kernel's socket is bound, and answers the child by `gives`: what comes goes there until nobody has the other end.
@@ -47,6 +47,13 @@ pub(in crate::inherit) fn connect(socket: OwnedFd, kernels: OwnedFd) -> io::Resu
         }
     };
     parent::thread("lull-connect").spawn(run).map(drop)
+}
+
+/// Has lull's half of the UDP socket that the child has bound, answers by `socket`, and passes on from then on.
+pub(in crate::inherit) fn bind(socket: OwnedFd, kernels: OwnedFd, keeps_port: bool) -> io::Result<()> {
+    let bound = datagram::of_a_child(kernels.as_raw_fd(), keeps_port);
+    answer(&socket, bound.as_ref().err())?;
+    bound.map_or(Ok(()), |file| datagrams::relay::start(file, socket, kernels))
 }
 
 fn begin_to_connect(socket: &OwnedFd) -> Result<TcpStream> {

@@ -69,6 +69,11 @@ impl Sockets {
         Ok(None)
     }
 
+    /// The pending error becomes the one of `others`, if there is one.
+    pub(super) fn move_errors(&self, others: &Sockets) -> Result<()> {
+        Ok(self.0.iter().try_for_each(|socket| socket.move_error(others.first()))?)
+    }
+
     /// Bytes of the datagram that is read next.
     pub(crate) fn unread(&self) -> Result<usize> {
         for socket in &self.0 {
