@@ -597,6 +597,7 @@ fn an_error_that_waits_stays_the_sockets_where_it_is_bound_again() {
     assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
     socket::connect(fd, &[0; 16]).unwrap();
     socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
     assert_eq!(send_to(fd, b"x", at), error(libc::ECONNREFUSED));
     assert_eq!(send_to(fd, b"x", at), Ok(1));
     close(fd);

@@ -12,6 +12,8 @@
 //!   socket of lull's then, or none.
 //! - "moves": what changes whose a socket is, is not done to one at which a thread waits. On Linux that call goes on at what it was
 //!   given; here it waits where the socket was.
+//! - "the kernel's errors": a socket that is the kernel's is not bound while an error waits at it. The one of lull's that it becomes
+//!   does not know of that.
 //! - "answers between messages": as in `step`, `sendmmsg` has one message for a peer that is not there. On loopback the answer to that
 //!   comes before the second message.
 //! - "room again": an edge-triggered member is not asked for room. Linux tells of it whenever a datagram has left the machine, which
@@ -44,6 +46,7 @@ impl Run<'_> {
             Op::Socket { flags } => self.call(by, Call::Datagram { flags: *flags }),
             Op::Open { at, nonblocking, chooses } => self.open_datagram(by, at, *nonblocking, *chooses),
             Op::Bind { pick, at } => match self.datagram(*pick).filter(|slot| !self.is_waited_at(*slot)) {
+                Some(slot) if self.has_an_error_of_the_kernels(slot) => Ok(None),
                 Some(slot) => self.bind_datagram(by, slot, at, false),
                 None => Ok(None),
             },
@@ -154,6 +157,11 @@ impl Run<'_> {
         let is_there =
             |to: SocketAddr| self.datagram_peers.iter().any(|peer| peer.sides.is_some() && peer.ports[0] == to.port());
         name.is_some_and(|to| !is_there(to))
+    }
+
+    /// Rule "the kernel's errors".
+    fn has_an_error_of_the_kernels(&self, slot: Slot) -> bool {
+        self.is_bare(slot) && state(self.machine(0), self.fd(0, slot)).0 & libc::EPOLLERR as u32 != 0
     }
 
     fn is_readable(&self, slot: Slot) -> bool {
