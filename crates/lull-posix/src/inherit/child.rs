@@ -4,8 +4,7 @@
 use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use libc::c_int;
 use lull_net::lull_nic::own;
@@ -24,25 +23,11 @@ static CHANNEL: AtomicI32 = AtomicI32::new(-1);
 static SHARED: AtomicBool = AtomicBool::new(false);
 /// There may be relays in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// The relays that this process has asked for, and of those that it is a child of. None is ever taken out: there are few, and a list that only grows
-/// needs no lock, which a `fork` could find held.
-static RELAYS: AtomicPtr<Relay> = AtomicPtr::new(null_mut());
-
 /// There may be ends of listeners (`made.rs`).
 static LISTENERS: AtomicBool = AtomicBool::new(false);
 
 /// One of them is of datagrams.
 static DATAGRAMS: AtomicBool = AtomicBool::new(false);
-
-/// A connection or a UDP socket that this child has asked for. Its names are the socket's (`named.rs`).
-struct Relay {
-    /// Its place in the parent's memory.
-    id: usize,
-    /// The number that it got first, and what stands under it for as long as it was not closed.
-    number: c_int,
-    inode: u32,
-    next: *mut Relay,
-}
 
 pub(super) fn begin(channel: OwnedFd) {
     CHANNEL.store(channel.into_raw_fd(), Ordering::Relaxed);
@@ -158,13 +143,6 @@ fn is_placeholder(fd: c_int, file: &Open) -> bool {
 
 fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
     let id = id(file);
-    let cloexec = kernel::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
-    // Another number of the same socket has the same relay.
-    let known = relays().find(|relay| relay.id == id && kernel::inode(relay.number) == Ok(relay.inode));
-    if let Some(known) = known {
-        return kernel::dup3(known.number, fd, flags).map(drop);
-    }
     let failed = |error: rustix::io::Errno| Errno::new(error.raw_os_error());
     let (domain, nonblocking, kind) = match &**file {
         File::Stream(stream) => (stream.domain, stream.is_nonblocking(), SocketType::STREAM),
@@ -188,12 +166,26 @@ fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
         kernel::fcntl(mine.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
     named::call(mine.as_raw_fd(), local, peer, domain)?;
-    kernel::dup3(mine.as_raw_fd(), fd, flags)?;
-    let relay = Box::new(Relay { id, number: fd, inode: kernel::inode(fd)?, next: RELAYS.load(Ordering::Relaxed) });
-    RELAYS.store(Box::into_raw(relay), Ordering::Release);
+    stand_under(fd, mine.as_raw_fd())?;
+    // Every other number of the socket has the same relay, also when this one is closed before another is used.
+    for number in files::numbers().filter(|number| *number != fd) {
+        let Some(other) = files::inherited(number) else { continue };
+        let is_another = self::id(&other) == id && is_placeholder(number, &other);
+        // The count of who has it is the parent's.
+        mem::forget(other);
+        if is_another && stand_under(number, mine.as_raw_fd()).is_ok() && !is_datagrams {
+            files::forget_inherited(number);
+        }
+    }
     DATAGRAMS.fetch_or(is_datagrams, Ordering::Release);
     ANY.store(true, Ordering::Release);
     Ok(())
+}
+
+/// The number stands for the end of a relay, and stays closed to what is executed if it was.
+fn stand_under(number: c_int, relay: c_int) -> Result<()> {
+    let cloexec = kernel::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    kernel::dup3(relay, number, if cloexec { libc::O_CLOEXEC } else { 0 }).map(drop)
 }
 
 /// A number stands for the end of a relay that its owner has offered ([`super::offer`]), and is one from here on. Returns the peer.
@@ -294,13 +286,6 @@ pub(crate) fn closed(file: &Open) {
         let release = Message { verb: Verb::Releases, id: id(file) };
         let _ = release.send(kernel::borrow(channel), &[], SendFlags::DONTWAIT);
     }
-}
-
-fn relays() -> impl Iterator<Item = &'static Relay> {
-    // SAFETY: whoever is in the list was leaked into it, whole.
-    let first = unsafe { RELAYS.load(Ordering::Acquire).as_ref() };
-    // SAFETY: as above.
-    std::iter::successors(first, |relay| unsafe { relay.next.as_ref() })
 }
 
 /// The names of the relay behind a number, and its domain.

@@ -20,13 +20,20 @@ class Echo(socketserver.StreamRequestHandler):
 
 class Inetd(socketserver.StreamRequestHandler):
     def handle(self):
-        for number in 0, 1:
-            os.dup2(self.connection.fileno(), number)
+        # As git's daemon has it: each number that the server gave the connection is moved, and closed, by itself.
+        for taken, number in (self.connection.detach(), 0), (self.server.other, 1):
+            os.dup2(taken, number)
+            os.close(taken)
         os.execvp("python3", ["python3", "executed.py", *map(str, (*self.client_address, *self.server.server_address))])
 
 class Server(socketserver.ForkingTCPServer):
     allow_reuse_address = True
     request_queue_size = 64
+
+    def process_request(self, request, client_address):
+        self.other = os.dup(request.fileno())
+        super().process_request(request, client_address)
+        os.close(self.other)
 
 SERVER = os.getpid()
 with Server((sys.argv[1], 7777), Echo if sys.argv[2] == "child" else Inetd) as server:
