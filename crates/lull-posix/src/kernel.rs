@@ -15,7 +15,7 @@ use libc::{c_int, c_uint, epoll_event, socklen_t};
 use lull_net::lull_nic::own;
 
 pub use self::blocked::NoSignals;
-pub use self::polled::{is_readable, poll, reads_no_more};
+pub use self::polled::{is_readable, poll, reads_no_more, shut_down};
 
 use crate::Result;
 use crate::raw::raw;

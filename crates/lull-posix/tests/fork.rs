@@ -126,6 +126,32 @@ fn a_child_serves_a_connection_that_its_parent_has_closed() {
     ended_well(child);
 }
 
+/// By it a server tells whether anybody waits for its answer (puma).
+#[test]
+fn a_child_is_told_the_state_of_a_connection_that_is_passed_on_to_it() {
+    const ESTABLISHED: u8 = 1;
+    const CLOSE_WAIT: u8 = 8;
+    let _alone = alone();
+    let (fd, mut peer) = connected();
+    let child = in_a_child(|| {
+        let is_in = |state: u8| {
+            let mut info = [0; 1];
+            let told = socket::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info);
+            told == Some(Ok(1)) && info == [state]
+        };
+        let is_open = !is_lull(fd) && is_in(ESTABLISHED) && kernels_write(fd, b"open");
+        is_open && kernels_read(fd, 1) == Some(Vec::new()) && is_in(CLOSE_WAIT) && kernels_write(fd, b"late")
+    });
+    close(fd);
+    let mut got = [0; 4];
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"open");
+    peer.shutdown(lull_net::Shutdown::Write).unwrap();
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"late");
+    ended_well(child);
+}
+
 /// A child that has used a connection closes it, and ends; its parent goes on with it.
 #[test]
 fn a_connection_goes_on_in_the_parent_after_a_child_has_used_and_closed_it() {

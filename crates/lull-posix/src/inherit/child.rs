@@ -393,5 +393,24 @@ pub(crate) fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8])
     if !keeps_beside(fd, level, name) {
         return None;
     }
-    Some(options(fd, domain).and_then(|options| kernel::getsockopt(options, level, name, value)))
+    let told = options(fd, domain).and_then(|options| kernel::getsockopt(options, level, name, value));
+    if let (Ok(1..), libc::IPPROTO_TCP, libc::TCP_INFO, false) = (&told, level, name, is_of_datagrams(fd)) {
+        value[0] = state(fd);
+    }
+    Some(told)
+}
+
+/// The state of a relay's connection or listener, by the numbers of include/net/tcp_states.h: the first byte of TCP_INFO, by which
+/// servers tell whether an answer is still waited for (puma). Whether this process has shut down what it sends is not known.
+fn state(fd: c_int) -> u8 {
+    const ESTABLISHED: u8 = 1;
+    const CLOSE: u8 = 7;
+    const CLOSE_WAIT: u8 = 8;
+    const LISTEN: u8 = 10;
+    match kernel::shut_down(fd) {
+        _ if LISTENERS.load(Ordering::Relaxed) && named::is_listener(fd) => LISTEN,
+        (true, true) => CLOSE,
+        (true, false) => CLOSE_WAIT,
+        (false, _) => ESTABLISHED,
+    }
 }

@@ -20,7 +20,13 @@ pub fn is_readable(fd: c_int) -> bool {
 
 /// Whether a socket is shut down for reading.
 pub fn reads_no_more(fd: c_int) -> bool {
-    polled(fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0
+    shut_down(fd).0
+}
+
+/// Whether a socket is shut down for reading, and whether for writing as well.
+pub fn shut_down(fd: c_int) -> (bool, bool) {
+    let said = polled(fd, libc::POLLRDHUP);
+    (said & libc::POLLRDHUP != 0, said & libc::POLLHUP != 0)
 }
 
 /// What `poll` says of a descriptor now.
