@@ -6,7 +6,8 @@
 //! queues of the NIC are given back, for the executed program to take.
 //!
 //! A listener does stay open: the executed program finds it (`socket/kept.rs`), also one that a child executes. It is given the
-//! library for that where its environment has none (`environment`).
+//! library for that where its environment has none (`environment`), and so is one that goes on in this one's place and makes its
+//! listeners anew.
 //!
 //! A call that fails is one that nothing was done for, as far as that can be known beforehand: most programs that search along
 //! PATH try names that are not there.
@@ -79,9 +80,10 @@ pub fn begins_along_path(name: &CStr) -> Option<Executing> {
 }
 
 impl Executing {
-    /// The environment for the call: what the program has given, with what the executed one takes to have its listeners.
+    /// The environment for the call: what the program has given, with what the executed one takes to have its listeners, or to make
+    /// them anew in the place of a program that had lull's sockets.
     pub fn environment(&mut self, given: *const *const c_char) -> *const *const c_char {
-        if self.listens {
+        if self.listens || self.closed.is_some() {
             self.environment = environment::Made::of(given);
         }
         self.environment.as_ref().map_or(given, environment::Made::as_ptr)

@@ -236,14 +236,25 @@ pub fn may_close(fd: c_int) -> bool {
     !own::is_own(fd) || lull_closes(fd)
 }
 
-/// Whether it is lull that closes a descriptor of its own: a call of lull's, or a thread of the engine.
+/// Whether the program, or lull itself, may set the flags of a number. What a program gives FD_CLOEXEC that it did not open (Ruby's
+/// `exec`, all numbers), the one that it executes in its place would not have.
+pub fn may_set_flags(fd: c_int) -> bool {
+    !own::is_own(fd) || lull_calls()
+}
+
+/// Whether it is lull that closes a descriptor of its own.
 #[cold]
 fn lull_closes(fd: c_int) -> bool {
-    let is_lull = signals::is_inside() || kernel::thread_name().starts_with(b"lull-");
+    let is_lull = lull_calls();
     if is_lull {
         own::unmark(fd);
     }
     is_lull
+}
+
+/// Whether a call is lull's, or that of a thread of the engine.
+fn lull_calls() -> bool {
+    signals::is_inside() || kernel::thread_name().starts_with(b"lull-")
 }
 
 /// Calls with the parts of a range of numbers between descriptors of lull's own, until one fails.

@@ -30,8 +30,11 @@ fn set_nonblocking(fd: c_int, file: &Open, on: bool) {
 }
 
 /// `fcntl` on a number that is lull's; nothing where it is the placeholder's, whose number has the flags that belong to the
-/// number.
+/// number. The flags of a descriptor of lull's own the program does not set.
 pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>> {
+    if !files::is_known(fd) {
+        return (command == libc::F_SETFD && !files::may_set_flags(fd)).then_some(Err(Errno::new(libc::EBADF)));
+    }
     // These are the number's own, which a child may change of what it does not use.
     if matches!(command, libc::F_GETFD | libc::F_SETFD) {
         return None;

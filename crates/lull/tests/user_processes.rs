@@ -130,7 +130,7 @@ fn a_program_that_executes_another_closes_what_it_would_close_and_names_what_can
     for (mode, way) in [("base", "execve"), ("suspend20", "execvp"), ("base", "execl"), ("base", "execle")] {
         user::run("calls", CC, mode, &format!("exec {way}"));
     }
-    for way in ["execv", "execvpe", "execlp", "fexecve", "execveat", "syscall"] {
+    for way in ["execv", "execvpe", "execlp", "fexecve", "execveat", "syscall", "emptied"] {
         user::run("calls", CC, "base", &format!("exec {way}"));
     }
     for mode in ["base", "suspend20"] {

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
-import ctypes, os, resource, socket, sys
+import ctypes, fcntl, os, resource, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
 soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 listener = socket.create_server((sys.argv[1], 7777), reuse_port=False)
@@ -28,6 +28,12 @@ def by_dup2(kept):
             result = libc.dup2(null, number)
             assert result == -1 and ctypes.get_errno() == 9, (number, result)
     os.close(null)
+    # As Ruby before `exec`: what lull needs would not be open in the program that is executed in this one's place.
+    lulls = [number for number in numbers() if number > 1000]
+    assert lulls
+    for number in lulls:
+        result = libc.fcntl(number, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+        assert result == -1 and ctypes.get_errno() == 9, (number, result)
 def by_close_range(kept):
     before = 3
     for number in sorted(kept) + [2**31]:
