@@ -212,7 +212,10 @@ impl Run<'_> {
                     At::Wildcard => Ipv4Addr::UNSPECIFIED,
                     _ => Ipv4Addr::LOCALHOST,
                 });
-                let addresses = ips.map(|ip| address_of(ip, free_port()));
+                // On loopback both are the kernel's.
+                let left = free_port();
+                let right = std::iter::repeat_with(free_port).find(|port| *port != left).unwrap_or(left);
+                let addresses = [address_of(ips[0], left), address_of(ips[1], right)];
                 self.call_at(by, Call::Bind { slot, at: format!("{at:?}, with a port of its own") }, addresses)?
             }
             at => self.bind(by, slot, at)?,

@@ -221,7 +221,10 @@ impl<'t> Run<'t> {
     fn threads_in_words(&self) -> String {
         let words = |thread: usize| {
             let call = self.pending[thread].as_ref()?;
-            let done = |side: usize| if self.threads[side][thread].is_done() { "returned" } else { "waits" };
+            let done = |side: usize| match self.threads[side][thread].returned() {
+                Some(outcome) => format!("returned {outcome}"),
+                None => "waits".to_owned(),
+            };
             Some(format!("{call:?} {} and {}", done(0), done(1)))
         };
         (0..2).filter_map(words).collect::<Vec<_>>().join("; ")

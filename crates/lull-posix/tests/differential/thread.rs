@@ -5,6 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use super::call::Outcome;
+use super::words;
 
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
@@ -81,6 +82,11 @@ impl Thread {
     /// What the call returned, once it is done.
     pub fn take(&self) -> Outcome {
         self.shared.outcome.lock().unwrap().take().expect("it is done")
+    }
+
+    /// What the call returned, in words, if it is done.
+    pub fn returned(&self) -> Option<String> {
+        self.shared.outcome.lock().unwrap().as_ref().filter(|_| self.is_done()).map(words::brief)
     }
 
     /// Sends the thread a signal whose handler does nothing.
