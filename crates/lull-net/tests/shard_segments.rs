@@ -153,6 +153,7 @@ fn a_fin_that_overtakes_data_is_kept() {
 #[test]
 fn a_reset_behind_an_unacknowledged_fin_is_believed() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
+    peer.is_answered(&mut host, id);
     peer.send(&mut host, ACK | PSH, b"data");
     peer.send(&mut host, FIN | ACK, b"");
     assert!(host.segments().is_empty(), "not acknowledged yet");

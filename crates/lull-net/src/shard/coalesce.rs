@@ -19,15 +19,13 @@
 //!
 //! A flagged connection is always on the list, and the list always has a time: nothing can stay behind.
 
-use super::connection::Flags;
+use super::connection::{Flags, HEADERS_BYTES};
 use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 
 /// As many frames as a cork holds back ([`crate::Network::cork`]): it bounds what one batch adds to latency.
 const HELD_BACK_MAX: usize = 8;
-/// Headers of a segment at their longest but for IPv6's extensions: what is longer than an MTU less this fills a segment.
-const HEADERS_BYTES: usize = 40 + 20 + 40;
 
 /// The connections that hold something back, oldest first.
 #[derive(Debug)]

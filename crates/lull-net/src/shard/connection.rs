@@ -13,11 +13,15 @@ use super::segment::Segment;
 use super::socket::{Keepalive, Ready};
 use super::wire::{Mac, PSH, SYN, seq_lt};
 
-/// How long an acknowledgement waits for data to travel with (Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send
+/// How long an acknowledgement waits for data to travel with, where there is reason to think that some will come
+/// ([`Flags::ANSWERS`]; Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send
 /// one of its own for every request of a server that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
 /// The same, in smoltcp's terms.
 pub(super) const ACK_DELAY: Duration = Duration::from_micros(ACK_DELAY_NS / 1_000);
+
+/// Headers of a segment at their longest but for IPv6's extensions: what is longer than an MTU less this fills a segment.
+pub(super) const HEADERS_BYTES: usize = 40 + 20 + 40;
 
 /// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
 pub(super) const RTO_NS_MIN: u64 = 1_000_000_000;
@@ -56,8 +60,6 @@ bitflags::bitflags! {
         const PROBING = 64;
         /// Nagle's algorithm is off.
         const NODELAY = 512;
-        /// A loss was seen: the congestion window is in force.
-        const CONGESTED = 1024;
         /// A FIN came before the data in front of it.
         const EARLY_FIN = 2048;
         /// It waits for more to go with what was written: it is on the list of `coalesce`.
@@ -72,6 +74,8 @@ bitflags::bitflags! {
         const CORKED = 128;
         /// It is readable from so many bytes on ([`Asked::low_water`]).
         const LOW_WATER = 256;
+        /// What comes is answered, so that acknowledgements wait for the answers to travel with (`inet_csk_in_pingpong_mode`).
+        const ANSWERS = 1024;
     }
 }
 
@@ -306,6 +310,7 @@ impl Connection {
                 self.flags.insert(Flags::TIMED);
             }
             self.snd_nxt = last.seq_end;
+            self.flags.insert(Flags::ANSWERS);
             if last.flags & PSH != 0 {
                 self.small_end = last.seq_end;
             }
@@ -316,6 +321,16 @@ impl Connection {
         self.rcv_window = last.window;
         self.consumed = 0;
         self.unanswered = 0;
+    }
+
+    /// Whether a segment is acknowledged as it comes: it is not a full one, so that a peer with Nagle's algorithm on may wait for
+    /// that, and there is no answer to wait for (`__tcp_ack_snd_check` in quick-acknowledgement mode, `tcp_cleanup_rbuf`).
+    #[inline]
+    pub(super) fn is_acknowledged_at_once(&self, segment: &Segment, mtu_bytes: usize) -> bool {
+        !self.flags.contains(Flags::ANSWERS)
+            && segment.flags & PSH != 0
+            && segment.length != 0
+            && segment.length + HEADERS_BYTES < mtu_bytes
     }
 
     /// Whether new data finds both directions shut down (`tcp_rcv_state_process`, FIN-WAIT).
@@ -333,9 +348,8 @@ impl Connection {
     fn sent_again(&mut self) {
         self.retransmits = self.retransmits.saturating_add(1);
         self.flags.remove(Flags::TIMED);
-        if !self.flags.contains(Flags::CONGESTED) {
+        if self.socket().congestion_control() == CongestionControl::None {
             // From now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
-            self.flags.insert(Flags::CONGESTED);
             self.socket_mut().set_congestion_control(CongestionControl::Reno);
         }
     }

@@ -223,7 +223,12 @@ impl Stack {
                 }
             }
         }
+        let waited = self.connections.get(index).is_some_and(|connection| connection.unanswered != 0);
         self.follow_up(index, None, false, io);
+        // An acknowledgement that had to leave by itself: no answer came (`tcp_delack_timer_handler`).
+        if let Some(connection) = self.connections.get_mut(index).filter(|it| waited && it.unanswered == 0) {
+            connection.flags.remove(Flags::ANSWERS);
+        }
     }
 
     /// Asks again for the next hop to a peer that has fallen silent.

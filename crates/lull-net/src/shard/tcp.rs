@@ -184,8 +184,10 @@ impl Stack {
         }
         // More than one segment at once, by GRO or by the device, is acknowledged without delay, as the second of two would be
         // (`__tcp_ack_snd_check`). smoltcp counts arrivals, of which this is one.
-        let several = segment.length > self.config.mtu_bytes && connection.unanswered == 0;
-        if several {
+        let several = segment.length > self.config.mtu_bytes;
+        let at_once = connection.is_acknowledged_at_once(segment, self.config.mtu_bytes);
+        let at_once = (several || at_once) && connection.unanswered == 0;
+        if at_once {
             connection.socket_mut().set_ack_delay(None);
         }
         let mut shim = Shim::new(
@@ -239,14 +241,14 @@ impl Stack {
         let plain = segment.flags | PSH == ACK | PSH && arrived == segment.length && arrived > 0;
         let idle = now_queued == 0 && connection.snd_una == connection.snd_nxt && connection.consumed == 0;
         let held = connection.phase == Phase::Open && connection.flags.contains(Flags::HELD);
-        if first && plain && idle && held && !several && state == State::Established && exit.frames == 0 {
+        if first && plain && idle && held && !at_once && state == State::Established && exit.frames == 0 {
             let deadline_ns = connection.deadline_ns(io.now_ns / 1000 * 1000 + ACK_DELAY_NS);
             self.timers.set(index, deadline_ns.max(io.now_ns + 1));
             self.announce(index, true, io);
         } else {
             self.follow_up(index, Some(segment), arrived > 0, io);
         }
-        if several && let Some(connection) = self.connections.get_mut(index) {
+        if at_once && let Some(connection) = self.connections.get_mut(index) {
             connection.socket_mut().set_ack_delay(Some(ACK_DELAY));
         }
         if asks {

@@ -501,6 +501,16 @@ impl Peer {
         self.seq += payload.len() as u32 + u32::from(flags & FIN != 0);
     }
 
+    /// Asks, is answered, and acknowledges that: acknowledgements wait for answers from then on.
+    pub fn is_answered(&mut self, host: &mut Host, id: SocketId) {
+        self.send(host, ACK | PSH, b"question");
+        assert_eq!(host.recv(id).unwrap(), b"question");
+        host.send(id, b"answer").unwrap();
+        host.segments();
+        self.ack += 6;
+        self.send(host, ACK, &[]);
+    }
+
     /// The whole handshake.
     pub fn open(&mut self, host: &mut Host) {
         host.receive(self.syn().frame());

@@ -334,6 +334,7 @@ fn another_listener_of_the_same_stack_comes_first() {
     for peer in &mut peers {
         peer.open(&mut host);
         peer.send(&mut host, ACK | PSH, b"request");
+        assert_eq!(resets(&mut host), 0);
     }
     host.close(listeners[0]);
     assert_eq!((resets(&mut host), others.given().len()), (0, 0));

@@ -113,6 +113,7 @@ fn every_arrival_is_an_edge_of_its_socket() {
 #[test]
 fn one_request_is_one_frame_out() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
+    peer.is_answered(&mut host, id);
     for _ in 0..100 {
         peer.send(&mut host, ACK | PSH, &[b'q'; 100]);
         assert!(host.ring.frames.is_empty(), "no acknowledgement of its own");
@@ -131,6 +132,35 @@ fn one_request_is_one_frame_out() {
     assert!(host.ring.frames.is_empty());
     host.run_for(3 * MS);
     assert_eq!(host.segments().len(), 1);
+}
+
+/// A peer with Nagle's algorithm on sends nothing small before what it has sent is acknowledged: where no answers go, that is done
+/// at once (`__tcp_ack_snd_check`, `tcp_delack_timer_handler`).
+#[test]
+fn small_segments_that_nobody_answers_are_acknowledged_as_they_come() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    let mut is_acknowledged = |peer: &mut Peer, host: &mut Host, data: &[u8]| {
+        peer.send(host, ACK | PSH, data);
+        assert_eq!(host.recv(id).unwrap().len(), data.len());
+        let segments = host.segments();
+        assert!(segments.iter().all(|segment| segment.flags == ACK && segment.ack == peer.seq), "{segments:?}");
+        segments.len() == 1
+    };
+    // From the first one on: the rest of a request may wait for that.
+    for _ in 0..3 {
+        assert!(is_acknowledged(&mut peer, &mut host, b"message"));
+    }
+    assert!(!is_acknowledged(&mut peer, &mut host, &[b'f'; 1460]), "a full one is the first of several");
+    host.run_for(45 * MS);
+    assert_eq!(host.segments().len(), 1);
+    // Once something was sent, more is to be expected; until an acknowledgement has waited for it in vain.
+    peer.is_answered(&mut host, id);
+    assert!(!is_acknowledged(&mut peer, &mut host, b"message"));
+    host.run_for(45 * MS);
+    assert_eq!(host.segments().len(), 1);
+    for _ in 0..3 {
+        assert!(is_acknowledged(&mut peer, &mut host, b"message"));
+    }
 }
 
 /// smoltcp is silent to the SYN of a client that has restarted and took the same port.
@@ -260,6 +290,7 @@ fn acknowledgements_are_not_beyond_a_closed_window_that_was_probed() {
 #[test]
 fn a_guessed_reset_is_challenged() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
+    peer.is_answered(&mut host, id);
     peer.send(&mut host, ACK | PSH, b"not acknowledged yet");
     for (off, replies) in [(100, 1), (16_000, 0), (1 << 20, 0), (-1i32 as u32, 0)] {
         host.receive(Tcp { seq: peer.seq.wrapping_add(off), ..peer.segment(RST, &[]) }.frame());

@@ -7,7 +7,7 @@
 //! - "nobody's yet": a socket that the kernel gave a port, because it sent by the kernel or nowhere, is the kernel's: nothing comes to it
 //!   from lull's world.
 //! - "bare": a socket that is the kernel's still, or again, is not duplicated, nor shut down (as rule "fresh" of `step`): a half of
-//!   lull's that it gets later would not know of that.
+//!   lull's that it gets later would not know of that. Nor is one that was shut down connected, which may make it the kernel's.
 //! - "another address": a socket that has lost the port which the kernel chose is not bound to another address than it had. It is another
 //!   socket of lull's then, or none.
 //! - "moves": what changes whose a socket is, is not done to one at which a thread waits. On Linux that call goes on at what it was
@@ -51,6 +51,8 @@ impl Run<'_> {
                 None => Ok(None),
             },
             Op::Connect { pick, to } => match self.datagram(*pick).filter(|slot| !self.is_waited_at(*slot)) {
+                // Rule "bare".
+                Some(slot) if self.file(slot).is_shut => Ok(None),
                 Some(slot) => self.connect_datagram(by, slot, to),
                 None => Ok(None),
             },

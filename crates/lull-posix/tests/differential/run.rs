@@ -46,6 +46,8 @@ pub struct File {
     pub is_member: bool,
     /// It listened or was connected, and is no more.
     pub is_spent: bool,
+    /// It was shut down, one direction of it at least, whatever was said of that.
+    pub is_shut: bool,
     /// Datagrams that came to it, and whether the last one was of the kernel's world.
     pub came: usize,
     pub heard_in: Option<bool>,
@@ -53,7 +55,7 @@ pub struct File {
 
 impl File {
     fn new(kind: Kind) -> File {
-        File { kind, sent: 0, numbers: 0, is_member: false, is_spent: false, came: 0, heard_in: None }
+        File { kind, sent: 0, numbers: 0, is_member: false, is_spent: false, is_shut: false, came: 0, heard_in: None }
     }
 }
 
@@ -309,6 +311,10 @@ impl<'t> Run<'t> {
     fn note(&mut self, call: &Call, outcomes: &[Outcome; 2]) {
         let fds = [0, 1].map(|side| if let Outcome::Number(fd, _) = outcomes[side] { fd } else { CLOSED });
         let succeeded = !matches!(outcomes[0], Outcome::Failed(_));
+        if let Call::Shutdown { slot, .. } = call {
+            let file = self.slots[*slot].file;
+            self.files[file].is_shut = true;
+        }
         if fds != [CLOSED; 2] {
             let file = match call {
                 Call::Dup { slot } => self.slots[*slot].file,
