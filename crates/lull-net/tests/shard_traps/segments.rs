@@ -139,7 +139,7 @@ fn one_request_is_one_frame_out() {
 #[test]
 fn small_segments_that_nobody_answers_are_acknowledged_as_they_come() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
-    let mut is_acknowledged = |peer: &mut Peer, host: &mut Host, data: &[u8]| {
+    let is_acknowledged = |peer: &mut Peer, host: &mut Host, data: &[u8]| {
         peer.send(host, ACK | PSH, data);
         assert_eq!(host.recv(id).unwrap().len(), data.len());
         let segments = host.segments();
