@@ -10,7 +10,8 @@
 //! - "one queue": at a listener in both worlds one connection waits at a time, as each world has a queue of its own.
 //! - "own address": a program does not connect to its own address of lull's (docs/user_plane.md, Limits).
 //! - "fresh": a socket that neither listens nor is connected is not duplicated, nor shut down (docs/user_plane.md, Limits).
-//! - "one number": a file with several numbers is no member of a context.
+//! - "one number": a file with several numbers is no member of a context, and a member that is a datagram socket in both worlds gets
+//!   no second number: closing the one that it was added by leaves two members, one of each world.
 //! - "polled": a number that a thread waits for in `poll` is not closed meanwhile: "the result is unspecified" (select(2)). Nor is
 //!   one at which it waits for several messages: Linux takes all of them from the file that the number was, and here the number
 //!   is looked up for each.
@@ -190,7 +191,11 @@ impl Run<'_> {
                 Call::Shutdown { slot: Some(slot).filter(|slot| !self.is_waited_at_for_more(*slot))?, how }
             }
             Op::Close { pick } => Call::Close { slot: self.pick(pick, FILES)? },
-            Op::Dup { pick } => Call::Dup { slot: self.not_fresh(pick, FILES)? },
+            // Rule "one number".
+            Op::Dup { pick } => {
+                let is_one = |slot: &Slot| self.kind(*slot) == Kind::Datagram && self.file(*slot).is_member;
+                Call::Dup { slot: self.not_fresh(pick, FILES).filter(|slot| !is_one(slot))? }
+            }
             Op::GetFlags { pick } => Call::GetFlags { slot: self.pick(pick, SOCKETS)? },
             Op::SetNonblocking { pick, on, by_ioctl } => {
                 let slot = self.pick(pick, SOCKETS)?;
