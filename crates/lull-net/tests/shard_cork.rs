@@ -51,6 +51,22 @@ fn what_fills_no_segment_waits_for_the_cork_to_be_taken_off() {
     assert_eq!(left(&mut host, &mut peer), [b"free"]);
 }
 
+/// An acknowledgement that leaves with it has not waited in vain, so that the next one waits as well.
+#[test]
+fn what_a_cork_lets_go_of_is_an_answer() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    peer.is_answered(&mut host, id);
+    host.call(|stack, io| stack.set_cork(id, true, io)).unwrap();
+    host.send(id, b"head").unwrap();
+    host.run_for(180 * MS);
+    peer.send(&mut host, ACK | PSH, b"question");
+    assert!(host.segments().is_empty(), "the acknowledgement waits");
+    host.run_for(OVER_NS - 180 * MS);
+    assert_eq!(left(&mut host, &mut peer), [b"head"]);
+    peer.send(&mut host, ACK | PSH, b"question");
+    assert!(host.segments().is_empty(), "it waits again");
+}
+
 #[test]
 fn full_segments_leave_and_their_rest_waits() {
     let (mut host, id, mut peer) = corked();

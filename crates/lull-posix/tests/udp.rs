@@ -553,16 +553,27 @@ fn without_a_destination_it_is_not_told_that_writing_is_shut_down() {
     }
 }
 
-#[test]
-fn an_error_that_waits_is_told_to_who_has_a_destination() {
+/// Waits until an error waits at a socket.
+fn fails(fd: c_int) {
+    let mut fds = [pollfd { fd, events: 0, revents: 0 }];
+    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+}
+
+/// Connects a socket to where nobody is, which tells it so; where that is.
+fn refused(fd: c_int) -> SocketAddr {
     let gone = peer();
     let at = gone.local_addr().unwrap();
     drop(gone);
-    let fd = udp();
     socket::connect(fd, &bytes(&at.to_string())).unwrap();
     assert_eq!(send(fd, b"x", 0), Ok(1));
-    let mut fds = [pollfd { fd, events: 0, revents: 0 }];
-    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+    fails(fd);
+    at
+}
+
+#[test]
+fn an_error_that_waits_is_told_to_who_has_a_destination() {
+    let fd = udp();
+    let at = refused(fd);
     assert_eq!(send_to(fd, b"x", SocketAddr::new(at.ip(), 0)), error(libc::EINVAL));
     assert_eq!(send(fd, b"x", 0), error(libc::ECONNREFUSED));
     close(fd);
@@ -570,15 +581,9 @@ fn an_error_that_waits_is_told_to_who_has_a_destination() {
 
 #[test]
 fn an_error_of_lulls_half_is_told_to_who_sends_by_the_kernels() {
-    let gone = peer();
-    let at = gone.local_addr().unwrap();
-    drop(gone);
     let kernels = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let (fd, _) = bound("0.0.0.0");
-    socket::connect(fd, &bytes(&at.to_string())).unwrap();
-    assert_eq!(send(fd, b"x", 0), Ok(1));
-    let mut fds = [pollfd { fd, events: 0, revents: 0 }];
-    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+    refused(fd);
     socket::connect(fd, &[0; 16]).unwrap();
     assert_eq!(send_to(fd, b"x", kernels.local_addr().unwrap()), error(libc::ECONNREFUSED));
     assert_eq!(send_to(fd, b"x", kernels.local_addr().unwrap()), Ok(1));
@@ -587,17 +592,11 @@ fn an_error_of_lulls_half_is_told_to_who_sends_by_the_kernels() {
 
 #[test]
 fn an_error_that_waits_stays_the_sockets_where_it_is_bound_again() {
-    let gone = peer();
-    let at = gone.local_addr().unwrap();
-    drop(gone);
     let fd = udp();
-    socket::connect(fd, &bytes(&at.to_string())).unwrap();
-    assert_eq!(send(fd, b"x", 0), Ok(1));
-    let mut fds = [pollfd { fd, events: 0, revents: 0 }];
-    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+    let at = refused(fd);
     socket::connect(fd, &[0; 16]).unwrap();
     socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
-    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+    fails(fd);
     assert_eq!(send_to(fd, b"x", at), error(libc::ECONNREFUSED));
     assert_eq!(send_to(fd, b"x", at), Ok(1));
     close(fd);

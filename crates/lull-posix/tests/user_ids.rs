@@ -4,31 +4,24 @@
 mod world;
 
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::channel;
 
 use world::{LOST, connected, recv};
-
-static CHANGED: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn a_program_with_connections_changes_its_user() {
     let (fd, mut peer) = connected();
-    std::thread::spawn(|| {
+    let (tells, changed) = channel();
+    std::thread::spawn(move || {
         // SAFETY: numbers alone; each of the three stays as it is.
         assert_eq!(unsafe { libc::setresuid(u32::MAX, u32::MAX, u32::MAX) }, 0);
-        CHANGED.store(true, Ordering::SeqCst);
+        tells.send(()).unwrap();
     });
-    let began = Instant::now();
-    while !CHANGED.load(Ordering::SeqCst) {
-        if began.elapsed() > LOST {
-            eprintln!("a thread did not change its user");
-            // The C library would neither start nor end a thread any more, this one included.
-            std::process::abort();
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    if changed.recv_timeout(LOST).is_err() {
+        eprintln!("a thread did not change its user");
+        // The C library would neither start nor end a thread any more, this one included.
+        std::process::abort();
     }
-
     peer.write_all(b"afterwards").unwrap();
     assert_eq!(recv(fd, 0).unwrap(), b"afterwards");
 }

@@ -14,8 +14,8 @@ use super::socket::{Keepalive, Ready};
 use super::wire::{Mac, PSH, SYN, seq_lt};
 
 /// How long an acknowledgement waits for data to travel with, where there is reason to think that some will come
-/// ([`Flags::ANSWERS`]; Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send
-/// one of its own for every request of a server that is 10 ms behind.
+/// ([`Flags::ANSWERS`]; Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send one of its own for every request of a server
+/// that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
 /// The same, in smoltcp's terms.
 pub(super) const ACK_DELAY: Duration = Duration::from_micros(ACK_DELAY_NS / 1_000);
@@ -323,14 +323,13 @@ impl Connection {
         self.unanswered = 0;
     }
 
-    /// Whether a segment is acknowledged as it comes: it is not a full one, so that a peer with Nagle's algorithm on may wait for
-    /// that, and there is no answer to wait for (`__tcp_ack_snd_check` in quick-acknowledgement mode, `tcp_cleanup_rbuf`).
+    /// Whether a segment is acknowledged as it comes (`__tcp_ack_snd_check`). It is several, by GRO or by the device, of which the
+    /// second would be. Or it is not a full one, so that a peer with Nagle's algorithm on may wait for that, and there is no answer
+    /// to wait for (quick-acknowledgement mode, and `tcp_cleanup_rbuf`).
     #[inline]
     pub(super) fn is_acknowledged_at_once(&self, segment: &Segment, mtu_bytes: usize) -> bool {
-        !self.flags.contains(Flags::ANSWERS)
-            && segment.flags & PSH != 0
-            && segment.length != 0
-            && segment.length + HEADERS_BYTES < mtu_bytes
+        let is_small = || segment.flags & PSH != 0 && segment.length != 0 && segment.length + HEADERS_BYTES < mtu_bytes;
+        segment.length > mtu_bytes || !self.flags.contains(Flags::ANSWERS) && is_small()
     }
 
     /// Whether new data finds both directions shut down (`tcp_rcv_state_process`, FIN-WAIT).
@@ -346,12 +345,12 @@ impl Connection {
     /// What is acknowledged next may be the first transmission or this one (Karn's rule): it tells no round trip.
     #[cold]
     fn sent_again(&mut self) {
-        self.retransmits = self.retransmits.saturating_add(1);
         self.flags.remove(Flags::TIMED);
-        if self.socket().congestion_control() == CongestionControl::None {
+        if self.retransmits == 0 {
             // From now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
             self.socket_mut().set_congestion_control(CongestionControl::Reno);
         }
+        self.retransmits = self.retransmits.saturating_add(1);
     }
 
     /// Something new was acknowledged.

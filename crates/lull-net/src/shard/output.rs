@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use smoltcp::time::Duration;
 
-use super::connection::{Flags, Phase, RTO_NS_MIN};
+use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
 use super::device::instant;
 use super::device::{Refused, Shim};
 use super::error::NetError;
@@ -223,10 +223,11 @@ impl Stack {
                 }
             }
         }
-        let waited = self.connections.get(index).is_some_and(|connection| connection.unanswered != 0);
+        let waits = self.connections.get(index).filter(|it| it.unanswered != 0).map(|it| it.snd_nxt);
         self.follow_up(index, None, false, io);
-        // An acknowledgement that had to leave by itself: no answer came (`tcp_delack_timer_handler`).
-        if let Some(connection) = self.connections.get_mut(index).filter(|it| waited && it.unanswered == 0) {
+        // An acknowledgement that had to leave without an answer (`tcp_delack_timer_handler`).
+        let in_vain = |it: &&mut Connection| it.unanswered == 0 && waits == Some(it.snd_nxt);
+        if let Some(connection) = self.connections.get_mut(index).filter(in_vain) {
             connection.flags.remove(Flags::ANSWERS);
         }
     }

@@ -182,11 +182,8 @@ impl Stack {
         if let Some(timestamps) = &connection.timestamps {
             timestamps.announce(io.now_ns);
         }
-        // More than one segment at once, by GRO or by the device, is acknowledged without delay, as the second of two would be
-        // (`__tcp_ack_snd_check`). smoltcp counts arrivals, of which this is one.
-        let several = segment.length > self.config.mtu_bytes;
-        let at_once = connection.is_acknowledged_at_once(segment, self.config.mtu_bytes);
-        let at_once = (several || at_once) && connection.unanswered == 0;
+        // smoltcp counts arrivals: it acknowledges the second one by itself.
+        let at_once = connection.unanswered == 0 && connection.is_acknowledged_at_once(segment, self.config.mtu_bytes);
         if at_once {
             connection.socket_mut().set_ack_delay(None);
         }

@@ -177,7 +177,9 @@ fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
             files::forget_inherited(number);
         }
     }
-    DATAGRAMS.fetch_or(is_datagrams, Ordering::Release);
+    if is_datagrams {
+        begin_with_datagrams();
+    }
     ANY.store(true, Ordering::Release);
     Ok(())
 }

@@ -41,6 +41,14 @@ fn is_lulls(address: SocketAddr) -> bool {
     engine::parents_routing().is_some_and(|routing| routing.is_own(address.ip()) && routing.takes(address.port()))
 }
 
+/// Whether a socket that is bound to `at` hears at addresses of lull's and of the kernel's.
+fn is_in_both_worlds(fd: c_int, at: SocketAddr) -> bool {
+    let v6_only = at.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
+    at.ip().is_unspecified()
+        && engine::parents_routing()
+            .is_some_and(|routing| routing.has_family(at.ip(), v6_only) && routing.takes(at.port()))
+}
+
 /// The address of a TCP socket of the kernel's.
 fn bound(fd: c_int) -> Option<SocketAddr> {
     let is_tcp = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
@@ -64,11 +72,9 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         // Its backlog stays what it was.
         return Ok(());
     }
-    let Some(routing) = engine::parents_routing() else { return kernel::listen(fd, backlog) };
     let Some(at) = bound(fd) else { return kernel::listen(fd, backlog) };
-    let v6_only = at.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
-    let is_wildcard = at.ip().is_unspecified() && routing.has_family(at.ip(), v6_only);
-    if !is_lulls(at) && !is_wildcard || !routing.takes(at.port()) {
+    let is_wildcard = is_in_both_worlds(fd, at);
+    if !is_lulls(at) && !is_wildcard {
         return kernel::listen(fd, backlog);
     }
     // With an option that lull has not, one on a wildcard stays the kernel's.

@@ -5,10 +5,10 @@ use std::os::fd::AsRawFd;
 use libc::c_int;
 use rustix::net::SocketType;
 
-use super::{ask, is_lulls, pair, read_answer, replace};
+use super::{ask, is_in_both_worlds, is_lulls, pair, read_answer, replace};
 use crate::inherit::{Message, Verb, child, datagrams};
 use crate::socket::options::refused;
-use crate::{Result, address, engine, kernel};
+use crate::{Result, address, kernel};
 
 /// `bind` of a UDP socket. One on a wildcard stays the kernel's where lull cannot have a half of it.
 pub(super) fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
@@ -19,7 +19,8 @@ pub(super) fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
         crate::socket::bind_own(fd, bytes)?;
     } else {
         kernel::bind(fd, bytes)?;
-        if !at.ip().is_unspecified() || !is_in_both_worlds(fd) || refused::is_set(fd) {
+        let bound = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
+        if !bound.is_some_and(|bound| is_in_both_worlds(fd, bound)) || refused::is_set(fd) {
             return Ok(());
         }
     }
@@ -27,14 +28,6 @@ pub(super) fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
         Err(_) if !is_own => Ok(()),
         made => made,
     }
-}
-
-/// Whether what is bound to a wildcard hears at addresses of lull's.
-fn is_in_both_worlds(fd: c_int) -> bool {
-    let bound = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
-    let (Some(routing), Some(at)) = (engine::parents_routing(), bound) else { return false };
-    let v6_only = at.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
-    routing.has_family(at.ip(), v6_only) && routing.takes(at.port())
 }
 
 /// The number stands for the end of a relay from here on. `keeps_port`: the program chose the port.
