@@ -1,6 +1,6 @@
 //! What a fuzzer's bytes mean: a script of frames, time and application calls for one stack, and what must hold.
 
-use lull_net::shard::{Shutdown, SocketId, UdpOptions};
+use lull_net::shard::{BufferGrowth, Shutdown, SocketId, UdpOptions};
 use lull_nic::{Checksum, Frame};
 
 use crate::shard_harness::*;
@@ -45,6 +45,9 @@ impl World {
         let mut config = server_config();
         config.connections_max = 32;
         config.time_wait_max = 16;
+        // Small enough for scripts to fill, and for connections to grow out of.
+        (config.rx_buffer_bytes, config.tx_buffer_bytes) = (2048, 2048);
+        config.growth = BufferGrowth { rx_bytes_max: 8192, tx_bytes_max: 8192, total_bytes_max: 1 << 20 };
         let mut host = Host::server_with(config);
         let listener = host
             .stack

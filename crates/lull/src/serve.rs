@@ -99,7 +99,7 @@ pub struct Serve {
     /// vanished are closed after three minutes (TCP keepalive).
     #[arg(long, value_name = "SECONDS", value_parser = units::seconds)]
     idle_timeout: Option<std::time::Duration>,
-    /// Receive and transmit buffer of a connection, in bytes each.
+    /// Receive and transmit buffer of a connection, in bytes each, as it begins; they grow with what the path carries.
     #[arg(long, default_value_t = lull_net::BUFFER_BYTES)]
     buffer_bytes: usize,
     /// Cores for the workers; by default the first ones.

@@ -12,7 +12,7 @@ use lull_nic::passing::QUEUES_MAX;
 use lull_qdisc::Kind;
 
 use super::NetworkError;
-use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCookies, Timeouts};
+use crate::shard::{BUFFER_BYTES, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCookies, Timeouts};
 use crate::siblings;
 
 /// How a network is made.
@@ -32,10 +32,12 @@ pub struct NetworkConfig {
     pub gateway6: Option<Ipv6Addr>,
     /// The CPU of each queue's interrupt; queues beyond the list begin again with its first.
     pub cpus: Vec<u16>,
-    /// Receive buffer of a connection, in bytes.
+    /// Receive buffer of a connection, in bytes, as it begins.
     pub rx_buffer_bytes: usize,
-    /// Transmit buffer of a connection, in bytes.
+    /// Transmit buffer of a connection, in bytes, as it begins.
     pub tx_buffer_bytes: usize,
+    /// How far these grow.
+    pub growth: BufferGrowth,
     /// Connections per shard, at most.
     pub connections_max: usize,
     /// The stacks of other processes that have the same addresses, on other queues of the interface.
@@ -116,6 +118,7 @@ impl Default for NetworkConfig {
             cpus: vec![0],
             rx_buffer_bytes: BUFFER_BYTES,
             tx_buffer_bytes: BUFFER_BYTES,
+            growth: BufferGrowth::default(),
             connections_max: 65_536,
             elsewhere: None,
             ephemeral_ports: EPHEMERAL_PORTS,

@@ -26,6 +26,7 @@ pub(super) fn stack_config(
         gateway6: config.gateway6,
         rx_buffer_bytes: config.rx_buffer_bytes,
         tx_buffer_bytes: config.tx_buffer_bytes,
+        growth: config.growth,
         connections_max: config.connections_max,
         tx_checksum_offload: info.offloads.tx_checksum,
         tx_segmentation_offload: info.offloads.tx_checksum && info.offloads.tso,

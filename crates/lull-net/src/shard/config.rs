@@ -74,6 +74,30 @@ pub const MTU_BYTES_MIN: usize = 1280;
 /// Largest MTU: the IPv4 length field.
 pub const MTU_BYTES_MAX: usize = 65_535;
 
+/// How far the buffers of connections grow that the path and both ends would fill (`tcp_moderate_rcvbuf`, and `tcp_new_space`
+/// for those to send from). A buffer whose size somebody asked for stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferGrowth {
+    /// Receive buffer of a connection, at most, in bytes. By default less than the 500 frames that a TAP holds for a reader who is
+    /// late, so that a peer that uses all of its window loses nothing there.
+    pub rx_bytes_max: usize,
+    /// Transmit buffer of a connection, at most, in bytes. By default Linux's (`tcp_wmem`).
+    pub tx_bytes_max: usize,
+    /// All buffers of a shard, in bytes: beyond it none grows (`tcp_mem`).
+    pub total_bytes_max: usize,
+}
+
+impl BufferGrowth {
+    /// Every buffer stays as large as it is made.
+    pub const NONE: BufferGrowth = BufferGrowth { rx_bytes_max: 0, tx_bytes_max: 0, total_bytes_max: 0 };
+}
+
+impl Default for BufferGrowth {
+    fn default() -> BufferGrowth {
+        BufferGrowth { rx_bytes_max: 512 << 10, tx_bytes_max: 4 << 20, total_bytes_max: 256 << 20 }
+    }
+}
+
 /// Settings of one shard. `StackConfig::new` gives the defaults.
 #[derive(Clone)]
 pub struct StackConfig {
@@ -90,10 +114,12 @@ pub struct StackConfig {
     pub gateway4: Option<Ipv4Addr>,
     /// IPv6 router for what is on no own network.
     pub gateway6: Option<Ipv6Addr>,
-    /// Receive buffer of a new connection, in bytes; it is also the largest window offered.
+    /// Receive buffer of a new connection, in bytes; until it grows it is also the largest window offered.
     pub rx_buffer_bytes: usize,
     /// Transmit buffer of a new connection, in bytes.
     pub tx_buffer_bytes: usize,
+    /// How far these grow.
+    pub growth: BufferGrowth,
     /// What a UDP socket may hold unread, in bytes of frame buffers. Linux: `net.core.rmem_default` = 212 992.
     pub udp_rx_bytes: usize,
     /// Connections (of any state but TIME-WAIT), at most.
@@ -144,6 +170,7 @@ impl StackConfig {
             gateway6: None,
             rx_buffer_bytes: BUFFER_BYTES,
             tx_buffer_bytes: BUFFER_BYTES,
+            growth: BufferGrowth::NONE,
             udp_rx_bytes: 212_992,
             connections_max: 65_536,
             time_wait_max: 65_536,
@@ -181,6 +208,7 @@ impl StackConfig {
             && (MTU_BYTES_MIN..=MTU_BYTES_MAX).contains(&self.mtu_bytes)
             && BUFFER_BYTES_RANGE.contains(&self.rx_buffer_bytes)
             && BUFFER_BYTES_RANGE.contains(&self.tx_buffer_bytes)
+            && self.growth.rx_bytes_max.max(self.growth.tx_bytes_max) <= *BUFFER_BYTES_RANGE.end()
             && (1..1 << 30).contains(&self.connections_max)
             && (1..1 << 30).contains(&self.time_wait_max)
             && self.mac[0] & 1 == 0

@@ -1,16 +1,23 @@
 //! What the shard keeps of a TCP connection beside smoltcp's socket.
 
+use std::num::NonZeroU8;
+
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, State};
 use smoltcp::time::Duration;
 
 use super::cork::Cork;
-use super::device::Sent;
+use super::device::{Corrections, Sent};
 use super::error::NetError;
 use super::flow::FlowKey;
+use super::grow::Growth;
+use super::half_open::window_scale;
+use super::opening::MSS_DEFAULT;
+use super::options::Offer;
 use super::paws::Timestamps;
 use super::segment::Segment;
 use super::socket::{Keepalive, Ready};
+use super::timers::NEVER_NS;
 use super::wire::{Mac, PSH, SYN, seq_lt};
 
 /// How long an acknowledgement waits for data to travel with, where there is reason to think that some will come
@@ -79,7 +86,10 @@ bitflags::bitflags! {
     }
 }
 
-/// What few applications ask for.
+/// In [`Connection::peer_mss`]: both ends take selective acknowledgements. No segment is so long.
+pub(super) const SACK: u16 = 1 << 15;
+
+/// What few connections have: what few applications ask for, and what seldom happens.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) keepalive: Option<Keepalive>,
@@ -91,6 +101,10 @@ pub(super) struct Asked {
     pub(super) reset_on_close: bool,
     /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
     pub(super) own_timeout: bool,
+    /// What an attempt to reach the peer met with, for when the connection is given up.
+    pub(super) soft_error: Option<NetError>,
+    /// Whether its buffers hold it up.
+    pub(super) growth: Growth,
 }
 
 /// A connection. Its socket, with smoltcp's state, is one allocation behind `sockets`.
@@ -151,8 +165,8 @@ pub(super) struct Connection {
     pub(super) rtt_us: u32,
     /// Times that something was sent again.
     pub(super) retransmits: u16,
-    /// What an attempt to reach the peer met with, for when the connection is given up.
-    pub(super) soft_error: Option<NetError>,
+    /// The largest segment that the peer takes, in bytes, as its SYN says, and [`SACK`].
+    pub(super) peer_mss: u16,
     pub(super) flow: FlowKey,
 }
 
@@ -171,6 +185,11 @@ impl Connection {
         self.sockets.get_mut(SocketHandle::default())
     }
 
+    /// Notes what the peer's SYN has said.
+    pub(super) fn note_offer(&mut self, offer: &Offer) {
+        self.peer_mss = offer.mss.unwrap_or(MSS_DEFAULT).min(SACK - 1) | if offer.sack { SACK } else { 0 };
+    }
+
     /// Windows are scaled, if both ends have said so (RFC 7323 section 2.2).
     pub(super) fn set_scales(&mut self, own: u8, peers: Option<u8>) {
         const SCALE_MAX: u8 = 14;
@@ -182,14 +201,30 @@ impl Connection {
         self.scales & 15
     }
 
+    /// The peer's window, in bytes.
+    pub(super) fn peer_window_bytes(&self) -> usize {
+        usize::from(self.peer_window) << (self.scales >> 4)
+    }
+
+    /// What is put right in what smoltcp sends, when the peer has acknowledged `acked`.
+    #[inline]
+    pub(super) fn corrections(&self, acked: u32) -> Corrections {
+        let acceptable_seq = self.acceptable_seq(acked);
+        // Where windows are not scaled at all smoltcp does not scale them either.
+        let Some(agreed) = NonZeroU8::new(self.rcv_scale()) else {
+            return Corrections { acceptable_seq, window_shift: 0, window_is_scaled: false };
+        };
+        let smoltcps = window_scale(self.socket().recv_capacity());
+        Corrections { acceptable_seq, window_shift: agreed.get() - smoltcps, window_is_scaled: smoltcps > 0 }
+    }
+
     /// Sends the FIN behind what is still to be sent.
     ///
     /// With the peer's FIN there already that is LAST-ACK, in which smoltcp takes a window that opens for a duplicate
     /// acknowledgement, and waits for its next probe. So it comes into that state only once the window that the peer has opened
     /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6).
     pub(super) fn finish(&mut self) {
-        let window = usize::from(self.peer_window) << (self.scales >> 4);
-        if self.socket().state() != State::CloseWait || self.socket().send_queue() <= window {
+        if self.socket().state() != State::CloseWait || self.socket().send_queue() <= self.peer_window_bytes() {
             self.socket_mut().close();
         }
     }
@@ -223,6 +258,16 @@ impl Connection {
         const SEGMENT_BYTES: usize = 1460;
         let (there, room) = (self.socket().recv_queue(), self.socket().recv_capacity());
         there + SEGMENT_BYTES >= room || !self.asks(|asked| there < asked.low_water as usize)
+    }
+
+    /// What an attempt to reach the peer met with.
+    pub(super) fn soft_error(&self) -> Option<NetError> {
+        self.asked.as_ref()?.soft_error
+    }
+
+    /// The same, which is not told twice.
+    pub(super) fn take_soft_error(&mut self) -> Option<NetError> {
+        self.asked.as_mut()?.soft_error.take()
     }
 
     /// How it is probed while it is idle.
@@ -381,19 +426,28 @@ impl Connection {
         self.progress_ns.saturating_add((u64::from(self.user_timeout_ms) * 1_000_000).max(FIRST_LOOK_NS))
     }
 
+    /// When it is probed, or gives back what it does not use, if it goes on being idle.
+    fn idle_deadline_ns(&self, asked: &Asked) -> u64 {
+        let probe_ns = asked.keepalive.map(|keepalive| {
+            let probes = if self.flags.contains(Flags::PROBING) { u64::from(keepalive.probes) } else { 0 };
+            let after = keepalive.idle_ns.saturating_add(keepalive.interval_ns.saturating_mul(probes));
+            self.heard_ns.saturating_add(after)
+        });
+        [probe_ns, self.gives_back_ns()].into_iter().flatten().min().unwrap_or(NEVER_NS)
+    }
+
     /// The earliest of smoltcp's deadline and ours.
-    #[inline]
+    #[inline(always)]
     pub(super) fn deadline_ns(&self, smoltcp_ns: u64) -> u64 {
         let mut deadline_ns = smoltcp_ns.min(self.state_until_ns).min(self.corked_until_ns());
         if self.phase != Phase::Open {
             return deadline_ns;
         }
         if self.outstanding() {
-            deadline_ns = deadline_ns.min(self.gives_up_ns());
-        } else if let Some(keepalive) = self.keepalive() {
-            let probes = if self.flags.contains(Flags::PROBING) { u64::from(keepalive.probes) } else { 0 };
-            let after = keepalive.idle_ns.saturating_add(keepalive.interval_ns.saturating_mul(probes));
-            deadline_ns = deadline_ns.min(self.heard_ns.saturating_add(after));
+            return deadline_ns.min(self.gives_up_ns());
+        }
+        if let Some(asked) = &self.asked {
+            deadline_ns = deadline_ns.min(self.idle_deadline_ns(asked));
         }
         deadline_ns
     }

@@ -97,6 +97,10 @@ counters! {
     tcp_held_back,
     /// Times a connection wanted to send, was polled and had nothing: 0 unless smoltcp errs.
     tcp_stalls,
+    /// Times that a connection moved to larger buffers.
+    tcp_buffers_grown,
+    /// Times that it did not, because the shard's buffers are as large as they may be.
+    tcp_buffers_kept_small,
     /// Frames that another shard or another process's stack was given, because nobody here had a use for them.
     passed_on,
     /// Frames cut short, or with lengths or fields that contradict each other.

@@ -11,6 +11,7 @@ use smoltcp::wire::HardwareAddress;
 
 use super::counters::StackCounters;
 use super::looped::Looped;
+use super::options;
 use super::wire::{self, Mac};
 
 /// What an interface is told about the device; the same for all connections of a shard.
@@ -52,6 +53,22 @@ impl Sent {
     }
 }
 
+/// What is put right in the segments of a connection that smoltcp writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Corrections {
+    /// What bare acknowledgements are numbered with ([`Connection::acceptable_seq`]).
+    ///
+    /// [`Connection::acceptable_seq`]: super::connection::Connection::acceptable_seq
+    pub(super) acceptable_seq: u32,
+    /// By how much more windows are scaled than smoltcp scales them. It goes by the buffer that it has, which may grow ([`grow`]).
+    ///
+    /// [`grow`]: super::grow
+    pub(super) window_shift: u8,
+    /// smoltcp scales them itself, and takes only what lies in the window that it has offered last. The edge of that may lie before an
+    /// earlier one, by less than a unit of the scale; so a unit less is offered.
+    pub(super) window_is_scaled: bool,
+}
+
 /// Why nothing could be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
@@ -67,10 +84,7 @@ pub(super) struct Exit<'a> {
     pub(super) next_hop: Option<Mac>,
     /// Whose segments these are.
     sender: Sender,
-    /// What bare acknowledgements of the connection are numbered with ([`Connection::acceptable_seq`]).
-    ///
-    /// [`Connection::acceptable_seq`]: super::connection::Connection::acceptable_seq
-    acceptable_seq: u32,
+    corrections: Corrections,
     pub(super) tx: &'a mut dyn TxQueue,
     /// Where frames to own addresses go.
     looped: &'a mut Looped,
@@ -95,26 +109,14 @@ impl<'p, 'a> Shim<'p, 'a> {
         packet: Option<&'p [u8]>,
         port: Port,
         (next_hop, sender): (Option<Mac>, Sender),
-        acceptable_seq: u32,
+        corrections: Corrections,
         tx: &'a mut dyn TxQueue,
         looped: &'a mut Looped,
         pool: &'a mut FramePool,
     ) -> Shim<'p, 'a> {
         let (frames, by_device, dropped, last, refused) = (0, 0, 0, Sent::default(), None);
-        let exit = Exit {
-            port,
-            next_hop,
-            sender,
-            acceptable_seq,
-            tx,
-            looped,
-            pool,
-            frames,
-            by_device,
-            dropped,
-            last,
-            refused,
-        };
+        let exit =
+            Exit { port, next_hop, sender, corrections, tx, looped, pool, frames, by_device, dropped, last, refused };
         Shim { packet, exit }
     }
 }
@@ -159,6 +161,29 @@ impl phy::TxToken for TxToken<'_, '_> {
     }
 }
 
+impl Corrections {
+    /// Corrects a segment, and says what it is then.
+    #[inline(always)]
+    fn apply(self, tcp: &mut [u8]) -> Sent {
+        let mut sent = Sent::read(tcp);
+        if sent.flags == wire::ACK && !sent.occupied && wire::be32(tcp, 4) != self.acceptable_seq {
+            wire::put32(tcp, 4, self.acceptable_seq);
+            sent.seq_end = self.acceptable_seq;
+        }
+        if self.window_shift == 0 && !self.window_is_scaled {
+            return sent;
+        }
+        if sent.flags & wire::SYN == 0 {
+            sent.window = sent.window.saturating_sub(self.window_is_scaled.into()) >> self.window_shift;
+            wire::put16(tcp, 14, sent.window);
+        } else {
+            // The window field of a SYN is never scaled (RFC 7323 section 2.2).
+            options::raise_window_scale(tcp, self.window_shift);
+        }
+        sent
+    }
+}
+
 impl Exit<'_> {
     /// Takes a TCP packet as smoltcp wrote it. Every byte of it is written: smoltcp fills headers, options and payload.
     fn send(&mut self, mut frame: Frame) {
@@ -166,12 +191,7 @@ impl Exit<'_> {
         let v4 = packet[0] >> 4 == 4;
         let l4 = if v4 { wire::IPV4 } else { wire::IPV6 };
         let tcp = &mut packet[l4..];
-        let mut sent = Sent::read(tcp);
-        if sent.flags == wire::ACK && !sent.occupied && wire::be32(tcp, 4) != self.acceptable_seq {
-            wire::put32(tcp, 4, self.acceptable_seq);
-            sent.seq_end = self.acceptable_seq;
-        }
-        self.last = sent;
+        self.last = self.corrections.apply(tcp);
         let addresses = if v4 { 12..20 } else { 8..40 };
         let pseudo = wire::pseudo_sum_of(&packet[addresses], wire::PROTOCOL_TCP, packet.len() - l4);
         if self.port.tx_checksum_offload {
@@ -302,7 +322,7 @@ impl<'p> phy::Device for Rehearsal<'p> {
 }
 
 /// Received checksums were checked before smoltcp sees a packet, and those of what it sends are filled in behind it.
-fn capabilities(port: Port) -> DeviceCapabilities {
+pub(super) fn capabilities(port: Port) -> DeviceCapabilities {
     let mut checksum = ChecksumCapabilities::ignored();
     checksum.ipv4 = phy::Checksum::Tx;
     let mut capabilities = DeviceCapabilities::default();

@@ -201,7 +201,7 @@ impl Stack {
         if opening && hard {
             self.over(index, Some(error), io);
         } else {
-            connection.soft_error = Some(error);
+            connection.asked_mut().soft_error = Some(error);
         }
         true
     }

@@ -21,7 +21,7 @@ pub(super) struct Handshake {
     pub(super) sent_ns: Option<u64>,
 }
 
-/// The window scale that smoltcp offers for a receive buffer.
+/// The window scale that smoltcp has for a receive buffer.
 pub(super) fn window_scale(rx_buffer_bytes: usize) -> u8 {
     (usize::BITS - rx_buffer_bytes.leading_zeros()).saturating_sub(16) as u8
 }

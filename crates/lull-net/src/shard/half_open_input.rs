@@ -2,7 +2,7 @@
 
 use super::demux::Reason;
 use super::flow::{self, FlowKey, Owner};
-use super::half_open::{HalfOpen, Handshake, window_scale};
+use super::half_open::{HalfOpen, Handshake};
 use super::options::Offer;
 use super::paws::{self, Timestamps};
 use super::segment::{Arrived, Segment};
@@ -32,10 +32,17 @@ impl Stack {
         self.send_syn_ack(&flow, listener.0, &handshake, self.syn_ack_clock(&handshake, io.now_ns), mac, io);
     }
 
+    /// The receive buffer that is asked for for a listener's connections; 0: the stack's default.
+    fn rx_bytes_asked(&self, listener: u32) -> usize {
+        self.listeners.get(listener).map_or(0, |listener| listener.options.rx_buffer_bytes)
+    }
+
     /// The receive buffer that a listener's connections get.
     fn rx_bytes(&self, listener: u32) -> usize {
-        let wanted = self.listeners.get(listener).map_or(0, |listener| listener.options.rx_buffer_bytes);
-        if wanted == 0 { self.config.rx_buffer_bytes } else { wanted }
+        match self.rx_bytes_asked(listener) {
+            0 => self.config.rx_buffer_bytes,
+            asked => asked,
+        }
     }
 
     /// The SYN-ACK that smoltcp would send, were there a socket. `clock` is the value of its timestamp before the offset.
@@ -53,7 +60,7 @@ impl Stack {
         let header = if own.is_ipv4() { wire::IPV4 } else { wire::IPV6 } + wire::TCP;
         let options = Offer {
             mss: Some((self.port.mtu_bytes - header) as u16),
-            window_scale: handshake.offer.window_scale.map(|_| window_scale(rx_bytes)),
+            window_scale: handshake.offer.window_scale.map(|_| self.offered_scale(self.rx_bytes_asked(listener))),
             sack: handshake.offer.sack,
             timestamp: handshake
                 .offer

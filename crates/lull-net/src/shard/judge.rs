@@ -2,7 +2,6 @@
 
 use super::connection::{Connection, Flags};
 use super::counters::StackCounters;
-use super::half_open::window_scale;
 use super::isn::Secret;
 use super::mend;
 use super::options::Offer;
@@ -82,6 +81,7 @@ impl Connection {
             mend::at_closed_window(self, arrived);
             self.peer_window = arrived.segment.window;
         }
+        self.note_data(&arrived.segment);
         if self.takes_no_more(&arrived.segment) {
             return Judged::Unwanted;
         }
@@ -97,8 +97,8 @@ impl Connection {
             return;
         }
         let offer = Offer::read(arrived.options());
-        let own_scale = window_scale(self.socket().recv_capacity());
-        self.set_scales(own_scale, offer.window_scale);
+        self.set_scales(self.rcv_scale(), offer.window_scale);
+        self.note_offer(&offer);
         let sent = self.socket().timestamp_enabled();
         let recent = offer.timestamp.filter(|_| sent).map(|(value, _)| value);
         let offset = secret.timestamp_offset(&self.flow);

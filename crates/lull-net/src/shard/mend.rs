@@ -85,17 +85,23 @@ impl Stack {
             flags: FIN | ACK,
             window: connection.peer_window,
         };
+        self.feed_bare(index, &fin, io);
+    }
+
+    /// Gives smoltcp a segment without data that the peer has not sent, or not so.
+    #[cold]
+    pub(super) fn feed_bare(&mut self, index: u32, bare: &BareSegment, io: &mut Io<'_>) {
         let segment = Segment {
-            source_port: fin.source_port,
-            destination_port: fin.destination_port,
-            seq: fin.seq,
-            ack: fin.ack,
-            flags: fin.flags,
-            window: fin.window,
+            source_port: bare.source_port,
+            destination_port: bare.destination_port,
+            seq: bare.seq,
+            ack: bare.ack,
+            flags: bare.flags,
+            window: bare.window,
             length: 0,
             timestamp: None,
         };
-        let frame = fin.build(io.pool);
+        let frame = bare.build(io.pool);
         self.feed(index, frame.data(), &segment, io);
         io.pool.recycle(frame);
     }

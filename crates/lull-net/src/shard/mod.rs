@@ -17,6 +17,7 @@
 //! | `connection` | what is kept of it beside smoltcp's socket |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate |
+//! | `grow` | a connection moves to larger buffers |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait`, `ended` | a connection ends, and what is left of it |
 //! | `hand_on` | what nobody accepted goes to another stack that listens, now or later |
@@ -60,6 +61,7 @@ mod ending;
 mod error;
 mod flow;
 mod gro;
+mod grow;
 mod half_open;
 mod half_open_input;
 mod hand_on;
@@ -99,8 +101,8 @@ mod warm;
 mod wire;
 
 pub use config::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig,
-    Steering, SynCookies, Timeouts,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN,
+    StackConfig, Steering, SynCookies, Timeouts,
 };
 pub use counters::StackCounters;
 pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};

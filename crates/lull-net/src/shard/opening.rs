@@ -13,7 +13,7 @@ use super::demux::{MALFORMED, Reason};
 use super::device::Rehearsal;
 use super::device::{instant, interface};
 use super::flow::{FlowKey, Owner};
-use super::half_open::{Handshake, window_scale};
+use super::half_open::Handshake;
 use super::hand_on::Waiting;
 use super::isn;
 use super::options::Offer;
@@ -31,7 +31,7 @@ use super::wire::{BareSegment, SYN};
 /// in flight, so it does without a congestion window until its first retransmission.
 const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
 /// What a SYN without an MSS option means (RFC 9293 section 3.7.1).
-const MSS_DEFAULT: u16 = 536;
+pub(super) const MSS_DEFAULT: u16 = 536;
 
 impl Stack {
     /// The listener that a SYN is for.
@@ -151,7 +151,7 @@ impl Stack {
         let mut socket = self.new_socket(rx, tx, handshake.isn, io.now_ns);
         socket.listen(flow.local().port()).expect("a new socket is closed, and port 0 was refused");
         let buffers = socket.recv_capacity() + socket.send_capacity();
-        let scale = handshake.offer.window_scale.map_or(0, |_| window_scale(socket.recv_capacity()));
+        let scale = handshake.offer.window_scale.map_or(0, |_| self.offered_scale(rx));
         let mut sockets = one_socket(socket);
         let Some(window) = self.rehearse(&mut sockets, &flow, handshake, io) else {
             // Only a smoltcp that draws its sequence numbers otherwise comes here.
@@ -170,6 +170,8 @@ impl Stack {
             // The window field of a SYN is not scaled.
             connection.rcv_window = window >> scale;
             connection.set_scales(scale, handshake.offer.window_scale);
+            connection.fix_buffers(rx != 0, tx != 0);
+            connection.note_offer(&handshake.offer);
             let offset = self.secret.timestamp_offset(&connection.flow);
             let recent = handshake.offer.timestamp.map(|(value, _)| value);
             connection.timestamps = recent.map(|recent| Timestamps::new(offset, recent, io.now_ns));
@@ -189,7 +191,7 @@ impl Stack {
 
     /// Plays the handshake's beginning to a listening socket, which comes out in SYN-RECEIVED with the sequence numbers and
     /// options that were agreed on without it. Returns the window field of its SYN-ACK, which stays here.
-    fn rehearse(
+    pub(super) fn rehearse(
         &mut self,
         sockets: &mut SocketSet<'static>,
         flow: &FlowKey,
@@ -207,12 +209,18 @@ impl Stack {
         answer.filter(|answer| said && answer.seq_end == handshake.isn.wrapping_add(1)).map(|answer| answer.window)
     }
 
-    /// A socket with buffers, and an interface that will give it the initial sequence number `isn`.
+    /// A socket with buffers of these sizes (0: the stack's default), and an interface that will give it the initial sequence
+    /// number `isn`.
     pub(super) fn new_socket(&mut self, rx: usize, tx: usize, isn: u32, now_ns: u64) -> Socket<'static> {
-        self.iface.own = interface(self.port, isn::seed_for(isn), now_ns);
         let size = |wanted: usize, default: usize| if wanted == 0 { default } else { wanted };
         let rx = vec![0; size(rx, self.config.rx_buffer_bytes)];
         let tx = vec![0; size(tx, self.config.tx_buffer_bytes)];
+        self.new_socket_on(rx, tx, isn, now_ns)
+    }
+
+    /// The same on these buffers.
+    pub(super) fn new_socket_on(&mut self, rx: Vec<u8>, tx: Vec<u8>, isn: u32, now_ns: u64) -> Socket<'static> {
+        self.iface.own = interface(self.port, isn::seed_for(isn), now_ns);
         self.buffer_bytes += rx.len() + tx.len();
         self.buffer_bytes_peak = self.buffer_bytes_peak.max(self.buffer_bytes);
         let within_initial_window = tx.len() <= INITIAL_WINDOW_BYTES;
@@ -257,6 +265,7 @@ impl Stack {
             path_mtu,
             path_mtu_until_s,
             scales: 0,
+            peer_mss: MSS_DEFAULT,
             batch: 0,
             progress_ns: now_ns,
             heard_ns: now_ns,
@@ -264,7 +273,6 @@ impl Stack {
             user_timeout_ms: timeout_ms(self.config.timeouts.user_timeout_ns),
             asked: None,
             error: None,
-            soft_error: None,
             rtt_us: 0,
             retransmits: 0,
         });

@@ -2,6 +2,8 @@
 
 use smoltcp::wire::TcpOption;
 
+use super::wire;
+
 /// The largest window scale there is (RFC 7323 section 2.3).
 pub(super) const WINDOW_SCALE_MAX: u8 = 14;
 const MSS: u8 = 2;
@@ -58,6 +60,24 @@ impl Offer {
             bytes.push(&echo.to_be_bytes());
         }
         bytes
+    }
+}
+
+/// Scales windows by more than the option of this SYN says, if it has one.
+pub(super) fn raise_window_scale(tcp: &mut [u8], by: u8) {
+    let mut at = wire::TCP;
+    let header = usize::from(tcp[12] >> 4) * 4;
+    while at + 2 < header {
+        match tcp[at] {
+            0 => return,
+            NOP => at += 1,
+            WINDOW_SCALE => {
+                tcp[at + 2] += by;
+                return;
+            }
+            // smoltcp wrote it, and every option but the padding has its length.
+            _ => at += usize::from(tcp[at + 1].max(2)),
+        }
     }
 }
 

@@ -64,7 +64,7 @@ impl Stack {
                 None,
                 self.port,
                 (next_hop, sender),
-                connection.acceptable_seq(connection.snd_una),
+                connection.corrections(connection.snd_una),
                 io.tx,
                 &mut self.looped,
                 io.pool,
@@ -165,7 +165,7 @@ impl Stack {
         match connection.phase {
             Phase::SynSent => self.over(index, Some(error), io),
             Phase::Open => {
-                connection.soft_error = Some(error);
+                connection.asked_mut().soft_error = Some(error);
                 let retry = connection.deadline_ns(io.now_ns + 1_000_000_000);
                 self.timers.set(index, retry.max(io.now_ns + 1));
             }
@@ -182,7 +182,7 @@ impl Stack {
             match connection.phase {
                 Phase::SynSent => {
                     self.counters.timeout_syn_sent += 1;
-                    let error = connection.soft_error.unwrap_or(NetError::TimedOut);
+                    let error = connection.soft_error().unwrap_or(NetError::TimedOut);
                     return self.over(index, Some(error), io);
                 }
                 Phase::Open => {
@@ -196,7 +196,7 @@ impl Stack {
             if connection.outstanding() {
                 if connection.gives_up_ns() <= now_ns {
                     self.counters.timeout_user += 1;
-                    let error = connection.soft_error.unwrap_or(NetError::TimedOut);
+                    let error = connection.soft_error().unwrap_or(NetError::TimedOut);
                     return self.over(index, Some(error), io);
                 }
                 // Linux: `dst_negative_advice` after a few retransmissions. Has the next hop moved?
@@ -223,6 +223,7 @@ impl Stack {
                 }
             }
         }
+        self.connection_idles(index, io);
         let waits = self.connections.get(index).filter(|it| it.unanswered != 0).map(|it| it.snd_nxt);
         self.follow_up(index, None, false, io);
         // An acknowledgement that had to leave without an answer (`tcp_delack_timer_handler`).

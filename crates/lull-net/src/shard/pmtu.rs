@@ -63,7 +63,7 @@ impl Stack {
                 None,
                 self.port,
                 (next_hop, sender),
-                connection.acceptable_seq(connection.snd_una),
+                connection.corrections(connection.snd_una),
                 io.tx,
                 &mut self.looped,
                 io.pool,

@@ -62,8 +62,12 @@ impl Stack {
         const SEGMENT_BYTES: usize = 1460;
         let worth = connection.consumed as usize >= SEGMENT_BYTES.min(socket.recv_capacity() / 2);
         let drained = !connection.is_readable();
+        let grows = worth && socket.recv_queue() == 0 && connection.asks(|asked| asked.growth.rx_filled);
         if connection.phase == Phase::Open && worth {
             self.pump(index, false, io);
+        }
+        if grows {
+            self.grow_to_receive(index, io);
         }
         if drained {
             let connection = self.connection_mut(id)?;

@@ -118,11 +118,15 @@ impl Stack {
             return Err(NetError::Invalid);
         }
         let until_ns = io.now_ns + self.config.timeouts.syn_sent_ns;
+        let offered_scale = self.offered_scale(options.rx_buffer_bytes);
         let index = self.insert_connection(flow, one_socket(socket), Phase::SynSent, io.now_ns);
         if let Some(connection) = self.connections.get_mut(index) {
             connection.flags.insert(Flags::HELD);
             connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.expires(until_ns);
+            connection.fix_buffers(options.rx_buffer_bytes != 0, options.tx_buffer_bytes != 0);
+            // Until the peer has said whether it scales windows this is what our SYN offers.
+            connection.set_scales(offered_scale, Some(0));
             // The SYN's value is the first of those that grow from now on; the peer's answer completes it.
             connection.timestamps = self.config.timestamps.then(|| Timestamps::new(offset, 0, io.now_ns));
         }

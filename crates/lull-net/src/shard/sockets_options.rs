@@ -101,9 +101,9 @@ impl Stack {
         }
     }
 
-    /// Receive and transmit buffer of a connection, in bytes. They are chosen by
-    /// [`ListenOptions`](super::ListenOptions) and [`ConnectOptions`](super::ConnectOptions) and cannot change
-    /// afterwards.
+    /// Receive and transmit buffer of a connection, in bytes: what [`ListenOptions`](super::ListenOptions) or
+    /// [`ConnectOptions`](super::ConnectOptions) asked for, or else what they have grown to
+    /// ([`BufferGrowth`](super::BufferGrowth)).
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].
@@ -121,7 +121,7 @@ impl Stack {
             SocketKind::Tcp => {
                 let connection = self.connection_mut(id)?;
                 connection.ready.remove(Ready::ERR);
-                Ok(connection.error.take().or_else(|| connection.soft_error.take()))
+                Ok(connection.error.take().or_else(|| connection.take_soft_error()))
             }
             SocketKind::Listener => self.listener_mut(id).map(|_| None),
             SocketKind::Udp => self.udp_take_error(id),

@@ -163,19 +163,22 @@ impl Stack {
         self.counters.tcp_segments += 1;
         let early_fin = connection.flags.contains(Flags::EARLY_FIN);
         let packet = &arrived.frame.data()[arrived.packet.l3..arrived.packet.end];
-        self.feed(index, packet, &arrived.segment, io);
+        let fills = self.feed(index, packet, &arrived.segment, io);
         if early_fin {
             self.early_fin(index, io);
+        }
+        if fills {
+            self.grow_to_send(index, io);
         }
         Ok(())
     }
 
-    /// Gives one IP packet to smoltcp and follows what came of it.
+    /// Gives one IP packet to smoltcp and follows what came of it. Returns whether what is sent fills the transmit buffer.
     #[inline]
-    pub(super) fn feed(&mut self, index: u32, bytes: &[u8], segment: &Segment, io: &mut Io<'_>) {
+    pub(super) fn feed(&mut self, index: u32, bytes: &[u8], segment: &Segment, io: &mut Io<'_>) -> bool {
         let next_hop = self.next_hop(index);
         let sender = self.sender_of(index);
-        let Some(connection) = self.connections.get_mut(index) else { return };
+        let Some(connection) = self.connections.get_mut(index) else { return false };
         let socket = connection.socket();
         let (queued, unread, before) = (socket.send_queue(), socket.recv_queue(), socket.state());
         let had_fin = fin_received(before);
@@ -191,7 +194,7 @@ impl Stack {
             Some(bytes),
             self.port,
             (next_hop, sender),
-            connection.acceptable_seq(segment.ack),
+            connection.corrections(segment.ack),
             io.tx,
             &mut self.looped,
             io.pool,
@@ -208,8 +211,10 @@ impl Stack {
         let (now_queued, now_unread) = (socket.send_queue(), socket.recv_queue());
         let state = socket.state();
         let acknowledged = queued.saturating_sub(now_queued) as u32;
+        let mut fills = false;
         if acknowledged > 0 {
             connection.snd_una = connection.snd_una.wrapping_add(acknowledged);
+            fills = connection.fills_its_buffer(queued, now_queued);
             connection.progressed(io.now_ns);
         } else if connection.peer_window == 0 && !connection.asks(|asked| asked.own_timeout) {
             // A reader that is slow but answers probes is no vanished client (`tcp_probe_timer`).
@@ -251,6 +256,7 @@ impl Stack {
         if asks {
             self.request_came(index);
         }
+        fills
     }
 
     /// Sends what is to be sent, follows the state, says what became ready.

@@ -1,0 +1,401 @@
+//! Buffers that grow. A connection begins with little, because there may be ten thousand; but what is in flight at a time is never
+//! more than the smaller of one end's transmit and the other's receive buffer, and a path of 50 ms carries a buffer of 16 KiB twenty
+//! times a second.
+//!
+//! A buffer is doubled when it alone holds up the stream:
+//!
+//! - the transmit buffer when an acknowledgement finds it full, the peer's window is larger, and the peer has acknowledged all that
+//!   was in flight when it was first found full, or last grew. So it grows by the rule of slow start (RFC 5681 section 3.1), and is
+//!   the congestion window until something is lost; then smoltcp has one, and the buffer stays as it is.
+//! - the receive buffer when the peer has used all of the window and the application has read all that came.
+//!
+//! smoltcp's sockets cannot change their buffers, so the connection moves to a new one: it is led through a handshake with the
+//! numbers where the old one stands, and given what the peer has not acknowledged yet, which the old socket is made to send again to
+//! us. What is sent is counted as sent, so that nothing of it leaves twice. The window scale is agreed on by the SYN for the largest
+//! buffer that there may be ([`Stack::offered_scale`]); smoltcp goes by the one it has, and its windows are shifted as they leave
+//! ([`Corrections`](super::device::Corrections)).
+
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{self, DeviceCapabilities};
+use smoltcp::socket::tcp::{CongestionControl, Socket, State};
+use smoltcp::time::{Duration, Instant};
+
+use super::connection::{Connection, Flags, Phase, RTO_NS_MIN, SACK};
+use super::device::{Port, Rehearsal, RxToken, capabilities, instant};
+use super::half_open::{Handshake, window_scale};
+use super::narrow::Interfaces;
+use super::opening::one_socket;
+use super::options::Offer;
+use super::segment::Segment;
+use super::stack::{Io, Stack};
+use super::wire::{self, ACK, BareSegment, seq_lt};
+
+/// The largest receive buffer without a window scale.
+const UNSCALED_BYTES_MAX: usize = u16::MAX as usize;
+
+/// What is known of the buffers of a connection that may be too small.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    /// Somebody has asked for the size of the receive buffer.
+    rx_fixed: bool,
+    /// And of the transmit buffer.
+    tx_fixed: bool,
+    /// The peer has used all of the window that it was offered.
+    pub(super) rx_filled: bool,
+    /// An acknowledgement has found the transmit buffer full, which may grow once nothing is on its way.
+    tx_filled: bool,
+    /// Behind the last of the data that came out of order.
+    holes_end: Option<u32>,
+    /// The transmit buffer may grow again once the peer has acknowledged all before this.
+    grow_at: Option<u32>,
+    /// The transmit buffer has grown, and is given back if nothing needs it.
+    is_grown: bool,
+}
+
+impl Connection {
+    /// Notes which buffers shall stay as they are.
+    pub(super) fn fix_buffers(&mut self, rx: bool, tx: bool) {
+        if rx || tx {
+            let growth = &mut self.asked_mut().growth;
+            (growth.rx_fixed, growth.tx_fixed) = (rx, tx);
+        }
+    }
+
+    /// Notes of data that comes whether it leaves a hole, and whether it uses all of the window.
+    #[inline]
+    pub(super) fn note_data(&mut self, segment: &Segment) {
+        if segment.length == 0 {
+            return;
+        }
+        let end = segment.seq.wrapping_add(segment.length as u32);
+        if seq_lt(self.rcv_nxt(), segment.seq) {
+            self.note_hole(end);
+        }
+        // A sender that has no room for another segment waits.
+        let edge = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale());
+        if seq_lt(edge, end.wrapping_add((self.peer_mss & !SACK).into())) {
+            let growth = &mut self.asked_mut().growth;
+            growth.rx_filled = !growth.rx_fixed;
+        }
+    }
+
+    #[cold]
+    fn note_hole(&mut self, end: u32) {
+        let holes_end = &mut self.asked_mut().growth.holes_end;
+        *holes_end = Some(holes_end.filter(|before| seq_lt(end, *before)).unwrap_or(end));
+    }
+
+    /// Whether an acknowledgement has found the transmit buffer full, in which `queued` bytes were and so many are now; or an earlier
+    /// one has, and now nothing is on its way.
+    #[inline]
+    pub(super) fn fills_its_buffer(&self, queued: usize, now_queued: usize) -> bool {
+        queued + usize::from(self.peer_mss & !SACK) > self.socket().send_capacity()
+            || now_queued == 0 && self.asks(|asked| asked.growth.tx_filled)
+    }
+
+    /// Whether the transmit buffer alone holds up what the application sends.
+    fn has_too_little_to_send_from(&mut self) -> bool {
+        let (una, next) = (self.snd_una, self.snd_nxt);
+        let grow_at = *self.asked_mut().growth.grow_at.get_or_insert(next);
+        !seq_lt(una, grow_at) && self.peer_window_bytes() > self.socket().send_capacity()
+    }
+
+    /// Whether smoltcp keeps a congestion window, within which it sends: since something was lost, or from the start with a transmit
+    /// buffer that is larger than what may be in flight at first.
+    fn has_congestion_window(&self) -> bool {
+        self.socket().congestion_control() != CongestionControl::None
+    }
+
+    /// When it gives back what its transmit buffer has grown by, if nothing is sent until then.
+    #[inline]
+    pub(super) fn gives_back_ns(&self) -> Option<u64> {
+        let is_grown = self.asks(|asked| asked.growth.is_grown);
+        is_grown.then(|| self.heard_ns.max(self.progress_ns).saturating_add(RTO_NS_MIN))
+    }
+
+    /// Whether it can go on in another socket: all that came has been read, and what was sent can be given to that one.
+    fn can_move(&mut self) -> bool {
+        let next = self.rcv_nxt();
+        let growth = &mut self.asked_mut().growth;
+        growth.holes_end = growth.holes_end.filter(|end| seq_lt(next, *end));
+        let has_holes = growth.holes_end.is_some();
+        let socket = self.socket();
+        let is_plain = self.phase == Phase::Open && socket.state() == State::Established;
+        let is_fit = !has_holes && !self.flags.intersects(Flags::EARLY_FIN | Flags::PROBING);
+        // What lies beyond the peer's window, or beyond a congestion window, would not come out of the old socket.
+        let queued = socket.send_queue();
+        let gives_all = queued == 0 || !self.has_congestion_window() && queued <= self.peer_window_bytes();
+        is_plain && is_fit && socket.recv_queue() == 0 && gives_all
+    }
+
+    /// The handshake that would have led here, had the stream begun with what is unacknowledged.
+    fn handshake_to_here(&self, now_ns: u64) -> Handshake {
+        let timestamp = self.timestamps.map(|timestamps| (timestamps.option(now_ns).1, 0));
+        let offer = Offer {
+            mss: Some(self.peer_mss & !SACK),
+            window_scale: (self.scales != 0).then_some(self.scales >> 4),
+            sack: self.peer_mss & SACK != 0,
+            timestamp,
+        };
+        Handshake { isn: self.snd_una.wrapping_sub(1), peer_isn: self.rcv_nxt().wrapping_sub(1), offer, sent_ns: None }
+    }
+
+    /// What smoltcp answers by the window, which both ends then go by: a probe of what it has long received.
+    fn window_probe(&self) -> BareSegment {
+        self.bare(self.rcv_nxt().wrapping_sub(1))
+    }
+
+    /// A segment of the peer's without data, as it would come now.
+    fn bare(&self, seq: u32) -> BareSegment {
+        let (own, peer) = (self.flow.local(), self.flow.remote());
+        BareSegment {
+            source: peer.ip(),
+            source_port: peer.port(),
+            destination: own.ip(),
+            destination_port: own.port(),
+            seq,
+            ack: self.snd_una,
+            flags: ACK,
+            window: self.peer_window,
+        }
+    }
+}
+
+impl Stack {
+    /// The window scale that a SYN offers, for the receive buffer that is asked for (0: none) or that it may grow to.
+    pub(super) fn offered_scale(&self, rx_bytes_asked: usize) -> u8 {
+        match rx_bytes_asked {
+            0 => window_scale(self.config.rx_buffer_bytes.max(self.config.growth.rx_bytes_max)),
+            asked => window_scale(asked),
+        }
+    }
+
+    /// An acknowledgement has found the transmit buffer full.
+    #[cold]
+    pub(super) fn grow_to_send(&mut self, index: u32, io: &mut Io<'_>) {
+        let growth = self.config.growth;
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        // A congestion window begins again in another socket, and so when all is acknowledged.
+        let waits = connection.has_congestion_window() && connection.socket().send_queue() != 0;
+        let asked = &mut connection.asked_mut().growth;
+        asked.tx_filled = waits;
+        if waits || asked.tx_fixed {
+            return;
+        }
+        let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
+        let may = tx < growth.tx_bytes_max && connection.has_too_little_to_send_from();
+        if may && self.move_to(index, rx, (tx * 2).min(growth.tx_bytes_max), io) {
+            self.counters.tcp_buffers_grown += 1;
+            let Some(connection) = self.connections.get_mut(index) else { return };
+            let next = connection.snd_nxt;
+            let growth = &mut connection.asked_mut().growth;
+            (growth.grow_at, growth.is_grown) = (Some(next), true);
+            self.announce(index, false, io);
+        }
+    }
+
+    /// The peer has used all of its window, and the application has read what came.
+    #[cold]
+    pub(super) fn grow_to_receive(&mut self, index: u32, io: &mut Io<'_>) {
+        let growth = self.config.growth;
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        connection.asked_mut().growth.rx_filled = false;
+        let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
+        let is_scaled = connection.rcv_scale() != 0;
+        let most = if is_scaled { growth.rx_bytes_max } else { growth.rx_bytes_max.min(UNSCALED_BYTES_MAX) };
+        if rx < most && self.move_to(index, (rx * 2).min(most), tx, io) {
+            self.counters.tcp_buffers_grown += 1;
+        }
+    }
+
+    /// The time has come for something: perhaps for a connection to give back what it does not use.
+    pub(super) fn connection_idles(&mut self, index: u32, io: &mut Io<'_>) {
+        let idles = |it: &&Connection| !it.outstanding() && it.gives_back_ns().is_some_and(|at_ns| at_ns <= io.now_ns);
+        if self.connections.get(index).filter(idles).is_some() {
+            self.give_back(index, io);
+        }
+    }
+
+    /// A connection that has been idle for longer than a retransmission timeout begins again with what a new one has in flight
+    /// (RFC 5681 section 4.1), and gives the rest of its transmit buffer back.
+    #[cold]
+    pub(super) fn give_back(&mut self, index: u32, io: &mut Io<'_>) {
+        let first = self.config.tx_buffer_bytes;
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let growth = &mut connection.asked_mut().growth;
+        (growth.grow_at, growth.is_grown) = (None, false);
+        let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
+        if tx > first && !connection.has_congestion_window() && connection.kept_bytes() == 0 {
+            self.move_to(index, rx, first, io);
+        }
+    }
+
+    /// Moves a connection to buffers of these sizes, if it can move and there is memory for it. Returns whether it did.
+    #[cold]
+    fn move_to(&mut self, index: u32, rx: usize, tx: usize, io: &mut Io<'_>) -> bool {
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        if !connection.can_move() {
+            return false;
+        }
+        let (rx_before, tx_before) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
+        let total = self.buffer_bytes - rx_before - tx_before + rx + tx;
+        let is_growing = rx > rx_before || tx > tx_before;
+        let fits = !is_growing || total <= self.config.growth.total_bytes_max;
+        let Some(buffers) = fits.then(|| Some((zeroes(rx)?, zeroes(tx)?))).flatten() else {
+            self.counters.tcp_buffers_kept_small += 1;
+            return false;
+        };
+        let Some(queued) = unacknowledged(connection, &mut self.iface, self.port, io.now_ns) else {
+            // It is as after a timeout, and goes on.
+            debug_assert!(false, "smoltcp keeps something to itself");
+            return false;
+        };
+        let is_to_be_told = rx != rx_before || connection.unanswered != 0;
+        let Some(sockets) = self.led_to(index, buffers, &queued, is_to_be_told, io) else {
+            debug_assert!(false, "smoltcp does not come to where the connection is");
+            self.buffer_bytes = total + rx_before + tx_before - rx - tx;
+            return false;
+        };
+        self.buffer_bytes = total;
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        connection.sockets = sockets;
+        if is_to_be_told {
+            let probe = connection.window_probe();
+            self.feed_bare(index, &probe, io);
+        }
+        true
+    }
+
+    /// A socket on these buffers that stands where the connection stands, with what the peer has not acknowledged. Unless the peer
+    /// is to be told the window, it is settled here.
+    fn led_to(
+        &mut self,
+        index: u32,
+        (rx, tx): (Vec<u8>, Vec<u8>),
+        queued: &[u8],
+        is_to_be_told: bool,
+        io: &mut Io<'_>,
+    ) -> Option<SocketSet<'static>> {
+        let connection = self.connections.get(index)?;
+        let (flow, handshake) = (connection.flow, connection.handshake_to_here(io.now_ns));
+        let (first, next) = (connection.snd_una, connection.rcv_nxt());
+        let (sent, rest) = queued.split_at_checked(connection.snd_nxt.wrapping_sub(first) as usize)?;
+        let congestion_control = connection.socket().congestion_control();
+        let (last, probe) = (connection.bare(next), (!is_to_be_told).then(|| connection.window_probe()));
+        let mut socket = self.new_socket_on(rx, tx, handshake.isn, io.now_ns);
+        socket.set_congestion_control(congestion_control);
+        socket.set_nagle_enabled(false);
+        socket.listen(flow.local().port()).ok()?;
+        let mut sockets = one_socket(socket);
+        self.rehearse(&mut sockets, &flow, &handshake, io)?;
+        for segment in std::iter::once(last).chain(probe) {
+            let option = Offer { timestamp: handshake.offer.timestamp, ..Offer::default() };
+            let frame = segment.build_with(&option.write(), io.pool);
+            let mut rehearsal = Rehearsal::new(self.port, frame.data());
+            self.iface.own.poll_ingress_single(instant(io.now_ns), &mut rehearsal, &mut sockets);
+            io.pool.recycle(frame);
+        }
+        let takes_over =
+            takes_over(&mut sockets, &mut self.iface.own, self.port, instant(io.now_ns), first, (sent, rest));
+        takes_over.then_some(sockets)
+    }
+}
+
+/// Memory for a buffer, if there is any.
+fn zeroes(bytes: usize) -> Option<Vec<u8>> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes).ok()?;
+    buffer.resize(bytes, 0);
+    Some(buffer)
+}
+
+/// All that the application has written and the peer has not acknowledged, which the old socket is made to send.
+fn unacknowledged(connection: &mut Connection, ifaces: &mut Interfaces, port: Port, now_ns: u64) -> Option<Vec<u8>> {
+    /// Longer than any retransmission timeout.
+    const LATER: Duration = Duration::from_secs(1 << 20);
+    let (queued, first) = (connection.socket().send_queue(), connection.snd_una);
+    if queued == 0 {
+        return Some(Vec::new());
+    }
+    connection.socket_mut().set_nagle_enabled(false);
+    let iface = ifaces.of(connection, now_ns);
+    drain(&mut connection.sockets, iface, port, instant(now_ns) + LATER, first).filter(|sent| sent.len() == queued)
+}
+
+/// Gives a new socket what the old one had, which begins with `first`: what is on its way, as if this one had sent it, and the rest.
+fn takes_over(
+    sockets: &mut SocketSet<'static>,
+    iface: &mut Interface,
+    port: Port,
+    now: Instant,
+    first: u32,
+    (sent, rest): (&[u8], &[u8]),
+) -> bool {
+    let socket = sockets.get_mut::<Socket<'static>>(SocketHandle::default());
+    if socket.state() != State::Established || socket.send_slice(sent) != Ok(sent.len()) {
+        return false;
+    }
+    let gone = drain(sockets, iface, port, now, first).is_some_and(|gone| gone.len() == sent.len());
+    let socket = sockets.get_mut::<Socket<'static>>(SocketHandle::default());
+    gone && socket.send_slice(rest) == Ok(rest.len())
+}
+
+/// The data that a socket sends until it has no more to send, which begins with `first` and has no hole.
+fn drain(
+    sockets: &mut SocketSet<'static>,
+    iface: &mut Interface,
+    port: Port,
+    now: Instant,
+    first: u32,
+) -> Option<Vec<u8>> {
+    let mut sink = Sink { port, first, data: Vec::new(), whole: true };
+    loop {
+        let before = sink.data.len();
+        iface.poll_egress(now, &mut sink, sockets);
+        if sink.data.len() == before {
+            return sink.whole.then_some(sink.data);
+        }
+    }
+}
+
+/// Keeps the data of what is sent.
+struct Sink {
+    port: Port,
+    first: u32,
+    data: Vec<u8>,
+    whole: bool,
+}
+
+struct SinkToken<'s>(&'s mut Sink);
+
+impl phy::TxToken for SinkToken<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let sink = self.0;
+        let mut packet = vec![0; len];
+        let result = f(&mut packet);
+        let tcp = &packet[if packet[0] >> 4 == 4 { wire::IPV4 } else { wire::IPV6 }..];
+        let data = &tcp[usize::from(tcp[12] >> 4) * 4..];
+        if !data.is_empty() {
+            sink.whole &= wire::be32(tcp, 4) == sink.first.wrapping_add(sink.data.len() as u32);
+            sink.data.extend_from_slice(data);
+        }
+        result
+    }
+}
+
+impl phy::Device for Sink {
+    type RxToken<'s> = RxToken<'s>;
+    type TxToken<'s> = SinkToken<'s>;
+
+    fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, SinkToken<'_>)> {
+        None
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<SinkToken<'_>> {
+        Some(SinkToken(self))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities(self.port)
+    }
+}
