@@ -156,7 +156,8 @@ impl Flood {
     fn refusal(&self, cell: &Cell<'_>) -> Option<String> {
         match self.path {
             Path::Kernel => kernel::refusal(cell.mode),
-            Path::Mem | Path::Tap => own::refusal(cell.bytes),
+            Path::Mem => own::refusal(cell.bytes),
+            Path::Tap => None,
         }
     }
 

@@ -87,6 +87,8 @@ fn over_a_tap_the_kernels_datagrams_arrive() {
     }
     lull_nic::namespace::enter_private().unwrap();
     floods(&flood(Path::Tap, &["softirq", "threaded"]));
+    // In fragments, which lull puts together.
+    floods(&Flood { bytes: vec![4_096], flows: vec![1], ..flood(Path::Tap, &["softirq"]) });
 }
 
 #[test]

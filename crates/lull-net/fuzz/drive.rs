@@ -3,6 +3,7 @@
 use lull_net::shard::{BufferGrowth, Shutdown, SocketId, UdpOptions};
 use lull_nic::{Checksum, Frame};
 
+use crate::shard_harness::udp::fragment;
 use crate::shard_harness::*;
 
 /// Takes from the front; zeros once the bytes are used up.
@@ -68,6 +69,7 @@ impl World {
         let of_use = counters.tcp_syns
             + counters.syncookies_sent
             + counters.tcp_segments
+            + counters.fragments_kept
             + counters.udp_datagrams
             + counters.icmp_echo_replies
             + counters.icmp_errors_taken
@@ -138,12 +140,28 @@ impl World {
                         self.victim.seq = if segment.flags & ACK != 0 { segment.ack } else { self.victim.seq };
                     }
                 }
-                if script.byte() & 1 != 0 {
+                let choice = script.byte();
+                if choice & 1 != 0 {
                     self.victim.from.set_port(4001 + u16::from(script.byte() % 8));
                     let syn = self.victim.syn();
                     self.receive(syn.frame());
+                } else if choice & 2 != 0 {
+                    self.fragments(choice >> 2, script);
                 }
             }
+        }
+    }
+
+    /// Fragments of few packets, which overlap, come twice, contradict each other, and now and then make one whole.
+    fn fragments(&mut self, count: u8, script: &mut Script<'_>) {
+        for _ in 0..count {
+            let (what, place, length) = (script.byte(), script.byte(), script.byte());
+            let from_to = if what & 1 != 0 { (ip(CLIENT6), ip(SERVER6)) } else { (ip(CLIENT), ip(SERVER)) };
+            let protocol = [17, 6, 44, 58][usize::from(what >> 1 & 3)];
+            let part = (u32::from(what >> 3 & 3), usize::from(place % 16) * 8, what & 0x20 != 0);
+            let mut payload = script.take(usize::from(length % 64)).to_vec();
+            payload.resize(payload.len().next_multiple_of(1 + usize::from(what >> 6 & 1) * 7), 0);
+            self.receive(fragment(from_to, protocol, part, &payload));
         }
     }
 

@@ -172,8 +172,8 @@ pub use queue::CORKED_FRAMES_MAX;
 #[doc(inline)]
 pub use shard::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, HandedOn,
-    Keepalive, Listed, ListenOptions, Neighbours, NetError, Ready, Received, SOMAXCONN, Shutdown, StackCounters,
-    SynCookies, TcpInfo, Timeouts, UdpOptions, Unaccepted, addresses_of,
+    Keepalive, Listed, ListenOptions, Neighbours, NetError, PathMtuDiscovery, Ready, Received, SOMAXCONN, Shutdown,
+    StackCounters, SynCookies, TcpInfo, Timeouts, UdpOptions, Unaccepted, addresses_of,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

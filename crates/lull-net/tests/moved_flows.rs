@@ -3,15 +3,15 @@
 mod pair;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig};
-use lull_net::{Elsewhere, HandedOn, Interest, Network, NetworkConfig, NetworkError, TcpStream, UdpSocket};
+use lull_net::{Elsewhere, HandedOn, Interest, Network, NetworkConfig, NetworkError, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::mem::{self, MemConfig};
-use lull_nic::{Device, Frame};
+use lull_nic::{Device, Frame, wire};
 use pair::{CLIENT, LOST, Pair, SERVER, config, until, wait};
 
 const QUEUES: usize = 3;
@@ -80,7 +80,11 @@ fn beside(others: &Arc<Others>) -> Pair {
 }
 
 fn passed_on(pair: &Pair) -> u64 {
-    pair.server.stack_counters().iter().map(|counters| counters.passed_on).sum()
+    passed_on_by(&pair.server)
+}
+
+fn passed_on_by(network: &Network) -> u64 {
+    network.stack_counters().iter().map(|counters| counters.passed_on).sum()
 }
 
 fn resets(pair: &Pair) -> u64 {
@@ -268,4 +272,40 @@ fn numbers_that_frames_cannot_be_marked_with_are_refused() {
             other => assert!(is_right && other.is_ok(), "{other:?}"),
         }
     }
+}
+
+/// A router's word, in a frame that a device's other end sends: a datagram from port 53 was too long for the path.
+fn too_long(from: [u8; 6], to: [u8; 6], mtu: u16) -> Frame {
+    let ip = |source: &str, destination: &str, protocol: u8, payload: &[u8], length: usize| {
+        let mut packet = vec![0; wire::IPV4];
+        (packet[0], packet[8], packet[9]) = (0x45, 64, protocol);
+        wire::put16(&mut packet, 2, (wire::IPV4 + length) as u16);
+        packet[12..16].copy_from_slice(&source.parse::<Ipv4Addr>().unwrap().octets());
+        packet[16..20].copy_from_slice(&destination.parse::<Ipv4Addr>().unwrap().octets());
+        wire::put_checksum(&mut packet, 10, 0);
+        [packet, payload.to_vec()].concat()
+    };
+    let about = ip(SERVER, CLIENT, wire::PROTOCOL_UDP, &[0, 53, 0, 9, 0, 0, 0, 0], 1400);
+    let mut icmp = [&[3, 4, 0, 0, 0, 0], &mtu.to_be_bytes()[..], &about].concat();
+    wire::put_checksum(&mut icmp, 2, 0);
+    let packet = ip(CLIENT, SERVER, wire::PROTOCOL_ICMP, &icmp, icmp.len());
+    Frame::copy_from(&[&to[..], &from, &wire::ETHERTYPE_IPV4.to_be_bytes(), &packet].concat())
+}
+
+/// A program's datagram socket is one on each queue, and a router's word comes by one of them.
+#[test]
+fn every_shard_hears_how_long_a_datagram_may_be() {
+    let (server, peer) = mem::pair(MemConfig { queues: QUEUES, peer_queues: Some(1), ..MemConfig::default() });
+    let host = Host::new(HostConfig { cpus: vec![None; QUEUES], ..HostConfig::default() }).unwrap();
+    let network = Network::new(&host, Arc::new(server), config(SERVER, (0..QUEUES as u16).collect())).unwrap();
+    let at = SocketAddr::new(SERVER.parse().unwrap(), 53);
+    let bind = |queue| UdpSocket::bind_with(&network, queue, at, UdpOptions::default()).unwrap();
+    let _sockets: Vec<UdpSocket> = (0..QUEUES).map(bind).collect();
+    let mut queue = peer.take_queue(0).unwrap();
+    let frame = too_long(peer.info().mac, network.device().info().mac, 1000);
+    assert!(queue.tx.transmit(frame).is_ok());
+    queue.tx.doorbell();
+    let told = || network.stack_counters().iter().filter(|counters| counters.path_mtu_reduced == 1).count();
+    until("all have heard it", || told() == QUEUES);
+    assert_eq!(passed_on_by(&network), 0, "no shard gives on what another has told it");
 }

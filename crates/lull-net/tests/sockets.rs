@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lull_core::NapiSettings;
-use lull_net::{Keepalive, Ready, Shutdown, TcpStream, UdpOptions, UdpSocket};
+use lull_net::{Keepalive, PathMtuDiscovery, Ready, Shutdown, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::fault::{Fault, FaultConfig, Rates};
 use lull_nic::{Device, Link};
 use pair::{CLIENT, Pair, SERVER, until};
@@ -170,7 +170,13 @@ fn udp_both_ways_over_both_families() {
         let stranger = UdpSocket::bind(&pair.server, at(server_ip, 0)).unwrap();
         stranger.send_to(b"hello", client.local_addr().unwrap()).unwrap();
         assert_eq!(client.recv_from(&mut buffer).unwrap(), (5, stranger.local_addr().unwrap()));
-        assert_eq!(server.send_to(&[0; 60_000], received.from).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
+        assert_eq!(server.send_to(&[0; 65_528], received.from).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
+        server.set_path_mtu_discovery(received.from.is_ipv6(), PathMtuDiscovery::Do).unwrap();
+        assert_eq!(server.send_to(&[0; 2000], received.from).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
+        server.set_path_mtu_discovery(received.from.is_ipv6(), PathMtuDiscovery::Want).unwrap();
+        assert_eq!(server.send_to(&[7; 60_000], received.from).unwrap(), 60_000);
+        let mut buffer = vec![0; 65_536];
+        assert_eq!(client.recv(&mut buffer).unwrap(), 60_000);
     }
 }
 

@@ -536,6 +536,8 @@ fn a_child_that_waits_for_a_peer_of_the_kernels_is_told_of_the_end_of_reading() 
 fn a_child_is_told_what_could_not_be_sent_and_its_end_closes_the_socket() {
     let _alone = alone();
     let (fd, at, peer) = datagrams(OWN);
+    let how = libc::IP_PMTUDISC_DO.to_ne_bytes();
+    socket::setsockopt(fd, libc::SOL_IP, libc::IP_MTU_DISCOVER, &how).unwrap();
     let (to, error) = (peer.local_addr().unwrap(), |number| Err(Errno::new(number)));
     let child = in_a_child(|| {
         let sent = [send_to(fd, &[0; 3000], to), send_to(fd, &[0; 65_528], to)];

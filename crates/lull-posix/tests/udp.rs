@@ -537,6 +537,35 @@ fn after_the_end_of_reading_who_does_not_wait_would_block_and_who_waits_is_told(
     }
 }
 
+/// Longer than the path takes is sent in fragments, unless the socket says otherwise, before it is lull's or after.
+#[test]
+fn long_datagrams_leave_in_fragments_unless_they_must_not() {
+    static LONG: [u8; 20_000] = [7; 20_000];
+    for ip in [OWN, "0.0.0.0"] {
+        let ((fd, _), peer) = (bound(ip), peer());
+        peer.set_read_timeout(Some(LOST)).unwrap();
+        let at = peer.local_addr().unwrap();
+        let mut buffer = vec![0; 65_536];
+        assert_eq!(send_to(fd, &LONG, at), Ok(LONG.len()));
+        let (count, from) = peer.recv_from(&mut buffer).unwrap();
+        assert_eq!(buffer[..count], LONG);
+        peer.send_to(&[8; 30_000], from).unwrap();
+        let (data, ..) = message(fd, 0, 65_536).unwrap();
+        assert_eq!(data, [8; 30_000]);
+        set(fd, libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO).unwrap();
+        assert_eq!(send_to(fd, &LONG, at), error(libc::EMSGSIZE));
+        assert_eq!(send_to(fd, b"short", at), Ok(5));
+        set(fd, libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT).unwrap();
+        assert_eq!(send_to(fd, &LONG, at), Ok(LONG.len()));
+        close(fd);
+        let fd = udp();
+        set(fd, libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE).unwrap();
+        socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+        assert_eq!(send_to(fd, &LONG, at), error(libc::EMSGSIZE));
+        close(fd);
+    }
+}
+
 /// `udp_sendmsg` looks for a destination, and only what has one finds the socket shut down.
 #[test]
 fn without_a_destination_it_is_not_told_that_writing_is_shut_down() {

@@ -14,11 +14,12 @@ use crate::output::{WriteError, outln};
 use crate::target::Target;
 
 /// Counters of the stack that Linux has, too, by its names (`nstat`); all others keep their own.
-const LINUX_NAMES: [(&str, &str); 14] = [
+const LINUX_NAMES: [(&str, &str); 15] = [
     ("drop_malformed", "IpInHdrErrors"),
     ("drop_not_ours", "IpInAddrErrors"),
     ("drop_protocol", "IpInUnknownProtos"),
-    ("drop_fragment", "IpReasmFails"),
+    ("packets_reassembled", "IpReasmOKs"),
+    ("reassembly_failures", "IpReasmFails"),
     ("drop_no_socket", "UdpNoPorts"),
     ("drop_socket_full", "UdpRcvbufErrors"),
     ("drop_backlog_full", "TcpExtListenDrops"),

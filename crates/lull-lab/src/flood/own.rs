@@ -35,12 +35,12 @@ const STOP_INTERVAL: Duration = Duration::from_millis(20);
 /// How often it is looked whether something has arrived.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a row cannot be.
+/// Why a row cannot be over the in-memory NIC. The kernel sends as many fragments as a datagram takes.
 pub fn refusal(bytes: usize) -> Option<String> {
     let most = MTU_BYTES - wire::IPV4 - wire::UDP;
     (bytes > most).then(|| {
         format!(
-            "lull's own stack does not put fragments together: {most} bytes are what one frame of {MTU_BYTES} holds"
+            "the in-memory generator does not send fragments: {most} bytes are what one frame of {MTU_BYTES} holds; use the TAP"
         )
     })
 }

@@ -1,19 +1,14 @@
 //! What the shard keeps of a TCP connection beside smoltcp's socket.
 
-use std::num::NonZeroU8;
-
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, State};
 use smoltcp::time::Duration;
 
 use super::cork::Cork;
-use super::device::{Corrections, Sent};
+use super::device::Sent;
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::grow::Growth;
-use super::half_open::window_scale;
-use super::opening::MSS_DEFAULT;
-use super::options::Offer;
 use super::paws::Timestamps;
 use super::segment::Segment;
 use super::socket::{Keepalive, Ready};
@@ -85,9 +80,6 @@ bitflags::bitflags! {
         const ANSWERS = 1024;
     }
 }
-
-/// In [`Connection::peer_mss`]: both ends take selective acknowledgements. No segment is so long.
-pub(super) const SACK: u16 = 1 << 15;
 
 /// What few connections have: what few applications ask for, and what seldom happens.
 #[derive(Debug, Default)]
@@ -165,7 +157,7 @@ pub(super) struct Connection {
     pub(super) rtt_us: u32,
     /// Times that something was sent again.
     pub(super) retransmits: u16,
-    /// The largest segment that the peer takes, in bytes, as its SYN says, and [`SACK`].
+    /// The largest segment that the peer takes, in bytes, as its SYN says, and [`SACK`](super::agreed::SACK).
     pub(super) peer_mss: u16,
     pub(super) flow: FlowKey,
 }
@@ -183,39 +175,6 @@ impl Connection {
     #[inline]
     pub(super) fn socket_mut(&mut self) -> &mut Socket<'static> {
         self.sockets.get_mut(SocketHandle::default())
-    }
-
-    /// Notes what the peer's SYN has said.
-    pub(super) fn note_offer(&mut self, offer: &Offer) {
-        self.peer_mss = offer.mss.unwrap_or(MSS_DEFAULT).min(SACK - 1) | if offer.sack { SACK } else { 0 };
-    }
-
-    /// Windows are scaled, if both ends have said so (RFC 7323 section 2.2).
-    pub(super) fn set_scales(&mut self, own: u8, peers: Option<u8>) {
-        const SCALE_MAX: u8 = 14;
-        self.scales = peers.map_or(0, |peers| own | peers.min(SCALE_MAX) << 4);
-    }
-
-    /// What `rcv_window` is shifted by.
-    pub(super) fn rcv_scale(&self) -> u8 {
-        self.scales & 15
-    }
-
-    /// The peer's window, in bytes.
-    pub(super) fn peer_window_bytes(&self) -> usize {
-        usize::from(self.peer_window) << (self.scales >> 4)
-    }
-
-    /// What is put right in what smoltcp sends, when the peer has acknowledged `acked`.
-    #[inline]
-    pub(super) fn corrections(&self, acked: u32) -> Corrections {
-        let acceptable_seq = self.acceptable_seq(acked);
-        // Where windows are not scaled at all smoltcp does not scale them either.
-        let Some(agreed) = NonZeroU8::new(self.rcv_scale()) else {
-            return Corrections { acceptable_seq, window_shift: 0, window_is_scaled: false };
-        };
-        let smoltcps = window_scale(self.socket().recv_capacity());
-        Corrections { acceptable_seq, window_shift: agreed.get() - smoltcps, window_is_scaled: smoltcps > 0 }
     }
 
     /// Sends the FIN behind what is still to be sent.

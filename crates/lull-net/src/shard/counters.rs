@@ -5,7 +5,7 @@ macro_rules! counters {
         /// Counters of one shard since it was made.
         ///
         /// Every received frame and every looped one is counted once: in `tcp_syns`, `syncookies_sent`, `tcp_segments`,
-        /// `udp_datagrams`, `icmp_echo_replies`, `icmp_errors_taken`, `neighbour_messages` or `passed_on` if it was of use,
+        /// `fragments_kept`, `udp_datagrams`, `icmp_echo_replies`, `icmp_errors_taken`, `neighbour_messages` or `passed_on` if it was of use,
         /// else in one of those whose names begin with
         /// `drop_` (only `drop_unreachable` counts packets of ours).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,13 @@ counters! {
     embryonic_rsts,
     /// TCP segments given to a connection.
     tcp_segments,
+    /// IP fragments kept for the others of their packet. What the last one makes whole is counted as that packet.
+    fragments_kept,
+    /// Packets of several fragments that became whole (IpReasmOKs).
+    packets_reassembled,
+    /// Packets of which fragments came and that did not become whole: not in time, for want of memory, or because the fragments
+    /// contradict each other (IpReasmFails).
+    reassembly_failures,
     /// UDP datagrams queued for a socket.
     udp_datagrams,
     /// Connections accepted by an application.
@@ -117,7 +124,7 @@ counters! {
     drop_checksum,
     /// Source addresses that no packet from the wire can have.
     drop_martian,
-    /// IP fragments: this stack does not reassemble.
+    /// IP fragments that no packet can have, that came twice, or that contradict what came before.
     drop_fragment,
     /// IPv4 source routes and IPv6 headers that ask to be refused.
     drop_ip_option,

@@ -47,6 +47,8 @@ pub(super) struct Packet {
     pub(super) trusted: bool,
     /// There is nothing between the IP header and the transport header.
     pub(super) plain: bool,
+    /// It is a fragment. Of IPv6, the protocol is that of the fragment header, at which the transport's would begin.
+    pub(super) is_fragment: bool,
     pub(super) hop_limit: u8,
     pub(super) source_mac: Mac,
 }
@@ -55,6 +57,8 @@ pub(super) struct Packet {
 pub(super) enum Inbound {
     Arp,
     Ip(Packet),
+    /// A part of a packet.
+    Fragment(Packet),
     /// Behind a tag that has a priority and no VLAN.
     PriorityTagged,
 }
@@ -140,7 +144,7 @@ pub(super) fn classify(frame: &Frame, mac: Mac, locals: &[Local], looped: bool) 
     }
     packet.trusted = frame.checksum() != Checksum::None;
     packet.source_mac.copy_from_slice(&data[6..12]);
-    Ok(Inbound::Ip(packet))
+    Ok(if packet.is_fragment { Inbound::Fragment(packet) } else { Inbound::Ip(packet) })
 }
 
 /// VLAN 0 is no VLAN, only a priority (IEEE 802.1Q clause 6.9.1): such a frame is everybody's. Of others we are no member
@@ -199,10 +203,6 @@ fn ipv4(data: &[u8], locals: &[Local], looped: bool) -> Result<Packet, Reason> {
         None if destination.is_multicast() => Cast::Multicast,
         None => return Err(|counters| &mut counters.drop_not_ours),
     };
-    // More fragments, or an offset.
-    if be16(data, L3 + 6) & 0x3fff != 0 {
-        return Err(|counters| &mut counters.drop_fragment);
-    }
     if header > wire::IPV4 {
         ipv4_options(&data[L3 + wire::IPV4..L3 + header])?;
     }
@@ -216,6 +216,8 @@ fn ipv4(data: &[u8], locals: &[Local], looped: bool) -> Result<Packet, Reason> {
         cast,
         trusted: false,
         plain: header == wire::IPV4,
+        // More of them, or an offset.
+        is_fragment: be16(data, L3 + 6) & 0x3fff != 0,
         hop_limit: data[L3 + 8],
         source_mac: [0; 6],
     })
@@ -283,16 +285,21 @@ fn ipv6(data: &[u8], locals: &[Local], looped: bool) -> Result<Packet, Reason> {
         cast,
         trusted: false,
         plain: l4 == L3 + wire::IPV6,
+        is_fragment: protocol == FRAGMENT,
         hop_limit: data[L3 + 7],
         source_mac: [0; 6],
     })
 }
 
-/// Walks the extension headers to the transport header (RFC 8200 section 4).
+/// The next header that says that a fragment header follows.
+pub(super) const FRAGMENT: u8 = 44;
+/// That header, in bytes.
+pub(super) const FRAGMENT_HEADER: usize = 8;
+
+/// Walks the extension headers to the transport header, or to a fragment's (RFC 8200 section 4).
 fn ipv6_extensions(data: &[u8], mut next: u8, mut at: usize, end: usize) -> Result<(u8, usize), Reason> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
     const DESTINATION: u8 = 60;
     const HEADERS_MAX: usize = 8;
     for position in 0..HEADERS_MAX {
@@ -313,7 +320,7 @@ fn ipv6_extensions(data: &[u8], mut next: u8, mut at: usize, end: usize) -> Resu
             // Segments left: we are not the last destination, and no router (RFC 5095).
             ROUTING if data[at + 3] != 0 => return Err(|counters| &mut counters.drop_ip_option),
             // A fragment that is the whole packet is none (RFC 6946).
-            FRAGMENT if be16(data, at + 2) & 0xfff9 != 0 => return Err(|counters| &mut counters.drop_fragment),
+            FRAGMENT if be16(data, at + 2) & 0xfff9 != 0 => return Ok((next, at)),
             _ => {}
         }
         next = data[at];

@@ -72,7 +72,7 @@ pub enum HandedOn {
     Nobody,
 }
 
-/// Whether a frame says whose a connection is, and is no segment of it.
+/// Whether a frame says whose a connection is, and is no segment of it; or says again what another stack has been told.
 #[inline]
 pub(super) fn is_claim(frame: &Frame) -> bool {
     frame.seen_by() & (CLAIMED | LAST_ROUND) == CLAIMED
@@ -150,7 +150,7 @@ impl Stack {
             wire::PROTOCOL_ICMP => *kind == V4_UNREACHABLE,
             _ => V6_ERRORS.contains(kind),
         });
-        is_error && self.is_elsewhere(None, frame)
+        is_error && !is_claim(frame) && self.is_elsewhere(None, frame)
     }
 
     /// The clock's value for a SYN-ACK, before the offset. Another stack must be able to read from it what was agreed on.
@@ -161,7 +161,7 @@ impl Stack {
         }
     }
 
-    /// Tells the others that a connection was made here of a segment that passed them.
+    /// Tells the others that a connection was made here of a segment that passed them, or what a router has said of a path.
     #[cold]
     pub(super) fn claim(&self, frame: &Frame) {
         if let Some(siblings) = self.siblings(frame) {

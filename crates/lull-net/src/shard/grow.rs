@@ -20,7 +20,8 @@ use smoltcp::phy::{self, DeviceCapabilities};
 use smoltcp::socket::tcp::{CongestionControl, Socket, State};
 use smoltcp::time::{Duration, Instant};
 
-use super::connection::{Connection, Flags, Phase, RTO_NS_MIN, SACK};
+use super::agreed::SACK;
+use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
 use super::device::{Port, Rehearsal, RxToken, capabilities, instant};
 use super::half_open::{Handshake, window_scale};
 use super::narrow::Interfaces;

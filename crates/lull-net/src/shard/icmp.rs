@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use lull_nic::Frame;
 
-use super::demux::{CHECKSUM, Cast, MALFORMED, Packet, Reason};
+use super::demux::{CHECKSUM, Cast, FRAGMENT, FRAGMENT_HEADER, MALFORMED, Packet, Reason};
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::resolve::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
@@ -18,10 +18,14 @@ const V4_ECHO_REPLY: u8 = 0;
 const V4_UNREACHABLE: u8 = 3;
 const V4_ECHO: u8 = 8;
 const V4_PORT_UNREACHABLE: u8 = 3;
+const V4_TIME_EXCEEDED: u8 = 11;
 const V4_FRAGMENTATION_NEEDED: u8 = 4;
 const V6_UNREACHABLE: u8 = 1;
 const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_PORT_UNREACHABLE: u8 = 4;
+const V6_TIME_EXCEEDED: u8 = 3;
+/// Of both kinds of "time exceeded": the other fragments did not come.
+const REASSEMBLY: u8 = 1;
 const V6_ECHO: u8 = 128;
 const V6_ECHO_REPLY: u8 = 129;
 
@@ -38,15 +42,9 @@ impl Stack {
             // A broadcast echo would let one packet draw many (RFC 1122 section 3.2.2.6 permits silence).
             V4_ECHO if packet.cast == Cast::Unicast => self.echo(icmp, V4_ECHO_REPLY, packet, io),
             V4_UNREACHABLE => {
-                let about = &icmp[HEADER..];
-                let header = usize::from(about.first().ok_or(MALFORMED)? & 15) * 4;
-                if header < wire::IPV4 || about.len() < header + 8 || about[0] >> 4 != 4 {
-                    return Err(MALFORMED);
-                }
-                let ip = |at: usize| IpAddr::V4(Ipv4Addr::new(about[at], about[at + 1], about[at + 2], about[at + 3]));
+                let quoted = Quoted::v4(&icmp[HEADER..])?;
                 if icmp[1] == V4_FRAGMENTATION_NEEDED {
-                    let mtu = u32::from(be16(icmp, 6));
-                    return self.packet_too_big(about[9], ip(12), ip(16), &about[header..], mtu, io);
+                    return self.packet_too_big(frame, &quoted, be16(icmp, 6).into(), io);
                 }
                 // icmp_err_convert
                 let (error, hard) = match icmp[1] {
@@ -56,7 +54,7 @@ impl Stack {
                     9 | 10 | 13..=15 => (NetError::HostUnreachable, true),
                     _ => (NetError::HostUnreachable, false),
                 };
-                self.icmp_error(about[9], ip(12), ip(16), &about[header..], error, hard, io)
+                self.icmp_error(&quoted, error, hard, io)
             }
             _ => Err(UNUSED),
         }
@@ -75,18 +73,9 @@ impl Stack {
             _ if packet.source.is_unspecified() => Err(|counters| &mut counters.drop_martian),
             V6_ECHO if packet.cast == Cast::Unicast => self.echo(icmp, V6_ECHO_REPLY, packet, io),
             V6_UNREACHABLE | V6_PACKET_TOO_BIG => {
-                let about = &icmp[HEADER..];
-                if about.len() < wire::IPV6 + 8 || about[0] >> 4 != 6 {
-                    return Err(MALFORMED);
-                }
-                let ip = |at: usize| {
-                    let mut octets = [0; 16];
-                    octets.copy_from_slice(&about[at..at + 16]);
-                    IpAddr::V6(Ipv6Addr::from(octets))
-                };
+                let quoted = Quoted::v6(&icmp[HEADER..])?;
                 if icmp[0] == V6_PACKET_TOO_BIG {
-                    let mtu = be32(icmp, 4);
-                    return self.packet_too_big(about[6], ip(8), ip(24), &about[wire::IPV6..], mtu, io);
+                    return self.packet_too_big(frame, &quoted, be32(icmp, 4), io);
                 }
                 // icmpv6_err_convert
                 let (error, hard) = match icmp[1] {
@@ -95,8 +84,7 @@ impl Stack {
                     1 => (NetError::HostUnreachable, true),
                     _ => (NetError::HostUnreachable, false),
                 };
-                // Our packets have no extension headers, so the quoted one has none either.
-                self.icmp_error(about[6], ip(8), ip(24), &about[wire::IPV6..], error, hard, io)
+                self.icmp_error(&quoted, error, hard, io)
             }
             _ => Err(UNUSED),
         }
@@ -118,44 +106,25 @@ impl Stack {
         wire::put_checksum(icmp, 2, pseudo);
         self.counters.icmp_echo_replies += 1;
         self.suggested(peer, packet.source_mac, io);
-        self.send_ip(reply, peer, io);
+        self.send_ip_in_parts(reply, own, peer, io);
         Ok(())
     }
 
-    /// A router could pass at most `mtu` bytes of a packet from `source` to `destination` that began with `transport`.
-    fn packet_too_big(
-        &mut self,
-        protocol: u8,
-        source: IpAddr,
-        destination: IpAddr,
-        transport: &[u8],
-        mtu: u32,
-        io: &mut Io<'_>,
-    ) -> Result<(), Reason> {
-        let key = FlowKey::new(protocol, source, be16(transport, 0), destination, be16(transport, 2));
-        match self.flows.get(&key).copied() {
-            Some(Owner::Connection(index)) if self.path_mtu_input(index, be32(transport, 4), mtu, io) => {
-                self.counters.icmp_errors_taken += 1;
-                Ok(())
-            }
-            _ => Err(UNUSED),
-        }
+    /// A router could pass at most `mtu` bytes of a packet of ours.
+    fn packet_too_big(&mut self, frame: &Frame, quoted: &Quoted<'_>, mtu: u32, io: &mut Io<'_>) -> Result<(), Reason> {
+        let is_taken = match self.flows.get(&quoted.flow).copied() {
+            Some(Owner::Connection(index)) => self.path_mtu_input(index, be32(quoted.transport, 4), mtu, io),
+            _ if quoted.protocol == wire::PROTOCOL_UDP => self.datagram_mtu_input(frame, quoted, mtu, io),
+            _ => false,
+        };
+        self.counters.icmp_errors_taken += u64::from(is_taken);
+        if is_taken { Ok(()) } else { Err(UNUSED) }
     }
 
-    /// An error about a packet from `source` to `destination` that began with `transport`.
-    #[expect(clippy::too_many_arguments)]
-    fn icmp_error(
-        &mut self,
-        protocol: u8,
-        source: IpAddr,
-        destination: IpAddr,
-        transport: &[u8],
-        error: NetError,
-        hard: bool,
-        io: &mut Io<'_>,
-    ) -> Result<(), Reason> {
-        let key = FlowKey::new(protocol, source, be16(transport, 0), destination, be16(transport, 2));
-        match self.flows.get(&key) {
+    /// An error about a packet of ours.
+    fn icmp_error(&mut self, quoted: &Quoted<'_>, error: NetError, hard: bool, io: &mut Io<'_>) -> Result<(), Reason> {
+        let transport = quoted.transport;
+        match self.flows.get(&quoted.flow) {
             Some(&Owner::Connection(index)) => {
                 if !self.connection_icmp(index, be32(transport, 4), error, hard, io) {
                     return Err(UNUSED);
@@ -175,6 +144,18 @@ impl Stack {
 
     /// Says that nobody has the UDP port that `packet` was for.
     pub(super) fn send_port_unreachable(&mut self, frame: &Frame, packet: &Packet, io: &mut Io<'_>) {
+        let v4 = [V4_UNREACHABLE, V4_PORT_UNREACHABLE];
+        self.send_error((v4, [V6_UNREACHABLE, V6_PORT_UNREACHABLE]), frame.data(), packet, io);
+    }
+
+    /// Says that the rest of the packet did not come whose first fragment this is.
+    pub(super) fn send_reassembly_time_exceeded(&mut self, first: &[u8], packet: &Packet, io: &mut Io<'_>) {
+        let v4 = [V4_TIME_EXCEEDED, REASSEMBLY];
+        self.send_error((v4, [V6_TIME_EXCEEDED, REASSEMBLY]), first, packet, io);
+    }
+
+    /// Sends an error about a packet that came in these bytes: type and code of IPv4 or of IPv6.
+    fn send_error(&mut self, (v4, v6): ([u8; 2], [u8; 2]), bytes: &[u8], packet: &Packet, io: &mut Io<'_>) {
         // Never about what went to several (RFC 1122 section 3.2.2), and not faster than the allowance.
         if packet.cast != Cast::Unicast || !self.icmp_budget.take(io.now_ns) {
             return;
@@ -185,26 +166,73 @@ impl Stack {
             IpAddr::V4(_) => (wire::PROTOCOL_ICMP, 576 - wire::IPV4 - HEADER),
             IpAddr::V6(_) => (wire::PROTOCOL_ICMPV6, 1280 - wire::IPV6 - HEADER),
         };
-        let quoted = &frame.data()[packet.l3..packet.end];
+        let quoted = &bytes[packet.l3..packet.end];
         let quoted = &quoted[..quoted.len().min(quote_max)];
         let length = HEADER + quoted.len();
         let mut error = wire::ip_frame(io.pool, own, peer, protocol, wire::HOP_LIMIT, length);
         let l4 = error.len() - length;
         let icmp = &mut error.data_mut()[l4..];
         icmp[HEADER..].copy_from_slice(quoted);
-        let pseudo = match own {
-            IpAddr::V4(_) => {
-                icmp[..2].copy_from_slice(&[V4_UNREACHABLE, V4_PORT_UNREACHABLE]);
-                0
-            }
-            IpAddr::V6(_) => {
-                icmp[..2].copy_from_slice(&[V6_UNREACHABLE, V6_PORT_UNREACHABLE]);
-                wire::pseudo_sum(own, peer, protocol, length)
-            }
+        let (kind, pseudo) = match own {
+            IpAddr::V4(_) => (v4, 0),
+            IpAddr::V6(_) => (v6, wire::pseudo_sum(own, peer, protocol, length)),
         };
+        icmp[..2].copy_from_slice(&kind);
         wire::put_checksum(icmp, 2, pseudo);
         self.counters.icmp_errors_sent += 1;
         self.suggested(peer, packet.source_mac, io);
         self.send_ip(error, peer, io);
+    }
+}
+
+/// What an error says of the packet that it is about, which is one of ours.
+pub(super) struct Quoted<'a> {
+    pub(super) protocol: u8,
+    pub(super) flow: FlowKey,
+    /// From the IP header on, in bytes.
+    pub(super) length: usize,
+    /// Eight bytes at least.
+    transport: &'a [u8],
+}
+
+impl<'a> Quoted<'a> {
+    fn v4(packet: &'a [u8]) -> Result<Quoted<'a>, Reason> {
+        let header = usize::from(packet.first().ok_or(MALFORMED)? & 15) * 4;
+        if header < wire::IPV4 || packet.len() < header + 8 || packet[0] >> 4 != 4 {
+            return Err(MALFORMED);
+        }
+        // Behind the first fragment there is no transport header.
+        if be16(packet, 6) & 0x1fff != 0 {
+            return Err(UNUSED);
+        }
+        let ip = |at: usize| IpAddr::V4(Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]));
+        let length = usize::from(be16(packet, 2));
+        Ok(Quoted::new(packet[9], (ip(12), ip(16)), length, &packet[header..]))
+    }
+
+    fn v6(packet: &'a [u8]) -> Result<Quoted<'a>, Reason> {
+        if packet.len() < wire::IPV6 + 8 || packet[0] >> 4 != 6 {
+            return Err(MALFORMED);
+        }
+        let ip = |at: usize| {
+            let mut octets = [0; 16];
+            octets.copy_from_slice(&packet[at..at + 16]);
+            IpAddr::V6(Ipv6Addr::from(octets))
+        };
+        let length = wire::IPV6 + usize::from(be16(packet, 4));
+        // Our packets have no other extension header.
+        let (mut protocol, mut transport) = (packet[6], &packet[wire::IPV6..]);
+        if protocol == FRAGMENT {
+            if transport.len() < FRAGMENT_HEADER + 8 || be16(transport, 2) & 0xfff8 != 0 {
+                return Err(UNUSED);
+            }
+            (protocol, transport) = (transport[0], &transport[FRAGMENT_HEADER..]);
+        }
+        Ok(Quoted::new(protocol, (ip(8), ip(24)), length, transport))
+    }
+
+    fn new(protocol: u8, (own, peer): (IpAddr, IpAddr), length: usize, transport: &'a [u8]) -> Quoted<'a> {
+        let flow = FlowKey::new(protocol, own, be16(transport, 0), peer, be16(transport, 2));
+        Quoted { protocol, flow, length, transport }
     }
 }

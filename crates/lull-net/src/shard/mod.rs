@@ -14,10 +14,11 @@
 //! | `segment`, `tcp`, `judge`, `paws`, `mend`, `challenge` | checks the segment, finds its connection, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
 //! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
-//! | `connection` | what is kept of it beside smoltcp's socket |
+//! | `connection`, `agreed` | what is kept of it beside smoltcp's socket, and what both ends agreed on |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate |
 //! | `grow` | a connection moves to larger buffers |
+//! | `reassembly`, `fragment` | packets that come, and datagrams that leave, in several parts |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait`, `ended` | a connection ends, and what is left of it |
 //! | `hand_on` | what nobody accepted goes to another stack that listens, now or later |
@@ -29,8 +30,7 @@
 //! the same at ten connections and at ten thousand.
 //!
 //! Stated limits, inherited from smoltcp 0.14: the retransmission timeout is at least 1 s, no SACK-based recovery,
-//! the urgent pointer is ignored. Ours: IP fragments are dropped
-//! and counted, and datagrams that do not fit the MTU are refused.
+//! the urgent pointer is ignored.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -44,6 +44,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod agreed;
 mod answers;
 mod challenge;
 mod coalesce;
@@ -60,6 +61,7 @@ mod ended;
 mod ending;
 mod error;
 mod flow;
+mod fragment;
 mod gro;
 mod grow;
 mod half_open;
@@ -80,6 +82,7 @@ mod output;
 mod paws;
 mod pmtu;
 mod queues;
+mod reassembly;
 mod resolve;
 mod route;
 mod segment;
@@ -108,6 +111,7 @@ pub use counters::StackCounters;
 pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
 pub use elsewhere::{Elsewhere, HandedOn};
 pub use error::NetError;
+pub use fragment::PathMtuDiscovery;
 pub use gro::Gro;
 pub use hand_on::{Unaccepted, addresses_of};
 pub use listing::Listed;

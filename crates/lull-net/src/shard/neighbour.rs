@@ -152,8 +152,9 @@ pub(super) const REQUEST_INTERVAL_NS: u64 = 1_000_000_000;
 /// First look whether another shard got the answer; doubled each time up to the last value.
 const RECHECK_NS: u64 = 200_000;
 const RECHECK_NS_MAX: u64 = 50_000_000;
-/// Packets that wait for one next hop. Linux's `unres_qlen_bytes` is about 100 packets; TCP waits in its sockets here.
-const FRAMES_MAX: usize = 16;
+/// Packets that wait for one next hop, at least a datagram of 64 KB in fragments (Linux: about as many, `unres_qlen_bytes`). TCP
+/// waits in its sockets here.
+const FRAMES_MAX: usize = 101;
 /// Next hops asked for at a time. A scan of the network by a spoofed source must not grow memory.
 const HOPS_MAX: usize = 256;
 

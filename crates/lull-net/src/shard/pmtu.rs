@@ -3,9 +3,15 @@
 
 use std::net::IpAddr;
 
+use lull_nic::Frame;
+
 use super::config::MTU_BYTES_MIN;
 use super::connection::{Connection, Phase};
 use super::device::{Shim, instant};
+use super::elsewhere::is_claim;
+use super::error::NetError;
+use super::flow::Owner;
+use super::icmp::Quoted;
 use super::narrow::{EXPIRES_S, seconds};
 use super::stack::{Io, Stack};
 use super::wire::seq_lt;
@@ -24,13 +30,7 @@ impl Stack {
             return false;
         }
         let destination = connection.flow.remote().ip();
-        let mtu = match destination {
-            // Old routers say 0.
-            IpAddr::V4(_) => mtu.clamp(PATH_MTU_BYTES_MIN_V4.into(), u32::from(u16::MAX)) as u16,
-            // RFC 8201 section 4: no path of IPv6 is narrower, whoever says so.
-            IpAddr::V6(_) if (mtu as usize) < MTU_BYTES_MIN => return false,
-            IpAddr::V6(_) => mtu.min(u32::from(u16::MAX)) as u16,
-        };
+        let Some(mtu) = believed(destination, mtu) else { return false };
         let current = if connection.path_mtu == 0 { self.port.mtu_bytes } else { connection.path_mtu.into() };
         if usize::from(mtu) >= current {
             return true;
@@ -41,6 +41,34 @@ impl Stack {
         self.path_mtus.insert(destination, mtu, io.now_ns);
         if resend {
             self.resend(index, io);
+        }
+        true
+    }
+
+    /// A router could pass at most `mtu` bytes of a datagram's packet: later ones leave in fragments, and a socket with that peer gets
+    /// an error (`__udp4_lib_err`). False: nobody here can have sent it.
+    pub(super) fn datagram_mtu_input(&mut self, frame: &Frame, quoted: &Quoted<'_>, mtu: u32, io: &mut Io<'_>) -> bool {
+        let (own, peer) = (quoted.flow.local(), quoted.flow.remote().ip());
+        let connected = match self.flows.get(&quoted.flow) {
+            Some(&Owner::Udp(index)) => Some(index),
+            _ => None,
+        };
+        let bound = connected.or_else(|| self.udp_ports.find(own.ip(), own.port(), |_| 0, || 0));
+        let Some(mtu) = believed(peer, mtu).filter(|&mtu| bound.is_some() && quoted.length > mtu.into()) else {
+            return false;
+        };
+        if usize::from(mtu) < self.datagram_mtu(peer, true, io.now_ns) {
+            self.counters.path_mtu_reduced += 1;
+            self.datagram_path_mtus.insert(peer, mtu, io.now_ns);
+        }
+        // A socket of a program may be one in each shard: all shrink what they send, and one tells it.
+        if is_claim(frame) {
+            return true;
+        }
+        self.claim(frame);
+        let hears = |index: &u32| self.udps.get(*index).is_some_and(|socket| socket.discovery(peer).hears_of_routers());
+        if let Some(index) = connected.filter(hears) {
+            self.udp_error(index, NetError::MessageTooLong, io);
         }
         true
     }
@@ -80,6 +108,17 @@ impl Stack {
             }
         }
         self.pump(index, false, io);
+    }
+}
+
+/// What is believed of a path to `destination`, if anything.
+fn believed(destination: IpAddr, mtu: u32) -> Option<u16> {
+    match destination {
+        // Old routers say 0.
+        IpAddr::V4(_) => Some(mtu.clamp(PATH_MTU_BYTES_MIN_V4.into(), u32::from(u16::MAX)) as u16),
+        // RFC 8201 section 4: no path of IPv6 is narrower, whoever says so.
+        IpAddr::V6(_) if (mtu as usize) < MTU_BYTES_MIN => None,
+        IpAddr::V6(_) => Some(mtu.min(u32::from(u16::MAX)) as u16),
     }
 }
 

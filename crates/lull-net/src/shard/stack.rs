@@ -17,6 +17,7 @@ use super::egress::Egress;
 use super::ended::Ended;
 use super::error::NetError;
 use super::flow::{FlowTable, hash_state};
+use super::fragment::Identifications;
 use super::half_open::HalfOpens;
 use super::hand_on::HandingOn;
 use super::isn::{Secret, mix};
@@ -24,6 +25,7 @@ use super::listener::{Listener, PortTable};
 use super::looped::Looped;
 use super::narrow::{Interfaces, PathMtus};
 use super::neighbour::{HOPS, Hop, Neighbours, Unresolved};
+use super::reassembly::{self, Reassembly};
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
 use super::time_wait::TimeWaits;
@@ -54,6 +56,10 @@ pub struct Stack {
     pub(super) locals: Vec<Local>,
     pub(super) iface: Interfaces,
     pub(super) path_mtus: PathMtus,
+    /// The same for datagrams: who says so need not know more than two addresses, so no connection goes by it.
+    pub(super) datagram_path_mtus: PathMtus,
+    pub(super) reassembly: Reassembly,
+    pub(super) identifications: Identifications,
     pub(super) connections: Slab<Connection>,
     pub(super) flows: FlowTable,
     pub(super) timers: Timers,
@@ -160,6 +166,9 @@ impl Stack {
             locals,
             iface: Interfaces::new(port),
             path_mtus: PathMtus::default(),
+            datagram_path_mtus: PathMtus::default(),
+            reassembly: Reassembly::default(),
+            identifications: Identifications::new(mix(config.seed ^ 4)),
             connections: Slab::with_capacity(config.connections_max),
             flows: FlowTable::with_hasher(hash_state(mix(config.seed ^ 1))),
             timers: Timers::new(),
@@ -234,6 +243,12 @@ impl Stack {
             demux::untag(&mut frame);
             inbound = demux::classify(&frame, self.port.mac, &self.locals, looped);
         }
+        if let Ok(Inbound::Fragment(packet)) = inbound {
+            let Some(whole) = self.reassemble(frame, &packet, io) else { return };
+            inbound =
+                demux::classify(&whole, self.port.mac, &self.locals, false).and_then(reassembly::of_whole(&whole));
+            frame = whole;
+        }
         let refused = match inbound {
             Ok(Inbound::Ip(packet)) if !looped && !self.allows(&packet, &frame) => {
                 Err((|counters| &mut counters.drop_not_allowed) as Reason)
@@ -259,7 +274,7 @@ impl Stack {
                 _ => Err((|counters| &mut counters.drop_protocol) as Reason),
             },
             Ok(Inbound::Arp) => self.arp_input(&frame, io),
-            Ok(Inbound::PriorityTagged) => Err(demux::MALFORMED),
+            Ok(Inbound::PriorityTagged | Inbound::Fragment(_)) => Err(demux::MALFORMED),
             Err(reason) => Err(reason),
         };
         if let Err(reason) = refused {
@@ -270,7 +285,7 @@ impl Stack {
 
     /// Whether the source of a packet may send here. Without neighbour discovery nobody who may could be answered.
     #[inline]
-    fn allows(&self, packet: &Packet, frame: &Frame) -> bool {
+    pub(super) fn allows(&self, packet: &Packet, frame: &Frame) -> bool {
         let allowed = &self.config.allowed_sources;
         allowed.is_empty()
             || allowed.iter().any(|&(network, prefix)| wire::inside(packet.source, network, prefix))
@@ -292,6 +307,7 @@ impl Stack {
             self.let_go_of_all(io);
         }
         self.run_unresolved(io);
+        self.run_reassembly(io);
     }
 
     /// When [`Stack::run_timers`] is wanted next, in nanoseconds of [`Io::now_ns`]'s clock. May be early, because a
@@ -300,7 +316,7 @@ impl Stack {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_connections = self.timers.next_deadline_ns().min(self.half_opens.timers.next_deadline_ns());
         let of_the_rest = self.time_waits.next_deadline_ns().min(self.unresolved.next_deadline_ns());
-        let of_the_rest = of_the_rest.min(self.handing_on.next_deadline_ns());
+        let of_the_rest = of_the_rest.min(self.handing_on.next_deadline_ns()).min(self.reassembly.next_deadline_ns());
         let deadline_ns = of_connections.min(of_the_rest).min(self.held_back_until_ns());
         (deadline_ns != NEVER_NS).then_some(deadline_ns)
     }
@@ -366,6 +382,7 @@ impl Stack {
             + self.time_waits.memory_bytes()
             + self.ended.memory_bytes()
             + self.claimed.memory_bytes()
+            + self.reassembly.memory_bytes()
             + self.udps.iter().map(|(_, socket)| socket.memory_bytes()).sum::<usize>()
     }
 

@@ -45,6 +45,7 @@ impl Stack {
             joins: false,
             unsent: VecDeque::new(),
             egress: Egress::default(),
+            discovery: Default::default(),
         });
         if let Err(error) = self.udp_ports.bind(port, binding(index, local, options)) {
             self.udps.remove(index);

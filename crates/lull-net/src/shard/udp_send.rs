@@ -8,6 +8,7 @@ use lull_nic::frame::Sender;
 use lull_nic::{Checksum, Frame, Segmentation};
 
 use super::error::NetError;
+use super::fragment::{self, PathMtuDiscovery};
 use super::socket::{Ready, SocketId};
 use super::stack::{Io, Stack};
 use super::wire::{self, put16};
@@ -53,7 +54,8 @@ impl Stack {
     /// # Errors
     /// [`NetError::WouldBlock`]: the transmit ring is full; `WRITABLE` follows.
     /// [`NetError::AddressNotAvailable`]: `from` is no own address.
-    /// [`NetError::MessageTooLong`]: it does not fit the MTU. [`NetError::NetworkUnreachable`]: no route.
+    /// [`NetError::MessageTooLong`]: it exceeds 64 KB, or the MTU where the socket does not let it leave in fragments
+    /// ([`Stack::udp_set_path_mtu_discovery`]). [`NetError::NetworkUnreachable`]: no route.
     /// [`NetError::BrokenPipe`]: writing is shut down. [`NetError::Invalid`]: port 0, or a family that the socket
     /// cannot send to. Otherwise an earlier datagram's error, once ([`NetError::ConnectionRefused`]).
     pub fn udp_send_vectored(
@@ -85,6 +87,7 @@ impl Stack {
         let (local, waits) = (socket.local, !socket.unsent.is_empty());
         let length: usize = data.iter().map(|part| part.len()).sum();
         let each_bytes = self.check_length(length, each_bytes.into(), to)?;
+        let discovery = socket.discovery(to.ip());
         let unfit = to.is_ipv6() && local.is_ipv4() || to.is_ipv4() && local.is_ipv6() && !local.ip().is_unspecified();
         if to.port() == 0 || to.ip().is_unspecified() || unfit {
             return Err(NetError::Invalid);
@@ -99,6 +102,10 @@ impl Stack {
         let everyone = to.ip().is_multicast() || self.is_broadcast(to.ip());
         if !everyone && self.route(to.ip()).is_none() {
             return Err(NetError::NetworkUnreachable);
+        }
+        let mtu = self.datagram_mtu(to.ip(), discovery.heeds_routers(), io.now_ns);
+        if !discovery.cuts() && wire::ip_header(to.ip()) + wire::UDP + each_bytes > mtu {
+            return Err(NetError::MessageTooLong);
         }
         // As in `sock_alloc_send_pskb`, where the datagram is known to have somewhere to go.
         let socket = self.udp_mut(id)?;
@@ -120,22 +127,56 @@ impl Stack {
         // An empty one is a datagram, too.
         for begin in (0..length.max(1)).step_by(at_once) {
             let end = length.min(begin + at_once);
-            let mut frame = self.udp_frame(&names, data, begin..end, io);
+            let is_cut = wire::ip_header(to.ip()) + wire::UDP + (end - begin) > mtu;
+            let mut frame = self.udp_frame(&names, data, begin..end, is_cut, io);
             if end - begin > each_bytes {
                 frame.set_segmentation(Segmentation::Udp { datagram_bytes: each_bytes as u16 });
             }
             frame.set_sender(sender);
+            if is_cut {
+                self.udp_emit_in_parts(id, frame, &names, mtu, io);
+                continue;
+            }
+            if discovery.lets_routers_cut() && to.is_ipv4() {
+                let identification = self.identifications.next(source, to.ip());
+                wire::set_fragment_v4(frame.data_mut(), identification as u16, 0);
+            }
             self.udp_emit(id, frame, to.ip(), io);
         }
         Ok(length)
     }
 
+    /// Sends a packet that is longer than `mtu`.
+    fn udp_emit_in_parts(&mut self, id: SocketId, frame: Frame, names: &Names, mtu: usize, io: &mut Io<'_>) {
+        let to = names.to.ip();
+        let identification = self.identifications.next(names.source.ip(), to);
+        for part in fragment::cut(&frame, mtu, identification, io.pool) {
+            self.udp_emit(id, part, to, io);
+        }
+        io.pool.recycle(frame);
+    }
+
+    /// Sets how the socket heeds the path's MTU, over IPv4 or over IPv6 (IP_MTU_DISCOVER, IPV6_MTU_DISCOVER).
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn udp_set_path_mtu_discovery(
+        &mut self,
+        id: SocketId,
+        is_v6: bool,
+        how: PathMtuDiscovery,
+    ) -> Result<(), NetError> {
+        self.udp_mut(id)?.discovery[usize::from(is_v6)] = how;
+        Ok(())
+    }
+
     /// How long each datagram is, if they may be sent (`udp_send_skb`).
     fn check_length(&self, length: usize, each_bytes: usize, to: SocketAddr) -> Result<usize, NetError> {
         // IPv4's total length counts its own header.
-        let (header, counted) = if to.is_ipv4() { (wire::IPV4, wire::IPV4) } else { (wire::IPV6, 0) };
+        let counted = if to.is_ipv4() { wire::IPV4 } else { 0 };
         let each = if each_bytes == 0 { length } else { length.min(each_bytes) };
-        if counted + wire::UDP + length > usize::from(u16::MAX) || header + wire::UDP + each > self.config.mtu_bytes {
+        let fits = each_bytes == 0 || wire::ip_header(to.ip()) + wire::UDP + each <= self.config.mtu_bytes;
+        if counted + wire::UDP + length > usize::from(u16::MAX) || !fits {
             return Err(NetError::MessageTooLong);
         }
         if each_bytes != 0 && length > each_bytes * DATAGRAMS_MAX {
@@ -157,8 +198,15 @@ impl Stack {
         }
     }
 
-    /// A packet with a part of the data.
-    fn udp_frame(&self, names: &Names, data: &[IoSlice<'_>], part: Range<usize>, io: &mut Io<'_>) -> Frame {
+    /// A packet with a part of the data. The checksum of one that is cut must be there: it is of all parts.
+    fn udp_frame(
+        &self,
+        names: &Names,
+        data: &[IoSlice<'_>],
+        part: Range<usize>,
+        is_cut: bool,
+        io: &mut Io<'_>,
+    ) -> Frame {
         let Names { source, to } = *names;
         let total = wire::UDP + part.len();
         let hop_limit = if to.ip().is_multicast() { 1 } else { wire::HOP_LIMIT };
@@ -170,7 +218,7 @@ impl Stack {
         put16(udp, 4, total as u16);
         gather(data, part.start, &mut udp[wire::UDP..]);
         let pseudo = wire::pseudo_sum(source.ip(), to.ip(), wire::PROTOCOL_UDP, total);
-        if self.config.tx_checksum_offload {
+        if self.config.tx_checksum_offload && !is_cut {
             udp[6..8].copy_from_slice(&wire::fold(pseudo).to_ne_bytes());
             frame.set_checksum(Checksum::Partial);
         } else {

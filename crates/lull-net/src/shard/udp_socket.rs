@@ -9,6 +9,7 @@ use lull_nic::{Frame, FramePool, Segmentation};
 use super::egress::Egress;
 use super::error::NetError;
 use super::flow::FlowKey;
+use super::fragment::PathMtuDiscovery;
 use super::socket::{Ready, SocketKind};
 use super::wire;
 
@@ -55,6 +56,8 @@ pub(super) struct UdpSocket {
     /// Packets, each with its destination, that the ring had no room for: those of a call that sends several at once.
     pub(super) unsent: VecDeque<(Frame, IpAddr)>,
     pub(super) egress: Egress,
+    /// Over IPv4, and over IPv6.
+    pub(super) discovery: [PathMtuDiscovery; 2],
 }
 
 impl UdpSocket {
@@ -84,6 +87,11 @@ impl UdpSocket {
         }
         pool.recycle(whole);
         lost
+    }
+
+    /// How it heeds the MTU of the path to `to`.
+    pub(super) fn discovery(&self, to: IpAddr) -> PathMtuDiscovery {
+        self.discovery[usize::from(to.is_ipv6())]
     }
 
     #[inline]

@@ -124,6 +124,19 @@ impl BareSegment {
     }
 }
 
+/// The IP header of a packet to `ip`, without options, in bytes.
+pub(super) fn ip_header(ip: IpAddr) -> usize {
+    if ip.is_ipv4() { IPV4 } else { IPV6 }
+}
+
+/// Sets identification, flags and offset of an IPv4 packet without options.
+pub(super) fn set_fragment_v4(packet: &mut [u8], id: u16, flags_and_offset: u16) {
+    put16(packet, 4, id);
+    put16(packet, 6, flags_and_offset);
+    put16(packet, 10, 0);
+    put_checksum(&mut packet[..IPV4], 10, 0);
+}
+
 /// Takes one from the hops that an IP packet without options may still go. False: none is left, and it stays as it is.
 pub(super) fn take_hop(packet: &mut [u8]) -> bool {
     const TTL: usize = 8;

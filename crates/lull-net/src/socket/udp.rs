@@ -13,7 +13,7 @@ use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
-use crate::shard::{Io, NetError, Ready, Received, Shutdown, SocketId, Stack, UdpOptions};
+use crate::shard::{Io, NetError, PathMtuDiscovery, Ready, Received, Shutdown, SocketId, Stack, UdpOptions};
 
 /// A UDP socket on one shard.
 #[derive(Clone)]
@@ -151,6 +151,15 @@ impl UdpSocket {
     /// The socket is gone.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_gro(id, on))?)
+    }
+
+    /// Sets how the socket heeds the MTU of the path, over IPv4 or over IPv6: whether what is longer leaves in fragments or is
+    /// refused, and whether routers may cut the rest (IP_MTU_DISCOVER, IPV6_MTU_DISCOVER).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_path_mtu_discovery(&self, is_v6: bool, how: PathMtuDiscovery) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_set_path_mtu_discovery(id, is_v6, how))?)
     }
 
     /// Bytes of the datagram that is read next, 0 if there is none (FIONREAD).

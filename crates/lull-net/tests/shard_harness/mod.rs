@@ -1,6 +1,8 @@
 //! Two stacks on a wire with virtual time, and segments made by hand.
 #![allow(dead_code)]
 
+pub mod udp;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

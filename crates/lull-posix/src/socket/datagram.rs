@@ -8,6 +8,7 @@ mod control;
 mod cork;
 mod numbers;
 mod options;
+mod path_mtu;
 mod receive;
 mod send;
 mod sockets;
@@ -280,5 +281,6 @@ fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resu
     if egress != Egress::default() {
         datagram.sockets.put_egress(egress);
     }
+    path_mtu::put(fd, &datagram.sockets);
     files::open(File::Datagram(datagram))
 }

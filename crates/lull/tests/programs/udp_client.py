@@ -1,5 +1,5 @@
-"""Sends COUNT datagrams of many lengths to HOST and PORT, each after the answer to the last: by calls that block, with a
-peer and without."""
+"""Sends COUNT datagrams of many lengths, some of which take many fragments, to HOST and PORT, each after the answer to the
+last: by calls that block, with a peer and without."""
 import socket, sys
 
 host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -8,9 +8,10 @@ for client in free, connected:
     client.settimeout(60 if count > 1 else 1)
 connected.connect((host, port))
 for number in range(count):
-    data = b"%d:" % number + b"x" * (number % 1400)
+    length = number % 1400 if number % 10 else number * 37 % 65_000
+    data = b"%d:" % number + b"x" * length
     free.sendto(data, (host, port))
-    assert free.recvfrom(2000) == (data, (host, port))
+    assert free.recvfrom(65_536) == (data, (host, port))
     connected.send(data)
-    assert connected.recv(2000) == data
+    assert connected.recv(65_536) == data
 print(count, "datagrams came back")

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::c_int;
 
-use super::Datagram;
+use super::{Datagram, path_mtu};
 use crate::socket::options::egress::{self, Egress};
 use crate::socket::options::{BUSY, Name, int, steer};
 use crate::{Errno, Result, kernel};
@@ -63,6 +63,9 @@ impl Datagram {
         }
         if egress::concerns((level, name)) {
             self.sockets.put_egress(Egress::of_placeholder(fd));
+        }
+        if path_mtu::concerns((level, name)) {
+            path_mtu::put(fd, &self.sockets);
         }
         if matches!((level, name), (libc::SOL_IP, libc::IP_PKTINFO) | (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)) {
             self.wanted.renew(fd);

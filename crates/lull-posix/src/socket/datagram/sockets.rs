@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lull_net::{Network, Part, Ready, Received, Shutdown, Source, UdpOptions, UdpSocket};
+use lull_net::{Network, Part, PathMtuDiscovery, Ready, Received, Shutdown, Source, UdpOptions, UdpSocket};
 
 use libc::c_int;
 use lull_net::lull_cbpf::Program;
@@ -115,6 +115,12 @@ impl Sockets {
     /// Says how frames of each are to leave.
     pub(super) fn put_egress(&self, egress: Egress) {
         self.0.iter().for_each(|socket| egress.put(socket));
+    }
+
+    /// Says what becomes of datagrams that are longer than the path takes.
+    pub(super) fn set_path_mtu_discovery(&self, is_v6: bool, how: PathMtuDiscovery) {
+        // One that is over sends nothing.
+        self.0.iter().for_each(|socket| drop(socket.set_path_mtu_discovery(is_v6, how)));
     }
 
     /// Attaches a program to the group of each, or takes it away.

@@ -1,0 +1,48 @@
+//! What both ends of a connection have agreed on by their SYNs: how long segments are, whether acknowledgements are selective, and by
+//! what windows are scaled.
+
+use std::num::NonZeroU8;
+
+use super::connection::Connection;
+use super::device::Corrections;
+use super::half_open::window_scale;
+use super::opening::MSS_DEFAULT;
+use super::options::Offer;
+
+/// In [`Connection::peer_mss`]: both ends take selective acknowledgements. No segment is so long.
+pub(super) const SACK: u16 = 1 << 15;
+
+impl Connection {
+    /// Notes what the peer's SYN has said.
+    pub(super) fn note_offer(&mut self, offer: &Offer) {
+        self.peer_mss = offer.mss.unwrap_or(MSS_DEFAULT).min(SACK - 1) | if offer.sack { SACK } else { 0 };
+    }
+
+    /// Windows are scaled, if both ends have said so (RFC 7323 section 2.2).
+    pub(super) fn set_scales(&mut self, own: u8, peers: Option<u8>) {
+        const SCALE_MAX: u8 = 14;
+        self.scales = peers.map_or(0, |peers| own | peers.min(SCALE_MAX) << 4);
+    }
+
+    /// What `rcv_window` is shifted by.
+    pub(super) fn rcv_scale(&self) -> u8 {
+        self.scales & 15
+    }
+
+    /// The peer's window, in bytes.
+    pub(super) fn peer_window_bytes(&self) -> usize {
+        usize::from(self.peer_window) << (self.scales >> 4)
+    }
+
+    /// What is put right in what smoltcp sends, when the peer has acknowledged `acked`.
+    #[inline]
+    pub(super) fn corrections(&self, acked: u32) -> Corrections {
+        let acceptable_seq = self.acceptable_seq(acked);
+        // Where windows are not scaled at all smoltcp does not scale them either.
+        let Some(agreed) = NonZeroU8::new(self.rcv_scale()) else {
+            return Corrections { acceptable_seq, window_shift: 0, window_is_scaled: false };
+        };
+        let smoltcps = window_scale(self.socket().recv_capacity());
+        Corrections { acceptable_seq, window_shift: agreed.get() - smoltcps, window_is_scaled: smoltcps > 0 }
+    }
+}
