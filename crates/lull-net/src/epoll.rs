@@ -99,8 +99,9 @@ impl Epoll {
         self.context().ready.any(|item| item.is_ready())
     }
 
-    /// Calls `tell` at each edge of a socket that the set asks for, with the socket's level written: for who watches the context
-    /// itself (`ep_poll_safewake`). It may run in any thread, under the lock of the socket's queue. The first one stays.
+    /// Calls `tell` at each edge of a socket of the set at which a wait would report something, with the socket's level written: for
+    /// who watches the context itself (`ep_poll_safewake`). It may run in any thread, under the lock of the socket's queue. The first
+    /// one stays.
     pub fn on_edge(&self, tell: Box<dyn Fn() + Send + Sync>) {
         let _ = self.context().told.set(tell);
     }

@@ -5,6 +5,8 @@ mod pair;
 
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lull_core::{EpollOptions, EpollParams, NapiSettings};
@@ -47,6 +49,27 @@ fn edge_triggered_reports_once_per_arrival_even_if_something_is_left() {
         assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
         assert!(wait(&epoll, &worker, 8, SOON).is_empty(), "told already");
     }
+}
+
+/// What arrives wakes who asked for urgent data, which then is not there; who waits in a context outside does not hear of it.
+#[test]
+fn who_watches_a_context_hears_of_what_it_would_report_alone() {
+    let pair = Pair::new();
+    let ((first, first_peer), (second, second_peer)) = (pair.connected(7), pair.connected(8));
+    let epoll = pair.epoll(&first, Interest::PRI);
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = told.clone();
+    epoll.on_edge(Box::new(move || drop(count.fetch_add(1, Ordering::SeqCst))));
+    let arrives = |stream: &TcpStream, peer: &TcpStream, bytes: usize| {
+        send(peer, b"x");
+        // It is told of with the data in place, under the same lock.
+        until("it has come", || stream.unread().unwrap() == bytes);
+        told.swap(0, Ordering::SeqCst)
+    };
+    assert_eq!(arrives(&first, &first_peer, 1), 0, "there is nothing urgent");
+    epoll.add(&second, 2, Interest::READABLE).unwrap();
+    assert_eq!(arrives(&second, &second_peer, 1), 1);
+    assert_eq!(arrives(&first, &first_peer, 2), 1, "the other one is still ready, and an outer edge is one");
 }
 
 #[test]

@@ -95,10 +95,19 @@ impl Item {
     #[must_use = "nobody else wakes the waiter"]
     fn put(self: &Arc<Item>) -> Option<Waker> {
         let waiter = self.context.ready.push(self);
-        if let Some(tell) = self.context.told.get() {
+        if let Some(tell) = self.context.told.get()
+            && self.is_seen_from_outside()
+        {
             tell();
         }
         waiter
+    }
+
+    /// Whether who watches the context finds it ready at this edge (`ep_item_poll`, which the outer context calls before it
+    /// reports): not every edge is of what the item asked for.
+    #[cold]
+    fn is_seen_from_outside(&self) -> bool {
+        self.is_ready() || self.context.ready.any(|item| item.is_ready())
     }
 
     /// The edge that the application makes: a socket that was added or modified is ready already, or a notifier is used.
