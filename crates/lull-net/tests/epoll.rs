@@ -59,7 +59,9 @@ fn who_watches_a_context_hears_of_what_it_would_report_alone() {
     let epoll = pair.epoll(&first, Interest::PRI);
     let told = Arc::new(AtomicUsize::new(0));
     let count = told.clone();
-    epoll.on_edge(Box::new(move || drop(count.fetch_add(1, Ordering::SeqCst))));
+    epoll.on_edge(Box::new(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    }));
     let arrives = |stream: &TcpStream, peer: &TcpStream, bytes: usize| {
         send(peer, b"x");
         // It is told of with the data in place, under the same lock.
