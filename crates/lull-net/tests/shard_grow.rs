@@ -261,33 +261,42 @@ fn a_writer_hears_of_the_room_that_a_larger_buffer_has() {
     );
 }
 
-/// What came out of order is in the old socket alone, so the connection stays there until the hole is filled.
+/// What came out of order is in the old socket alone, so the connection stays there until the hole is filled: also if its end was
+/// beyond the window, and was cut off.
 #[test]
 fn a_connection_with_a_hole_stays_where_it_is() {
-    let (mut host, mut peer, id, _, _) = scaled_peer(0);
-    let sizes = |host: &Host| host.stack.buffer_sizes(id).unwrap();
-    let first = sizes(&host);
-    let hole = peer.seq;
-    peer.seq += 1000;
-    peer.send(&mut host, ACK, &[2; 1000]);
-    let behind = peer.seq;
-    let fill = |host: &mut Host| while host.send(id, &[7; 4000]).is_ok() {};
-    fill(&mut host);
-    peer.seq = hole;
-    let flight = |host: &mut Host, peer: &mut Peer| {
-        for segment in host.segments() {
-            peer.ack += segment.payload.len() as u32;
-            peer.send(host, ACK, &[]);
-            fill(host);
+    for (hole_bytes, behind_bytes, kept_bytes) in [(1000, 1000, 1000), (16_000, 1000, 384)] {
+        let (mut host, mut peer, id, _, _) = scaled_peer(0);
+        let sizes = |host: &Host| host.stack.buffer_sizes(id).unwrap();
+        let first = sizes(&host);
+        let hole = peer.seq;
+        peer.seq += hole_bytes;
+        peer.send(&mut host, ACK, &vec![2; behind_bytes]);
+        let fill = |host: &mut Host| while host.send(id, &[7; 4000]).is_ok() {};
+        fill(&mut host);
+        peer.seq = hole;
+        let flight = |host: &mut Host, peer: &mut Peer| {
+            for segment in host.segments() {
+                peer.ack += segment.payload.len() as u32;
+                peer.send(host, ACK, &[]);
+                fill(host);
+            }
+        };
+        flight(&mut host, &mut peer);
+        assert_eq!(sizes(&host), first, "it does not move over a hole");
+        while peer.seq != hole + hole_bytes {
+            peer.send(&mut host, ACK, &vec![1; (hole + hole_bytes - peer.seq).min(1000) as usize]);
         }
-    };
-    flight(&mut host, &mut peer);
-    assert_eq!(sizes(&host), first, "it does not move over a hole");
-    peer.send(&mut host, ACK, &[1; 1000]);
-    assert_eq!(host.recv(id).unwrap(), [[1; 1000], [2; 1000]].concat(), "and nothing behind the hole comes twice");
-    peer.seq = behind;
-    flight(&mut host, &mut peer);
-    assert!(sizes(&host).1 > first.1, "it moves once there is none");
+        let mut data = Vec::new();
+        while let Ok(more) = host.recv(id) {
+            data.extend(more);
+        }
+        let expected = [vec![1; hole_bytes as usize], vec![2; kept_bytes]].concat();
+        assert!(data == expected, "{} bytes, and nothing behind the hole comes twice", data.len());
+        peer.seq = hole + (data.len() as u32);
+        flight(&mut host, &mut peer);
+        assert!(sizes(&host).1 > first.1, "it moves once there is none");
+    }
 }
 
 /// A window never promises more than there is room for, whatever it is scaled by.

@@ -82,6 +82,9 @@ impl Connection {
 
     #[cold]
     fn note_hole(&mut self, end: u32) {
+        // Of a segment that begins in the window and ends beyond it, what is in it is kept.
+        let (next, window) = (self.rcv_nxt(), self.socket().recv_capacity() as u32);
+        let end = next.wrapping_add(end.wrapping_sub(next).min(window));
         let holes_end = &mut self.asked_mut().growth.holes_end;
         *holes_end = Some(holes_end.filter(|before| seq_lt(end, *before)).unwrap_or(end));
     }
@@ -98,7 +101,7 @@ impl Connection {
     fn has_too_little_to_send_from(&mut self) -> bool {
         let (una, next) = (self.snd_una, self.snd_nxt);
         let grow_at = *self.asked_mut().growth.grow_at.get_or_insert(next);
-        !seq_lt(una, grow_at) && self.peer_window_bytes() > self.socket().send_capacity()
+        !is_under_way(grow_at, una, next) && self.peer_window_bytes() > self.socket().send_capacity()
     }
 
     /// Whether smoltcp keeps a congestion window, within which it sends: since something was lost, or from the start with a transmit
@@ -116,9 +119,9 @@ impl Connection {
 
     /// Whether it can go on in another socket: all that came has been read, and what was sent can be given to that one.
     fn can_move(&mut self) -> bool {
-        let next = self.rcv_nxt();
+        let (next, capacity) = (self.rcv_nxt(), self.socket().recv_capacity());
         let growth = &mut self.asked_mut().growth;
-        growth.holes_end = growth.holes_end.filter(|end| seq_lt(next, *end));
+        growth.holes_end = growth.holes_end.filter(|&end| is_awaited(end, next, capacity));
         let has_holes = growth.holes_end.is_some();
         let socket = self.socket();
         let is_plain = self.phase == Phase::Open && socket.state() == State::Established;
@@ -302,6 +305,17 @@ impl Stack {
     }
 }
 
+/// Whether the data before `mark` is sent and not all acknowledged. A mark that nobody has looked at for long may seem to lie ahead,
+/// as numbers come round.
+fn is_under_way(mark: u32, una: u32, next: u32) -> bool {
+    seq_lt(una, mark) && !seq_lt(next, mark)
+}
+
+/// Whether something before `end` is still to come, in a window of so many bytes: behind it nothing was taken.
+fn is_awaited(end: u32, next: u32, window: usize) -> bool {
+    (1..=window).contains(&(end.wrapping_sub(next) as usize))
+}
+
 /// Memory for a buffer, if there is any.
 fn zeroes(bytes: usize) -> Option<Vec<u8>> {
     let mut buffer = Vec::new();
@@ -398,5 +412,35 @@ impl phy::Device for Sink {
 
     fn capabilities(&self) -> DeviceCapabilities {
         capabilities(self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_of_long_ago_is_passed_though_numbers_have_come_round() {
+        for una in [0, 7, u32::MAX - 99, 1 << 31] {
+            let next = una.wrapping_add(100);
+            assert!(is_under_way(next, una, next) && is_under_way(una.wrapping_add(1), una, next));
+            assert!(!is_under_way(una, una, next));
+            for ago in [1, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, 3 << 30] {
+                assert!(!is_under_way(una.wrapping_sub(ago), una, next), "{ago} bytes ago");
+            }
+        }
+    }
+
+    #[test]
+    fn a_hole_that_was_filled_long_ago_is_none_though_numbers_have_come_round() {
+        const WINDOW: usize = 16_384;
+        for next in [0, 7, u32::MAX - 99, 1 << 31] {
+            assert!(
+                is_awaited(next.wrapping_add(1), next, WINDOW) && is_awaited(next.wrapping_add(16_384), next, WINDOW)
+            );
+            for ago in [0, 1, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, 3 << 30] {
+                assert!(!is_awaited(next.wrapping_sub(ago), next, WINDOW), "{ago} bytes ago");
+            }
+        }
     }
 }
