@@ -312,6 +312,52 @@ fn a_port_that_the_kernel_chose_is_lost_with_the_peer() {
     }
 }
 
+/// What came by either world to a wildcard stays the socket's where it is bound to an own address (`__udp_disconnect`, `inet_bind`).
+#[test]
+fn what_came_by_both_worlds_is_read_after_it_is_bound_to_an_own_address() {
+    let ((fd, at), peer, kernels) = (bound("0.0.0.0"), peer(), kernels_peer());
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    kernels.send_to(b"kernel's", on_loopback(at)).unwrap();
+    peer.send_to(b"lull's", SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+    // What is sent later comes later.
+    let (last, last_at) = bound(OWN);
+    peer.send_to(b"last", last_at).unwrap();
+    assert_eq!(received(last).0, b"last");
+    close(last);
+    socket::connect(fd, &[0; 16]).unwrap();
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    let now_at = name(fd);
+    assert_eq!(now_at.ip(), OWN.parse::<std::net::IpAddr>().unwrap());
+    assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLIN)]);
+    let mut data = [received(fd).0, received(fd).0];
+    data.sort();
+    assert_eq!(data, [b"kernel's".to_vec(), b"lull's".to_vec()]);
+    assert_eq!(message(fd, libc::MSG_DONTWAIT, 64).err(), Some(WOULD_BLOCK));
+    peer.send_to(b"x", now_at).unwrap();
+    assert_eq!((wait(epfd, 8, LOST), received(fd).0), (vec![(fd, EPOLLIN)], b"x".to_vec()));
+    close(epfd);
+    close(fd);
+}
+
+/// It was the kernel's alone when they came.
+#[test]
+fn what_a_peer_of_the_kernels_sent_is_read_after_it_is_bound_to_an_own_address() {
+    let ((fd, _), kernels) = (bound("0.0.0.0"), kernels_peer());
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    socket::connect(fd, &bytes(&kernels.local_addr().unwrap().to_string())).unwrap();
+    assert!(!is_lull(fd));
+    kernels.send_to(b"kernel's", name(fd)).unwrap();
+    socket::connect(fd, &[0; 16]).unwrap();
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert!(is_lull(fd));
+    assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLIN)]);
+    assert_eq!(received(fd).0, b"kernel's");
+    close(epfd);
+    close(fd);
+}
+
 /// `__udp_disconnect`.
 #[test]
 fn what_came_is_read_after_the_peer_and_the_port_are_lost() {

@@ -23,9 +23,7 @@ impl Stack {
     /// [`NetError::AddressNotAvailable`]: not an own address, or no free port. [`NetError::AddressInUse`].
     pub fn udp_bind(&mut self, local: SocketAddr, options: UdpOptions) -> Result<SocketId, NetError> {
         self.check_up()?;
-        if !local.ip().is_unspecified() && !self.is_local(local.ip()) {
-            return Err(NetError::AddressNotAvailable);
-        }
+        self.check_bindable(local)?;
         let port = match local.port() {
             0 => self.free_udp_port()?,
             port => port,
@@ -70,20 +68,27 @@ impl Stack {
         Ok(())
     }
 
-    /// Gives a socket that has lost its port another one, with the options that it has by now.
+    /// Binds a socket that has lost its port to another one, at whatever address, with the options that it has by now.
     ///
     /// # Errors
-    /// [`NetError::Invalid`]: it has one. [`NetError::AddressInUse`].
-    pub fn udp_find_port(&mut self, id: SocketId, port: u16, options: UdpOptions) -> Result<(), NetError> {
-        let bound = self.udp(id)?.bound;
-        if bound.port() != 0 || port == 0 {
+    /// [`NetError::Invalid`]: it has a port. [`NetError::AddressInUse`], [`NetError::AddressNotAvailable`].
+    pub fn udp_bind_again(&mut self, id: SocketId, local: SocketAddr, options: UdpOptions) -> Result<(), NetError> {
+        if self.udp(id)?.bound.port() != 0 || local.port() == 0 {
             return Err(NetError::Invalid);
         }
-        self.udp_ports.bind(port, binding(id.index(), bound, options))?;
+        self.check_bindable(local)?;
+        self.udp_ports.bind(local.port(), binding(id.index(), local, options))?;
         let socket = self.udp_mut(id)?;
-        socket.bound.set_port(port);
-        socket.local = socket.bound;
+        (socket.bound, socket.local) = (local, local);
         Ok(())
+    }
+
+    fn check_bindable(&self, local: SocketAddr) -> Result<(), NetError> {
+        if local.ip().is_unspecified() || self.is_local(local.ip()) {
+            Ok(())
+        } else {
+            Err(NetError::AddressNotAvailable)
+        }
     }
 
     fn free_udp_port(&mut self) -> Result<u16, NetError> {

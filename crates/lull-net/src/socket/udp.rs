@@ -68,12 +68,12 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_lose_port(id))?)
     }
 
-    /// Gives a socket that has lost its port this one. Where a peer's datagrams are kept stays as it is.
+    /// Binds a socket that has lost its port to this address and port. What came stays to be read.
     ///
     /// # Errors
-    /// `InvalidInput` if it has a port; `AddrInUse`.
-    pub fn find_port(&self, port: u16, options: UdpOptions) -> io::Result<()> {
-        Ok(self.0.part.call(|stack, id, _| stack.udp_find_port(id, port, options))?)
+    /// `InvalidInput` if it has a port, or is to have none; `AddrInUse`; `AddrNotAvailable` if it is not the stack's address.
+    pub fn bind_again(&self, local: SocketAddr, options: UdpOptions) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_bind_again(id, local, options))?)
     }
 
     /// Attaches a classic BPF program to the socket's reuseport group, which chooses among its members on this shard for each

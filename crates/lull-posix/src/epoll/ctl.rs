@@ -28,7 +28,7 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         }
         Some(File::Listener(listener)) => context.listener_ctl(epfd, what, listener, event),
         Some(File::Datagram(datagram)) => {
-            if datagram.wildcard {
+            if datagram.in_halves {
                 kernel::epoll_ctl(epfd, what, fd, event.map(but_for_writing))?;
                 note(&context.kernels, what, fd, event);
                 context.has_halves.store(true, Ordering::Release);

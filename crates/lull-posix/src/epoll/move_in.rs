@@ -77,7 +77,7 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
         File::Listener(listener) if listener.both_worlds => {
             context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event)
         }
-        File::Datagram(datagram) if datagram.wildcard => {
+        File::Datagram(datagram) if datagram.in_halves => {
             lock(&context.kernels).insert(fd, added);
             context.has_halves.store(true, Ordering::Release);
             waits_for(epfd, fd, ctl::but_for_writing(epoll_event { events: added.events, u64: added.data }))?;

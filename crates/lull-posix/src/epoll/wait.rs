@@ -130,7 +130,7 @@ impl EpollFile {
     /// Whether a member with this data is a datagram socket in both worlds, and none of the kernel's alone has the same.
     fn is_in_halves(&self, data: u64) -> bool {
         let in_both = |fd: &c_int| {
-            files::get(*fd).is_some_and(|file| matches!(&*file, File::Datagram(datagram) if datagram.wildcard))
+            files::get(*fd).is_some_and(|file| matches!(&*file, File::Datagram(datagram) if datagram.in_halves))
         };
         let members = lock(&self.kernels);
         let mut with_it = members.iter().filter(|(_, added)| added.data == data).map(|(fd, _)| fd).peekable();

@@ -40,8 +40,11 @@ pub(crate) struct Datagram {
     wanted: Wanted,
     /// Its port; [`ANY_PORT`] once it has lost the one that the kernel chose.
     port: AtomicU16,
-    /// It is bound to a wildcard, so the kernel has a half of it: a member of epoll contexts beside lull's.
-    pub(crate) wildcard: bool,
+    /// It is bound to a wildcard: it sends to both worlds.
+    wildcard: AtomicBool,
+    /// The kernel has a half of it, a member of epoll contexts beside lull's: it is bound to a wildcard, or was when datagrams
+    /// came that the kernel still has.
+    pub(crate) in_halves: bool,
     /// The program chose its port. One that the kernel chose is lost with the peer (SOCK_BINDPORT_LOCK).
     keeps_port: AtomicBool,
     /// What waits for more of a datagram (MSG_MORE, UDP_CORK).
@@ -61,7 +64,7 @@ impl Datagram {
 
     /// Whether the kernel's half hears, too.
     pub(crate) fn is_kernels_too(&self) -> bool {
-        self.wildcard && !self.connected.load(Relaxed)
+        self.in_halves && !self.connected.load(Relaxed)
     }
 
     /// Its name, if its placeholder does not know it: the kernel does not know what lull's peer made of it.
@@ -90,7 +93,7 @@ impl Datagram {
         // Whatever is wrong with the address (`inet_dgram_connect`).
         self.find_port(fd)?;
         let to = address::parse_or_refuse(bytes, self.domain)?;
-        if engine::reaches(to.ip()) || !self.wildcard {
+        if engine::reaches(to.ip()) || !self.wildcard.load(Relaxed) {
             self.sockets.connect(to)?;
             self.connected.store(true, Relaxed);
             return kernel::hear_nothing(fd).map(|()| World::Lulls);
@@ -134,9 +137,9 @@ impl Datagram {
         self.found_port(fd, local_of(fd).ok_or(Errno::new(libc::EBADF))?)
     }
 
-    /// The placeholder has a port, at the address that it had.
+    /// The placeholder, which had lost its port, has one.
     fn found_port(&self, fd: c_int, local: SocketAddr) -> Result<()> {
-        self.sockets.find_port(local.port(), udp_options(fd, local))?;
+        self.sockets.bind_again(local, udp_options(fd, local))?;
         self.port.store(local.port(), Relaxed);
         Ok(())
     }
@@ -189,11 +192,13 @@ pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
     Ok(())
 }
 
-/// One that had lost its port was bound. What came to it is lost if that is to another address.
+/// One that had lost its port was bound. What came to it stays to be read if it is lull's still, and if it has the kernel's half that
+/// it needs: what came to it by lull is lost if it was bound to an own address before, and is bound to a wildcard or to the kernel's.
 fn bound_again(fd: c_int, file: &Open, local: SocketAddr, keeps_port: bool) -> Result<()> {
     let File::Datagram(datagram) = &**file else { return Ok(()) };
-    if datagram.sockets.first().local_addr()?.ip() == local.ip() {
+    if engine::is_own(local.ip()) || datagram.in_halves && local.ip().is_unspecified() {
         datagram.keeps_port.store(keeps_port, Relaxed);
+        datagram.wildcard.store(local.ip().is_unspecified(), Relaxed);
         return datagram.found_port(fd, local);
     }
     leave(fd, file, datagram.is_nonblocking())?;
@@ -264,7 +269,8 @@ fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resu
         options: Options::of_placeholder(fd),
         wanted,
         port: AtomicU16::new(local.port()),
-        wildcard: local.ip().is_unspecified(),
+        wildcard: AtomicBool::new(local.ip().is_unspecified()),
+        in_halves: local.ip().is_unspecified() || kernel::is_readable(fd),
         keeps_port: AtomicBool::new(keeps_port),
         cork: cork::Cork::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_CORK) == Ok(1)),
         each_bytes: AtomicU16::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).unwrap_or(0) as u16),

@@ -40,7 +40,7 @@ const KERNELS_ALONE: [Name; 21] = [
 
 impl Datagram {
     pub(in crate::socket) fn set_option(&self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
-        if REFUSED.contains(&(level, name)) || !self.wildcard && KERNELS_ALONE.contains(&(level, name)) {
+        if REFUSED.contains(&(level, name)) || !self.wildcard.load(Relaxed) && KERNELS_ALONE.contains(&(level, name)) {
             return Err(Errno::new(libc::EOPNOTSUPP));
         }
         if steer::steers(level, name) {

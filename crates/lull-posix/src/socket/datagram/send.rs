@@ -37,7 +37,7 @@ impl Datagram {
         let to_address = if to.is_empty() { None } else { Some(self.destination(to)?) };
         // Without a destination it goes to the peer, and a peer of the kernel's would have made it the kernel's.
         if let Some(to_address) = to_address
-            && self.wildcard
+            && self.wildcard.load(Relaxed)
             && !engine::reaches(to_address.ip())
         {
             // An error is the socket's, whichever half it came to.

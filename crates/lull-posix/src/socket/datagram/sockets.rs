@@ -46,8 +46,8 @@ impl Sockets {
         Ok(self.0.iter().try_for_each(UdpSocket::lose_port)?)
     }
 
-    pub(super) fn find_port(&self, port: u16, options: UdpOptions) -> Result<()> {
-        Ok(self.0.iter().try_for_each(|socket| socket.find_port(port, options))?)
+    pub(super) fn bind_again(&self, local: SocketAddr, options: UdpOptions) -> Result<()> {
+        Ok(self.0.iter().try_for_each(|socket| socket.bind_again(local, options))?)
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
