@@ -1,10 +1,8 @@
 //! What both ends of a connection have agreed on by their SYNs: how long segments are, whether acknowledgements are selective, and by
 //! what windows are scaled.
 
-use std::num::NonZeroU8;
-
 use super::connection::Connection;
-use super::device::Corrections;
+use super::device::{Corrections, Windows};
 use super::half_open::window_scale;
 use super::opening::MSS_DEFAULT;
 use super::options::Offer;
@@ -22,6 +20,16 @@ impl Connection {
     pub(super) fn set_scales(&mut self, own: u8, peers: Option<u8>) {
         const SCALE_MAX: u8 = 14;
         self.scales = peers.map_or(0, |peers| own | peers.min(SCALE_MAX) << 4);
+        self.settle_windows();
+    }
+
+    /// Settles how windows are put right, whenever the scale or the receive buffer has changed.
+    pub(super) fn settle_windows(&mut self) {
+        // Where windows are not scaled at all smoltcp does not scale them either.
+        self.windows = match self.rcv_scale() {
+            0 => Windows::default(),
+            agreed => Windows::new(agreed, window_scale(self.socket().recv_capacity())),
+        };
     }
 
     /// What `rcv_window` is shifted by.
@@ -37,12 +45,6 @@ impl Connection {
     /// What is put right in what smoltcp sends, when the peer has acknowledged `acked`.
     #[inline]
     pub(super) fn corrections(&self, acked: u32) -> Corrections {
-        let acceptable_seq = self.acceptable_seq(acked);
-        // Where windows are not scaled at all smoltcp does not scale them either.
-        let Some(agreed) = NonZeroU8::new(self.rcv_scale()) else {
-            return Corrections { acceptable_seq, window_shift: 0, window_is_scaled: false };
-        };
-        let smoltcps = window_scale(self.socket().recv_capacity());
-        Corrections { acceptable_seq, window_shift: agreed.get() - smoltcps, window_is_scaled: smoltcps > 0 }
+        Corrections { acceptable_seq: self.acceptable_seq(acked), windows: self.windows }
     }
 }

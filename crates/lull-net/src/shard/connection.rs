@@ -5,7 +5,7 @@ use smoltcp::socket::tcp::{CongestionControl, Socket, State};
 use smoltcp::time::Duration;
 
 use super::cork::Cork;
-use super::device::Sent;
+use super::device::{Sent, Windows};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::grow::Growth;
@@ -95,6 +95,8 @@ pub(super) struct Asked {
     pub(super) own_timeout: bool,
     /// What an attempt to reach the peer met with, for when the connection is given up.
     pub(super) soft_error: Option<NetError>,
+    /// Where the FIN is that came early.
+    pub(super) fin_at: u32,
     /// Whether its buffers hold it up.
     pub(super) growth: Growth,
 }
@@ -128,18 +130,19 @@ pub(super) struct Connection {
     pub(super) flags: Flags,
     /// What the path to the peer carries, in bytes, if that is less than the device; else 0.
     pub(super) path_mtu: u16,
+    /// The largest segment that the peer takes, in bytes, as its SYN says, and [`SACK`](super::agreed::SACK).
+    pub(super) peer_mss: u16,
     pub(super) next_hop: Option<Mac>,
     pub(super) phase: Phase,
     pub(super) ready: Ready,
     pub(super) error: Option<NetError>,
     /// What `rcv_window` is shifted by, in the lower half, and `peer_window`, in the upper.
     pub(super) scales: u8,
+    pub(super) windows: Windows,
     /// The batch of events that last wrote to it.
     pub(super) batch: u8,
     /// Version of the neighbour table that `next_hop` is from.
     pub(super) hop_version: u32,
-    /// The number of the peer's SYN, of a connection that the peer began.
-    pub(super) peer_isn: u32,
     /// Last time that the peer acknowledged something, or that there began to be something to acknowledge.
     pub(super) progress_ns: u64,
     /// Last time that a segment came in.
@@ -149,16 +152,14 @@ pub(super) struct Connection {
     pub(super) asked: Option<Box<Asked>>,
     /// No challenge is answered before this.
     pub(super) quiet_until_ns: u64,
-    /// Where the FIN is that came early.
-    pub(super) fin_at: u32,
     /// When `path_mtu` is forgotten, in seconds.
     pub(super) path_mtu_until_s: u32,
+    /// The number of the peer's SYN, of a connection that the peer began.
+    pub(super) peer_isn: u32,
     /// The smoothed round trip in microseconds (RFC 6298 section 2); 0 before the first.
     pub(super) rtt_us: u32,
     /// Times that something was sent again.
     pub(super) retransmits: u16,
-    /// The largest segment that the peer takes, in bytes, as its SYN says, and [`SACK`](super::agreed::SACK).
-    pub(super) peer_mss: u16,
     pub(super) flow: FlowKey,
 }
 

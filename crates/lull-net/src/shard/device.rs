@@ -60,13 +60,33 @@ pub(super) struct Corrections {
     ///
     /// [`Connection::acceptable_seq`]: super::connection::Connection::acceptable_seq
     pub(super) acceptable_seq: u32,
-    /// By how much more windows are scaled than smoltcp scales them. It goes by the buffer that it has, which may grow ([`grow`]).
-    ///
-    /// [`grow`]: super::grow
-    pub(super) window_shift: u8,
+    pub(super) windows: Windows,
+}
+
+/// How the windows that smoltcp offers are put right, in a byte: it goes by the buffer that it has, which may grow ([`grow`]).
+///
+/// [`grow`]: super::grow
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Windows(u8);
+
+impl Windows {
+    const SCALED: u8 = 128;
+
+    /// Both ends have agreed on a scale of `agreed`, and smoltcp has one of `smoltcps`.
+    pub(super) fn new(agreed: u8, smoltcps: u8) -> Windows {
+        Windows(agreed - smoltcps | if smoltcps > 0 { Windows::SCALED } else { 0 })
+    }
+
+    /// By how much more they are scaled than smoltcp scales them.
+    fn shift(self) -> u8 {
+        self.0 & !Windows::SCALED
+    }
+
     /// smoltcp scales them itself, and takes only what lies in the window that it has offered last. The edge of that may lie before an
     /// earlier one, by less than a unit of the scale; so a unit less is offered.
-    pub(super) window_is_scaled: bool,
+    fn unit(self) -> u16 {
+        (self.0 / Windows::SCALED).into()
+    }
 }
 
 /// Why nothing could be sent.
@@ -170,15 +190,15 @@ impl Corrections {
             wire::put32(tcp, 4, self.acceptable_seq);
             sent.seq_end = self.acceptable_seq;
         }
-        if self.window_shift == 0 && !self.window_is_scaled {
+        if self.windows == Windows::default() {
             return sent;
         }
         if sent.flags & wire::SYN == 0 {
-            sent.window = sent.window.saturating_sub(self.window_is_scaled.into()) >> self.window_shift;
+            sent.window = sent.window.saturating_sub(self.windows.unit()) >> self.windows.shift();
             wire::put16(tcp, 14, sent.window);
         } else {
             // The window field of a SYN is never scaled (RFC 7323 section 2.2).
-            options::raise_window_scale(tcp, self.window_shift);
+            options::raise_window_scale(tcp, self.windows.shift());
         }
         sent
     }

@@ -214,7 +214,7 @@ impl Stack {
 
     /// The time has come for something: perhaps for a connection to give back what it does not use.
     pub(super) fn connection_idles(&mut self, index: u32, io: &mut Io<'_>) {
-        let idles = |it: &&Connection| !it.outstanding() && it.gives_back_ns().is_some_and(|at_ns| at_ns <= io.now_ns);
+        let idles = |it: &&Connection| it.gives_back_ns().is_some_and(|at_ns| at_ns <= io.now_ns) && !it.outstanding();
         if self.connections.get(index).filter(idles).is_some() {
             self.give_back(index, io);
         }
@@ -263,6 +263,7 @@ impl Stack {
         self.buffer_bytes = total;
         let Some(connection) = self.connections.get_mut(index) else { return false };
         connection.sockets = sockets;
+        connection.settle_windows();
         if is_to_be_told {
             let probe = connection.window_probe();
             self.feed_bare(index, &probe, io);

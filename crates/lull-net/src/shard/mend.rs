@@ -61,7 +61,7 @@ impl Connection {
         let window_end = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale());
         if segment.flags & FIN != 0 && seq_lt(next, segment.seq) && !seq_lt(window_end, fin_at) {
             self.flags.insert(Flags::EARLY_FIN);
-            self.fin_at = fin_at;
+            self.asked_mut().fin_at = fin_at;
         }
     }
 }
@@ -70,7 +70,8 @@ impl Stack {
     /// Gives smoltcp the FIN that came early, once everything in front of it is there.
     pub(super) fn early_fin(&mut self, index: u32, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        if connection.rcv_nxt() != connection.fin_at {
+        let fin_at = connection.asked_mut().fin_at;
+        if connection.rcv_nxt() != fin_at {
             return;
         }
         connection.flags.remove(Flags::EARLY_FIN);
@@ -80,7 +81,7 @@ impl Stack {
             source_port: peer.port(),
             destination: own.ip(),
             destination_port: own.port(),
-            seq: connection.fin_at,
+            seq: fin_at,
             ack: connection.snd_una,
             flags: FIN | ACK,
             window: connection.peer_window,

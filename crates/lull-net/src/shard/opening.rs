@@ -10,8 +10,7 @@ use super::connection::ACK_DELAY;
 use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::cookies;
 use super::demux::{MALFORMED, Reason};
-use super::device::Rehearsal;
-use super::device::{instant, interface};
+use super::device::{Rehearsal, Windows, instant, interface};
 use super::flow::{FlowKey, Owner};
 use super::half_open::Handshake;
 use super::hand_on::Waiting;
@@ -260,11 +259,11 @@ impl Stack {
             hop_version: 0,
             consumed: 0,
             quiet_until_ns: 0,
-            fin_at: 0,
             peer_isn: 0,
             path_mtu,
             path_mtu_until_s,
             scales: 0,
+            windows: Windows::default(),
             peer_mss: MSS_DEFAULT,
             batch: 0,
             progress_ns: now_ns,
