@@ -21,6 +21,7 @@
 //! | `named` | what a relay's socket is called, for a program that the child executes |
 //! | `parent` | what children may ask for, and the relays' other ends |
 //! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
+//! | `passing` | the relay of a socket that another process is given over a Unix socket |
 //! | `made` | sockets that a child makes itself at lull's addresses, and listeners that it asks |
 
 mod child;
@@ -28,6 +29,7 @@ mod datagrams;
 pub(crate) mod made;
 mod named;
 mod parent;
+mod passing;
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
@@ -47,10 +49,11 @@ use crate::files::{self, File, Open};
 use crate::signals;
 
 pub(crate) use child::{
-    adopt, asks, closed, connect, find, getpeername, getsockname, getsockopt, has_datagrams, is_relay, setsockopt,
-    uses, uses_to_send,
+    adopt, asks, closed, connect, find, found, getpeername, getsockname, getsockopt, has_datagrams, is_relay,
+    setsockopt, uses, uses_to_send,
 };
 pub(crate) use datagrams::{receive, send};
+pub(crate) use passing::Passing;
 
 /// What a child says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

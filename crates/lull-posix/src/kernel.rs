@@ -404,6 +404,15 @@ pub fn sendmsg(fd: c_int, data: &[std::io::IoSlice<'_>], to: &[u8], control: &[u
     unsafe { raw!(SYS_sendmsg, fd, &raw const message, flags) }
 }
 
+/// `sendmsg` of a program's message.
+///
+/// # Safety
+/// As the call.
+pub unsafe fn sendmsg_as_is(fd: c_int, message: &libc::msghdr, flags: c_int) -> Result<usize> {
+    // SAFETY: the caller vouches for what the message names.
+    unsafe { raw!(SYS_sendmsg, fd, core::ptr::from_ref(message), flags) }
+}
+
 /// Takes a socket's peer away.
 pub fn disconnect(fd: c_int) -> Result<()> {
     // As long as any address of the internet.

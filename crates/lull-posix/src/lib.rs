@@ -61,6 +61,7 @@ pub mod poll;
 #[doc(hidden)]
 pub mod raw;
 mod record;
+pub mod rights;
 pub mod routing;
 pub mod signals;
 pub mod socket;

@@ -9,7 +9,7 @@ use libc::{
 use lull_posix::memory::enough;
 use lull_posix::signals::section;
 use lull_posix::socket::{self, Receive, Send};
-use lull_posix::{is_lull, memory, netlink, takes_data};
+use lull_posix::{is_lull, memory, netlink, rights, takes_data};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -191,7 +191,7 @@ taken_over! {
         match message.as_mut() {
             Some(message) if netlink::is_one(fd) => netlink::recvmsg(fd, message, flags, real::recvmsg),
             _ if takes_data(fd) => answer::count(|| socket::recvmsg(fd, message, flags)),
-            _ => real::recvmsg(fd, message, flags),
+            _ => rights::received(real::recvmsg(fd, message, flags), message),
         }
     }
 
@@ -200,6 +200,7 @@ taken_over! {
         match socket::goes_by_lull(fd, given.msg_name.cast(), given.msg_namelen) {
             Err(error) => answer::refused(error.number()) as ssize_t,
             Ok(false) if netlink::is_one(fd) => ask(fd, given, flags),
+            Ok(false) if rights::are_in(given) => answer::count(|| rights::sendmsg(fd, given, flags)),
             Ok(false) => real::sendmsg(fd, message, flags),
             Ok(true) => answer::count(|| socket::sendmsg(fd, given, flags)),
         }
@@ -207,7 +208,7 @@ taken_over! {
 
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if !is_ours(fd) {
-            return real::recvmmsg(fd, messages, count, flags, timeout);
+            return rights::all_received(real::recvmmsg(fd, messages, count, flags, timeout), messages);
         }
         socket::recvmmsg(fd, messages, count, flags, timeout.as_mut(), |message, flags| recvmsg(fd, message, flags))
     }
@@ -216,7 +217,7 @@ taken_over! {
         let goes = |first: &mmsghdr| socket::goes_by_lull(fd, first.msg_hdr.msg_name.cast(), first.msg_hdr.msg_namelen);
         match messages.as_ref().filter(|_| count > 0).map_or(Ok(takes_data(fd)), goes) {
             Err(error) => answer::refused(error.number()),
-            Ok(false) if !netlink::is_one(fd) => real::sendmmsg(fd, messages, count, flags),
+            Ok(false) if !netlink::is_one(fd) && !rights::are_in_any(messages, count) => real::sendmmsg(fd, messages, count, flags),
             Ok(_) => socket::sendmmsg(fd, messages, count, |message| sendmsg(fd, message, flags)),
         }
     }

@@ -154,6 +154,14 @@ fn servers_that_fork_a_child_for_each_connection_serve() {
     }
 }
 
+/// The other process has the connection's names and options, and goes on when the server has ended.
+#[test]
+fn servers_that_pass_connections_to_other_processes_serve() {
+    for (mode, way) in [("base", "forked"), ("suspend20", "executed")] {
+        user::run("rights", "command -v python3 && command -v ip", mode, way);
+    }
+}
+
 /// The child gives the socket that it inherits its client as a peer, and may execute a program with it.
 #[test]
 fn socat_has_a_child_with_a_connected_udp_socket_for_each_client() {

@@ -74,7 +74,7 @@ impl Windows {
 
     /// Both ends have agreed on a scale of `agreed`, and smoltcp has one of `smoltcps`.
     pub(super) fn new(agreed: u8, smoltcps: u8) -> Windows {
-        Windows(agreed - smoltcps | if smoltcps > 0 { Windows::SCALED } else { 0 })
+        Windows((agreed - smoltcps) | if smoltcps > 0 { Windows::SCALED } else { 0 })
     }
 
     /// By how much more they are scaled than smoltcp scales them.

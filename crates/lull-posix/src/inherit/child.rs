@@ -235,19 +235,22 @@ pub(super) fn channel() -> Option<BorrowedFd<'static>> {
 pub(crate) fn find() {
     /// What is passed to a program that is executed stands far below (`FD_SETSIZE`).
     const NUMBERS: c_int = 1024;
-    for fd in 0..NUMBERS {
-        if named::names(fd).is_none() {
-            continue;
-        }
-        ANY.store(true, Ordering::Release);
-        LISTENERS.fetch_or(named::is_listener(fd), Ordering::Release);
-        if is_of_datagrams(fd) {
-            DATAGRAMS.store(true, Ordering::Release);
-            // Whoever executed this program may have given it a peer. Where the owner has ended, the next call says so.
-            let _ = peer::ask(fd, &[]);
-            // What this program waits for is not seen as its parent's was.
-            ask(fd);
-        }
+    (0..NUMBERS).for_each(found);
+}
+
+/// A number may stand for the end of a relay, which this program has from another one.
+pub(crate) fn found(fd: c_int) {
+    if named::names(fd).is_none() {
+        return;
+    }
+    ANY.store(true, Ordering::Release);
+    LISTENERS.fetch_or(named::is_listener(fd), Ordering::Release);
+    if is_of_datagrams(fd) {
+        DATAGRAMS.store(true, Ordering::Release);
+        // Whoever had it before may have given it a peer. Where the owner has ended, the next call says so.
+        let _ = peer::ask(fd, &[]);
+        // What this program waits for is not seen as the other's was.
+        ask(fd);
     }
 }
 

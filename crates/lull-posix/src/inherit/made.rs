@@ -221,6 +221,6 @@ pub(crate) fn peers_name(fd: c_int, peer: SocketAddr) -> Bytes {
     Bytes::new(peer, named::names(fd).map_or(libc::AF_INET, |(.., domain)| domain))
 }
 
-fn errno(error: rustix::io::Errno) -> Errno {
+pub(super) fn errno(error: rustix::io::Errno) -> Errno {
     Errno::new(error.raw_os_error())
 }

@@ -100,6 +100,11 @@ pub(super) fn pass_on(file: Open, socket: OwnedFd) -> io::Result<()> {
     Relay::start(file, socket, None)
 }
 
+/// As [`pass_on`], to who knows its names already. What comes along is dropped when that is over.
+pub(super) fn pass_on_named<G: Send + Sync + 'static>(file: Open, socket: OwnedFd, guard: G) -> io::Result<()> {
+    Relay::new(file, socket, Some(Box::new(guard)))?.begin()
+}
+
 /// A connection that a child uses.
 struct Relay {
     file: Open,
@@ -111,20 +116,29 @@ struct Relay {
 }
 
 impl Relay {
+    /// Tells the names first.
     fn start(file: Open, socket: OwnedFd, guard: Option<Box<dyn Send + Sync>>) -> io::Result<()> {
+        let relay = Relay::new(file, socket, guard)?;
+        let names = names_bytes(relay.stream().local_addr()?, relay.stream().peer_addr()?);
+        send(&relay.socket, &names, SendFlags::NOSIGNAL)?;
+        relay.begin()
+    }
+
+    fn new(file: Open, socket: OwnedFd, guard: Option<Box<dyn Send + Sync>>) -> io::Result<Arc<Relay>> {
         // SAFETY: it was just made, and nobody else has it.
         #[allow(unsafe_code)]
         let eventfd = |number| own::kept_apart(unsafe { OwnedFd::from_raw_fd(number) });
         let wakes = kernel::eventfd(0).map(eventfd).map_err(|error| io::Error::from_raw_os_error(error.number()))?;
-        let relay = Arc::new(Relay { file, socket, over: AtomicBool::new(false), wakes, _guard: guard });
-        let stream = relay.stream();
+        let relay = Relay { file, socket, over: AtomicBool::new(false), wakes, _guard: guard };
         // What the child writes is not held back a second time.
-        stream.set_nodelay(true)?;
-        let names = names_bytes(stream.local_addr()?, stream.peer_addr()?);
-        send(&relay.socket, &names, SendFlags::NOSIGNAL)?;
-        let other = relay.clone();
+        relay.stream().set_nodelay(true)?;
+        Ok(Arc::new(relay))
+    }
+
+    fn begin(self: Arc<Self>) -> io::Result<()> {
+        let other = self.clone();
         thread("lull-relay-out").spawn(move || other.to_the_peer())?;
-        thread("lull-relay-in").spawn(move || relay.to_the_child()).map(drop)
+        thread("lull-relay-in").spawn(move || self.to_the_child()).map(drop)
     }
 
     fn stream(&self) -> &TcpStream {

@@ -33,7 +33,7 @@ use crate::flows::End;
 use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
 
 pub(super) use owner::serve;
-pub(crate) use owner::{begin_to_give, ends_unless_used, leave_untaken, outstay, serve_a_child};
+pub(crate) use owner::{begin_to_give, ends_unless_used, leave_untaken, outstay, serve_a_child, used_by_another};
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;

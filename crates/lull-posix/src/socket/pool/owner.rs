@@ -88,6 +88,13 @@ impl Drop for PassedOn {
     }
 }
 
+/// Counts a connection that another process uses from now on, until what is returned is dropped; none where the process is about to
+/// end.
+pub(crate) fn used_by_another() -> Option<impl Send + Sync + 'static> {
+    let mut passed_on = PassedOn::begin()?;
+    passed_on.is_taken().then_some(passed_on)
+}
+
 /// The program's process exits. It stays for as long as other processes use connections that it passes on to them, or live to take
 /// more, and goes on to pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
 pub(crate) fn outstay() {

@@ -1,0 +1,91 @@
+//! A socket that another process is to be given over a Unix socket (`rights.rs`).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::c_int;
+use lull_fd::say;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::{NAMES_BYTES, child, datagrams, named, names_of, parent};
+use crate::files::{File, Open};
+use crate::kernel::{self, NoSignals};
+use crate::socket::pool;
+use crate::{Errno, Result};
+
+/// The relay, and the end of it that the other process is to be given. Dropped, it has changed nothing of the socket.
+pub(crate) struct Passing {
+    /// Nothing of a connection is passed on until the end has been sent; what comes to a UDP socket waits until it is asked for.
+    connection: Option<(Open, OwnedFd)>,
+    theirs: OwnedFd,
+}
+
+impl Passing {
+    /// For the socket behind a number.
+    pub(crate) fn new(fd: c_int, file: Open) -> Result<Passing> {
+        let passing = match &*file {
+            File::Stream(stream) => {
+                let names = (stream.stream().local_addr()?, stream.stream().peer_addr()?);
+                let (mine, theirs) = pair(SocketType::STREAM)?;
+                called(fd, &theirs, names, stream.domain, stream.is_nonblocking())?;
+                Passing { connection: Some((file, mine)), theirs }
+            }
+            File::Datagram(datagram) => {
+                let (domain, nonblocking) = (datagram.domain, datagram.is_nonblocking());
+                let (mine, theirs) = pair(SocketType::SEQPACKET)?;
+                let _no_signals = NoSignals::begin();
+                datagrams::relay::start(file, mine, kernel::kept_duplicate(fd)?)?;
+                let mut names = [0; NAMES_BYTES];
+                child::read_whole(theirs.as_raw_fd(), &mut names)?;
+                let names = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;
+                called(fd, &theirs, names, domain, nonblocking)?;
+                Passing { connection: None, theirs }
+            }
+            File::Listener(_) | File::Epoll(_) => {
+                let what = if matches!(*file, File::Epoll(_)) { "epoll context" } else { "listener" };
+                say::line(format_args!(
+                    "process {} is refused to pass {what} {fd} to another process: on lull only connections and UDP sockets \
+                     can be passed on; let the other process make its own",
+                    std::process::id()
+                ));
+                return Err(Errno::new(libc::EOPNOTSUPP));
+            }
+        };
+        Ok(passing)
+    }
+
+    /// What the other process is given.
+    pub(crate) fn end(&self) -> &OwnedFd {
+        &self.theirs
+    }
+
+    /// It has been sent.
+    pub(crate) fn begin(self) {
+        let Some((file, mine)) = self.connection else { return };
+        let _no_signals = NoSignals::begin();
+        // A process that exits stays for as long as the other one uses it.
+        if let Err(error) = parent::pass_on_named(file, mine, pool::used_by_another()) {
+            say::line(format_args!("a connection cannot be passed on to another process: {error}"));
+        }
+    }
+}
+
+fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd)> {
+    let (mine, theirs) =
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(super::made::errno)?;
+    Ok((lull_net::lull_nic::own::kept_apart(mine), theirs))
+}
+
+/// The end is called after the socket, and waits as that does.
+fn called(
+    fd: c_int,
+    theirs: &OwnedFd,
+    (local, peer): (SocketAddr, SocketAddr),
+    domain: c_int,
+    nonblocking: bool,
+) -> Result<()> {
+    let theirs = theirs.as_raw_fd();
+    child::copy_timeouts(fd, theirs);
+    kernel::put_nonblocking(theirs, nonblocking);
+    named::call(theirs, local, peer, domain)
+}
