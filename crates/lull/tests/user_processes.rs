@@ -162,6 +162,14 @@ fn servers_that_pass_connections_to_other_processes_serve() {
     }
 }
 
+/// Its new worker is given no listener by the old one, and is told so.
+#[test]
+fn haproxy_with_a_master_reloads() {
+    for mode in ["base", "suspend20"] {
+        user::run("haproxy_reload", "command -v haproxy && command -v curl && command -v ip", mode, "");
+    }
+}
+
 /// The child gives the socket that it inherits its client as a peer, and may execute a program with it.
 #[test]
 fn socat_has_a_child_with_a_connected_udp_socket_for_each_client() {

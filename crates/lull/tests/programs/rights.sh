@@ -123,7 +123,7 @@ import socket, sys, time
 
 with socket.create_connection((sys.argv[1], 7777), 120) as connection:
     connection.sendall(b"q")
-    for nth in range(100):
+    for nth in range(3000):
         connection.sendall(b"%d" % nth * 1000)
         wanted = len(b"%d" % nth) * 1000
         while wanted:
