@@ -1,0 +1,70 @@
+# Servers of files and of shells.
+
+names+=(rsync dropbear sshd)
+
+needs[rsync]="rsync:rsync"
+case_rsync() {
+    site 5000000
+    mkdir pushed
+    for nth in $(seq 200); do echo "file $nth" >"html/$nth"; done
+    cat >rsyncd.conf <<CONF
+use chroot = no
+uid = root
+gid = root
+pid file = $PWD/pid
+[html]
+path = $PWD/html
+[pushed]
+path = $PWD/pushed
+read only = no
+CONF
+    serve rsync --daemon --no-detach --address="$own" --port=873 --config="$PWD/rsyncd.conf"
+    answers rsync "rsync://$own/"
+    pulled() {
+        there rsync -a "rsync://$own/html/" "pulled.$nth/" && diff -r html "pulled.$nth"
+    }
+    at_once 4 pulled
+    there rsync -a html/ "rsync://$own/pushed/" || fail "no push"
+    diff -r html pushed || fail "what was pushed differs"
+}
+
+# What a shell over a network answers: a status, 5 MB both ways, eight at once. The words before a command are told.
+by_shell() {
+    head -c 5000000 /dev/urandom >large
+    answers "$@" true
+    same hello "$@" 'echo hello'
+    there "$@" 'exit 7'
+    [ $? = 7 ] || fail "the status of a command is lost"
+    at_once 8 whole large "$@" "cat $PWD/large"
+    whole large sh -c '"$@" cat <large' sh "$@"
+}
+
+needs[dropbear]="dropbear-bin:dropbear dbclient dropbearkey"
+case_dropbear() {
+    mkdir -p -m 700 home/.ssh
+    for key in host home/.ssh/id_dropbear; do dropbearkey -t ed25519 -f "$key" >made.key 2>&1 || fail "no key"; done
+    grep ^ssh- made.key >home/.ssh/authorized_keys
+    chmod 600 home/.ssh/authorized_keys
+    home root "$PWD/home"
+    serve dropbear -F -E -r "$PWD/host" -p "$own:22"
+    HOME=$PWD/home by_shell dbclient -y -i home/.ssh/id_dropbear "root@$own"
+}
+
+needs[sshd]="openssh-server openssh-client:sshd ssh"
+case_sshd() {
+    mkdir -p -m 700 home/.ssh
+    for key in host home/.ssh/id; do ssh-keygen -q -t ed25519 -N '' -f "$key" || fail "no key"; done
+    cp home/.ssh/id.pub home/.ssh/authorized_keys
+    home root "$PWD/home"
+    mount -t tmpfs none /run && mkdir -m 755 /run/sshd
+    cat >sshd.conf <<CONF
+ListenAddress $own
+HostKey $PWD/host
+PidFile none
+UsePAM no
+StrictModes no
+MaxStartups 100
+CONF
+    serve /usr/sbin/sshd -D -e -f "$PWD/sshd.conf"
+    by_shell ssh -i "$PWD/home/.ssh/id" -o StrictHostKeyChecking=no -o UserKnownHostsFile=known -o LogLevel=ERROR "root@$own"
+}

@@ -1,0 +1,95 @@
+# Databases, brokers and queues.
+
+names+=(mosquitto beanstalkd mariadb postgresql)
+
+needs[mosquitto]="mosquitto mosquitto-clients:mosquitto mosquitto_pub mosquitto_sub"
+case_mosquitto() {
+    printf 'listener 1883 %s\nallow_anonymous true\nuser root\nmax_queued_messages 0\n' "$own" >mosquitto.conf
+    serve mosquitto -c "$PWD/mosquitto.conf"
+    answers mosquitto_pub -h "$own" -t probe -m x
+    seq 1000 >messages
+    # Who has subscribed once and left is kept what comes, so nobody has to be waited for.
+    there mosquitto_sub -h "$own" -i kept -c -q 1 -t t -E || fail "no subscription"
+    there mosquitto_pub -h "$own" -t t -q 1 -l <messages || fail "not published"
+    whole messages timeout 60 mosquitto_sub -h "$own" -i kept -c -q 1 -t t -C 1000
+    head -c 2000000 /dev/urandom >large
+    there mosquitto_pub -h "$own" -t large -q 2 -r -f large || fail "the large message was not published"
+    at_once 8 whole large timeout 60 mosquitto_sub -h "$own" -q 2 -t large -C 1 -N
+}
+
+needs[beanstalkd]="beanstalkd:beanstalkd"
+case_beanstalkd() {
+    cat >jobs.py <<'CODE'
+import socket, sys, threading
+
+def asking():
+    return socket.create_connection((sys.argv[1], 11300), 60)
+
+def line(stream):
+    return stream.readline().decode().split()
+
+# Each of eight clients puts jobs of 60 KB into a tube of its own, and takes them in order; all are asked for before one is answered.
+def client(nth):
+    with asking() as it:
+        stream = it.makefile("rb")
+        tube = b"use t%d\r\nwatch t%d\r\n" % (nth, nth)
+        it.sendall(tube)
+        assert line(stream) == ["USING", f"t{nth}"]
+        assert line(stream) == ["WATCHING", "2"]
+        bodies = [b"%d of %d " % (job, nth) * 6000 for job in range(100)]
+        for body in bodies:
+            it.sendall(b"put 0 0 60 %d\r\n%s\r\n" % (len(body), body))
+            assert line(stream)[0] == "INSERTED"
+        it.sendall(b"reserve\r\n" * len(bodies))
+        for body in bodies:
+            word, number, size = line(stream)
+            assert word == "RESERVED" and stream.read(int(size) + 2) == body + b"\r\n", word
+        done[nth] = len(bodies)
+
+with asking() as it: pass
+done = [0] * 8
+threads = [threading.Thread(target=client, args=(nth,)) for nth in range(int(sys.argv[2]))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(sum(done), "jobs")
+CODE
+    serve beanstalkd -l "$own" -p 11300 -z 200000
+    answers python3 jobs.py "$own" 0
+    same "800 jobs" python3 jobs.py "$own" 8
+}
+
+needs[mariadb]="mariadb-server mariadb-client:mariadbd mariadb mariadb-install-db"
+case_mariadb() {
+    mariadb-install-db --no-defaults --user=root --datadir="$PWD/data" --skip-test-db --auth-root-authentication-method=normal \
+        >made 2>&1 || fail "no database: $(tail -n 1 made)"
+    serve mariadbd --no-defaults --user=root --datadir="$PWD/data" --bind-address="$own" --socket="$PWD/s" --skip-grant-tables \
+        --max-allowed-packet=32M --pid-file="$PWD/pid" --skip-name-resolve
+    sql() { there mariadb --no-defaults -h "$own" -u root --max-allowed-packet=32M -N -B "$@"; }
+    answers mariadb --no-defaults -h "$own" -u root -e "SELECT 1"
+    same 500500 sql -e "SELECT SUM(seq) FROM mysql.seq_1_to_1000"
+    same 5000000 sql -e "SELECT LENGTH(REPEAT('x', 5000000))"
+    head -c 5000000 /dev/zero | tr '\0' x >row && echo >>row
+    at_once 4 whole row mariadb --no-defaults -h "$own" -u root --max-allowed-packet=32M -N -B -e "SELECT REPEAT('x', 5000000)"
+    sql -e "CREATE DATABASE d; CREATE TABLE d.t (n INT AUTO_INCREMENT PRIMARY KEY, who INT) ENGINE=InnoDB" || fail "no table"
+    inserts() { for _ in $(seq 50); do echo "INSERT INTO t (who) VALUES ($nth);"; done | sql d; }
+    at_once 8 inserts
+    same "400	8	80200" sql -e "SELECT COUNT(*), COUNT(DISTINCT who), SUM(n) FROM d.t"
+}
+
+needs[postgresql]="postgresql:psql pg_lsclusters"
+case_postgresql() {
+    bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | tail -n 1)
+    "${unprivileged[@]}" "$bin/initdb" -D data -U tester -A trust --no-sync --no-locale -E UTF8 >initialised 2>&1 ||
+        fail "no database: $(cat initialised)"
+    printf "listen_addresses = '%s'\nunix_socket_directories = '%s'\nfsync = off\n" "$own" "$PWD" >>data/postgresql.conf
+    echo "host all all 0.0.0.0/0 trust" >>data/pg_hba.conf
+    serve "${unprivileged[@]}" "$bin/postgres" -D data
+    sql=(psql -h "$own" -U tester postgres -Atqc)
+    answers "${sql[@]}" 'SELECT 1'
+    same 500500 "${sql[@]}" 'SELECT sum(n) FROM generate_series(1, 1000) n'
+    head -c 5000000 /dev/zero | tr '\0' x >row && echo >>row
+    at_once 4 whole row "${sql[@]}" "SELECT repeat('x', 5000000)"
+    there "$bin/pgbench" -h "$own" -U tester -i -q postgres >made 2>&1 || fail "no tables: $(cat made)"
+    there "$bin/pgbench" -h "$own" -U tester -c 8 -t 50 postgres >load 2>&1 || fail "the load: $(cat load)"
+    same 400 "${sql[@]}" 'SELECT count(*) FROM pgbench_history'
+}
