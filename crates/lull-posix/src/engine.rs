@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
 
 use lull_control::Offer;
 use lull_net::lull_host::Waker;
@@ -183,8 +184,11 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
     let starting = fork::engine_starts();
     let _no_signals = NoSignals::begin();
     let started = match &mut *start {
-        Starter::Alone(start) => start.take().ok_or(DOWN)?(),
-        Starter::Each(start) => start(share),
+        Starter::Alone(start) => {
+            let start = start.take().ok_or(DOWN)?;
+            on_a_stack_of_its_own(start)
+        }
+        Starter::Each(start) => on_a_stack_of_its_own(|| start(share)),
     };
     match started {
         Ok(engine) => {
@@ -199,6 +203,21 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
             Err(DOWN)
         }
     }
+}
+
+/// The stack that an engine starts on: without optimisation it takes more than the 80 KiB that Varnish's threads have.
+const STACK_BYTES: usize = 2 << 20;
+
+/// Starts the engine in a thread that ends with it. It has the caller's mask of signals.
+fn on_a_stack_of_its_own(
+    start: impl FnOnce() -> std::result::Result<Engine, StartError> + Send,
+) -> std::result::Result<Engine, StartError> {
+    thread::scope(|scope| {
+        let starts = thread::Builder::new().name("lull-start".to_owned()).stack_size(STACK_BYTES);
+        let starts = starts.spawn_scoped(scope, || signals::section(start));
+        let starts = starts.map_err(|error| StartError(format!("cannot start the engine's threads: {error}")))?;
+        starts.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// An engine that could not be started may be by now: the process that had the queues has ended.

@@ -31,6 +31,11 @@ fn a_connection_is_readable_from_its_low_water_mark_on() {
 }
 
 #[test]
+fn a_thread_with_little_stack_may_be_the_first_to_need_the_engine() {
+    beside("little-stack");
+}
+
+#[test]
 fn several_datagrams_of_one_call_and_several_received_as_one_are_told_apart() {
     beside("joined");
 }

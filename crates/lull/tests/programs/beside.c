@@ -632,11 +632,25 @@ static void by_number(void) {
     SAY(syscall(SYS_close, ends[1]));
 }
 
+static void *in_a_thread(void *none) {
+    low_water();
+    return none;
+}
+
+// The thread that makes the first call has no more stack than Varnish's.
+static void little_stack(void) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 80 << 10) == 0);
+    CHECK(pthread_create(&thread, &attributes, in_a_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
     if (!strcmp(word[1], "cork")) corks();
     if (!strcmp(word[1], "low-water")) low_water();
+    if (!strcmp(word[1], "little-stack")) little_stack();
     if (!strcmp(word[1], "splice")) splices();
     if (!strcmp(word[1], "cancel")) cancels();
     if (!strcmp(word[1], "joined")) joined();

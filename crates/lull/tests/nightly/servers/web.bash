@@ -1,6 +1,6 @@
 # Servers and proxies of HTTP, and TLS before them.
 
-names+=(lighttpd privoxy stunnel)
+names+=(lighttpd varnish privoxy stunnel)
 
 needs[lighttpd]="lighttpd curl:lighttpd curl"
 case_lighttpd() {
@@ -14,6 +14,13 @@ CONF
     by_http "http://$own"
     head -c 200100 html/large | tail -c 100000 >part
     whole part curl -sf -r 100100-200099 "http://$own/large"
+}
+
+needs[varnish]="varnish curl:varnishd curl"
+case_varnish() {
+    behind
+    serve varnishd -F -j none -n "$PWD/vn" -a "$own:80" -b 127.0.0.1:8081 -s malloc,64m
+    by_http "http://$own"
 }
 
 needs[privoxy]="privoxy curl:privoxy curl"
