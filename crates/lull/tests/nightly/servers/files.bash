@@ -1,6 +1,6 @@
 # Servers of files and of shells.
 
-names+=(rsync dropbear sshd)
+names+=(rsync git svnserve dropbear sshd)
 
 needs[rsync]="rsync:rsync"
 case_rsync() {
@@ -26,6 +26,40 @@ CONF
     at_once 4 pulled
     there rsync -a html/ "rsync://$own/pushed/" || fail "no push"
     diff -r html pushed || fail "what was pushed differs"
+}
+
+needs[git]="git:git"
+case_git() {
+    export HOME=$PWD
+    git init -q --bare served.git
+    git init -q work
+    head -c 5000000 /dev/urandom >work/large
+    for nth in $(seq 100); do echo "file $nth" >"work/$nth"; done
+    (cd work && git add . && git -c user.name=n -c user.email=e commit -qm one && git push -q ../served.git HEAD:main) || fail "no repository"
+    git -C served.git symbolic-ref HEAD refs/heads/main
+    serve "$(git --exec-path)/git-daemon" --listen="$own" --reuseaddr --export-all --base-path="$PWD" --enable=receive-pack \
+        "$PWD/served.git"
+    answers git ls-remote "git://$own/served.git"
+    cloned() { there git clone -q "git://$own/served.git" "clone.$nth" && diff -r -x .git work "clone.$nth"; }
+    at_once 4 cloned
+    (cd clone.1 && echo more >more && git add . && git -c user.name=n -c user.email=e commit -qm two) || fail "no commit"
+    there git -C clone.1 push -q origin HEAD:main || fail "no push"
+    same "$(git -C clone.1 rev-parse HEAD)" git -C served.git rev-parse main
+}
+
+needs[svnserve]="subversion:svnserve svnadmin svn"
+case_svnserve() {
+    export HOME=$PWD
+    svnadmin create served
+    printf '[general]\nanon-access = write\n' >served/conf/svnserve.conf
+    serve svnserve -d --foreground -r "$PWD" --listen-host "$own"
+    answers svn ls "svn://$own/served"
+    there svn checkout -q "svn://$own/served" work || fail "no checkout"
+    head -c 5000000 /dev/urandom >work/large
+    echo small >work/small
+    (cd work && svn add -q large small && there svn commit -q -m one) || fail "no commit"
+    checked_out() { there svn checkout -q "svn://$own/served" "out.$nth" && diff -r -x .svn work "out.$nth"; }
+    at_once 4 checked_out
 }
 
 # What a shell over a network answers: a status, 5 MB both ways, eight at once. The words before a command are told.

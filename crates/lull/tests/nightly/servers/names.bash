@@ -1,6 +1,6 @@
-# Servers of names.
+# Servers of names, and of SNMP.
 
-names+=(unbound)
+names+=(unbound nsd knot pdns snmpd)
 
 # Names n0 to n249 below example.test; a line for each, with its number for NR.
 zone() { for number in $(seq 0 249); do printf "${1//NR/$number}\n"; done; }
@@ -35,4 +35,85 @@ CONF
         zone '  local-data: "nNR.example.test. A 10.9.8.NR"'; } >unbound.conf
     serve unbound -d -c "$PWD/unbound.conf"
     by_dig
+}
+
+# The file of a zone, for servers that have it from one.
+zone_file() {
+    printf '$TTL 60\n@ SOA a b 1 1 1 1 1\n@ NS n1\n'
+    zone 'nNR A 10.9.8.NR'
+}
+
+needs[nsd]="nsd bind9-dnsutils:nsd dig"
+case_nsd() {
+    zone_file >zone
+    cat >nsd.conf <<CONF
+server:
+  ip-address: $own
+  server-count: 1
+  zonesdir: "$PWD"
+  chroot: ""
+  username: ""
+  database: ""
+  pidfile: "$PWD/pid"
+  zonelistfile: "$PWD/zones"
+  xfrdfile: "$PWD/xfrd"
+  xfrdir: "$PWD"
+remote-control:
+  control-enable: no
+zone:
+  name: example.test
+  zonefile: zone
+CONF
+    serve nsd -d -c "$PWD/nsd.conf"
+    by_dig
+}
+
+needs[knot]="knot bind9-dnsutils:knotd dig"
+case_knot() {
+    zone_file >zone
+    cat >knot.conf <<CONF
+server:
+  rundir: $PWD
+  listen: $own@53
+  udp-workers: 2
+  tcp-workers: 2
+log:
+- target: stderr
+  any: info
+database:
+  storage: $PWD/database
+zone:
+- domain: example.test
+  file: $PWD/zone
+CONF
+    serve knotd -c "$PWD/knot.conf"
+    by_dig
+}
+
+needs[pdns]="pdns-server pdns-backend-bind bind9-dnsutils:pdns_server dig"
+case_pdns() {
+    zone_file >zone
+    echo "zone \"example.test\" { type master; file \"$PWD/zone\"; };" >named.conf
+    : >pdns.conf
+    serve pdns_server --config-dir="$PWD" --launch=bind --bind-config="$PWD/named.conf" --local-address="$own" --daemon=no \
+        --guardian=no --socket-dir="$PWD"
+    by_dig
+}
+
+needs[snmpd]="snmpd snmp:snmpd snmpget snmpbulkwalk"
+case_snmpd() {
+    printf 'rocommunity public\nsysContact somebody\nsysLocation here\n' >snmpd.conf
+    serve snmpd -f -Lo -C -c "$PWD/snmpd.conf" -p "$PWD/pid" "udp:$own:161" "tcp:$own:161"
+    # No definitions are read, of which some are not there.
+    mkdir -p mibs
+    export MIBS= MIBDIRS=$PWD/mibs
+    with=(-v 2c -c public -O qvn -t 5 -r 0)
+    answers snmpget "${with[@]}" -t 1 "udp:$own" 1.3.6.1.2.1.1.4.0
+    for way in udp tcp; do
+        same $'"somebody"\n"here"' snmpget "${with[@]}" "$way:$own" 1.3.6.1.2.1.1.4.0 1.3.6.1.2.1.1.6.0
+    done
+    # Over TCP nothing is lost: what is said of the same table over UDP is the same.
+    there snmpbulkwalk "${with[@]}" "tcp:$own" 1.3.6.1.2.1.1.9.1.3 >table || fail "no walk"
+    [ "$(wc -l <table)" -gt 5 ] || fail "the table is empty"
+    at_once 4 whole table snmpbulkwalk "${with[@]}" "udp:$own" 1.3.6.1.2.1.1.9.1.3
 }

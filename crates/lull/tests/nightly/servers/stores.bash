@@ -1,6 +1,6 @@
 # Databases, brokers and queues.
 
-names+=(mosquitto beanstalkd mariadb postgresql)
+names+=(mosquitto beanstalkd slapd mariadb postgresql)
 
 needs[mosquitto]="mosquitto mosquitto-clients:mosquitto mosquitto_pub mosquitto_sub"
 case_mosquitto() {
@@ -56,6 +56,33 @@ CODE
     serve beanstalkd -l "$own" -p 11300 -z 200000
     answers python3 jobs.py "$own" 0
     same "800 jobs" python3 jobs.py "$own" 8
+}
+
+needs[slapd]="slapd ldap-utils:slapd ldapadd ldapsearch"
+case_slapd() {
+    mkdir -p data
+    cat >slapd.conf <<CONF
+include /etc/ldap/schema/core.schema
+modulepath /usr/lib/ldap
+moduleload back_mdb
+pidfile $PWD/pid
+database mdb
+suffix "dc=test"
+rootdn "cn=root,dc=test"
+rootpw secret
+directory $PWD/data
+CONF
+    serve slapd -d 0 -h "ldap://$own" -f "$PWD/slapd.conf"
+    answers ldapsearch -x -H "ldap://$own" -s base -b "" -LLL
+    { printf 'dn: dc=test\nobjectClass: dcObject\nobjectClass: organization\no: test\ndc: test\n\n'
+        for nth in $(seq 300); do printf 'dn: ou=n%d,dc=test\nobjectClass: organizationalUnit\nou: n%d\n\n' "$nth" "$nth"; done; } >entries
+    there ldapadd -x -H "ldap://$own" -D cn=root,dc=test -w secret -f entries >added 2>&1 || fail "not added: $(tail -n 1 added)"
+    seq 300 | sed 's/.*/ou: n&/' >expected
+    found() {
+        there ldapsearch -x -H "ldap://$own" -b dc=test -LLL '(ou=*)' ou >"found.$nth" || return 1
+        grep '^ou:' "found.$nth" | sort -V | cmp - expected
+    }
+    at_once 8 found
 }
 
 needs[mariadb]="mariadb-server mariadb-client:mariadbd mariadb mariadb-install-db"
