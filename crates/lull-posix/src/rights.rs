@@ -1,7 +1,7 @@
 //! Sockets that a program passes to another process over a Unix socket (SCM_RIGHTS, `unix(7)`).
 //!
 //! The socket stays this process's. In its place the other process is given the end of a relay, as a child of `fork` has one of a
-//! connection that it inherited ([`inherit`]), which says by its name whose it is: so what receives a message looks at each
+//! connection that it inherited (`inherit.rs`), which says by its name whose it is: so what receives a message looks at each
 //! descriptor that came along. Until that is closed everywhere, the socket is open, whatever this process closes.
 #![allow(unsafe_code)]
 
