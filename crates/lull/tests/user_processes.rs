@@ -170,6 +170,14 @@ fn haproxy_with_a_master_reloads() {
     }
 }
 
+/// The other process has the socket's name, and answers by it when the server has ended.
+#[test]
+fn a_server_that_ends_stays_for_a_udp_socket_that_it_has_passed_on() {
+    for mode in ["base", "suspend20"] {
+        user::run("rights_udp", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
 /// The child gives the socket that it inherits its client as a peer, and may execute a program with it.
 #[test]
 fn socat_has_a_child_with_a_connected_udp_socket_for_each_client() {

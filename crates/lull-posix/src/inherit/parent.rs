@@ -51,7 +51,7 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
         let started = match (message.verb, descriptors.next(), descriptors.next()) {
             (Verb::Claims, Some(socket), kernels) => match (held.remove(&message.id), kernels) {
                 (Some(file), None) => Relay::start(file, socket, None),
-                (Some(file), Some(kernels)) => datagrams::relay::start(file, socket, kernels),
+                (Some(file), Some(kernels)) => datagrams::relay::start(file, socket, kernels, ()),
                 (None, _) => Ok(()),
             },
             (Verb::Releases, ..) => {

@@ -34,7 +34,8 @@ impl Passing {
                 let (domain, nonblocking) = (datagram.domain, datagram.is_nonblocking());
                 let (mine, theirs) = pair(SocketType::SEQPACKET)?;
                 let _no_signals = NoSignals::begin();
-                datagrams::relay::start(file, mine, kernel::kept_duplicate(fd)?)?;
+                // A process that exits stays for as long as the other one uses it.
+                datagrams::relay::start(file, mine, kernel::kept_duplicate(fd)?, pool::used_by_another())?;
                 let mut names = [0; NAMES_BYTES];
                 child::read_whole(theirs.as_raw_fd(), &mut names)?;
                 let names = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;

@@ -29,12 +29,23 @@ struct Relay {
     kernels: OwnedFd,
 }
 
-/// Begins a relay with the names of the socket.
-pub(in crate::inherit) fn start(file: Open, socket: OwnedFd, kernels: OwnedFd) -> io::Result<()> {
+/// Begins a relay with the names of the socket. What comes along is dropped when that is over.
+pub(in crate::inherit) fn start<G: Send + 'static>(
+    file: Open,
+    socket: OwnedFd,
+    kernels: OwnedFd,
+    guard: G,
+) -> io::Result<()> {
     let mut relay = Relay { file: Some(file), socket, kernels };
     let (local, peer) = relay.names().map_err(|error| io::Error::from_raw_os_error(error.number()))?;
     rustix::net::send(&relay.socket, &names_bytes(local, peer), SendFlags::NOSIGNAL)?;
-    parent::thread("lull-relay-udp").spawn(move || relay.run()).map(drop)
+    let run = move || {
+        relay.run();
+        // Whoever waits for its end finds the socket closed.
+        drop(relay);
+        drop(guard);
+    };
+    parent::thread("lull-relay-udp").spawn(run).map(drop)
 }
 
 impl Relay {

@@ -53,7 +53,7 @@ pub(in crate::inherit) fn connect(socket: OwnedFd, kernels: OwnedFd) -> io::Resu
 pub(in crate::inherit) fn bind(socket: OwnedFd, kernels: OwnedFd, keeps_port: bool) -> io::Result<()> {
     let bound = datagram::of_a_child(kernels.as_raw_fd(), keeps_port);
     answer(&socket, bound.as_ref().err())?;
-    bound.map_or(Ok(()), |file| datagrams::relay::start(file, socket, kernels))
+    bound.map_or(Ok(()), |file| datagrams::relay::start(file, socket, kernels, ()))
 }
 
 fn begin_to_connect(socket: &OwnedFd) -> Result<TcpStream> {
