@@ -53,7 +53,7 @@ pub(crate) use child::{
     setsockopt, uses, uses_to_send,
 };
 pub(crate) use datagrams::{receive, send};
-pub(crate) use passing::Passing;
+pub(crate) use passing::{Passing, refuse_inherited};
 
 /// What a child says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ const NUMBER_BYTES: usize = size_of::<c_int>();
 pub unsafe fn are_in(message: &msghdr) -> bool {
     // SAFETY: as above.
     let control = unsafe { memory::if_any(message.msg_control, message.msg_controllen as size_t) };
-    !control.is_empty() && numbers(control).any(|at| files::is_lull(number(control, &at)))
+    !control.is_empty() && numbers(control).any(|at| is_lulls(number(control, &at)))
 }
 
 /// Whether one of several messages does.
@@ -52,6 +52,8 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
             let passing = Passing::new(passed, file)?;
             control[at].copy_from_slice(&passing.end().as_raw_fd().to_ne_bytes());
             all.push(passing);
+        } else if files::is_known(passed) {
+            return Err(inherit::refuse_inherited(passed));
         }
     }
     let message = msghdr { msg_control: control.as_mut_ptr().cast(), ..*message };
@@ -95,6 +97,12 @@ unsafe fn find(message: &msghdr) {
     // SAFETY: as above.
     let control = unsafe { memory::if_any(message.msg_control, message.msg_controllen as size_t) };
     numbers(control).for_each(|at| inherit::found(number(control, &at)));
+}
+
+/// Whether a number is lull's, or stands for what a child has from a process whose it is: its sockets are relays from here on, and its
+/// listeners ends of their pools, which the kernel passes on.
+fn is_lulls(number: c_int) -> bool {
+    files::is_lull_to_wait(number) || files::is_known(number)
 }
 
 fn number(control: &[u8], at: &Range<usize>) -> c_int {

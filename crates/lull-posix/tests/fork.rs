@@ -49,25 +49,6 @@ fn a_child_that_closes_its_sockets_says_nothing_to_the_peers() {
     close(listening);
 }
 
-/// Runs `child` in a child of `fork`, which ends with what that says.
-fn in_a_child(child: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child makes calls that need no lock of its parent's, and ends without running anything of it.
-    let process = unsafe { libc::fork() };
-    if process == 0 {
-        let status = if child() { 0 } else { 1 };
-        // SAFETY: as above.
-        unsafe { libc::_exit(status) };
-    }
-    process
-}
-
-fn ended_well(child: libc::pid_t) {
-    let mut status = -1;
-    // SAFETY: the child's number, and room for its status.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0);
-}
-
 /// What the kernel's call says of a number that the child has asked about, as a program's would.
 fn kernels_read(fd: c_int, wanted: usize) -> Option<Vec<u8>> {
     if is_lull(fd) {

@@ -27,6 +27,17 @@ fn header(data: &mut libc::iovec, control: &mut [u64]) -> msghdr {
 
 /// Passes descriptors on, as the preload library does it.
 fn pass(over: &UnixStream, numbers: &[c_int]) -> Result<usize, Errno> {
+    with_message(numbers, |message| {
+        // SAFETY: the message is whole.
+        unsafe {
+            assert!(rights::are_in(message));
+            rights::sendmsg(over.as_raw_fd(), message, 0)
+        }
+    })
+}
+
+/// A message with these descriptors.
+fn with_message<R>(numbers: &[c_int], send: impl FnOnce(&msghdr) -> R) -> R {
     let mut byte = *b"x";
     let mut data = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut control = [0_u64; 8];
@@ -39,9 +50,8 @@ fn pass(over: &UnixStream, numbers: &[c_int]) -> Result<usize, Errno> {
         (part.cmsg_level, part.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
         part.cmsg_len = libc::CMSG_LEN(bytes) as _;
         std::ptr::copy_nonoverlapping(numbers.as_ptr(), libc::CMSG_DATA(part).cast(), numbers.len());
-        assert!(rights::are_in(&message));
-        rights::sendmsg(over.as_raw_fd(), &message, 0)
     }
+    send(&message)
 }
 
 /// The descriptors that come along with the next message, as many as there are.
@@ -207,4 +217,14 @@ fn what_cannot_be_passed_on_is_refused_and_stays_what_it_was() {
     for number in [epfd, listening, fd] {
         close(number);
     }
+}
+
+/// Here a listener has no pool that a child could ask.
+#[test]
+fn a_listener_that_a_child_cannot_ask_is_refused() {
+    let (listening, _) = listener();
+    let (here, _there) = UnixStream::pair().unwrap();
+    let child = in_a_child(|| pass(&here, &[listening]) == Err(Errno::new(libc::EOPNOTSUPP)));
+    ended_well(child);
+    close(listening);
 }

@@ -162,6 +162,13 @@ fn servers_that_pass_connections_to_other_processes_serve() {
     }
 }
 
+#[test]
+fn a_child_passes_its_servers_listener_to_another_process() {
+    for mode in ["base", "suspend20"] {
+        user::run("rights_listener", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
 /// Its new worker is given no listener by the old one, and is told so.
 #[test]
 fn haproxy_with_a_master_reloads() {

@@ -8,7 +8,7 @@ use lull_fd::say;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{NAMES_BYTES, child, datagrams, named, names_of, parent};
-use crate::files::{File, Open};
+use crate::files::{self, File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::socket::pool;
 use crate::{Errno, Result};
@@ -23,36 +23,31 @@ pub(crate) struct Passing {
 impl Passing {
     /// For the socket behind a number.
     pub(crate) fn new(fd: c_int, file: Open) -> Result<Passing> {
-        let passing = match &*file {
+        Passing::made(fd, &file).map_err(|error| refused(fd, &file, error))
+    }
+
+    fn made(fd: c_int, file: &Open) -> Result<Passing> {
+        match &**file {
             File::Stream(stream) => {
                 let names = (stream.stream().local_addr()?, stream.stream().peer_addr()?);
                 let (mine, theirs) = pair(SocketType::STREAM)?;
                 called(fd, &theirs, names, stream.domain, stream.is_nonblocking())?;
-                Passing { connection: Some((file, mine)), theirs }
+                Ok(Passing { connection: Some((file.clone(), mine)), theirs })
             }
             File::Datagram(datagram) => {
                 let (domain, nonblocking) = (datagram.domain, datagram.is_nonblocking());
                 let (mine, theirs) = pair(SocketType::SEQPACKET)?;
                 let _no_signals = NoSignals::begin();
                 // A process that exits stays for as long as the other one uses it.
-                datagrams::relay::start(file, mine, kernel::kept_duplicate(fd)?, pool::used_by_another())?;
+                datagrams::relay::start(file.clone(), mine, kernel::kept_duplicate(fd)?, pool::used_by_another())?;
                 let mut names = [0; NAMES_BYTES];
                 child::read_whole(theirs.as_raw_fd(), &mut names)?;
                 let names = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;
                 called(fd, &theirs, names, domain, nonblocking)?;
-                Passing { connection: None, theirs }
+                Ok(Passing { connection: None, theirs })
             }
-            File::Listener(_) | File::Epoll(_) => {
-                let what = if matches!(*file, File::Epoll(_)) { "epoll context" } else { "listener" };
-                say::line(format_args!(
-                    "process {} is refused to pass {what} {fd} to another process: on lull only connections and UDP sockets \
-                     can be passed on; let the other process make its own",
-                    std::process::id()
-                ));
-                return Err(Errno::new(libc::EOPNOTSUPP));
-            }
-        };
-        Ok(passing)
+            File::Listener(_) | File::Epoll(_) => Err(Errno::new(libc::EOPNOTSUPP)),
+        }
     }
 
     /// What the other process is given.
@@ -69,6 +64,31 @@ impl Passing {
             say::line(format_args!("a connection cannot be passed on to another process: {error}"));
         }
     }
+}
+
+/// What a child of a process with an engine has from that, and could not become a relay.
+pub(crate) fn refuse_inherited(fd: c_int) -> Errno {
+    let error = Errno::new(libc::EOPNOTSUPP);
+    let Some(file) = files::inherited(fd) else { return error };
+    let error = refused(fd, &file, error);
+    // The count of who has it is the parent's.
+    std::mem::forget(file);
+    error
+}
+
+fn refused(fd: c_int, file: &File, error: Errno) -> Errno {
+    let what = match file {
+        File::Stream(_) => "connection",
+        File::Datagram(_) => "UDP socket",
+        File::Listener(_) => "listener",
+        File::Epoll(_) => "epoll context",
+    };
+    say::line(format_args!(
+        "process {} cannot pass {what} {fd} to another process ({error}): on lull only UDP sockets and established connections \
+         are passed on; let the other process make its own",
+        std::process::id()
+    ));
+    error
 }
 
 fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd)> {

@@ -219,6 +219,26 @@ pub fn connecting() -> (c_int, TcpStream) {
     (fd, listener.accept().unwrap().0)
 }
 
+/// Runs `child` in a child of `fork`, which ends with what that says.
+pub fn in_a_child(child: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child makes calls that need no lock of its parent's, and ends without running anything of it.
+    let process = unsafe { libc::fork() };
+    if process == 0 {
+        let status = if child() { 0 } else { 1 };
+        // SAFETY: as above.
+        unsafe { libc::_exit(status) };
+    }
+    process
+}
+
+/// Waits for such a child, which is to have said true.
+pub fn ended_well(child: libc::pid_t) {
+    let mut status = -1;
+    // SAFETY: the child's number, and room for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
 pub fn peer_listener() -> TcpListener {
     TcpListener::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap()
 }
