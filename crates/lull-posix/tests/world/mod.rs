@@ -224,7 +224,9 @@ pub fn in_a_child(child: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child makes calls that need no lock of its parent's, and ends without running anything of it.
     let process = unsafe { libc::fork() };
     if process == 0 {
-        let status = if child() { 0 } else { 1 };
+        // A panic is not to unwind into what is the parent's: the child would end well.
+        let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+        let status = if said { 0 } else { 1 };
         // SAFETY: as above.
         unsafe { libc::_exit(status) };
     }
