@@ -168,10 +168,16 @@ impl Epoll {
     /// # Errors
     /// `NotFound` if it is not in the set.
     pub fn delete(&self, source: &impl Source) -> io::Result<()> {
-        let item = self.context().items().remove(&source.identity());
-        let Some(item) = item else { return Err(io::Error::from_raw_os_error(libc_errno::ENOENT)) };
+        let taken = self.take_out(source);
+        taken.map(drop).ok_or_else(|| io::Error::from_raw_os_error(libc_errno::ENOENT))
+    }
+
+    /// As [`Epoll::delete`], and says what the socket was in the set with, if it was.
+    pub fn take_out(&self, source: &impl Source) -> Option<(u64, Interest)> {
+        let item = self.context().items().remove(&source.identity())?;
         item.leave();
-        Ok(())
+        let interest = Interest::from_bits_truncate(item.wanted.interest());
+        Some((item.key.load(Ordering::Relaxed), interest))
     }
 
     /// Something that makes [`Epoll::wait`] report `key` as readable, once per [`Notifier::notify`], from any thread: how

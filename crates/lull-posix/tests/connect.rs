@@ -97,6 +97,29 @@ fn an_error_of_a_connect_that_did_not_wait_is_err_and_hup() {
 }
 
 #[test]
+fn a_refused_socket_stays_on_its_contexts_and_tells_them_of_the_next_connection() {
+    let listener = peer_listener();
+    let at = listener.local_addr().unwrap();
+    drop(listener);
+    let fd = tcp();
+    set_nonblocking(fd);
+    let epfd = epoll::epoll_create(0).unwrap();
+    assert_eq!(socket::connect(fd, &bytes(&at.to_string())), error(libc::EINPROGRESS));
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLOUT).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT | EPOLLERR | EPOLLHUP)]);
+    assert_eq!(socket::connect(fd, &bytes(&at.to_string())), error(libc::ECONNREFUSED));
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT | EPOLLHUP)], "it is on the context, without a connection");
+    let listener = peer_listener();
+    let to = bytes(&listener.local_addr().unwrap().to_string());
+    assert_eq!(socket::connect(fd, &to), error(libc::EINPROGRESS));
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)], "of the connection that there is now");
+    ctl(epfd, libc::EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT).unwrap();
+    ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0).unwrap();
+    close(fd);
+    close(epfd);
+}
+
+#[test]
 fn a_port_that_was_bound_is_the_connections() {
     let listener = peer_listener();
     let fd = tcp();

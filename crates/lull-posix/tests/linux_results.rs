@@ -540,3 +540,17 @@ fn every_number_of_a_socket_that_was_refused_can_be_connected_anew() {
     close(fd);
     close(other);
 }
+
+#[test]
+fn a_socket_of_another_protocol_cannot_have_lulls_address() {
+    peers();
+    // SAFETY: three numbers.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE) };
+    if fd < 0 {
+        eprintln!("SKIP: this kernel has no UDP-Lite");
+        return;
+    }
+    assert_eq!(socket::bind(fd, &bytes(&format!("{OWN}:0"))), error(libc::EADDRNOTAVAIL));
+    assert_eq!(socket::bind(fd, &bytes("127.0.0.1:0")), Ok(()));
+    close(fd);
+}

@@ -184,14 +184,22 @@ const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// What lull's context is asked for. Urgent data never comes, but is named where data arrives (`sock_def_readable`); nobody
 /// sleeps so deeply that EPOLLWAKEUP mattered.
 fn interest(events: u32) -> Interest {
-    const MAP: [(u32, Interest); 7] = [
-        (READ, Interest::READABLE),
-        (WRITE, Interest::WRITABLE),
-        ((libc::EPOLLPRI | libc::EPOLLRDBAND) as u32, Interest::PRI),
-        (libc::EPOLLRDHUP as u32, Interest::RDHUP),
-        (libc::EPOLLET as u32, Interest::EDGE),
-        (libc::EPOLLONESHOT as u32, Interest::ONESHOT),
-        (libc::EPOLLEXCLUSIVE as u32, Interest::EXCLUSIVE),
-    ];
-    MAP.iter().filter(|(bits, _)| events & bits != 0).fold(Interest::empty(), |all, (_, one)| all | *one)
+    INTERESTS.iter().filter(|(bits, _)| events & bits != 0).fold(Interest::empty(), |all, (_, one)| all | *one)
 }
+
+/// What the kernel's context is asked for in the place of lull's: by the names that programs use.
+pub(super) fn events(interest: Interest) -> u32 {
+    const OTHER_NAMES: c_int = libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLWRNORM;
+    let named = INTERESTS.iter().filter(|(_, one)| interest.contains(*one));
+    named.fold(0, |all, (bits, _)| all | bits) & !OTHER_NAMES as u32
+}
+
+const INTERESTS: [(u32, Interest); 7] = [
+    (READ, Interest::READABLE),
+    (WRITE, Interest::WRITABLE),
+    ((libc::EPOLLPRI | libc::EPOLLRDBAND) as u32, Interest::PRI),
+    (libc::EPOLLRDHUP as u32, Interest::RDHUP),
+    (libc::EPOLLET as u32, Interest::EDGE),
+    (libc::EPOLLONESHOT as u32, Interest::ONESHOT),
+    (libc::EPOLLEXCLUSIVE as u32, Interest::EXCLUSIVE),
+];

@@ -1,8 +1,9 @@
-//! A socket of the kernel's that becomes lull's moves from the kernel's contexts to lull's.
+//! A socket of the kernel's that becomes lull's moves from the kernel's contexts to lull's, and back if it becomes the kernel's again.
 
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
+use lull_net::TcpStream;
 
 use super::{Added, CONTEXTS, ctl, lock};
 use crate::files::{self, File, Open};
@@ -38,6 +39,21 @@ pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The connection behind `fd` was never established, and its socket is about to be the kernel's again: the contexts that it is on keep
+/// it as that. They report the end of it, as Linux's do, until it is connected anew; a one-shot does so once more.
+pub(crate) fn was_never_connected(fd: c_int, stream: &TcpStream) {
+    let contexts = lock(&CONTEXTS).clone();
+    for epfd in contexts {
+        let Some(context) = files::get(epfd) else { continue };
+        let File::Epoll(file) = &*context else { continue };
+        let Some((data, interest)) = file.mixed.get().and_then(|mixed| mixed.epoll.take_out(stream)) else { continue };
+        let events = ctl::events(interest);
+        lock(&file.kernels).insert(fd, Added { events, data });
+        // The context may be closed by now, which has no members then.
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(epoll_event { events, u64: data }));
+    }
 }
 
 /// Connections of a listener may come by its pool from now on: the contexts that it is on wait for that as well.

@@ -10,7 +10,7 @@ use super::listen::lose_port;
 use super::options::{Options, refused};
 use super::{Connecting, Flow, Stream, datagram};
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, address, block, engine, flags, inherit, kernel};
+use crate::{Errno, Result, address, block, engine, epoll, flags, inherit, kernel};
 
 const fn error<T>(number: c_int) -> Result<T> {
     Err(Errno::new(number))
@@ -110,7 +110,7 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
         domain,
         options,
     };
-    crate::epoll::becomes_lulls(fd, || files::put(fd, File::Stream(file)))?;
+    epoll::becomes_lulls(fd, || files::put(fd, File::Stream(file)))?;
     let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
     let File::Stream(stream) = &*file else { return error(libc::EBADF) };
     if stream.is_nonblocking() {
@@ -174,8 +174,13 @@ fn finish(fd: c_int, file: &Open, stream: &Stream, under_way: c_int) -> Result<(
         stream.set_connecting(Connecting::Over);
         return Ok(());
     }
-    // The socket is as before: the placeholder, which can be connected anew.
-    lose_port(fd);
-    files::hand_back(fd, file, stream.is_nonblocking());
+    is_as_before(fd, file, stream);
     Err(failed.map_or(Errno::new(libc::ECONNABORTED), Errno::from))
+}
+
+/// There never was a connection: the socket is what it was before, the placeholder, which can be connected anew (`tcp_disconnect`).
+pub(super) fn is_as_before(fd: c_int, file: &Open, stream: &Stream) {
+    lose_port(fd);
+    epoll::was_never_connected(fd, &stream.stream);
+    files::hand_back(fd, file, stream.is_nonblocking());
 }

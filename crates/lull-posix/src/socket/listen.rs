@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use libc::c_int;
+use lull_fd::say;
 use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
 use super::options::{Options, refused, steer};
@@ -34,7 +35,7 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
     if lulls || address.is_some_and(|address| address.ip().is_unspecified()) {
         refuse_if_taken(fd, address)?;
     }
-    if !lulls {
+    if !lulls || !is_of_a_protocol_of_lulls(fd) {
         kernel::bind(fd, bytes)?;
         return datagram::bound(fd, keeps_port);
     }
@@ -44,6 +45,23 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
     }
     bind_own(fd, bytes)?;
     datagram::bound(fd, keeps_port)
+}
+
+/// lull's address would take a socket of another protocol (UDP-Lite, SCTP, MPTCP) to where nothing ever comes: the kernel says that it
+/// does not have that address.
+fn is_of_a_protocol_of_lulls(fd: c_int) -> bool {
+    // What is no socket, or none of these families, is told so by the call.
+    let Ok(protocol) = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) else { return true };
+    let is_one = [libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol);
+    if !is_one {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            say::line(format_args!(
+                "the program binds a socket of protocol {protocol} to an address of lull's, which has TCP and UDP only: refused"
+            ))
+        });
+    }
+    is_one
 }
 
 /// Binds the kernel's socket to an address of lull's.

@@ -6,7 +6,7 @@ use libc::c_int;
 use lull_net::Shutdown;
 
 use super::Connecting;
-use super::listen::lose_port;
+use super::connect::is_as_before;
 use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
 
@@ -28,9 +28,8 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             let was_opening = is("SYN-SENT");
             let shut = stream.stream.shutdown(how_in_words);
             if was_opening && is("CLOSED") {
-                // Nobody had answered yet: it is a socket as before (`tcp_disconnect`).
-                lose_port(fd);
-                files::hand_back(fd, &file, stream.is_nonblocking());
+                // Nobody had answered yet.
+                is_as_before(fd, &file, stream);
             } else if stream.is_connecting(Connecting::UnderWay) {
                 // Where there is a connection, `connect` has nothing more to tell (`inet_shutdown`).
                 stream.set_connecting(if shut.is_ok() { Connecting::Over } else { Connecting::Disconnecting });
