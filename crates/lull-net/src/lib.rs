@@ -171,9 +171,10 @@ pub use queue::CORKED_FRAMES_MAX;
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, HandedOn,
-    Keepalive, Listed, ListenOptions, Neighbours, NetError, PathMtuDiscovery, Ready, Received, SOMAXCONN, Shutdown,
-    StackCounters, SynCookies, TcpInfo, Timeouts, UdpOptions, Unaccepted, addresses_of,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, HOP_LIMIT,
+    HandedOn, IpFields, Keepalive, Listed, ListenOptions, Neighbours, NetError, PathMtuDiscovery, Ready, Received,
+    SOMAXCONN, SendOptions, Shutdown, StackCounters, SynCookies, TcpInfo, Timeouts, UdpOptions, Unaccepted,
+    addresses_of,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

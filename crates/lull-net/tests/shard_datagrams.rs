@@ -4,13 +4,21 @@ mod shard_harness;
 
 use std::sync::Arc;
 
-use lull_net::shard::{Gro, Neighbours, NetError, Ready, Shutdown, SocketId, UdpOptions};
+use lull_net::shard::{Gro, Neighbours, NetError, Ready, SendOptions, Shutdown, SocketId, UdpOptions};
 use lull_nic::Frame;
 use shard_harness::udp::{bind, recv, send_to, udp};
 use shard_harness::*;
 
 fn udp_frame(from: std::net::SocketAddr, to: std::net::SocketAddr, payload: &[u8]) -> Frame {
     ip_packet(from.ip(), to.ip(), 17, 0, &[], &udp(from, to, payload))
+}
+
+fn from_own(address: std::net::IpAddr) -> SendOptions {
+    SendOptions { from: Some(address), ..SendOptions::default() }
+}
+
+fn each(each_bytes: u16) -> SendOptions {
+    SendOptions { each_bytes, ..SendOptions::default() }
 }
 
 #[test]
@@ -118,7 +126,7 @@ fn a_datagram_comes_from_the_own_address_that_the_sender_chooses() {
     let id = bind(&mut host, "::", 53);
     let mut send = |from: &str| {
         let data = [std::io::IoSlice::new(b"x")];
-        host.call(|stack, io| stack.udp_send_vectored(id, &data, Some(at(CLIENT, 9)), Some(ip(from)), io))
+        host.call(|stack, io| stack.udp_send_with(id, &data, Some(at(CLIENT, 9)), from_own(ip(from)), io))
     };
     assert_eq!(send(SERVER), Ok(1));
     assert_eq!(send(CLIENT), Err(NetError::AddressNotAvailable));
@@ -459,7 +467,7 @@ fn several_datagrams_of_one_call_leave_as_the_ring_has_room() {
     let data: Vec<u8> = (0..95).collect();
     let send = |host: &mut Host, each_bytes| {
         let data = [std::io::IoSlice::new(&data[..33]), std::io::IoSlice::new(&data[33..])];
-        host.call(|stack, io| stack.udp_send_each(client, &data, each_bytes, (Some(at(SERVER, 53)), None), io))
+        host.call(|stack, io| stack.udp_send_with(client, &data, Some(at(SERVER, 53)), each(each_bytes), io))
     };
     net.client.ring.slots = 4;
     assert_eq!(send(&mut net.client, 10), Ok(95));
@@ -484,7 +492,7 @@ fn several_datagrams_of_one_call_leave_as_the_ring_has_room() {
     let long = vec![0; 1300];
     let mut each = |bytes: u16, to| {
         let data = [std::io::IoSlice::new(&long)];
-        net.client.call(|stack, io| stack.udp_send_each(client, &data, bytes, (Some(to), None), io))
+        net.client.call(|stack, io| stack.udp_send_with(client, &data, Some(to), each(bytes), io))
     };
     assert_eq!(each(10, at(SERVER, 53)), Err(NetError::Invalid), "more than 128");
     assert_eq!(each(u16::MAX, at(SERVER, 53)), Ok(1300), "it is one");
@@ -497,7 +505,7 @@ fn datagrams_to_an_own_address_are_cut_for_who_does_not_take_several_as_one() {
     for (joins, heard) in [(false, vec![Some((4, None)), Some((3, None))]), (true, vec![Some((7, Some(4)))])] {
         host.stack.udp_set_gro(to, joins).unwrap();
         let data = [std::io::IoSlice::new(b"abcdefg")];
-        let sent = host.call(|stack, io| stack.udp_send_each(from, &data, 4, (Some(at(SERVER, 53)), None), io));
+        let sent = host.call(|stack, io| stack.udp_send_with(from, &data, Some(at(SERVER, 53)), each(4), io));
         assert_eq!(sent, Ok(7));
         host.call(|stack, io| stack.deliver_looped(io));
         assert_eq!(heard.iter().map(|_| received(&mut host, to)).collect::<Vec<_>>(), heard);

@@ -41,6 +41,11 @@ fn several_datagrams_of_one_call_and_several_received_as_one_are_told_apart() {
 }
 
 #[test]
+fn what_the_ip_header_of_a_datagram_says_is_asked_for_and_told() {
+    beside("header");
+}
+
+#[test]
 fn calls_by_number_are_the_calls_by_name() {
     beside("by-number");
 }

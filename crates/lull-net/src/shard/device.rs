@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 
-use lull_nic::frame::Sender;
 use lull_nic::{Checksum, Frame, FramePool, Segmentation, TxQueue};
 use smoltcp::iface::{Config as InterfaceConfig, Interface};
 use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium, PacketMeta};
@@ -10,6 +9,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::HardwareAddress;
 
 use super::counters::StackCounters;
+use super::egress::{IpFields, Leaving};
 use super::looped::Looped;
 use super::options;
 use super::wire::{self, Mac};
@@ -102,8 +102,7 @@ pub(super) enum Refused {
 pub(super) struct Exit<'a> {
     pub(super) port: Port,
     pub(super) next_hop: Option<Mac>,
-    /// Whose segments these are.
-    sender: Sender,
+    leaving: Leaving,
     corrections: Corrections,
     pub(super) tx: &'a mut dyn TxQueue,
     /// Where frames to own addresses go.
@@ -128,7 +127,7 @@ impl<'p, 'a> Shim<'p, 'a> {
     pub(super) fn new(
         packet: Option<&'p [u8]>,
         port: Port,
-        (next_hop, sender): (Option<Mac>, Sender),
+        (next_hop, leaving): (Option<Mac>, Leaving),
         corrections: Corrections,
         tx: &'a mut dyn TxQueue,
         looped: &'a mut Looped,
@@ -136,7 +135,7 @@ impl<'p, 'a> Shim<'p, 'a> {
     ) -> Shim<'p, 'a> {
         let (frames, by_device, dropped, last, refused) = (0, 0, 0, Sent::default(), None);
         let exit =
-            Exit { port, next_hop, sender, corrections, tx, looped, pool, frames, by_device, dropped, last, refused };
+            Exit { port, next_hop, leaving, corrections, tx, looped, pool, frames, by_device, dropped, last, refused };
         Shim { packet, exit }
     }
 }
@@ -212,6 +211,9 @@ impl Exit<'_> {
         let l4 = if v4 { wire::IPV4 } else { wire::IPV6 };
         let tcp = &mut packet[l4..];
         self.last = self.corrections.apply(tcp);
+        if self.leaving.ip != IpFields::default() {
+            wire::put_ip_fields(packet, self.leaving.ip);
+        }
         let addresses = if v4 { 12..20 } else { 8..40 };
         let pseudo = wire::pseudo_sum_of(&packet[addresses], wire::PROTOCOL_TCP, packet.len() - l4);
         if self.port.tx_checksum_offload {
@@ -235,7 +237,7 @@ impl Exit<'_> {
             self.frames += 1;
             return;
         }
-        frame.set_sender(self.sender);
+        frame.set_sender(self.leaving.sender);
         match self.tx.transmit(frame) {
             Ok(()) => {
                 self.frames += 1;
@@ -278,7 +280,7 @@ impl<'a> phy::Device for Shim<'_, 'a> {
         let exit = &mut self.exit;
         if exit.next_hop.is_none() {
             exit.refused = Some(Refused::NoNeighbour);
-        } else if exit.next_hop != Some(exit.port.mac) && exit.tx.room_for(exit.sender) == 0 {
+        } else if exit.next_hop != Some(exit.port.mac) && exit.tx.room_for(exit.leaving.sender) == 0 {
             exit.refused = Some(Refused::RingFull);
         } else {
             return Some(TxToken::new(exit));

@@ -1,4 +1,4 @@
-//! How a socket's frames are to leave: priority and rate, which queueing disciplines heed.
+//! How a socket's frames are to leave: priority and rate, which queueing disciplines heed, and what their IP headers say.
 //!
 //! Few sockets ask for either, and a connection has no room for what few have: those of connections are in a table of their own.
 
@@ -8,22 +8,60 @@ use super::error::NetError;
 use super::socket::{SocketId, SocketKind};
 use super::stack::Stack;
 
+/// Hop limit of packets for which none is asked for (RFC 1700, and Linux's `ip_default_ttl`).
+pub const HOP_LIMIT: u8 = 64;
 /// The largest priority that takes no privilege (`sk_setsockopt`: 0 to 6 without CAP_NET_ADMIN).
 pub const PRIORITY_MAX: u8 = 6;
 /// The largest that a discipline tells from others (`TC_PRIO_MAX`).
 pub const PRIORITY_PRIVILEGED_MAX: u8 = lull_qdisc::PRIORITY_MAX;
+
+/// What the IP headers of packets say. None: what the stack says by itself, 0 and 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpFields {
+    /// DSCP and ECN (IP_TOS, IPV6_TCLASS).
+    pub traffic_class: Option<u8>,
+    /// IP_TTL, IPV6_UNICAST_HOPS.
+    pub hop_limit: Option<u8>,
+}
+
+impl IpFields {
+    /// These values, and none where the stack says the same by itself.
+    pub fn new(traffic_class: u8, hop_limit: u8) -> IpFields {
+        IpFields {
+            traffic_class: Some(traffic_class).filter(|class| *class != 0),
+            hop_limit: Some(hop_limit).filter(|limit| *limit != HOP_LIMIT),
+        }
+    }
+
+    /// These, and `others` where there is none.
+    pub(super) fn or(self, others: IpFields) -> IpFields {
+        IpFields {
+            traffic_class: self.traffic_class.or(others.traffic_class),
+            hop_limit: self.hop_limit.or(others.hop_limit),
+        }
+    }
+}
 
 /// What a socket asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Egress {
     pub(super) pacing_bytes_per_s: u64,
     pub(super) priority: u8,
+    /// Over IPv4, and over IPv6.
+    pub(super) ip: [IpFields; 2],
+}
+
+/// How the frames of a connection leave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Leaving {
+    pub(super) sender: Sender,
+    pub(super) ip: IpFields,
 }
 
 impl Egress {
     #[inline]
     pub(super) fn sender(self, kind: SocketKind, index: u32) -> Sender {
-        let Egress { pacing_bytes_per_s, priority } = self;
+        let Egress { pacing_bytes_per_s, priority, .. } = self;
         // Not 0, which is nobody.
         let id = (index << 1 | u32::from(kind == SocketKind::Udp)).wrapping_add(2);
         Sender { pacing_bytes_per_s, id, priority }
@@ -31,11 +69,20 @@ impl Egress {
 }
 
 impl Stack {
-    /// Who the frames of a connection are sent by.
+    /// How the frames of a connection leave.
     #[inline]
-    pub(super) fn sender_of(&self, index: u32) -> Sender {
-        let egress = if self.egress.is_empty() { Egress::default() } else { self.egress_of(index) };
-        egress.sender(SocketKind::Tcp, index)
+    pub(super) fn leaves_as(&self, index: u32) -> Leaving {
+        if !self.egress.is_empty() {
+            return self.leaves_as_asked(index);
+        }
+        Leaving { sender: Egress::default().sender(SocketKind::Tcp, index), ip: IpFields::default() }
+    }
+
+    #[cold]
+    fn leaves_as_asked(&self, index: u32) -> Leaving {
+        let egress = self.egress_of(index);
+        let is_v6 = self.connections.get(index).is_some_and(|connection| connection.flow.remote().is_ipv6());
+        Leaving { sender: egress.sender(SocketKind::Tcp, index), ip: egress.ip[usize::from(is_v6)] }
     }
 
     #[cold]
@@ -95,6 +142,16 @@ impl Stack {
         }
         let egress = self.egress(id)?;
         self.set_egress(id, Egress { priority, ..egress })
+    }
+
+    /// What the headers of the socket's packets say over IPv4, or over IPv6 (IP_TOS and IP_TTL, IPV6_TCLASS and IPV6_UNICAST_HOPS).
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_ip_fields(&mut self, id: SocketId, is_v6: bool, fields: IpFields) -> Result<(), NetError> {
+        let mut egress = self.egress(id)?;
+        egress.ip[usize::from(is_v6)] = fields;
+        self.set_egress(id, egress)
     }
 
     /// SO_PRIORITY.

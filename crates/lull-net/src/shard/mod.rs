@@ -108,7 +108,7 @@ pub use config::{
     StackConfig, Steering, SynCookies, Timeouts,
 };
 pub use counters::StackCounters;
-pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
+pub use egress::{HOP_LIMIT, IpFields, PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
 pub use elsewhere::{Elsewhere, HandedOn};
 pub use error::NetError;
 pub use fragment::PathMtuDiscovery;
@@ -118,8 +118,8 @@ pub use listing::Listed;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use queues::TcpInfo;
 pub use socket::{
-    Change, ConnectOptions, Keepalive, ListenOptions, Ready, Received, SOMAXCONN, Shutdown, SocketId, SocketKind,
-    UdpOptions,
+    Change, ConnectOptions, Keepalive, ListenOptions, Ready, Received, SOMAXCONN, SendOptions, Shutdown, SocketId,
+    SocketKind, UdpOptions,
 };
 pub use stack::{Io, Stack};
 pub use steer::Place;

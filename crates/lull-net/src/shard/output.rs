@@ -39,7 +39,7 @@ impl Stack {
         const IDLE_POLLS: u32 = 3;
         let now = instant(io.now_ns);
         let next_hop = self.next_hop(index);
-        let sender = self.sender_of(index);
+        let leaving = self.leaves_as(index);
         let mut idle = 0;
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.set_nagle();
@@ -63,7 +63,7 @@ impl Stack {
             let mut shim = Shim::new(
                 None,
                 self.port,
-                (next_hop, sender),
+                (next_hop, leaving),
                 connection.corrections(connection.snd_una),
                 io.tx,
                 &mut self.looped,

@@ -79,7 +79,7 @@ impl Stack {
         /// The delayed acknowledgement may be due first.
         const DEADLINES_MAX: u32 = 3;
         let next_hop = self.next_hop(index);
-        let sender = self.sender_of(index);
+        let leaving = self.leaves_as(index);
         for _ in 0..DEADLINES_MAX {
             let Some(connection) = self.connections.get_mut(index) else { return };
             if let Some(timestamps) = &connection.timestamps {
@@ -90,7 +90,7 @@ impl Stack {
             let mut shim = Shim::new(
                 None,
                 self.port,
-                (next_hop, sender),
+                (next_hop, leaving),
                 connection.corrections(connection.snd_una),
                 io.tx,
                 &mut self.looped,

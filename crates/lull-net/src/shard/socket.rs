@@ -2,6 +2,8 @@
 
 pub use std::net::Shutdown;
 
+use super::egress::IpFields;
+
 /// Names a socket of one stack. A stale id is an error wherever it is used, never another socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
@@ -170,6 +172,18 @@ impl Default for Keepalive {
     }
 }
 
+/// How a datagram is sent, where that is not as its socket says (sendmsg).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOptions {
+    /// The own address that it comes from, if the socket is bound to none (IP_PKTINFO).
+    pub from: Option<std::net::IpAddr>,
+    /// It is several datagrams of so many bytes each, of which the last may have fewer (UDP_SEGMENT): at most 128, and 64 KB in all.
+    /// 0: it is one.
+    pub each_bytes: u16,
+    /// What its header says over IPv4, and over IPv6; none: what the socket's do.
+    pub ip: [IpFields; 2],
+}
+
 /// A datagram's measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -184,6 +198,10 @@ pub struct Received {
     pub to: std::net::IpAddr,
     /// It is several datagrams of one flow that were joined: how many bytes each has but the last, which may have fewer.
     pub each_bytes: Option<u16>,
+    /// What its IP header said: DSCP and ECN (IP_RECVTOS, IPV6_RECVTCLASS).
+    pub traffic_class: u8,
+    /// What its IP header said: how many hops were left (IP_RECVTTL, IPV6_RECVHOPLIMIT).
+    pub hop_limit: u8,
     /// There was none: reading is shut down, which is what whoever would have waited for one is told.
     pub is_end: bool,
 }

@@ -177,7 +177,7 @@ impl Stack {
     #[inline]
     pub(super) fn feed(&mut self, index: u32, bytes: &[u8], segment: &Segment, io: &mut Io<'_>) -> bool {
         let next_hop = self.next_hop(index);
-        let sender = self.sender_of(index);
+        let leaving = self.leaves_as(index);
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let socket = connection.socket();
         let (queued, unread, before) = (socket.send_queue(), socket.recv_queue(), socket.state());
@@ -193,7 +193,7 @@ impl Stack {
         let mut shim = Shim::new(
             Some(bytes),
             self.port,
-            (next_hop, sender),
+            (next_hop, leaving),
             connection.corrections(segment.ack),
             io.tx,
             &mut self.looped,

@@ -178,7 +178,9 @@ impl Stack {
             if socket.read_shut {
                 let local = socket.local;
                 let (from, to) = (local, local.ip());
-                return Ok(Received { bytes: 0, datagram_bytes: 0, from, to, each_bytes: None, is_end: true });
+                let (bytes, datagram_bytes, each_bytes, traffic_class, hop_limit) = (0, 0, None, 0, 0);
+                let is_end = true;
+                return Ok(Received { bytes, datagram_bytes, from, to, each_bytes, traffic_class, hop_limit, is_end });
             }
             return Err(NetError::WouldBlock);
         };
@@ -195,6 +197,8 @@ impl Stack {
             from: datagram.from,
             to: datagram.to,
             each_bytes: datagram.each_bytes().filter(|_| socket.joins),
+            traffic_class: datagram.traffic_class,
+            hop_limit: datagram.hop_limit,
             is_end: false,
         };
         if !peek && let Some(datagram) = socket.datagrams.pop_front() {
@@ -235,9 +239,10 @@ impl Stack {
             self.send_port_unreachable(&frame, packet, io);
             return Err(((|counters| &mut counters.drop_no_socket) as Reason, frame));
         };
+        let (traffic_class, hop_limit) = wire::ip_fields(&frame.data()[packet.l3..]);
         frame.pull_front(packet.l4 + wire::UDP);
         frame.set_len(length - wire::UDP);
-        let datagram = Datagram { frame, from, to: own };
+        let datagram = Datagram { frame, from, to: own, traffic_class, hop_limit };
         match datagram.each_bytes().filter(|_| !socket.joins) {
             None => socket.enqueue(datagram).map_err(|datagram| (SOCKET_FULL, datagram.frame))?,
             Some(each_bytes) => {

@@ -7,16 +7,15 @@ use std::ops::Range;
 use lull_nic::frame::Sender;
 use lull_nic::{Checksum, Frame, Segmentation};
 
+use super::egress::IpFields;
 use super::error::NetError;
 use super::fragment::{self, PathMtuDiscovery};
-use super::socket::{Ready, SocketId};
+use super::socket::{Ready, SendOptions, SocketId};
 use super::stack::{Io, Stack};
 use super::wire::{self, put16};
 
 /// Datagrams of one call, at most (`UDP_MAX_SEGMENTS`).
 const DATAGRAMS_MAX: usize = 128;
-/// No cutting.
-const WHOLE: u16 = 0;
 
 /// Where a packet comes from and goes to.
 struct Names {
@@ -31,13 +30,13 @@ impl Stack {
     /// [`NetError::DestinationRequired`]: it has none. Otherwise those of [`Stack::udp_send_to`].
     pub fn udp_send(&mut self, id: SocketId, data: &[u8], io: &mut Io<'_>) -> Result<usize, NetError> {
         let to = self.udp(id)?.peer.ok_or(NetError::DestinationRequired)?;
-        self.udp_send_vectored(id, &[IoSlice::new(data)], Some(to), None, io)
+        self.udp_send_with(id, &[IoSlice::new(data)], Some(to), SendOptions::default(), io)
     }
 
     /// Sends a datagram to `to`.
     ///
     /// # Errors
-    /// Those of [`Stack::udp_send_vectored`].
+    /// Those of [`Stack::udp_send_with`].
     pub fn udp_send_to(
         &mut self,
         id: SocketId,
@@ -45,49 +44,36 @@ impl Stack {
         to: SocketAddr,
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
-        self.udp_send_vectored(id, &[IoSlice::new(data)], Some(to), None, io)
+        self.udp_send_with(id, &[IoSlice::new(data)], Some(to), SendOptions::default(), io)
     }
 
-    /// Sends one datagram that is gathered from several buffers, to `to` or to the socket's peer. `from` is the own address
-    /// that it comes from, if the socket is bound to none (IP_PKTINFO).
+    /// Sends a datagram that is gathered from several buffers, to `to` or to the socket's peer, as `options` say. Of several at once,
+    /// those that the ring has no room for wait, and block the socket.
     ///
     /// # Errors
     /// [`NetError::WouldBlock`]: the transmit ring is full; `WRITABLE` follows.
-    /// [`NetError::AddressNotAvailable`]: `from` is no own address.
+    /// [`NetError::AddressNotAvailable`]: [`SendOptions::from`] is no own address.
     /// [`NetError::MessageTooLong`]: it exceeds 64 KB, or the MTU where the socket does not let it leave in fragments
     /// ([`Stack::udp_set_path_mtu_discovery`]). [`NetError::NetworkUnreachable`]: no route.
     /// [`NetError::BrokenPipe`]: writing is shut down. [`NetError::Invalid`]: port 0, or a family that the socket
-    /// cannot send to. Otherwise an earlier datagram's error, once ([`NetError::ConnectionRefused`]).
-    pub fn udp_send_vectored(
+    /// cannot send to, or more than [`DATAGRAMS_MAX`] at once. Otherwise an earlier datagram's error, once
+    /// ([`NetError::ConnectionRefused`]).
+    pub fn udp_send_with(
         &mut self,
         id: SocketId,
         data: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        from: Option<IpAddr>,
+        options: SendOptions,
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
-        self.udp_send_each(id, data, WHOLE, (to, from), io)
-    }
-
-    /// As [`Stack::udp_send_vectored`], as datagrams of `each_bytes` bytes, of which the last may have fewer (UDP_SEGMENT); 0 is
-    /// one datagram, whatever its length. Those that the ring has no room for wait, and block the socket.
-    ///
-    /// # Errors
-    /// Those of [`Stack::udp_send_vectored`]; [`NetError::Invalid`]: more than [`DATAGRAMS_MAX`].
-    pub fn udp_send_each(
-        &mut self,
-        id: SocketId,
-        data: &[IoSlice<'_>],
-        each_bytes: u16,
-        (to, from): (Option<SocketAddr>, Option<IpAddr>),
-        io: &mut Io<'_>,
-    ) -> Result<usize, NetError> {
+        let SendOptions { from, each_bytes, ip } = options;
         let socket = self.udp(id)?;
         let to = to.or(socket.peer).ok_or(NetError::DestinationRequired)?;
         let (local, waits) = (socket.local, !socket.unsent.is_empty());
         let length: usize = data.iter().map(|part| part.len()).sum();
         let each_bytes = self.check_length(length, each_bytes.into(), to)?;
         let discovery = socket.discovery(to.ip());
+        let fields = socket.ip_fields(to.ip(), ip);
         let unfit = to.is_ipv6() && local.is_ipv4() || to.is_ipv4() && local.is_ipv6() && !local.ip().is_unspecified();
         if to.port() == 0 || to.ip().is_unspecified() || unfit {
             return Err(NetError::Invalid);
@@ -129,6 +115,9 @@ impl Stack {
             let end = length.min(begin + at_once);
             let is_cut = wire::ip_header(to.ip()) + wire::UDP + (end - begin) > mtu;
             let mut frame = self.udp_frame(&names, data, begin..end, is_cut, io);
+            if fields != IpFields::default() {
+                wire::put_ip_fields(frame.data_mut(), fields);
+            }
             if end - begin > each_bytes {
                 frame.set_segmentation(Segmentation::Udp { datagram_bytes: each_bytes as u16 });
             }

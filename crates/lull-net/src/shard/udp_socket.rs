@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use lull_nic::frame::Sender;
 use lull_nic::{Frame, FramePool, Segmentation};
 
-use super::egress::Egress;
+use super::egress::{Egress, IpFields};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::fragment::PathMtuDiscovery;
@@ -19,6 +19,9 @@ pub(super) struct Datagram {
     pub(super) frame: Frame,
     pub(super) from: SocketAddr,
     pub(super) to: IpAddr,
+    /// Of its IP header.
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
 }
 
 impl Datagram {
@@ -75,12 +78,12 @@ impl UdpSocket {
     /// Takes joined datagrams one by one again, for a program that does not know of joining (`udp_queue_rcv_skb`). Returns how
     /// many there was no room for.
     pub(super) fn enqueue_cut(&mut self, joined: Datagram, each_bytes: usize, pool: &mut FramePool) -> u64 {
-        let Datagram { frame: whole, from, to } = joined;
+        let Datagram { frame: whole, from, to, traffic_class, hop_limit } = joined;
         let mut lost = 0;
         for part in whole.data().chunks(each_bytes.max(1)) {
             let mut frame = wire::frame_of(pool, part.len());
             frame.data_mut().copy_from_slice(part);
-            if let Err(datagram) = self.enqueue(Datagram { frame, from, to }) {
+            if let Err(datagram) = self.enqueue(Datagram { frame, from, to, traffic_class, hop_limit }) {
                 lost += 1;
                 pool.recycle(datagram.frame);
             }
@@ -92,6 +95,15 @@ impl UdpSocket {
     /// How it heeds the MTU of the path to `to`.
     pub(super) fn discovery(&self, to: IpAddr) -> PathMtuDiscovery {
         self.discovery[usize::from(to.is_ipv6())]
+    }
+
+    /// What the header of a packet to `to` says, for which `asked` is asked over IPv4 and over IPv6. How far one to a group goes is not
+    /// the socket's to say by this (IP_TTL; `ip_select_ttl`).
+    pub(super) fn ip_fields(&self, to: IpAddr, asked: [IpFields; 2]) -> IpFields {
+        let family = usize::from(to.is_ipv6());
+        let mut sockets = self.egress.ip[family];
+        sockets.hop_limit = sockets.hop_limit.filter(|_| !to.is_multicast());
+        asked[family].or(sockets)
     }
 
     #[inline]

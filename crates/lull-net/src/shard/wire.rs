@@ -6,8 +6,8 @@ use lull_nic::{Frame, FramePool};
 
 pub(super) use lull_nic::wire::*;
 
-/// TTL and hop limit of what is sent (RFC 1700, and Linux's `ip_default_ttl`).
-pub(super) const HOP_LIMIT: u8 = 64;
+pub(super) use super::egress::HOP_LIMIT;
+use super::egress::IpFields;
 
 pub(super) type Mac = [u8; 6];
 pub(super) const BROADCAST: Mac = [0xff; 6];
@@ -124,6 +124,31 @@ impl BareSegment {
     }
 }
 
+/// Puts what is asked for into the IP header of a packet without options.
+pub(super) fn put_ip_fields(packet: &mut [u8], fields: IpFields) {
+    let IpFields { traffic_class, hop_limit } = fields;
+    if packet[0] >> 4 == 4 {
+        packet[1] = traffic_class.unwrap_or(packet[1]);
+        packet[8] = hop_limit.unwrap_or(packet[8]);
+        put16(packet, 10, 0);
+        put_checksum(&mut packet[..IPV4], 10, 0);
+    } else {
+        // The class stands between the version and the flow label.
+        let class = traffic_class.unwrap_or(packet[0] << 4 | packet[1] >> 4);
+        packet[0] = 0x60 | class >> 4;
+        packet[1] = class << 4 | packet[1] & 0x0f;
+        packet[7] = hop_limit.unwrap_or(packet[7]);
+    }
+}
+
+/// Traffic class and hop limit of an IP packet.
+pub(super) fn ip_fields(packet: &[u8]) -> (u8, u8) {
+    match packet[0] >> 4 {
+        4 => (packet[1], packet[8]),
+        _ => (packet[0] << 4 | packet[1] >> 4, packet[7]),
+    }
+}
+
 /// The IP header of a packet to `ip`, without options, in bytes.
 pub(super) fn ip_header(ip: IpAddr) -> usize {
     if ip.is_ipv4() { IPV4 } else { IPV6 }
@@ -228,6 +253,24 @@ mod tests {
             let frame = segment.build(&mut pool);
             let l4 = frame.len() - TCP;
             assert!(adds_up(pseudo_sum(source, destination, PROTOCOL_TCP, TCP), &frame.data()[l4..]));
+        }
+    }
+
+    #[test]
+    fn fields_that_are_put_are_read_and_leave_the_others() {
+        let mut pool = FramePool::new(1);
+        for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
+            let mut frame =
+                ip_frame(&mut pool, source.parse().unwrap(), destination.parse().unwrap(), PROTOCOL_UDP, 9, 8);
+            let packet = frame.data_mut();
+            assert_eq!(ip_fields(packet), (0, 9));
+            put_ip_fields(packet, IpFields { traffic_class: Some(0xb9), hop_limit: None });
+            assert_eq!(ip_fields(packet), (0xb9, 9));
+            put_ip_fields(packet, IpFields { traffic_class: None, hop_limit: Some(255) });
+            assert_eq!(ip_fields(packet), (0xb9, 255));
+            let is_v4 = packet[0] >> 4 == 4;
+            assert!(!is_v4 || adds_up(0, &packet[..IPV4]));
+            assert!(is_v4 || (packet[0] >> 4, packet[1] & 15, packet[2], packet[3]) == (6, 0, 0, 0), "no flow label");
         }
     }
 

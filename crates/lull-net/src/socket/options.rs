@@ -152,6 +152,15 @@ macro_rules! socket_options {
                 Ok(self.0.part.call(|stack, id, _| stack.priority(id))?)
             }
 
+            /// What the IP headers of the socket's packets say over IPv4, or over IPv6 (IP_TOS and IP_TTL, IPV6_TCLASS and
+            /// IPV6_UNICAST_HOPS), from the next one on.
+            ///
+            /// # Errors
+            /// The socket is gone.
+            pub fn set_ip_fields(&self, is_v6: bool, fields: IpFields) -> io::Result<()> {
+                Ok(self.0.part.call(|stack, id, _| stack.set_ip_fields(id, is_v6, fields))?)
+            }
+
             /// Takes the pending error (SO_ERROR).
             ///
             /// # Errors

@@ -13,7 +13,7 @@ use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::batch;
 use crate::network::Network;
-use crate::shard::{ConnectOptions, Keepalive, NetError, Ready, Shutdown, TcpInfo, Unaccepted};
+use crate::shard::{ConnectOptions, IpFields, Keepalive, NetError, Ready, Shutdown, TcpInfo, Unaccepted};
 
 /// A TCP connection. Clones are the same socket; it closes with the last of them.
 #[derive(Clone)]

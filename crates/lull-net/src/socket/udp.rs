@@ -1,7 +1,7 @@
 //! UDP sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +13,9 @@ use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
-use crate::shard::{Io, NetError, PathMtuDiscovery, Ready, Received, Shutdown, SocketId, Stack, UdpOptions};
+use crate::shard::{
+    Io, IpFields, NetError, PathMtuDiscovery, Ready, Received, SendOptions, Shutdown, SocketId, Stack, UdpOptions,
+};
 
 /// A UDP socket on one shard.
 #[derive(Clone)]
@@ -114,33 +116,14 @@ impl UdpSocket {
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send_to(id, data, to, io))
     }
 
-    /// Sends one datagram that is gathered from several buffers, to `to` or to the peer; from the own address `from`, if
-    /// the socket is bound to none (sendmsg, IP_PKTINFO).
+    /// Sends a datagram that is gathered from several buffers, or several at once, to `to` or to the peer, as `options` say (sendmsg).
     ///
     /// # Errors
-    /// As [`UdpSocket::send_to`]; `AddrNotAvailable` if `from` is no own address.
-    pub fn send_msg(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, from: Option<IpAddr>) -> io::Result<usize> {
+    /// As [`UdpSocket::send_to`]; `AddrNotAvailable` if [`SendOptions::from`] is no own address; `InvalidInput` if they are too many.
+    pub fn send_msg(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, options: SendOptions) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| {
-            stack.udp_send_vectored(id, data, to, from, io)
-        })
-    }
-
-    /// As [`UdpSocket::send_msg`], as several datagrams of `each_bytes` bytes, of which the last may have fewer (UDP_SEGMENT); 0 is
-    /// one datagram. At most 128, and 64 KB in all.
-    ///
-    /// # Errors
-    /// As [`UdpSocket::send_msg`]; `InvalidInput` if they are more.
-    pub fn send_each(
-        &self,
-        data: &[IoSlice<'_>],
-        each_bytes: u16,
-        to: Option<SocketAddr>,
-        from: Option<IpAddr>,
-    ) -> io::Result<usize> {
-        let open = &self.0;
-        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| {
-            stack.udp_send_each(id, data, each_bytes, (to, from), io)
+            stack.udp_send_with(id, data, to, options, io)
         })
     }
 

@@ -32,8 +32,9 @@ type Values = HashMap<Name, Vec<u8>>;
 #[derive(Default)]
 pub(crate) struct Options {
     acted: Acted,
-    /// What its listener was given, by name.
+    /// What its listener was given, by name, and how frames leave by that.
     inherited: Arc<Values>,
+    inherited_egress: Egress,
     /// What it was given itself.
     own: Mutex<Values>,
     /// SO_RCVLOWAT as it is in force; 0 is 1.
@@ -44,7 +45,7 @@ pub(crate) struct Options {
 const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 
 /// Options that a connection has from its listener, and that lull only stores.
-const INHERITED: [Name; 21] = [
+const INHERITED: [Name; 23] = [
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
@@ -65,8 +66,10 @@ const INHERITED: [Name; 21] = [
     (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
     (libc::SOL_IP, libc::IP_MTU_DISCOVER),
     (libc::SOL_IP, libc::IP_RECVERR),
-    (libc::SOL_IP, libc::IP_TOS),
-    (libc::SOL_IP, libc::IP_TTL),
+    egress::IP[0][0],
+    egress::IP[0][1],
+    egress::IP[1][0],
+    egress::IP[1][1],
 ];
 
 /// The options of busy polling: the kernel judges their values, and lull's socket has them.
@@ -95,7 +98,9 @@ impl Options {
     /// from there, but for how it busy polls, when it is readable, and how its frames leave.
     pub(crate) fn of_placeholder(fd: c_int) -> Options {
         let [usecs, prefer, budget] = BUSY;
-        Options::read(fd, &[usecs, prefer, budget, LOW_WATER, egress::PRIORITY, egress::PACING])
+        let [[class, hops], [class_v6, hops_v6]] = egress::IP;
+        let leaves = [egress::PRIORITY, egress::PACING, class, hops, class_v6, hops_v6];
+        Options::read(fd, &[&[usecs, prefer, budget, LOW_WATER], &leaves[..]].concat())
     }
 
     /// As [`Options::of_placeholder`], of a listener, whose connections have all of it.
@@ -110,19 +115,24 @@ impl Options {
                 inherited.insert((level, name), value);
             }
         }
-        Options { acted: Acted::of_placeholder(fd), inherited: Arc::new(inherited), ..Options::default() }
+        Options::with(Acted::of_placeholder(fd), Arc::new(inherited))
     }
 
     /// What a connection has of its listener (`inet_csk_clone_lock`).
     pub(crate) fn inherited(&self) -> Options {
         let own = self.own();
-        let mut inherited = self.inherited.clone();
-        if !own.is_empty() {
-            let mut all = (*inherited).clone();
-            all.extend(own.iter().map(|(name, value)| (*name, value.clone())));
-            inherited = Arc::new(all);
+        if own.is_empty() {
+            let (inherited, inherited_egress) = (self.inherited.clone(), self.inherited_egress);
+            return Options { acted: self.acted.clone(), inherited, inherited_egress, ..Options::default() };
         }
-        Options { acted: self.acted.clone(), inherited, ..Options::default() }
+        let mut all = (*self.inherited).clone();
+        all.extend(own.iter().map(|(name, value)| (*name, value.clone())));
+        Options::with(self.acted.clone(), Arc::new(all))
+    }
+
+    fn with(acted: Acted, inherited: Arc<Values>) -> Options {
+        let inherited_egress = Egress::of(|name| inherited.get(&name).cloned());
+        Options { acted, inherited, inherited_egress, ..Options::default() }
     }
 
     fn own(&self) -> MutexGuard<'_, Values> {
@@ -146,7 +156,7 @@ impl Options {
 
     /// How its frames are to leave.
     fn egress(&self) -> Egress {
-        Egress::of(|name| self.stored(name))
+        if self.own().is_empty() { self.inherited_egress } else { Egress::of(|name| self.stored(name)) }
     }
 
     /// Puts SO_RCVLOWAT in force, if it was set. A connection that is over needs none.

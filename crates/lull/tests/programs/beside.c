@@ -568,6 +568,105 @@ static void joined(void) {
     receives(ends[0], 0);
 }
 
+// Sends a byte with one ancillary message.
+static long sends_with(int fd, int level, int kind, const void *data, size_t length) {
+    union {
+        char room[64];
+        struct cmsghdr aligned;
+    } control = {.aligned = {.cmsg_len = CMSG_LEN(length), .cmsg_level = level, .cmsg_type = kind}};
+    char byte = 0;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control};
+    memcpy(CMSG_DATA(&control.aligned), data, length);
+    message.msg_controllen = CMSG_SPACE(length);
+    return sendmsg(fd, &message, 0);
+}
+
+// Says all that is told of a datagram's header.
+static void hears(int fd, size_t room) {
+    union {
+        char room[256];
+        struct cmsghdr aligned;
+    } control;
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = room};
+    comes(fd);
+    CHECK(recvmsg(fd, &message, 0) == 1);
+    printf("flags %x, %d bytes", message.msg_flags, (int)message.msg_controllen);
+    for (struct cmsghdr *said = CMSG_FIRSTHDR(&message); said; said = CMSG_NXTHDR(&message, said)) {
+        int value = 0;
+        size_t length = said->cmsg_len - CMSG_LEN(0);
+        memcpy(&value, CMSG_DATA(said), length < sizeof value ? length : sizeof value);
+        printf(", %d/%d of %d bytes", said->cmsg_level, said->cmsg_type, (int)said->cmsg_len);
+        if (length <= sizeof value) printf(" says %d", value);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+// What the IP header of a datagram says, as the socket and as the call ask for it.
+static void header(void) {
+    int ends[2];
+    unsigned char class = 0x28;
+    datagrams(ends);
+    CHECK(connect(ends[0], (struct sockaddr *)&at, sizeof at) == 0);
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], 256);
+    set(ends[1], SOL_IP, IP_RECVTTL, 1);
+    set(ends[1], SOL_IP, IP_RECVTOS, 1);
+    SAY(get(ends[1], SOL_IP, IP_RECVTTL));
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], 256);
+    set(ends[0], SOL_IP, IP_TOS, 0xb8);
+    set(ends[0], SOL_IP, IP_TTL, 33);
+    SAY(get(ends[0], SOL_IP, IP_TOS));
+    SAY(get(ends[0], SOL_IP, IP_TTL));
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], 256);
+    SAY(sends_with(ends[0], SOL_IP, IP_TOS, &class, 1));
+    hears(ends[1], 256);
+    for (int value = -1; value < 400; value += 100) {
+        SAY(sends_with(ends[0], SOL_IP, IP_TOS, &value, sizeof value)) == 1 ? hears(ends[1], 256) : (void)0;
+        SAY(sends_with(ends[0], SOL_IP, IP_TTL, &value, sizeof value)) == 1 ? hears(ends[1], 256) : (void)0;
+    }
+    int zero = 0;
+    SAY(sends_with(ends[0], SOL_IP, IP_TTL, &zero, sizeof zero));
+    SAY(sends_with(ends[0], SOL_IP, IP_TTL, &class, 1));
+    set(ends[1], SOL_IP, IP_PKTINFO, 1);
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], 256);
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], CMSG_SPACE(12) + CMSG_LEN(4));
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], CMSG_SPACE(12) + CMSG_LEN(2));
+    set(ends[1], SOL_IP, IP_PKTINFO, 0);
+    set(ends[1], SOL_IP, IP_RECVTTL, 0);
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], 256);
+    set(ends[0], SOL_IP, IP_TTL, -1);
+    set(ends[1], SOL_IP, IP_RECVTTL, 1);
+    SAY(send(ends[0], "", 1, 0));
+    hears(ends[1], 256);
+    // A socket of IPv6 hears of IPv4's fields what it asked for of them, and was asked before it was anybody's.
+    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6};
+    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
+    memcpy(&mapped.sin6_addr.s6_addr[12], &at.sin_addr, 4);
+    int both = socket(AF_INET6, SOCK_DGRAM, 0);
+    CHECK(both >= 0);
+    set(both, SOL_IP, IP_RECVTTL, 1);
+    set(both, SOL_IPV6, IPV6_RECVHOPLIMIT, 1);
+    set(both, SOL_IPV6, IPV6_RECVTCLASS, 1);
+    socklen_t length = sizeof mapped;
+    CHECK(bind(both, (struct sockaddr *)&mapped, length) == 0);
+    CHECK(getsockname(both, (struct sockaddr *)&mapped, &length) == 0);
+    struct sockaddr_in to = at;
+    to.sin_port = mapped.sin6_port;
+    CHECK(connect(ends[0], (struct sockaddr *)&to, sizeof to) == 0);
+    SAY(send(ends[0], "", 1, 0));
+    hears(both, 256);
+}
+
 // Calls by number, past the C library's names.
 static void by_number(void) {
     int ends[2], into[2], pipes[2], value = 0, file = fileno(tmpfile());
@@ -654,6 +753,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "splice")) splices();
     if (!strcmp(word[1], "cancel")) cancels();
     if (!strcmp(word[1], "joined")) joined();
+    if (!strcmp(word[1], "header")) header();
     if (!strcmp(word[1], "by-number")) by_number();
     return 0;
 }

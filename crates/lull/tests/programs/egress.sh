@@ -1,5 +1,5 @@
 # A program paces its connections and gives them a priority. With fq they keep their rate; with another discipline the run says
-# that they do not. The third argument is the discipline.
+# that they do not. The third argument is the discipline. What it asks for in the headers of its packets is there.
 . "$(dirname "$0")/harness.sh"
 qdisc=$3
 
@@ -8,6 +8,7 @@ import socket, struct, sys
 PACING = 47
 listener = socket.create_server((sys.argv[1], 7000))
 listener.setsockopt(socket.SOL_SOCKET, PACING, struct.pack("Q", 2_000_000))
+listener.setsockopt(socket.SOL_IP, socket.IP_TTL, 99)
 while True:
     connection, _ = listener.accept()
     connection.setsockopt(socket.SOL_IP, socket.IP_TOS, 0x10)
@@ -20,6 +21,10 @@ END
 cat >client.py <<'END'
 import json, socket, subprocess, sys, time
 lull, pid, qdisc = sys.argv[1:]
+ALL = 3
+frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
+frames.bind(("lull0", 0))
+frames.setblocking(False)
 # Its stack is shown a moment before the program listens.
 for _ in range(600):
     try:
@@ -35,6 +40,16 @@ with connection:
         assert data
         left -= len(data)
     took = time.monotonic() - began
+    # What carries data says what the connection asked for, and what it has from its listener.
+    seen = set()
+    try:
+        while True:
+            frame = frames.recv(65_600)
+            if frame[12:14] == b"\x08\0" and frame[26:30] == socket.inet_aton("10.0.0.2") and len(frame) > 200:
+                seen.add((frame[15], frame[22]))
+    except BlockingIOError:
+        pass
+    assert seen == {(0x10, 99)}, seen
     # Half a second, less what a flow may send at its beginning.
     assert qdisc != "fq" or took > 0.3, f"1 MB at 2 MB/s took {took} s"
     shown = json.loads(subprocess.run([lull, "ss", pid, "--json"], capture_output=True, check=True).stdout)

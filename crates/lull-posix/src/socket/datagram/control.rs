@@ -1,11 +1,13 @@
-//! Ancillary data of datagrams: the own address that one came to or comes from, and how long each of several is.
+//! Ancillary data of datagrams: the own address that one came to or comes from, what its IP header says, and how long each of
+//! several is.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libc::c_int;
-use lull_net::Received;
+use lull_net::{Received, SendOptions};
 
+use crate::socket::options::Name;
 use crate::{Errno, Result, kernel};
 
 /// `cmsghdr`: length, level, type; what follows is aligned to eight bytes.
@@ -16,19 +18,47 @@ const V4_BYTES: usize = 12;
 /// `in6_pktinfo`: address, interface.
 const V6_BYTES: usize = 20;
 
+/// The options that ask for it: over IPv4 and over IPv6 each time.
+const ADDRESS: [Name; 2] = [(libc::SOL_IP, libc::IP_PKTINFO), (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)];
+const HOP_LIMIT: [Name; 2] = [(libc::SOL_IP, libc::IP_RECVTTL), (libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT)];
+const TRAFFIC_CLASS: [Name; 2] = [(libc::SOL_IP, libc::IP_RECVTOS), (libc::SOL_IPV6, libc::IPV6_RECVTCLASS)];
+
+/// Whether an option is one of them.
+pub(super) fn concerns(name: Name) -> bool {
+    [ADDRESS, HOP_LIMIT, TRAFFIC_CLASS].as_flattened().contains(&name)
+}
+
+/// Whether something was asked for, over IPv4 and over IPv6.
+#[derive(Debug, Default)]
+struct Flags([AtomicBool; 2]);
+
+impl Flags {
+    /// As the placeholder has it.
+    fn renew(&self, fd: c_int, names: [Name; 2]) {
+        for (flag, (level, name)) in self.0.iter().zip(names) {
+            flag.store(kernel::int_option(fd, level, name).is_ok_and(|value| value != 0), Relaxed);
+        }
+    }
+
+    fn is_set(&self, is_v6: bool) -> bool {
+        self.0[usize::from(is_v6)].load(Relaxed)
+    }
+}
+
 /// What the program asked for.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    v4: AtomicBool,
-    v6: AtomicBool,
+    address: Flags,
+    hop_limit: Flags,
+    traffic_class: Flags,
 }
 
 impl Wanted {
     /// Reads what was set on the placeholder.
     pub(super) fn renew(&self, fd: c_int) {
-        let flag = |level, name| kernel::int_option(fd, level, name).is_ok_and(|value| value != 0);
-        self.v4.store(flag(libc::SOL_IP, libc::IP_PKTINFO), Relaxed);
-        self.v6.store(flag(libc::SOL_IPV6, libc::IPV6_RECVPKTINFO), Relaxed);
+        self.address.renew(fd, ADDRESS);
+        self.hop_limit.renew(fd, HOP_LIMIT);
+        self.traffic_class.renew(fd, TRAFFIC_CLASS);
     }
 
     /// Writes what was asked for about a datagram. Returns how many bytes it took, and MSG_CTRUNC if there was too little room.
@@ -39,20 +69,38 @@ impl Wanted {
             writer.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(each_bytes).to_ne_bytes());
         }
         self.write_address(received.to, &mut writer);
+        self.write_fields(received, &mut writer);
         (writer.used, writer.flags)
+    }
+
+    /// Hop limit and traffic class, ints but for one byte of IPv4's class (`ip_cmsg_recv_tos`).
+    fn write_fields(&self, received: &Received, writer: &mut Writer<'_>) {
+        let is_v6 = received.to.is_ipv6();
+        if self.hop_limit.is_set(is_v6) {
+            let [v4, v6] = [(libc::SOL_IP, libc::IP_TTL), (libc::SOL_IPV6, libc::IPV6_HOPLIMIT)];
+            let (level, kind) = if is_v6 { v6 } else { v4 };
+            writer.put(level, kind, &c_int::from(received.hop_limit).to_ne_bytes());
+        }
+        if self.traffic_class.is_set(is_v6) {
+            let class = received.traffic_class;
+            match is_v6 {
+                true => writer.put(libc::SOL_IPV6, libc::IPV6_TCLASS, &c_int::from(class).to_ne_bytes()),
+                false => writer.put(libc::SOL_IP, libc::IP_TOS, &[class]),
+            }
+        }
     }
 
     /// The own address that a datagram came to. The interface is none of the kernel's, so its number is 0.
     fn write_address(&self, to: IpAddr, writer: &mut Writer<'_>) {
         if let IpAddr::V4(to) = to
-            && self.v4.load(Relaxed)
+            && self.address.is_set(false)
         {
             let mut info = [0; V4_BYTES];
             info[4..8].copy_from_slice(&to.octets());
             info[8..].copy_from_slice(&to.octets());
             writer.put(libc::SOL_IP, libc::IP_PKTINFO, &info);
         }
-        if self.v6.load(Relaxed) {
+        if self.address.is_set(true) {
             let to = match to {
                 IpAddr::V4(to) => to.to_ipv6_mapped(),
                 IpAddr::V6(to) => to,
@@ -91,49 +139,71 @@ impl Writer<'_> {
     }
 }
 
-/// How a datagram is to be sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
-    /// The own address that it is to come from.
-    pub(super) from: Option<IpAddr>,
-    /// How long each of several datagrams is that are sent at once; 0: it is one.
-    pub(super) each_bytes: u16,
-}
-
 /// What the ancillary data of a datagram say (`udp_cmsg_send`, `ip_cmsg_send`), on a socket that has `each_bytes` for
 /// UDP_SEGMENT. Whatever else they say is refused: it would be done by nobody.
-pub(super) fn asked(mut control: &[u8], each_bytes: u16) -> Result<Asked> {
-    const INVALID: Errno = Errno::new(libc::EINVAL);
-    let mut asked = Asked { from: None, each_bytes };
+pub(super) fn asked(mut control: &[u8], each_bytes: u16) -> Result<SendOptions> {
+    let mut asked = SendOptions { each_bytes, ..SendOptions::default() };
     while control.len() >= HEADER_BYTES {
         let (header, _) = control.split_at(HEADER_BYTES);
         let number = |at: usize| c_int::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let length = usize::from_ne_bytes(*header.first_chunk().ok_or(INVALID)?);
         let data = control.get(HEADER_BYTES..length).ok_or(INVALID)?;
-        let said = match (number(8), number(12)) {
+        let [v4, v6] = &mut asked.ip;
+        match (number(8), number(12)) {
             (libc::SOL_IP, libc::IP_PKTINFO) => {
                 let info: &[u8; V4_BYTES] = data.try_into().map_err(|_| INVALID)?;
-                IpAddr::V4(Ipv4Addr::new(info[4], info[5], info[6], info[7]))
+                asked.from = specified(IpAddr::V4(Ipv4Addr::new(info[4], info[5], info[6], info[7])));
             }
             (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
                 let info: &[u8; V6_BYTES] = data.try_into().map_err(|_| INVALID)?;
-                IpAddr::V6(Ipv6Addr::from(*info.first_chunk::<16>().ok_or(INVALID)?)).to_canonical()
+                let from = IpAddr::V6(Ipv6Addr::from(*info.first_chunk::<16>().ok_or(INVALID)?));
+                asked.from = specified(from.to_canonical());
             }
             (libc::SOL_UDP, libc::UDP_SEGMENT) => {
                 asked.each_bytes = u16::from_ne_bytes(data.try_into().map_err(|_| INVALID)?);
-                control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
-                continue;
+            }
+            (libc::SOL_IP, libc::IP_TTL) => {
+                v4.hop_limit = Some(byte(data).filter(|limit| *limit != 0).ok_or(INVALID)?);
+            }
+            (libc::SOL_IP, libc::IP_TOS) => {
+                v4.traffic_class = Some(if let [class] = data { *class } else { byte(data).ok_or(INVALID)? });
+            }
+            (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
+                v6.hop_limit = byte_or_sockets(data)?;
+            }
+            (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+                v6.traffic_class = byte_or_sockets(data)?;
             }
             _ => return Err(INVALID),
-        };
-        asked.from = Some(said).filter(|said| !said.is_unspecified());
+        }
         control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
     }
     Ok(asked)
 }
 
+const INVALID: Errno = Errno::new(libc::EINVAL);
+
+fn specified(address: IpAddr) -> Option<IpAddr> {
+    Some(address).filter(|address| !address.is_unspecified())
+}
+
+/// An int that a byte can hold.
+fn byte(data: &[u8]) -> Option<u8> {
+    u8::try_from(c_int::from_ne_bytes(data.try_into().ok()?)).ok()
+}
+
+/// The same; -1 stands for what the socket has (`ip6_datagram_send_ctl`).
+fn byte_or_sockets(data: &[u8]) -> Result<Option<u8>> {
+    if data == (-1 as c_int).to_ne_bytes() {
+        return Ok(None);
+    }
+    byte(data).map(Some).ok_or(INVALID)
+}
+
 #[cfg(test)]
 mod tests {
+    use lull_net::IpFields;
+
     use super::*;
 
     /// What is written about a datagram that came to an address.
@@ -143,12 +213,12 @@ mod tests {
         (writer.used, writer.flags)
     }
 
-    fn from(said: Option<IpAddr>) -> Result<Asked> {
-        Ok(Asked { from: said, each_bytes: 0 })
+    fn from(said: Option<IpAddr>) -> Result<SendOptions> {
+        Ok(SendOptions { from: said, ..SendOptions::default() })
     }
 
     fn both() -> Wanted {
-        Wanted { v4: AtomicBool::new(true), v6: AtomicBool::new(true) }
+        Wanted { address: Flags([true, true].map(AtomicBool::new)), ..Wanted::default() }
     }
 
     #[test]
@@ -166,7 +236,7 @@ mod tests {
     #[test]
     fn too_little_room_is_said() {
         let to = "10.0.0.2".parse().unwrap();
-        let only_v4 = Wanted { v4: AtomicBool::new(true), ..Wanted::default() };
+        let only_v4 = Wanted { address: Flags([true, false].map(AtomicBool::new)), ..Wanted::default() };
         assert_eq!(written(&only_v4, to, &mut [0; 8]), (0, libc::MSG_CTRUNC));
         let mut room = [0; 20];
         assert_eq!(written(&only_v4, to, &mut room), (20, libc::MSG_CTRUNC));
@@ -177,12 +247,43 @@ mod tests {
     fn what_nobody_would_do_is_refused() {
         let mut room = [0; 24];
         room[..8].copy_from_slice(&20_usize.to_ne_bytes());
-        room[12] = libc::IP_TTL as u8;
+        room[12] = libc::IP_RETOPTS as u8;
         assert_eq!(asked(&room, 0), Err(Errno::new(libc::EINVAL)));
         room[..8].copy_from_slice(&100_usize.to_ne_bytes());
         assert_eq!(asked(&room, 0), Err(Errno::new(libc::EINVAL)), "longer than there is");
         assert_eq!(asked(&[0; 8], 0), from(None), "shorter than a header");
     }
+
+    /// What one message asks for.
+    fn asked_by(level: c_int, kind: c_int, data: &[u8]) -> Result<[IpFields; 2]> {
+        let mut room = [0; 64];
+        let mut writer = Writer { room: &mut room, used: 0, flags: 0 };
+        writer.put(level, kind, data);
+        let used = writer.used;
+        asked(&room[..used], 0).map(|asked| asked.ip)
+    }
+
+    #[test]
+    fn hop_limits_and_classes_have_linuxs_lengths_and_bounds() {
+        let int = |value: c_int| value.to_ne_bytes();
+        let v4 = |fields| Ok([fields, IpFields::default()]);
+        let v6 = |fields| Ok([IpFields::default(), fields]);
+        let hops = |hop_limit| IpFields { hop_limit, traffic_class: None };
+        let class = |traffic_class| IpFields { traffic_class, hop_limit: None };
+        assert_eq!(asked_by(libc::SOL_IP, libc::IP_TTL, &int(255)), v4(hops(Some(255))));
+        assert_eq!(asked_by(libc::SOL_IP, libc::IP_TTL, &int(0)), Err(INVALID));
+        assert_eq!(asked_by(libc::SOL_IP, libc::IP_TTL, &int(256)), Err(INVALID));
+        assert_eq!(asked_by(libc::SOL_IP, libc::IP_TTL, &[9]), Err(INVALID), "it is an int");
+        assert_eq!(asked_by(libc::SOL_IP, libc::IP_TOS, &[0xb8]), v4(class(Some(0xb8))));
+        assert_eq!(asked_by(libc::SOL_IP, libc::IP_TOS, &int(0)), v4(class(Some(0))));
+        assert_eq!(asked_by(libc::SOL_IP, libc::IP_TOS, &int(-1)), Err(INVALID));
+        assert_eq!(asked_by(libc::SOL_IPV6, libc::IPV6_HOPLIMIT, &int(0)), v6(hops(Some(0))));
+        assert_eq!(asked_by(libc::SOL_IPV6, libc::IPV6_HOPLIMIT, &int(-1)), v6(hops(None)));
+        assert_eq!(asked_by(libc::SOL_IPV6, libc::IPV6_HOPLIMIT, &int(-2)), Err(INVALID));
+        assert_eq!(asked_by(libc::SOL_IPV6, libc::IPV6_TCLASS, &int(0xb8)), v6(class(Some(0xb8))));
+        assert_eq!(asked_by(libc::SOL_IPV6, libc::IPV6_TCLASS, &[9]), Err(INVALID));
+    }
+
     #[test]
     fn the_length_of_each_datagram_is_two_bytes_and_beside_the_address() {
         let mut room = [0; 128];
@@ -191,8 +292,11 @@ mod tests {
         let mut writer = Writer { room: &mut room[used..], used: 0, flags: 0 };
         writer.put(libc::SOL_UDP, libc::UDP_SEGMENT, &500_u16.to_ne_bytes());
         let all = used + writer.used;
-        assert_eq!(asked(&room[..all], 9), Ok(Asked { from: Some(to), each_bytes: 500 }));
-        assert_eq!(asked(&[], 9), Ok(Asked { from: None, each_bytes: 9 }), "the socket's own");
+        assert_eq!(
+            asked(&room[..all], 9),
+            Ok(SendOptions { from: Some(to), each_bytes: 500, ..SendOptions::default() })
+        );
+        assert_eq!(asked(&[], 9), Ok(SendOptions { each_bytes: 9, ..SendOptions::default() }), "the socket's own");
         let mut writer = Writer { room: &mut room, used: 0, flags: 0 };
         writer.put(libc::SOL_UDP, libc::UDP_SEGMENT, &500_u32.to_ne_bytes());
         assert_eq!(asked(&room[..24], 0), Err(Errno::new(libc::EINVAL)), "it is no int");

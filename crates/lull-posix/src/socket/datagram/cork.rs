@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::c_int;
+use lull_net::SendOptions;
 
 use super::Datagram;
-use super::control::Asked;
 use crate::{Errno, Result};
 
 /// The longest payload that UDP's length field has room for, behind its own header.
@@ -19,7 +19,7 @@ const PAYLOAD_BYTES_MAX: usize = 0xffff - 8;
 
 struct Part {
     to: Option<SocketAddr>,
-    asked: Asked,
+    asked: SendOptions,
     bytes: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ impl Cork {
 
 impl Datagram {
     /// The first part of a datagram.
-    pub(super) fn begin(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, asked: Asked) -> Result<usize> {
+    pub(super) fn begin(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, asked: SendOptions) -> Result<usize> {
         if to.is_none() && self.peer().is_none() {
             return Err(Errno::new(libc::EDESTADDRREQ));
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::c_int;
 
-use super::{Datagram, path_mtu};
+use super::{Datagram, control, path_mtu};
 use crate::socket::options::egress::{self, Egress};
 use crate::socket::options::{BUSY, Name, int, steer};
 use crate::{Errno, Result, kernel};
@@ -14,15 +14,13 @@ const REFUSED: [Name; 1] = [(libc::SOL_UDP, libc::UDP_ENCAP)];
 
 /// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both worlds
 /// has it from the kernel's; to one that is lull's alone it would be a lie.
-const KERNELS_ALONE: [Name; 21] = [
+const KERNELS_ALONE: [Name; 20] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
     (libc::SOL_IP, libc::IP_ADD_MEMBERSHIP),
     (libc::SOL_IP, libc::IP_ADD_SOURCE_MEMBERSHIP),
     (libc::SOL_IP, libc::IP_RECVERR),
-    (libc::SOL_IP, libc::IP_RECVTTL),
-    (libc::SOL_IP, libc::IP_RECVTOS),
     (libc::SOL_IP, libc::IP_RECVOPTS),
     (libc::SOL_IP, libc::IP_RETOPTS),
     (libc::SOL_IP, libc::IP_RECVORIGDSTADDR),
@@ -31,12 +29,18 @@ const KERNELS_ALONE: [Name; 21] = [
     (libc::SOL_IP, libc::IP_HDRINCL),
     (libc::SOL_IPV6, libc::IPV6_ADD_MEMBERSHIP),
     (libc::SOL_IPV6, libc::IPV6_RECVERR),
-    (libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT),
-    (libc::SOL_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::SOL_IPV6, IPV6_2292PKTINFO),
+    (libc::SOL_IPV6, IPV6_2292PKTOPTIONS),
+    (libc::SOL_IPV6, IPV6_2292HOPLIMIT),
     (libc::SOL_IPV6, libc::IPV6_RECVORIGDSTADDR),
     (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),
     (libc::SOL_IPV6, libc::IPV6_RECVPATHMTU),
 ];
+
+/// By the names of RFC 2292, which libc has not.
+const IPV6_2292PKTINFO: c_int = 2;
+const IPV6_2292PKTOPTIONS: c_int = 6;
+const IPV6_2292HOPLIMIT: c_int = 8;
 
 impl Datagram {
     pub(in crate::socket) fn set_option(&self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
@@ -67,7 +71,7 @@ impl Datagram {
         if path_mtu::concerns((level, name)) {
             path_mtu::put(fd, &self.sockets);
         }
-        if matches!((level, name), (libc::SOL_IP, libc::IP_PKTINFO) | (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)) {
+        if control::concerns((level, name)) {
             self.wanted.renew(fd);
         }
         self.options.acted().set(level, name, value, None).unwrap_or(Ok(()))

@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use libc::c_int;
-use lull_net::Interest;
+use lull_net::{Interest, SendOptions};
 
-use super::control::Asked;
 use super::{Datagram, control};
 use crate::errno::WOULD_BLOCK;
 use crate::{Errno, Result, address, block, engine, kernel};
@@ -65,7 +64,7 @@ impl Datagram {
         &self,
         data: &[IoSlice<'_>],
         to_address: Option<SocketAddr>,
-        asked: Asked,
+        asked: SendOptions,
         flags: c_int,
     ) -> Result<usize> {
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;

@@ -4,12 +4,13 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lull_net::{Network, Part, PathMtuDiscovery, Ready, Received, Shutdown, Source, UdpOptions, UdpSocket};
+use lull_net::{
+    Network, Part, PathMtuDiscovery, Ready, Received, SendOptions, Shutdown, Source, UdpOptions, UdpSocket,
+};
 
 use libc::c_int;
 use lull_net::lull_cbpf::Program;
 
-use super::control::Asked;
 use crate::errno::WOULD_BLOCK;
 use crate::socket::options::egress::Egress;
 use crate::socket::options::set_busy;
@@ -96,9 +97,9 @@ impl Sockets {
     }
 
     /// Sends a datagram, or several at once. What goes to one peer goes by one queue, while that has room.
-    pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, asked: Asked) -> Result<usize> {
+    pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, options: SendOptions) -> Result<usize> {
         let first = to.map_or(0, |to| usize::from(to.port()));
-        self.each(first, |socket| socket.send_each(data, asked.each_bytes, to, asked.from))
+        self.each(first, |socket| socket.send_msg(data, to, options))
     }
 
     /// As the sockets' own: whether they busy poll.

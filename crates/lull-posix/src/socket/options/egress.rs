@@ -1,12 +1,12 @@
-//! How a socket's frames leave: SO_PRIORITY, which IP_TOS sets as well, and SO_MAX_PACING_RATE. A socket of the kernel's judges
-//! and keeps the values; lull's queueing discipline goes by them.
+//! How a socket's frames leave: SO_PRIORITY, which IP_TOS sets as well, and SO_MAX_PACING_RATE, by which lull's queueing discipline
+//! goes; and what their IP headers say. A socket of the kernel's judges and keeps the values.
 
 use std::io;
 use std::sync::Once;
 
 use libc::c_int;
 use lull_fd::say;
-use lull_net::{Qdisc, TcpStream, UdpSocket};
+use lull_net::{HOP_LIMIT, IpFields, Qdisc, TcpStream, UdpSocket};
 
 use super::{Name, int, value_of};
 use crate::engine;
@@ -14,10 +14,15 @@ use crate::engine;
 pub(super) const PRIORITY: Name = (libc::SOL_SOCKET, libc::SO_PRIORITY);
 pub(super) const PACING: Name = (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
 pub(super) const TOS: Name = (libc::SOL_IP, libc::IP_TOS);
+/// Traffic class and hop limit, over IPv4 and over IPv6.
+pub(super) const IP: [[Name; 2]; 2] = [
+    [TOS, (libc::SOL_IP, libc::IP_TTL)],
+    [(libc::SOL_IPV6, libc::IPV6_TCLASS), (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS)],
+];
 
 /// Whether an option changes how frames leave.
 pub(in crate::socket) fn concerns(name: Name) -> bool {
-    [PRIORITY, PACING, TOS].contains(&name)
+    [PRIORITY, PACING].contains(&name) || IP.as_flattened().contains(&name)
 }
 
 /// What a socket asked for.
@@ -25,6 +30,8 @@ pub(in crate::socket) fn concerns(name: Name) -> bool {
 pub(in crate::socket) struct Egress {
     priority: u8,
     bytes_per_s: Option<u64>,
+    /// Over IPv4, and over IPv6.
+    ip: [IpFields; 2],
 }
 
 impl Egress {
@@ -33,7 +40,12 @@ impl Egress {
         // `pfifo_fast` looks at no more of it (TC_PRIO_MAX).
         let priority = value(PRIORITY).and_then(|value| int(&value).ok()).map_or(0, |value| (value & 15) as u8);
         let bytes_per_s = value(PACING).and_then(|value| rate(&value));
-        Egress { priority, bytes_per_s }
+        // The stack's own values stand for what was never set, and for what nobody may set.
+        let byte = |name, unset| {
+            value(name).and_then(|value| int(&value).ok()).and_then(|value| u8::try_from(value).ok()).unwrap_or(unset)
+        };
+        let ip = IP.map(|[class, hops]| IpFields::new(byte(class, 0), byte(hops, HOP_LIMIT)));
+        Egress { priority, bytes_per_s, ip }
     }
 
     /// Of a socket of the kernel's.
@@ -84,7 +96,10 @@ macro_rules! leaves {
         impl Leaves for $socket {
             fn put(&self, egress: Egress) -> io::Result<()> {
                 self.set_priority(egress.priority, true)?;
-                self.set_max_pacing_rate(egress.bytes_per_s)
+                self.set_max_pacing_rate(egress.bytes_per_s)?;
+                let [v4, v6] = egress.ip;
+                self.set_ip_fields(false, v4)?;
+                self.set_ip_fields(true, v6)
             }
         }
     )*};
