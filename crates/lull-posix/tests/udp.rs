@@ -535,11 +535,11 @@ fn what_cannot_be_sent_is_refused_as_linux_does() {
 #[test]
 fn options_that_lull_would_only_store_are_refused() {
     let (fd, _) = bound(OWN);
-    assert_eq!(set(fd, libc::SOL_IP, libc::IP_RECVTTL, 1), error(libc::EOPNOTSUPP));
+    assert_eq!(set(fd, libc::SOL_IP, libc::IP_RECVERR, 1), error(libc::EOPNOTSUPP));
     assert_eq!(set(fd, libc::SOL_UDP, libc::UDP_ENCAP, ESP_IN_UDP), error(libc::EOPNOTSUPP));
     assert_eq!(set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 65_536), Ok(()));
     let (both, _) = bound("0.0.0.0");
-    assert_eq!(set(both, libc::SOL_IP, libc::IP_RECVTTL, 1), Ok(()), "the kernel's half has it");
+    assert_eq!(set(both, libc::SOL_IP, libc::IP_RECVERR, 1), Ok(()), "the kernel's half has it");
     assert_eq!(set(both, libc::SOL_UDP, libc::UDP_ENCAP, ESP_IN_UDP), error(libc::EOPNOTSUPP));
     close(fd);
     close(both);
