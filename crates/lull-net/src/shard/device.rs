@@ -102,6 +102,7 @@ pub(super) enum Refused {
 pub(super) struct Exit<'a> {
     pub(super) port: Port,
     pub(super) next_hop: Option<Mac>,
+    /// Whose segments these are, and what their IP headers say.
     leaving: Leaving,
     corrections: Corrections,
     pub(super) tx: &'a mut dyn TxQueue,

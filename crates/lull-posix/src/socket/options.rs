@@ -44,7 +44,7 @@ pub(crate) struct Options {
 /// What it is set to is the kernel's to say, and in force here.
 const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 
-/// Options that a connection has from its listener, and that lull only stores.
+/// Options that a connection has from its listener, by the values that a socket of the kernel's has for them.
 const INHERITED: [Name; 23] = [
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
