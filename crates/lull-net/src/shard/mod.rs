@@ -16,7 +16,7 @@
 //! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection`, `agreed` | what is kept of it beside smoltcp's socket, and what both ends agreed on |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
-//! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate |
+//! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate, and what its IP header says |
 //! | `grow` | a connection moves to larger buffers |
 //! | `reassembly`, `fragment` | packets that come, and datagrams that leave, in several parts |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
