@@ -8,6 +8,7 @@ mod ctl;
 mod move_in;
 mod nested;
 mod params;
+mod parts;
 mod wait;
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use libc::c_int;
+use libc::{c_int, epoll_event};
 use lull_net::lull_core::EpollParams;
 use lull_net::{Epoll, Interest};
 
@@ -32,6 +33,21 @@ pub use wait::epoll_wait;
 struct Added {
     events: u32,
     data: u64,
+    /// A one-shot in parts that has been told of, and not been changed since.
+    disarmed: bool,
+}
+
+impl From<epoll_event> for Added {
+    fn from(event: epoll_event) -> Added {
+        Added { events: event.events, data: event.u64, disarmed: false }
+    }
+}
+
+/// A listener that was added.
+struct Listening {
+    /// By this number.
+    fd: c_int,
+    added: Added,
 }
 
 /// An epoll context of the program's.
@@ -39,12 +55,13 @@ pub(crate) struct EpollFile {
     mixed: OnceLock<Mixed>,
     /// The kernel's members, as the program added them: one that becomes lull's later has to move.
     kernels: Mutex<HashMap<c_int, Added>>,
-    /// Whether a datagram socket in both worlds was ever a member: each world tells of its half.
-    has_halves: AtomicBool,
-    /// Listeners that were added while another process had the NIC, by [`Listener::id`](crate::socket::Listener).
+    /// The listeners, by [`Listener::id`](crate::socket::Listener): other processes may begin to ask for their connections later.
+    listeners: Mutex<HashMap<u64, Listening>>,
+    /// Those of them that were added while another process had the NIC.
     idle: Mutex<HashSet<u64>>,
-    /// What the others were added with: other processes may begin to ask for their connections later.
-    listeners: Mutex<HashMap<u64, Added>>,
+    /// Whether a member in parts was ever added, and whether one that is told of once only ([`parts`]).
+    has_parts: AtomicBool,
+    has_one_shot_parts: AtomicBool,
     /// What the program has set by EPIOCSPARAMS; otherwise lull's half has the mode's.
     params: Mutex<Option<EpollParams>>,
     /// The numbers of contexts that were added to this one, and whether there are any.
@@ -93,9 +110,10 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
     let file = EpollFile {
         mixed: OnceLock::new(),
         kernels: Mutex::default(),
-        has_halves: AtomicBool::new(false),
-        idle: Mutex::default(),
         listeners: Mutex::default(),
+        idle: Mutex::default(),
+        has_parts: AtomicBool::new(false),
+        has_one_shot_parts: AtomicBool::new(false),
         params: Mutex::new(None),
         inside: Mutex::default(),
         has_inside: AtomicBool::new(false),

@@ -3,6 +3,7 @@
 mod world;
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -71,6 +72,70 @@ fn members_of_both_worlds_are_reported_by_one_wait() {
     assert_eq!(seen, both);
     close(fd);
     close(epfd);
+}
+
+/// A listener on a wildcard that has a connection in each world, and a member of the kernel's that is always ready: a wait that tells
+/// of it has asked the kernel's context, which holds the listener's other half.
+struct BothHalves {
+    epfd: c_int,
+    listener: c_int,
+    near: UnixStream,
+    _others: (UnixStream, TcpStream, std::net::TcpStream),
+}
+
+impl BothHalves {
+    /// The listener is told of first while lull's half alone has a connection.
+    fn begin(events: c_int) -> BothHalves {
+        let (epfd, (mut far, near)) = (context(), UnixStream::pair().unwrap());
+        let (listener, at) = listener_at("0.0.0.0");
+        ctl(epfd, EPOLL_CTL_ADD, listener, events).unwrap();
+        let lulls = TcpStream::connect(peers(), SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+        assert_eq!(wait(epfd, 8, LOST), [(listener, EPOLLIN)]);
+        let kernels = std::net::TcpStream::connect(("127.0.0.1", at.port())).unwrap();
+        ctl(epfd, EPOLL_CTL_ADD, near.as_raw_fd(), EPOLLIN).unwrap();
+        far.write_all(b"x").unwrap();
+        BothHalves { epfd, listener, near, _others: (far, lulls, kernels) }
+    }
+
+    /// How often the listener is told of until the kernel's context has been asked, at most so often in a wait.
+    fn told(&self, most: usize) -> usize {
+        let mut told = 0;
+        until("the kernel's context is asked", || {
+            let seen = wait(self.epfd, 8, NOW);
+            let here = seen.iter().filter(|(fd, _)| *fd == self.listener).count();
+            assert!(here <= most, "{seen:?}");
+            told += here;
+            seen.contains(&(self.near.as_raw_fd(), EPOLLIN))
+        });
+        told
+    }
+
+    fn end(self) {
+        [self.listener, self.epfd].into_iter().for_each(close);
+    }
+}
+
+#[test]
+fn a_listener_with_connections_of_both_worlds_is_told_of_once_by_a_wait() {
+    let halves = BothHalves::begin(EPOLLIN);
+    assert!(halves.told(1) >= 1);
+    halves.end();
+}
+
+#[test]
+fn a_one_shot_listener_in_both_worlds_is_told_of_by_one_of_them_until_it_is_modified() {
+    let halves = BothHalves::begin(EPOLLIN | EPOLLONESHOT);
+    for _ in 0..2 {
+        assert_eq!(halves.told(0), 0);
+    }
+    for _ in 0..2 {
+        ctl(halves.epfd, EPOLL_CTL_MOD, halves.listener, EPOLLIN | EPOLLONESHOT).unwrap();
+        assert_eq!(halves.told(1), 1);
+        assert_eq!(halves.told(0), 0);
+    }
+    ctl(halves.epfd, EPOLL_CTL_MOD, halves.listener, EPOLLIN).unwrap();
+    assert!(halves.told(1) + halves.told(1) >= 2);
+    halves.end();
 }
 
 /// A notification descriptor is where a program's new connections come from: it must not starve behind busy sockets.

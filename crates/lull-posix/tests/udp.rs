@@ -5,7 +5,7 @@ mod world;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, EPOLLOUT, c_int, pollfd};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, pollfd};
 use lull_net::UdpSocket;
 use lull_posix::socket::{self, Message, Receive, Room, Send};
 use lull_posix::{Errno, address, epoll, is_lull, poll};
@@ -691,6 +691,33 @@ fn epoll_tells_once_of_a_socket_in_both_worlds() {
     let event = libc::epoll_event { events: EPOLLIN as u32, u64: fd as u64 };
     epoll::epoll_ctl(mine, EPOLL_CTL_ADD, other, Some(event)).unwrap();
     until("both sockets are told of", || wait(mine, 8, NOW).len() >= 2);
+    [fd, mine, other].into_iter().for_each(close);
+}
+
+#[test]
+fn a_one_shot_socket_in_both_worlds_is_told_of_by_one_of_them_until_it_is_modified() {
+    let (fd, at) = bound("0.0.0.0");
+    let (mine, other, kernels, peer) = (epoll::epoll_create(0).unwrap(), udp(), kernels_peer(), peer());
+    ctl(mine, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT).unwrap();
+    peer.send_to(b"lull", SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+    assert_eq!(wait(mine, 8, LOST), [(fd, EPOLLIN)]);
+    kernels.send_to(b"kernel", on_loopback(at)).unwrap();
+    // One of the kernel's that is always ready: who is told of it has asked the kernel's half of the other as well.
+    socket::bind(other, &bytes("127.0.0.1:0")).unwrap();
+    kernels.send_to(b"kernel", name(other)).unwrap();
+    ctl(mine, EPOLL_CTL_ADD, other, EPOLLIN).unwrap();
+    let told = || {
+        let mut told = 0;
+        until("the kernel's half is asked", || {
+            let seen = wait(mine, 8, NOW);
+            told += seen.iter().filter(|(member, _)| *member == fd).count();
+            seen.contains(&(other, EPOLLIN))
+        });
+        told
+    };
+    assert_eq!(told(), 0);
+    ctl(mine, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT).unwrap();
+    assert_eq!((told(), told()), (1, 0));
     [fd, mine, other].into_iter().for_each(close);
 }
 

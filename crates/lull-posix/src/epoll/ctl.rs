@@ -1,8 +1,6 @@
 //! `epoll_ctl`.
 
 use std::collections::HashMap;
-use std::hash::Hash;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
@@ -22,16 +20,15 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
     let member = files::get(fd);
     match member.as_deref() {
         Some(File::Stream(stream)) => context.ctl(epfd, what, stream.stream(), event),
-        Some(File::Listener(listener)) if listener.both_worlds => {
-            kernel::epoll_ctl(epfd, what, fd, event)?;
+        Some(File::Listener(listener)) => context.noting_listener(what, fd, listener, event, || {
+            if listener.both_worlds {
+                kernel::epoll_ctl(epfd, what, fd, event)?;
+            }
             context.listener_ctl(epfd, what, listener, event)
-        }
-        Some(File::Listener(listener)) => context.listener_ctl(epfd, what, listener, event),
+        }),
         Some(File::Datagram(datagram)) => {
             if datagram.in_halves {
-                kernel::epoll_ctl(epfd, what, fd, event.map(but_for_writing))?;
-                note(&context.kernels, what, fd, event);
-                context.has_halves.store(true, Ordering::Release);
+                context.datagrams_half_ctl(epfd, what, fd, event)?;
             }
             context.ctl(epfd, what, &datagram.sockets, event)
         }
@@ -46,7 +43,7 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         }
         None => {
             kernel::epoll_ctl(epfd, what, fd, event)?;
-            note(&context.kernels, what, fd, event);
+            note(&mut lock(&context.kernels), what, fd, event);
             Ok(())
         }
     }
@@ -57,17 +54,12 @@ pub(super) fn not_alone(event: epoll_event) -> epoll_event {
     epoll_event { events: event.events & !EXCLUSIVE, ..event }
 }
 
-/// Remembers what a member was added with.
-fn note<K: Eq + Hash>(members: &Mutex<HashMap<K, Added>>, what: c_int, member: K, event: Option<epoll_event>) {
-    let mut members = lock(members);
+/// Remembers what a member of the kernel's was added with.
+pub(super) fn note(kernels: &mut HashMap<c_int, Added>, what: c_int, fd: c_int, event: Option<epoll_event>) {
     match event {
-        Some(event) if what != libc::EPOLL_CTL_DEL => {
-            members.insert(member, Added { events: event.events, data: event.u64 });
-        }
-        _ => {
-            members.remove(&member);
-        }
-    }
+        Some(event) if what != libc::EPOLL_CTL_DEL => kernels.insert(fd, event.into()),
+        _ => kernels.remove(&fd),
+    };
 }
 
 /// For the kernel's half of a datagram socket: whether one can write is told by lull's, and not twice.
@@ -113,9 +105,7 @@ impl EpollFile {
             if what == libc::EPOLL_CTL_ADD {
                 listener.asked_for();
             }
-            self.ctl(epfd, what, real, event)?;
-            note(&self.listeners, what, at, event);
-            return Ok(());
+            return self.ctl(epfd, what, real, event);
         }
         match what {
             libc::EPOLL_CTL_ADD => {

@@ -1,7 +1,5 @@
 //! A socket of the kernel's that becomes lull's moves from the kernel's contexts to lull's, and back if it becomes the kernel's again.
 
-use std::sync::atomic::Ordering;
-
 use libc::{c_int, epoll_event};
 use lull_net::TcpStream;
 
@@ -32,7 +30,7 @@ pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
         let added = lock(&file.kernels).get(&fd).copied();
-        if let Some(Added { events, data }) = added {
+        if let Some(Added { events, data, .. }) = added {
             let event = epoll_event { events, u64: data };
             // As in `moved`, it may not be on the context any more.
             let _ = waits_for(epfd, fd, event);
@@ -50,9 +48,10 @@ pub(crate) fn was_never_connected(fd: c_int, stream: &TcpStream) {
         let File::Epoll(file) = &*context else { continue };
         let Some((data, interest)) = file.mixed.get().and_then(|mixed| mixed.epoll.take_out(stream)) else { continue };
         let events = ctl::events(interest);
-        lock(&file.kernels).insert(fd, Added { events, data });
+        let event = epoll_event { events, u64: data };
+        lock(&file.kernels).insert(fd, event.into());
         // The context may be closed by now, which has no members then.
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(epoll_event { events, u64: data }));
+        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event));
     }
 }
 
@@ -63,8 +62,8 @@ pub(crate) fn has_a_pool(listener: &Listener) {
     for epfd in contexts {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
-        let added = lock(&file.listeners).get(&listener.id).copied();
-        if let Some(Added { events, data }) = added {
+        let added = lock(&file.listeners).get(&listener.id).map(|listening| listening.added);
+        if let Some(Added { events, data, .. }) = added {
             let event = ctl::not_alone(epoll_event { events, u64: data });
             // Another thread may have closed the context meanwhile, or added the listener anew.
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, pool, Some(event));
@@ -89,18 +88,20 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
         return Ok(());
     }
     let event = Some(epoll_event { events: added.events, u64: added.data });
+    let listens = |listener: &Listener| {
+        let ctl = || context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event);
+        context.noting_listener(libc::EPOLL_CTL_ADD, fd, listener, event, ctl)
+    };
     match &**member {
-        File::Listener(listener) if listener.both_worlds => {
-            context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event)
-        }
+        File::Listener(listener) if listener.both_worlds => listens(listener),
         File::Datagram(datagram) if datagram.in_halves => {
             lock(&context.kernels).insert(fd, added);
-            context.has_halves.store(true, Ordering::Release);
+            context.is_in_parts(event);
             waits_for(epfd, fd, ctl::but_for_writing(epoll_event { events: added.events, u64: added.data }))?;
             context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event)
         }
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
-        File::Listener(listener) => context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event),
+        File::Listener(listener) => listens(listener),
         File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, stream.stream(), event),
         File::Datagram(datagram) => context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event),
         File::Epoll(_) => Ok(()),

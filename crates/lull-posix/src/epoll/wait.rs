@@ -11,7 +11,7 @@ use lull_net::lull_core::POLLED_AFTER_EVENT_NS;
 use lull_net::{Event, Ready};
 
 use super::nested::INSIDE_A_CALL;
-use super::{CALL, EpollFile, Mixed, lock};
+use super::{CALL, EpollFile, Mixed};
 use crate::engine::{self, Engine};
 use crate::files::{self, File};
 use crate::{Errno, Result, cancel, kernel, signals};
@@ -83,7 +83,8 @@ impl EpollFile {
             self.call_is_over();
         }
         let came = waited?;
-        Ok(match without_call(events, came) {
+        let count = without_call(events, came);
+        Ok(match self.each_once(events, count) {
             0 if is_mixed => There::CalledOut,
             0 if came > 0 => There::NothingOfTheProgram,
             count => There::Over(count),
@@ -102,40 +103,6 @@ fn without_call(events: Events<'_>, count: usize) -> usize {
         }
     }
     kept
-}
-
-impl EpollFile {
-    /// Tells once of a datagram socket in both worlds of which both halves have something to tell: lull's among the first `lulls`
-    /// events, the kernel's among the `kernels` behind them. Returns how many events are left.
-    #[cold]
-    fn join_halves(&self, events: Events<'_>, lulls: usize, kernels: usize) -> usize {
-        let (lulls, rest) = events.split_at_mut(lulls);
-        let mut kept = 0;
-        for nth in 0..kernels {
-            let (data, ready) = (kernel::event_data(&rest[nth]), kernel::event_ready(&rest[nth]));
-            match lulls.iter_mut().find(|event| kernel::event_data(event) == data).filter(|_| self.is_in_halves(data)) {
-                Some(half) => {
-                    let ready = ready | kernel::event_ready(half);
-                    half.write(epoll_event { events: ready, u64: data });
-                }
-                None => {
-                    rest.swap(kept, nth);
-                    kept += 1;
-                }
-            }
-        }
-        lulls.len() + kept
-    }
-
-    /// Whether a member with this data is a datagram socket in both worlds, and none of the kernel's alone has the same.
-    fn is_in_halves(&self, data: u64) -> bool {
-        let in_both = |fd: &c_int| {
-            files::get(*fd).is_some_and(|file| matches!(&*file, File::Datagram(datagram) if datagram.in_halves))
-        };
-        let members = lock(&self.kernels);
-        let mut with_it = members.iter().filter(|(_, added)| added.data == data).map(|(fd, _)| fd).peekable();
-        with_it.peek().is_some() && with_it.all(in_both)
-    }
 }
 
 impl Mixed {
@@ -210,14 +177,9 @@ impl Mixed {
             let room = &mut events[count..];
             // A signal that comes just now ends the next wait.
             let got = kernel::epoll_wait(self.kernel.as_raw_fd(), room, 0).unwrap_or(0);
-            let got = without_call(room, got);
-            count = if context.has_halves.load(Ordering::Acquire) && count > 0 && got > 0 {
-                context.join_halves(events, count, got)
-            } else {
-                count + got
-            };
+            count += without_call(room, got);
         }
-        Ok(count)
+        Ok(context.each_once(events, count))
     }
 }
 

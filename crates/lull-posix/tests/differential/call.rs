@@ -316,10 +316,8 @@ impl Given {
             }
             Call::EpollWait { slot, max, timeout_ms } => {
                 let mut events = machine.epoll_wait(fd(slot), *max, *timeout_ms)?;
-                // In which order members are reported is nobody's promise. Rule "reported twice": a listener in both worlds may be
-                // (docs/user_plane.md, Limits).
+                // In which order members are reported is nobody's promise.
                 events.sort_unstable();
-                events.dedup();
                 Outcome::Events(events)
             }
             Call::Poll { members, timeout_ms } => {

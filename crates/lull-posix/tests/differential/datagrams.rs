@@ -365,7 +365,7 @@ impl Run<'_> {
         if self.kind(slot) != Kind::Datagram {
             return events;
         }
-        // Rules "reported twice" and "one-shot moves" of `step`: it is in both worlds, or may come to be.
+        // Rules "two edges" and "one-shot moves" of `step`: it is in both worlds, or may come to be.
         if self.bound(slot).is_none_or(|(_, ip)| ip.is_unspecified()) || self.is_member_of_both(slot) {
             events &= !(libc::EPOLLET | libc::EPOLLONESHOT) as u32;
         }

@@ -23,6 +23,7 @@
 //!   is the socket's error afterwards on Linux.
 //! - "what is left": a socket whose connection or listening has ended is not asked for its name, and a connection that is over
 //!   is not bound.
+//! - "two edges": a socket in both worlds is no edge-triggered member, since each half has edges of its own.
 //! - "one-shot moves": a one-shot member is a socket that is connected or listens: which the kernel has reported already is not
 //!   known when it becomes lull's.
 //! - "handed back": a member of a context is not connected (again), nor does it listen again: where a connection fails the socket
@@ -110,10 +111,11 @@ impl Run<'_> {
                     // Rule "one number".
                     (Some(slot), Some(member)) if self.file(member).numbers == 1 && !self.file(member).is_spent => {
                         let mut events = self.watched_for(member, *events);
-                        // Rules "reported twice" and "one-shot moves".
+                        // Rules "two edges" and "one-shot moves".
                         if self.bound(member).is_some_and(|(_, ip)| ip.is_unspecified()) {
-                            events &= !(libc::EPOLLET | libc::EPOLLONESHOT) as u32;
-                        } else if self.kind(member) == Fresh {
+                            events &= !libc::EPOLLET as u32;
+                        }
+                        if self.kind(member) == Fresh {
                             events &= !libc::EPOLLONESHOT as u32;
                         }
                         self.call(by, Call::EpollCtl { slot, what: *what, member, events })
