@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use lull_core::{BusyEnd, BusyPlan, Mode};
+use lull_core::{BusyEnd, BusyPlan, EpollOptions, Mode};
 use lull_host::{Host, HostConfig, Worker, pin_thread, thread_cpu_ns, usable_cores};
 use lull_lab::bench::{Bench, BenchConfig, MemBench, Run};
 use lull_lab::cell::{Load, RunResult};
@@ -31,12 +31,13 @@ fn main() -> Done {
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()));
-    let benches: [NamedBench; 5] = [
+    let benches: [NamedBench; 6] = [
         ("busy_round", busy_round),
         ("throughput", throughput),
         ("suspended_syscalls", suspended_syscalls),
         ("idle", idle),
         ("connections", connections),
+        ("several_napis", several_napis),
     ];
     for (name, bench) in benches {
         if runs(name) {
@@ -227,5 +228,39 @@ fn connections() -> Done {
     print_ratio(&format!("CPU a request, {MANY} connections against 64"), &many_cost, &few_cost);
     let after = resident_bytes().saturating_sub(before);
     println!("resident after the load: {:.1} KiB a connection", after as f64 / MANY as f64 / 1024.0);
+    Ok(())
+}
+
+/// Latency of one epoll context whose connections come by four queues, with every NAPI attended to, against one queue. Goal: p99 at
+/// most 1.1 times.
+fn several_napis() -> Done {
+    const QUEUES: usize = 4;
+    let bench_on =
+        |queues, epoll| MemBench::start(BenchConfig { queues: Some(queues), epoll, ..BenchConfig::default() });
+    let mut one = bench_on(1, EpollOptions::strict_linux())?;
+    let mut several = bench_on(QUEUES, EpollOptions { every_napi: true, ..EpollOptions::strict_linux() })?;
+    for mode in ["suspend20", "suspend200", "fullbusy"] {
+        for qps in [50_000.0, 100_000.0, 200_000.0] {
+            let (mut of_one, mut of_several) = ([vec![], vec![]], [vec![], vec![]]);
+            for run in 0..PAIRS {
+                for (bench, to) in [(&mut one, &mut of_one), (&mut several, &mut of_several)] {
+                    let load = Load::Rate { qps: qps as u64 };
+                    let result = cell(bench, mode, load, Some(qps), run)?;
+                    bench.server().set_mode(&"base".parse()?)?;
+                    to[0].push(result.p95_latency_us.unwrap_or(f64::NAN));
+                    to[1].push(result.p99_latency_us.unwrap_or(f64::NAN));
+                }
+            }
+            for (nth, what) in ["p95", "p99"].into_iter().enumerate() {
+                let of_one_us = stats::median(&of_one[nth]);
+                println!("{mode} at {qps:.0}/s, {what} on one NAPI: {} us", show(of_one_us.as_ref(), 1, "runs"));
+                print_ratio(
+                    &format!("{mode} at {qps:.0}/s, {what} on {QUEUES} NAPIs against one"),
+                    &of_several[nth],
+                    &of_one[nth],
+                );
+            }
+        }
+    }
     Ok(())
 }

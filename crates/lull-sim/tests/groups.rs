@@ -2,7 +2,7 @@
 
 use lull_core::GroupConfig;
 use lull_core::group::Budget;
-use lull_sim::groups::{fairness, parking};
+use lull_sim::groups::{fairness, parking, saturated};
 use lull_sim::{GroupSpec, Sim, Traffic, World};
 
 fn holds(table: &lull_sim::groups::CaseTable) {
@@ -27,6 +27,11 @@ fn pollers_are_woken_as_load_comes_and_parked_as_it_goes_and_constant_load_wakes
 #[test]
 fn a_flooded_member_delays_the_others_by_a_visit_at_most() {
     holds(&fairness(1).expect("within its bounds"));
+}
+
+#[test]
+fn at_a_services_maximum_a_group_does_what_busy_polling_threads_do_on_its_core_and_more() {
+    holds(&saturated(1).expect("within its bounds"));
 }
 
 /// A service whose four queues a group on two cores of its own polls, under a light load.

@@ -44,7 +44,8 @@ enum SimCommand {
     /// Simulates busy-polling CPU groups on more cores than most machines have.
     ///
     /// Cases: parking (load that steps from nothing to six cores and back), fairness (one flooded member of eight), many-queues (44
-    /// cores and queues, 100,000 connections, 40 Gbit/s of small packets, by interrupts and by groups).
+    /// cores and queues, 100,000 connections, 40 Gbit/s of small packets, by interrupts and by groups), saturated (a service at its
+    /// maximum, for which busy-polling NAPI threads or a group deliver on one core).
     Groups(GroupsArgs),
     /// Runs random worlds, with the invariants of delivery looked at after every step.
     Worlds(Worlds),
@@ -68,6 +69,8 @@ enum Case {
     Fairness,
     /// 44 queues, by interrupts and by groups.
     ManyQueues,
+    /// A service at its maximum, by busy-polling threads and by a group on their core.
+    Saturated,
 }
 
 #[derive(Args)]
@@ -237,15 +240,16 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
 
 fn groups(args: &GroupsArgs) -> Result<ExitCode, Failure> {
     if args.case.is_none() && args.outputs.any() {
-        return Err("a file has one case: name it with --case parking, fairness or many-queues".into());
+        return Err("a file has one case: name it with --case parking, fairness, many-queues or saturated".into());
     }
     args.outputs.check()?;
-    let cases = args.case.map_or_else(|| vec![Case::Parking, Case::Fairness, Case::ManyQueues], |case| vec![case]);
+    let cases = args.case.map_or_else(|| Case::value_variants().to_vec(), |case| vec![case]);
     for case in cases {
         let table = match case {
             Case::Parking => lull_sim::groups::parking(args.seed)?,
             Case::Fairness => lull_sim::groups::fairness(args.seed)?,
             Case::ManyQueues => lull_sim::groups::many_queues(args.seed)?,
+            Case::Saturated => lull_sim::groups::saturated(args.seed)?,
         };
         outln!("{}", table.text())?;
         args.outputs.write(&GroupCase(table))?;
