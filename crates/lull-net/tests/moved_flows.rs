@@ -4,7 +4,7 @@ mod pair;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lull_core::NapiSettings;
@@ -28,11 +28,18 @@ struct Others {
     /// Where each stranger had been.
     strangers: Mutex<Vec<u32>>,
     last_acknowledgements: AtomicUsize,
+    /// Whether they take strangers.
+    know_them: AtomicBool,
 }
 
 impl Others {
     fn new(queues: Vec<u32>) -> Arc<Others> {
-        Arc::new(Others { queues, strangers: Mutex::default(), last_acknowledgements: AtomicUsize::new(0) })
+        Arc::new(Others {
+            queues,
+            strangers: Mutex::default(),
+            last_acknowledgements: AtomicUsize::new(0),
+            know_them: AtomicBool::new(false),
+        })
     }
 }
 
@@ -51,7 +58,7 @@ impl Elsewhere for Others {
 
     fn takes_stranger(&self, _syn: Option<SocketAddr>, frame: &Frame) -> bool {
         self.strangers.lock().unwrap().push(frame.seen_by());
-        false
+        self.know_them.load(Ordering::Relaxed)
     }
 
     fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
@@ -258,6 +265,26 @@ fn others_are_asked_once_for_what_no_queue_of_the_process_can_place() {
         );
     }
     assert_eq!(others.last_acknowledgements.load(Ordering::Relaxed), 0, "a SYN acknowledges nothing");
+}
+
+#[test]
+fn others_are_asked_for_the_socket_of_a_datagram_before_its_sender_is_told_that_there_is_none() {
+    let others = Others::new(vec![4, 2, 5]);
+    let pair = beside(&others);
+    let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+    let client = UdpSocket::bind(&pair.client, at(CLIENT, 54)).unwrap();
+    client.connect(at(SERVER, 53)).unwrap();
+    // They know nobody either.
+    client.send(b"who").unwrap();
+    assert_eq!(client.recv(&mut [0; 3]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(others.strangers.lock().unwrap().len(), 1, "once, for all queues of the process");
+    let refused = || pair.server.stack_counters().iter().map(|counters| counters.drop_no_socket).sum::<u64>();
+    let (before, passed_before) = (refused(), passed_on(&pair));
+    others.know_them.store(true, Ordering::Relaxed);
+    client.send(b"who").unwrap();
+    // From shard to shard, and then to them.
+    until("it is theirs", || passed_on(&pair) == passed_before + QUEUES as u64);
+    assert_eq!(refused(), before, "its sender is told nothing");
 }
 
 #[test]

@@ -219,6 +219,13 @@ fn what_children_execute_takes_connections_of_a_listener_that_the_server_asks_fo
 }
 
 #[test]
+fn datagrams_that_come_to_another_processs_queue_reach_the_one_that_has_their_socket() {
+    for mode in ["base", "suspend20"] {
+        user::run("datagrams_elsewhere", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
+#[test]
 fn nginx_is_upgraded_under_load_without_a_failed_request() {
     for (mode, how) in
         [("suspend20", "2 shared 10.0.0.2 6"), ("base", "2 reuseport 10.0.0.2 6"), ("suspend20", "1 shared 0.0.0.0 4")]

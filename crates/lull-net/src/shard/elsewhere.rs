@@ -104,18 +104,8 @@ impl Stack {
     #[cold]
     pub(super) fn is_elsewhere(&mut self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
         // Its own shards first: that costs no system call, and other processes are told that all of them have seen it.
-        if self.is_a_siblings(frame) {
-            return true;
-        }
-        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
-        self.counters.passed_on += u64::from(taken);
-        taken
-    }
-
-    /// Whether a packet that belongs to nobody here is another shard's from now on.
-    #[cold]
-    pub(super) fn is_a_siblings(&mut self, frame: &Frame) -> bool {
-        let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_stranger(frame));
+        let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_stranger(frame))
+            || self.others(frame).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }

@@ -232,7 +232,7 @@ impl Stack {
         let (own, from) = (packet.destination, SocketAddr::new(packet.source, source_port));
         let index = self.udp_socket_for(&frame, packet, port, source_port);
         let Some((index, socket)) = index.and_then(|index| Some((index, self.udps.get_mut(index)?))) else {
-            if packet.cast == Cast::Unicast && self.is_a_siblings(&frame) {
+            if packet.cast == Cast::Unicast && self.is_elsewhere(None, &frame) {
                 io.pool.recycle(frame);
                 return Ok(());
             }
