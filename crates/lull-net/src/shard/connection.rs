@@ -72,7 +72,7 @@ bitflags::bitflags! {
         const FIN_RECEIVED = 16384;
         /// What was sent at `progress_ns` is not acknowledged yet: its acknowledgement tells the round trip.
         const TIMED = 32768;
-        /// It keeps something, or is told to ([`Asked::cork`]).
+        /// It keeps something, or is told to, or how much may be written to it is the program's to say ([`Asked::cork`]).
         const CORKED = 128;
         /// It is readable from so many bytes on ([`Asked::low_water`]).
         const LOW_WATER = 256;
@@ -85,7 +85,7 @@ bitflags::bitflags! {
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) keepalive: Option<Keepalive>,
-    /// What is kept for TCP_CORK and MSG_MORE.
+    /// What is kept for TCP_CORK and MSG_MORE, and what smoltcp had no room for.
     pub(super) cork: Option<Cork>,
     /// SO_RCVLOWAT; 0 and 1 are none.
     pub(super) low_water: u32,
@@ -182,18 +182,26 @@ impl Connection {
     ///
     /// With the peer's FIN there already that is LAST-ACK, in which smoltcp takes a window that opens for a duplicate
     /// acknowledgement, and waits for its next probe. So it comes into that state only once the window that the peer has opened
-    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6).
+    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6). And it waits for what smoltcp had no room
+    /// for.
     pub(super) fn finish(&mut self) {
+        if self.kept_bytes() != 0 {
+            return;
+        }
         if self.socket().state() != State::CloseWait || self.socket().send_queue() <= self.peer_window_bytes() {
             self.socket_mut().close();
         }
     }
 
-    /// Whether the application has written all that it will, and the FIN waits for room in the peer's window.
+    /// Whether the application has written all that it will, and the FIN waits for room in the peer's window or in smoltcp's buffer.
     #[inline]
     pub(super) fn is_to_finish(&self) -> bool {
         let is_over = self.flags.contains(Flags::WRITE_SHUT) || !self.flags.intersects(Flags::HELD | Flags::QUEUED);
-        is_over && self.socket().state() == State::CloseWait
+        match self.socket().state() {
+            State::CloseWait => is_over,
+            State::Established => is_over && self.kept_bytes() != 0,
+            _ => false,
+        }
     }
 
     /// What a connection costs besides its buffers and its slot.
@@ -274,7 +282,11 @@ impl Connection {
         }
         // `sk_stream_is_writeable`: a third of the buffer is free. A writer is not woken for every acknowledged byte.
         let capacity = socket.send_capacity();
-        if write_over || (capacity - socket.send_queue() - self.kept_bytes()) * 3 >= capacity {
+        let has_room = match self.flags.contains(Flags::CORKED) {
+            false => (capacity - socket.send_queue()) * 3 >= capacity,
+            true => self.has_room_to_write(),
+        };
+        if write_over || has_room {
             ready |= Ready::WRITABLE;
         }
         if read_over && write_over {
