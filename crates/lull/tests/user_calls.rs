@@ -59,3 +59,8 @@ fn sockets_hold_as_much_as_their_buffers_say_and_lose_nothing_when_that_changes(
 fn datagrams_beyond_the_receive_buffer_are_dropped() {
     beside("held");
 }
+
+#[test]
+fn tcp_info_tells_of_round_trips_windows_and_segments() {
+    beside("info");
+}

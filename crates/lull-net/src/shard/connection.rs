@@ -28,6 +28,9 @@ pub(super) const HEADERS_BYTES: usize = 40 + 20 + 40;
 /// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
 pub(super) const RTO_NS_MIN: u64 = 1_000_000_000;
 
+/// The unit of [`Connection::rtt_var`]: what 16 bits of it can say is half a second.
+const RTT_VAR_US: u32 = 8;
+
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -160,6 +163,8 @@ pub(super) struct Connection {
     pub(super) rtt_us: u32,
     /// Times that something was sent again.
     pub(super) retransmits: u16,
+    /// How far round trips lie from the smoothed one (RTTVAR), in units of [`RTT_VAR_US`], for which there was room here.
+    pub(super) rtt_var: u16,
     pub(super) flow: FlowKey,
 }
 
@@ -376,10 +381,27 @@ impl Connection {
         if self.flags.contains(Flags::TIMED) {
             self.flags.remove(Flags::TIMED);
             let sample_us = u32::try_from(now_ns.saturating_sub(self.progress_ns) / 1_000).unwrap_or(u32::MAX).max(1);
-            let before_us = if self.rtt_us == 0 { sample_us } else { self.rtt_us };
-            self.rtt_us = (before_us - before_us / 8 + sample_us / 8).max(1);
+            self.note_round_trip(sample_us);
         }
         self.progress_ns = now_ns;
+    }
+
+    /// RFC 6298 section 2.
+    #[inline]
+    fn note_round_trip(&mut self, sample_us: u32) {
+        let units = |us: u32| u16::try_from(us / RTT_VAR_US).unwrap_or(u16::MAX);
+        if self.rtt_us == 0 {
+            (self.rtt_us, self.rtt_var) = (sample_us, units(sample_us / 2));
+            return;
+        }
+        let var = units(self.rtt_us.abs_diff(sample_us));
+        self.rtt_var = self.rtt_var - self.rtt_var / 4 + var / 4;
+        self.rtt_us = (self.rtt_us - self.rtt_us / 8 + sample_us / 8).max(1);
+    }
+
+    /// How far round trips lie from the smoothed one, in microseconds; 0 before the first.
+    pub(super) fn rtt_var_us(&self) -> u32 {
+        if self.rtt_us == 0 { 0 } else { (u32::from(self.rtt_var) * RTT_VAR_US).max(1) }
     }
 
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.

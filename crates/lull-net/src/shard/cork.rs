@@ -289,7 +289,7 @@ impl Stack {
     }
 
     /// What a full segment of a connection carries. A peer that takes less gets the rest of such a one in a segment of its own.
-    fn segment_bytes(&self, index: u32) -> usize {
+    pub(super) fn segment_bytes(&self, index: u32) -> usize {
         let Some(connection) = self.connections.get(index) else { return 1 };
         let mtu = if connection.path_mtu != 0 { usize::from(connection.path_mtu) } else { self.config.mtu_bytes };
         let ip = if connection.flow.remote().is_ipv6() { 40 } else { 20 };

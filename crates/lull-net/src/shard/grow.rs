@@ -122,7 +122,7 @@ impl Connection {
 
     /// Whether smoltcp keeps a congestion window, within which it sends: since something was lost, or from the start with a transmit
     /// buffer that is larger than what may be in flight at first.
-    fn has_congestion_window(&self) -> bool {
+    pub(super) fn has_congestion_window(&self) -> bool {
         self.socket().congestion_control() != CongestionControl::None
     }
 
@@ -148,12 +148,14 @@ impl Connection {
         is_plain && is_fit && socket.recv_queue() == 0 && gives_all
     }
 
-    /// How much the peer may send of what it was offered.
+    /// How much the peer may send of what it was offered, at the most: as windows are told in units, an earlier one may have ended behind
+    /// the last.
     fn offered_bytes(&self) -> usize {
-        let edge = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale());
-        let left = edge.wrapping_sub(self.rcv_nxt());
+        let scale = self.rcv_scale();
+        let edge = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << scale);
         // A peer may send more than it was offered.
-        if seq_lt(edge, self.rcv_nxt()) { 0 } else { left as usize }
+        let left = if seq_lt(edge, self.rcv_nxt()) { 0 } else { edge.wrapping_sub(self.rcv_nxt()) as usize };
+        left + (1 << scale) - 1
     }
 
     /// The handshake that would have led here, had the stream begun with what is unacknowledged.
@@ -207,14 +209,14 @@ impl Stack {
         let bytes = bytes.clamp(*BUFFER_BYTES_RANGE.start(), *BUFFER_BYTES_RANGE.end());
         let growth = &mut connection.asked_mut().growth;
         (growth.rx_fixed, growth.rx_filled, growth.rx_bytes) = (true, false, bytes);
-        self.settle_receive_buffer(id.index(), io);
+        self.settle_receive_buffer(id.index(), 0, io);
         Ok(())
     }
 
     /// Gives a connection the receive buffer that was asked for, if it can have that now: but never a smaller window than it has
-    /// offered.
+    /// offered. The application has just read so many bytes, for which nothing was offered yet.
     #[cold]
-    pub(super) fn settle_receive_buffer(&mut self, index: u32, io: &mut Io<'_>) {
+    pub(super) fn settle_receive_buffer(&mut self, index: u32, read: usize, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let asked = connection.asks(|asked| asked.growth.rx_bytes != 0);
         if !asked || connection.phase != Phase::Open {
@@ -222,10 +224,12 @@ impl Stack {
         }
         let wanted = connection.asked_mut().growth.rx_bytes.min(UNSCALED_BYTES_MAX << connection.rcv_scale());
         let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
-        // smoltcp takes what it has offered by whole units of a scale of its own.
-        let offered = connection.offered_bytes();
-        let unit = 1 << window_scale(offered);
-        let least = if unit == 1 { offered } else { offered + unit };
+        // smoltcp takes what it has offered by whole units of a scale of its own, which is no larger for a smaller buffer.
+        let offered = connection.offered_bytes().min(rx.saturating_sub(read));
+        let least = match window_scale(rx) {
+            0 => offered,
+            scale => offered + (1 << scale),
+        };
         let next = wanted.max(least.min(rx));
         let is_so = next == rx || self.move_to(index, next, tx, io);
         if let Some(connection) = self.connections.get_mut(index).filter(|_| is_so && next == wanted) {
@@ -319,7 +323,8 @@ impl Stack {
             return false;
         };
         // A smaller buffer that holds what was offered and no more is no news.
-        let is_news = rx > rx_before || rx < rx_before && rx > connection.offered_bytes() + (1 << window_scale(rx));
+        let is_news =
+            rx > rx_before || rx < rx_before && rx > connection.offered_bytes() + (1 << window_scale(rx_before));
         let is_to_be_told = is_news || connection.unanswered != 0;
         let Some(sockets) = self.led_to(index, buffers, &queued, is_to_be_told, io) else {
             debug_assert!(false, "smoltcp does not come to where the connection is");

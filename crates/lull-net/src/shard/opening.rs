@@ -280,6 +280,7 @@ impl Stack {
             asked: None,
             error: None,
             rtt_us: 0,
+            rtt_var: 0,
             retransmits: 0,
         });
         self.flows.insert(flow, Owner::Connection(index));

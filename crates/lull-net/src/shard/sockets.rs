@@ -66,7 +66,7 @@ impl Stack {
         let resizes = socket.recv_queue() == 0 && connection.asks(|asked| asked.growth.resizes_to_receive(worth));
         if resizes {
             // Before anything is said of the room that there is now.
-            self.settle_receive_buffer(index, io);
+            self.settle_receive_buffer(index, taken, io);
         }
         if is_open && worth {
             self.pump(index, false, io);
