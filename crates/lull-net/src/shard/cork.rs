@@ -198,7 +198,7 @@ impl Stack {
             return Ok(0);
         }
         let outstanding = connection.outstanding();
-        let was_writable = connection.ready & Ready::WRITABLE;
+        let was_writable = connection.ready.contains(Ready::WRITABLE);
         let taken = wanted.min(connection.may_be_written());
         let mut cork = connection.take_cork().unwrap_or_else(Cork::new);
         let is_plain = !more && !cork.on && cork.kept.is_empty();
@@ -217,8 +217,8 @@ impl Stack {
             connection.put_cork(cork);
             let sent = self.after_send(id, taken, outstanding, false, io);
             let connection = self.connection_mut(id)?;
-            let writable = connection.readiness() & was_writable;
-            connection.ready = connection.ready - Ready::WRITABLE | writable;
+            let is_writable = was_writable && connection.readiness().contains(Ready::WRITABLE);
+            connection.ready.set(Ready::WRITABLE, is_writable);
             return sent;
         }
         let goes = match (more || cork.on) && taken == wanted {
