@@ -253,11 +253,11 @@ fn a_receive_buffer_changes_when_what_is_in_it_was_read() {
 /// The edge of the window never comes back, and all before it is taken, whatever the program asks for meanwhile.
 #[test]
 fn what_was_offered_is_taken_though_the_buffer_shrinks() {
-    for seed in 0..8 {
+    for seed in 1..5 {
         let (mut host, mut peer, id, scale, mut edge) = scaled_peer();
         let mut random = Random(seed);
         let (mut sent, mut read, mut asked) = (0, 0, 16_384);
-        for round in 0..500 {
+        for round in 0..1500 {
             if random.below(40) == 0 {
                 asked = [1_200, 4_000, 16_384, 60_000, 300_000][random.below(5) as usize];
                 set_receive_buffer(&mut host, id, asked);
@@ -282,10 +282,10 @@ fn what_was_offered_is_taken_though_the_buffer_shrinks() {
         assert_eq!(read, sent, "nothing had to be sent again, seed {seed}");
         assert!(sent > 20_000, "{sent} bytes, seed {seed}");
         // In small requests, which fill nothing, it comes to what was asked for.
-        for _ in 0..3000 {
+        for _ in 0..2000 {
             host.segments().iter().for_each(|it| edge = edge.max(it.ack + (u32::from(it.window) << scale)));
-            if edge - peer.seq >= 100 {
-                peer.send(&mut host, ACK | PSH, &[7; 100]);
+            if edge - peer.seq >= 400 {
+                peer.send(&mut host, ACK | PSH, &[7; 400]);
             }
             while host.recv(id).is_ok() {}
             host.run_for(MS);
