@@ -122,7 +122,6 @@ impl Connection {
 
     /// `sk_stream_is_writeable`, of a connection that keeps something or has bounds of its own: a third of what may be written is
     /// free, and not too much is unsent (`__tcp_stream_memory_free`).
-    #[cold]
     pub(super) fn has_room_to_write(&self) -> bool {
         let SendRoom { bytes, unsent_bytes } = self.room();
         let all = if bytes == 0 { self.socket().send_capacity() } else { bytes };

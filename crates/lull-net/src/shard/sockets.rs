@@ -63,7 +63,7 @@ impl Stack {
         let worth = connection.consumed as usize >= SEGMENT_BYTES.min(socket.recv_capacity() / 2);
         let drained = !connection.is_readable();
         let is_open = connection.phase == Phase::Open;
-        let resizes = socket.recv_queue() == 0 && connection.asks(|asked| asked.growth.resizes_to_receive(worth));
+        let resizes = connection.asks(|asked| asked.growth.resizes_to_receive(worth)) && socket.recv_queue() == 0;
         if resizes {
             // Before anything is said of the room that there is now.
             self.settle_receive_buffer(index, taken, io);
