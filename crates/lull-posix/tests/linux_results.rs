@@ -554,3 +554,85 @@ fn a_socket_of_another_protocol_cannot_have_lulls_address() {
     assert_eq!(socket::bind(fd, &bytes("127.0.0.1:0")), Ok(()));
     close(fd);
 }
+
+/// Bytes that were written and are not acknowledged.
+fn unacknowledged(fd: c_int) -> c_int {
+    let mut bytes = 0;
+    ioctl(fd, libc::TIOCOUTQ, &mut bytes).unwrap().unwrap();
+    bytes
+}
+
+/// Writes to a peer that does not read, until so much is not acknowledged and nothing more may be written.
+fn is_full_at(fd: c_int, bytes: c_int) {
+    until("it is full", || {
+        while send(fd, &[7; 700], libc::MSG_DONTWAIT).is_ok() {}
+        assert!(unacknowledged(fd) <= bytes, "{}", unacknowledged(fd));
+        unacknowledged(fd) == bytes
+    });
+    assert_eq!(send(fd, b"x", libc::MSG_DONTWAIT), Err(WOULD_BLOCK));
+}
+
+fn set_lulls(fd: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
+    socket::setsockopt(fd, libc::SOL_SOCKET, name, &value.to_ne_bytes())
+}
+
+#[test]
+fn a_connection_takes_as_much_as_its_send_buffer_or_its_listeners_reads() {
+    let fd = tcp();
+    peers();
+    set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 5_000);
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(fd, 4).unwrap();
+    let _peers = [(); 3].map(|()| TcpStream::connect(peers(), name(fd)).unwrap());
+    let got = accepted(fd).unwrap();
+    is_full_at(got, 10_000);
+    set_lulls(got, libc::SO_SNDBUF, 100_000).unwrap();
+    assert_eq!(get(got, libc::SOL_SOCKET, libc::SO_SNDBUF), Some(200_000));
+    is_full_at(got, 200_000);
+    // An option of the listener's that was set while it listens.
+    set_lulls(fd, libc::SO_SNDBUF, 3_000).unwrap();
+    let other = accepted(fd).unwrap();
+    is_full_at(other, 6_000);
+    let third = accepted(fd).unwrap();
+    if set_lulls(third, libc::SO_SNDBUFFORCE, 4_000) == error(libc::EPERM) {
+        eprintln!("SKIP: without CAP_NET_ADMIN nothing is forced");
+    } else {
+        assert_eq!(get(third, libc::SOL_SOCKET, libc::SO_SNDBUF), Some(8_000));
+        is_full_at(third, 8_000);
+    }
+    [fd, got, other, third].into_iter().for_each(close);
+}
+
+/// As it is told by TCP_INFO.
+fn told(fd: c_int) -> libc::tcp_info {
+    let mut bytes = [0; size_of::<libc::tcp_info>()];
+    assert_eq!(socket::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes), Some(Ok(bytes.len())));
+    // SAFETY: numbers, which any bytes are.
+    unsafe { bytes.as_ptr().cast::<libc::tcp_info>().read_unaligned() }
+}
+
+#[test]
+fn a_receive_buffer_is_as_large_as_is_asked_for_before_or_afterwards() {
+    let listener = peer_listener();
+    let fd = tcp();
+    peers();
+    set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 30_000);
+    socket::connect(fd, &bytes(&listener.local_addr().unwrap().to_string())).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    assert_eq!(told(fd).tcpi_rcv_space, 30_000);
+    set_lulls(fd, libc::SO_RCVBUF, 70_000).unwrap();
+    assert_eq!(told(fd).tcpi_rcv_space, 70_000);
+    assert_eq!(told(fd).tcpi_rtt, 0, "not one round trip is known yet");
+    send(fd, b"question", 0).unwrap();
+    peer.read_exact(&mut [0; 8]).unwrap();
+    peer.write_all(b"answer").unwrap();
+    until("the answer", || recv(fd, libc::MSG_DONTWAIT).is_ok_and(|answer| answer == b"answer"));
+    let told = told(fd);
+    assert!(
+        told.tcpi_rtt > 0 && told.tcpi_rttvar > 0 && told.tcpi_snd_cwnd >= 10,
+        "{} {}",
+        told.tcpi_rtt,
+        told.tcpi_rttvar
+    );
+    close(fd);
+}

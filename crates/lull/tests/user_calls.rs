@@ -49,3 +49,18 @@ fn what_the_ip_header_of_a_datagram_says_is_asked_for_and_told() {
 fn calls_by_number_are_the_calls_by_name() {
     beside("by-number");
 }
+
+#[test]
+fn sockets_hold_as_much_as_their_buffers_say_and_lose_nothing_when_that_changes() {
+    beside("buffers");
+}
+
+#[test]
+fn datagrams_beyond_the_receive_buffer_are_dropped() {
+    beside("held");
+}
+
+#[test]
+fn tcp_info_tells_of_round_trips_windows_and_segments() {
+    beside("info");
+}

@@ -28,6 +28,9 @@ pub(super) const HEADERS_BYTES: usize = 40 + 20 + 40;
 /// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
 pub(super) const RTO_NS_MIN: u64 = 1_000_000_000;
 
+/// The unit of [`Connection::rtt_var`]: what 16 bits of it can say is half a second.
+const RTT_VAR_US: u32 = 8;
+
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -72,7 +75,7 @@ bitflags::bitflags! {
         const FIN_RECEIVED = 16384;
         /// What was sent at `progress_ns` is not acknowledged yet: its acknowledgement tells the round trip.
         const TIMED = 32768;
-        /// It keeps something, or is told to ([`Asked::cork`]).
+        /// It keeps something, or is told to, or how much may be written to it is the program's to say ([`Asked::cork`]).
         const CORKED = 128;
         /// It is readable from so many bytes on ([`Asked::low_water`]).
         const LOW_WATER = 256;
@@ -85,7 +88,7 @@ bitflags::bitflags! {
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) keepalive: Option<Keepalive>,
-    /// What is kept for TCP_CORK and MSG_MORE.
+    /// What is kept for TCP_CORK and MSG_MORE, and what smoltcp had no room for.
     pub(super) cork: Option<Cork>,
     /// SO_RCVLOWAT; 0 and 1 are none.
     pub(super) low_water: u32,
@@ -160,6 +163,8 @@ pub(super) struct Connection {
     pub(super) rtt_us: u32,
     /// Times that something was sent again.
     pub(super) retransmits: u16,
+    /// How far round trips lie from the smoothed one (RTTVAR), in units of [`RTT_VAR_US`], for which there was room here.
+    pub(super) rtt_var: u16,
     pub(super) flow: FlowKey,
 }
 
@@ -182,18 +187,26 @@ impl Connection {
     ///
     /// With the peer's FIN there already that is LAST-ACK, in which smoltcp takes a window that opens for a duplicate
     /// acknowledgement, and waits for its next probe. So it comes into that state only once the window that the peer has opened
-    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6).
+    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6). And it waits for what smoltcp had no room
+    /// for.
     pub(super) fn finish(&mut self) {
+        if self.kept_bytes() != 0 {
+            return;
+        }
         if self.socket().state() != State::CloseWait || self.socket().send_queue() <= self.peer_window_bytes() {
             self.socket_mut().close();
         }
     }
 
-    /// Whether the application has written all that it will, and the FIN waits for room in the peer's window.
+    /// Whether the application has written all that it will, and the FIN waits for room in the peer's window or in smoltcp's buffer.
     #[inline]
     pub(super) fn is_to_finish(&self) -> bool {
         let is_over = self.flags.contains(Flags::WRITE_SHUT) || !self.flags.intersects(Flags::HELD | Flags::QUEUED);
-        is_over && self.socket().state() == State::CloseWait
+        match self.socket().state() {
+            State::CloseWait => is_over,
+            State::Established => is_over && self.kept_bytes() != 0,
+            _ => false,
+        }
     }
 
     /// What a connection costs besides its buffers and its slot.
@@ -258,6 +271,25 @@ impl Connection {
     /// `tcp_poll`.
     #[inline(always)]
     pub(super) fn readiness(&self) -> Ready {
+        if self.flags.contains(Flags::CORKED) {
+            return self.readiness_by_its_own_room();
+        }
+        // `sk_stream_is_writeable`: a third of the buffer is free. A writer is not woken for every acknowledged byte.
+        self.readiness_if(|socket| {
+            let capacity = socket.send_capacity();
+            (capacity - socket.send_queue()) * 3 >= capacity
+        })
+    }
+
+    /// Apart, so that every other connection pays for no call.
+    #[cold]
+    #[inline(never)]
+    fn readiness_by_its_own_room(&self) -> Ready {
+        self.readiness_if(|_| self.has_room_to_write())
+    }
+
+    #[inline(always)]
+    fn readiness_if(&self, has_room: impl FnOnce(&Socket<'static>) -> bool) -> Ready {
         let socket = self.socket();
         let mut ready = if self.error.is_some() { Ready::ERR } else { Ready::empty() };
         let over = match self.phase {
@@ -272,9 +304,7 @@ impl Connection {
         } else if self.is_readable() {
             ready |= Ready::READABLE;
         }
-        // `sk_stream_is_writeable`: a third of the buffer is free. A writer is not woken for every acknowledged byte.
-        let capacity = socket.send_capacity();
-        if write_over || (capacity - socket.send_queue() - self.kept_bytes()) * 3 >= capacity {
+        if write_over || has_room(socket) {
             ready |= Ready::WRITABLE;
         }
         if read_over && write_over {
@@ -364,10 +394,27 @@ impl Connection {
         if self.flags.contains(Flags::TIMED) {
             self.flags.remove(Flags::TIMED);
             let sample_us = u32::try_from(now_ns.saturating_sub(self.progress_ns) / 1_000).unwrap_or(u32::MAX).max(1);
-            let before_us = if self.rtt_us == 0 { sample_us } else { self.rtt_us };
-            self.rtt_us = (before_us - before_us / 8 + sample_us / 8).max(1);
+            self.note_round_trip(sample_us);
         }
         self.progress_ns = now_ns;
+    }
+
+    /// RFC 6298 section 2.
+    #[inline]
+    fn note_round_trip(&mut self, sample_us: u32) {
+        let units = |us: u32| (us / RTT_VAR_US).min(u16::MAX.into()) as u16;
+        if self.rtt_us == 0 {
+            (self.rtt_us, self.rtt_var) = (sample_us, units(sample_us / 2));
+            return;
+        }
+        let var = units(self.rtt_us.abs_diff(sample_us));
+        self.rtt_var = self.rtt_var - self.rtt_var / 4 + var / 4;
+        self.rtt_us = (self.rtt_us - self.rtt_us / 8 + sample_us / 8).max(1);
+    }
+
+    /// How far round trips lie from the smoothed one, in microseconds; 0 before the first.
+    pub(super) fn rtt_var_us(&self) -> u32 {
+        if self.rtt_us == 0 { 0 } else { (u32::from(self.rtt_var) * RTT_VAR_US).max(1) }
     }
 
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.

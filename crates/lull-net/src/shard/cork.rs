@@ -11,9 +11,16 @@
 //! there is no more room    whoever waits for some waits for this to leave
 //! 200 ms are over          the timer that `tcp_check_probe_timer` starts when nothing is in flight (tcp(7), TCP_CORK)
 //! ```
+//!
+//! The same buffer has what a program may write beyond what smoltcp's holds. How much may be written and not acknowledged is the
+//! program's to say (SO_SNDBUF), and so is how much of it may be unsent (TCP_NOTSENT_LOWAT). smoltcp's buffer is the congestion window
+//! until something is lost ([`grow`](super::grow)), so that it is not made as large as the program says: what it has no room for
+//! follows when an acknowledgement makes some, and the FIN behind it.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
+use super::agreed::SACK;
 use super::connection::{Connection, Flags, Phase};
 use super::error::NetError;
 use super::socket::{Ready, SocketId};
@@ -28,16 +35,31 @@ const TIMESTAMP_BYTES: usize = 12;
 /// What a connection keeps.
 #[derive(Debug)]
 pub(super) struct Cork {
-    /// Less than a segment has, in front of what smoltcp has.
-    kept: Vec<u8>,
+    /// In front of what smoltcp has: less than a segment has, or what is too much for smoltcp.
+    kept: VecDeque<u8>,
     /// TCP_CORK is on. Otherwise only the last write said that there will be more.
     on: bool,
     until_ns: u64,
+    room: SendRoom,
+}
+
+/// How much may be written to a connection; 0 is no bound of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendRoom {
+    /// What may be written and not acknowledged, in bytes, in place of what the connection's buffer holds (SO_SNDBUF).
+    pub bytes: usize,
+    /// From so many bytes on that are not sent nothing more may be written (TCP_NOTSENT_LOWAT).
+    pub unsent_bytes: usize,
 }
 
 impl Cork {
     fn new() -> Cork {
-        Cork { kept: Vec::new(), on: false, until_ns: NEVER_NS }
+        Cork { kept: VecDeque::new(), on: false, until_ns: NEVER_NS, room: SendRoom::default() }
+    }
+
+    /// Whether what is kept waits for more to come, and not for room.
+    fn waits_for_more(&self) -> bool {
+        self.on || self.until_ns != NEVER_NS
     }
 }
 
@@ -52,7 +74,7 @@ impl Connection {
     }
 
     fn put_cork(&mut self, cork: Cork) {
-        if cork.on || !cork.kept.is_empty() {
+        if cork.on || !cork.kept.is_empty() || cork.room != SendRoom::default() {
             self.flags.insert(Flags::CORKED);
             self.asked_mut().cork = Some(cork);
         }
@@ -70,13 +92,64 @@ impl Connection {
         self.cork().map_or(NEVER_NS, |cork| cork.until_ns)
     }
 
-    /// Hands what is kept to smoltcp.
+    /// How much may be written to it.
+    fn room(&self) -> SendRoom {
+        self.cork().map_or(SendRoom::default(), |cork| cork.room)
+    }
+
+    /// What may be written and not acknowledged, where the program has said so.
+    pub(super) fn room_asked(&self) -> Option<usize> {
+        Some(self.room().bytes).filter(|bytes| *bytes != 0)
+    }
+
+    /// Bytes that smoltcp has not sent.
+    fn unsent(&self) -> usize {
+        self.socket().send_queue().saturating_sub(self.snd_nxt.wrapping_sub(self.snd_una) as usize)
+    }
+
+    /// How many bytes may be written now.
+    fn may_be_written(&self) -> usize {
+        let (socket, kept, SendRoom { bytes, unsent_bytes }) = (self.socket(), self.kept_bytes(), self.room());
+        let all = if bytes == 0 { socket.send_capacity() } else { bytes };
+        let left = all.saturating_sub(socket.send_queue() + kept);
+        match unsent_bytes.saturating_sub(self.unsent() + kept) {
+            _ if unsent_bytes == 0 => left,
+            0 => 0,
+            // As much as a segment has is written whole, as to a buffer of Linux's that has room.
+            more => left.min(more.max((self.peer_mss & !SACK).into())),
+        }
+    }
+
+    /// `sk_stream_is_writeable`, of a connection that keeps something or has bounds of its own: a third of what may be written is
+    /// free, and not too much is unsent (`__tcp_stream_memory_free`).
+    pub(super) fn has_room_to_write(&self) -> bool {
+        let SendRoom { bytes, unsent_bytes } = self.room();
+        let all = if bytes == 0 { self.socket().send_capacity() } else { bytes };
+        let kept = self.kept_bytes();
+        let is_free = all.saturating_sub(self.socket().send_queue() + kept) * 3 >= all;
+        is_free && (unsent_bytes == 0 || self.unsent() + kept < unsent_bytes)
+    }
+
+    /// Hands what is kept to smoltcp, as far as that has room for it.
     pub(super) fn push_kept(&mut self) {
         let Some(mut cork) = self.take_cork() else { return };
-        // There is room: it counts as written.
-        let _ = self.socket_mut().send_slice(&std::mem::take(&mut cork.kept));
+        let all = cork.kept.len();
+        self.hand_over(&mut cork, all);
         cork.until_ns = NEVER_NS;
         self.put_cork(cork);
+    }
+
+    /// Hands the first `goes` bytes of what is kept to smoltcp, as far as that has room. Returns how many they were.
+    fn hand_over(&mut self, cork: &mut Cork, goes: usize) -> usize {
+        let (first, second) = cork.kept.as_slices();
+        let (first, second) = (&first[..goes.min(first.len())], &second[..goes.saturating_sub(first.len())]);
+        let socket = self.socket_mut();
+        let mut gone = socket.send_slice(first).unwrap_or(0);
+        if gone == first.len() {
+            gone += socket.send_slice(second).unwrap_or(0);
+        }
+        cork.kept.drain(..gone);
+        gone
     }
 }
 
@@ -117,44 +190,53 @@ impl Stack {
         more: bool,
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
-        let full = self.segment_bytes(id)?;
+        let full = self.segment_bytes(id.index());
         let connection = self.connection_mut(id)?;
         let wanted: usize = data.iter().map(|part| part.len()).sum();
         if wanted == 0 {
             return Ok(0);
         }
         let outstanding = connection.outstanding();
+        let was_writable = connection.ready.contains(Ready::WRITABLE);
+        let taken = wanted.min(connection.may_be_written());
         let mut cork = connection.take_cork().unwrap_or_else(Cork::new);
-        let socket = connection.socket();
-        let taken = wanted.min(socket.send_capacity() - socket.send_queue() - cork.kept.len());
+        let is_plain = !more && !cork.on && cork.kept.is_empty();
         let mut left = taken;
         for part in data {
-            let count = part.len().min(left);
-            cork.kept.extend_from_slice(&part[..count]);
-            left -= count;
+            let part = &part[..part.len().min(left)];
+            left -= part.len();
+            let gone = match is_plain && cork.kept.is_empty() {
+                true => connection.socket_mut().send_slice(part).unwrap_or(0),
+                false => 0,
+            };
+            cork.kept.extend(&part[gone..]);
         }
-        let in_flight = connection.snd_nxt.wrapping_sub(connection.snd_una) as usize;
-        let unsent = socket.send_queue().saturating_sub(in_flight);
-        let goes = if (more || cork.on) && taken == wanted {
-            let all = unsent + cork.kept.len();
-            (all - all % full).saturating_sub(unsent)
-        } else {
-            cork.kept.len()
+        if is_plain && cork.kept.is_empty() {
+            // As without a cork.
+            connection.put_cork(cork);
+            let sent = self.after_send(id, taken, outstanding, false, io);
+            let connection = self.connection_mut(id)?;
+            let is_writable = was_writable && connection.readiness().contains(Ready::WRITABLE);
+            connection.ready.set(Ready::WRITABLE, is_writable);
+            return sent;
+        }
+        let goes = match (more || cork.on) && taken == wanted {
+            true => full_segments(connection.unsent(), cork.kept.len(), full),
+            false => cork.kept.len(),
         };
-        if goes > 0 {
-            // There is room: it was looked at before.
-            let _ = connection.socket_mut().send_slice(&cork.kept[..goes]);
-            cork.kept.drain(..goes);
+        let queued = connection.socket().send_queue();
+        if connection.hand_over(&mut cork, goes) > 0 {
             cork.until_ns = NEVER_NS;
         }
-        if !cork.kept.is_empty() && cork.until_ns == NEVER_NS {
+        let goes = is_plain || connection.socket().send_queue() > queued;
+        if !cork.kept.is_empty() && cork.until_ns == NEVER_NS && (more || cork.on) {
             cork.until_ns = io.now_ns.saturating_add(CORKED_NS_MAX);
         }
         connection.put_cork(cork);
-        if !outstanding && goes > 0 {
+        if !outstanding && goes {
             connection.progress_ns = io.now_ns;
         }
-        self.pump(id.index(), goes > 0, io);
+        self.pump(id.index(), goes, io);
         let connection = self.connection_mut(id)?;
         if !connection.readiness().contains(Ready::WRITABLE) {
             connection.ready.remove(Ready::WRITABLE);
@@ -162,13 +244,56 @@ impl Stack {
         if taken == 0 { Err(NetError::WouldBlock) } else { Ok(taken) }
     }
 
+    /// Says how much may be written to a connection, whatever its buffer holds (`SO_SNDBUF`, `TCP_NOTSENT_LOWAT`). What is written
+    /// already stays, if it is more. Whoever waits for room looks again.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_send_room(&mut self, id: SocketId, room: SendRoom, io: &mut Io<'_>) -> Result<(), NetError> {
+        let connection = self.connection_mut(id)?;
+        if connection.room() != room {
+            let cork = connection.take_cork().unwrap_or_else(Cork::new);
+            connection.put_cork(Cork { room, ..cork });
+            self.announce(id.index(), false, io);
+        }
+        Ok(())
+    }
+
+    /// An acknowledgement has made room for what smoltcp's buffer had none for; the FIN follows behind the last of it.
+    #[cold]
+    pub(super) fn push_what_had_no_room(&mut self, index: u32, io: &mut Io<'_>) {
+        let id = self.connection_id(index);
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if connection.kept_bytes() == 0 || connection.phase != Phase::Open {
+            return;
+        }
+        let full = self.segment_bytes(id.index());
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let ends = connection.is_to_finish();
+        let Some(mut cork) = connection.take_cork() else { return };
+        let all = cork.kept.len();
+        let waits = cork.waits_for_more() && !ends;
+        let goes = if waits { full_segments(connection.unsent(), all, full) } else { all };
+        let gone = connection.hand_over(&mut cork, goes);
+        if waits && !cork.kept.is_empty() && cork.until_ns == NEVER_NS {
+            cork.until_ns = io.now_ns.saturating_add(CORKED_NS_MAX);
+        }
+        connection.put_cork(cork);
+        if ends {
+            connection.finish();
+        }
+        if gone > 0 {
+            self.follow_up(index, None, false, io);
+        }
+    }
+
     /// What a full segment of a connection carries. A peer that takes less gets the rest of such a one in a segment of its own.
-    fn segment_bytes(&self, id: SocketId) -> Result<usize, NetError> {
-        let connection = self.connection(id)?;
+    pub(super) fn segment_bytes(&self, index: u32) -> usize {
+        let Some(connection) = self.connections.get(index) else { return 1 };
         let mtu = if connection.path_mtu != 0 { usize::from(connection.path_mtu) } else { self.config.mtu_bytes };
         let ip = if connection.flow.remote().is_ipv6() { 40 } else { 20 };
         let options = if connection.timestamps.is_some() { TIMESTAMP_BYTES } else { 0 };
-        Ok(mtu.saturating_sub(ip + TCP_HEADER_BYTES + options).max(1))
+        mtu.saturating_sub(ip + TCP_HEADER_BYTES + options).max(1)
     }
 
     /// The time of a connection is up; what is kept leaves.
@@ -180,4 +305,10 @@ impl Stack {
             connection.push_kept();
         }
     }
+}
+
+/// How much of what is kept fills segments of so many bytes, behind what is not sent.
+fn full_segments(unsent: usize, kept: usize, full: usize) -> usize {
+    let all = unsent + kept;
+    (all - all % full).saturating_sub(unsent)
 }

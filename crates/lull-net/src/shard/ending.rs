@@ -114,7 +114,8 @@ impl Stack {
 
     /// How much their peers have not acknowledged: bytes, and one for each end of a stream.
     pub(crate) fn undelivered(&self) -> u64 {
-        self.leaving().map(|(_, connection)| connection.socket().send_queue() as u64 + 1).sum()
+        let bytes = |it: &Connection| it.socket().send_queue() + it.kept_bytes();
+        self.leaving().map(|(_, connection)| bytes(connection) as u64 + 1).sum()
     }
 
     /// Nobody will send any more on the connections that a socket still holds: they end as their owners would have closed them. One

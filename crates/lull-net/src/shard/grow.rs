@@ -9,6 +9,9 @@
 //!   the congestion window until something is lost; then smoltcp has one, and the buffer stays as it is.
 //! - the receive buffer when the peer has used all of the window and the application has read all that came.
 //!
+//! A receive buffer that the program asks for (SO_RCVBUF) is that large from when the application has read all that came. A smaller
+//! one is come to by steps: a window that was offered is not taken back, so that each time the buffer becomes what is left of that.
+//!
 //! smoltcp's sockets cannot change their buffers, so the connection moves to a new one: it is led through a handshake with the
 //! numbers where the old one stands, and given what the peer has not acknowledged yet, which the old socket is made to send again to
 //! us. What is sent is counted as sent, so that nothing of it leaves twice. The window scale is agreed on by the SYN for the largest
@@ -21,13 +24,16 @@ use smoltcp::socket::tcp::{CongestionControl, Socket, State};
 use smoltcp::time::{Duration, Instant};
 
 use super::agreed::SACK;
+use super::config::BUFFER_BYTES_RANGE;
 use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
 use super::device::{Port, Rehearsal, RxToken, capabilities, instant};
+use super::error::NetError;
 use super::half_open::{Handshake, window_scale};
 use super::narrow::Interfaces;
 use super::opening::one_socket;
 use super::options::Offer;
 use super::segment::Segment;
+use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::wire::{self, ACK, BareSegment, seq_lt};
 
@@ -39,6 +45,8 @@ const UNSCALED_BYTES_MAX: usize = u16::MAX as usize;
 pub(super) struct Growth {
     /// Somebody has asked for the size of the receive buffer.
     rx_fixed: bool,
+    /// What it is to become, in bytes; 0: it is so already.
+    rx_bytes: usize,
     /// And of the transmit buffer.
     tx_fixed: bool,
     /// The peer has used all of the window that it was offered.
@@ -51,6 +59,14 @@ pub(super) struct Growth {
     grow_at: Option<u32>,
     /// The transmit buffer has grown, and is given back if nothing needs it.
     is_grown: bool,
+}
+
+impl Growth {
+    /// Whether there may be another receive buffer, if nothing is in it: `worth`, if it has been filled.
+    #[inline]
+    pub(super) fn resizes_to_receive(&self, worth: bool) -> bool {
+        self.rx_bytes != 0 || worth && self.rx_filled
+    }
 }
 
 impl Connection {
@@ -106,7 +122,7 @@ impl Connection {
 
     /// Whether smoltcp keeps a congestion window, within which it sends: since something was lost, or from the start with a transmit
     /// buffer that is larger than what may be in flight at first.
-    fn has_congestion_window(&self) -> bool {
+    pub(super) fn has_congestion_window(&self) -> bool {
         self.socket().congestion_control() != CongestionControl::None
     }
 
@@ -130,6 +146,16 @@ impl Connection {
         let queued = socket.send_queue();
         let gives_all = queued == 0 || !self.has_congestion_window() && queued <= self.peer_window_bytes();
         is_plain && is_fit && socket.recv_queue() == 0 && gives_all
+    }
+
+    /// How much the peer may send of what it was offered, at the most: as windows are told in units, an earlier one may have ended behind
+    /// the last.
+    fn offered_bytes(&self) -> usize {
+        let scale = self.rcv_scale();
+        let edge = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << scale);
+        // A peer may send more than it was offered.
+        let left = if seq_lt(edge, self.rcv_nxt()) { 0 } else { edge.wrapping_sub(self.rcv_nxt()) as usize };
+        left + (1 << scale) - 1
     }
 
     /// The handshake that would have led here, had the stream begun with what is unacknowledged.
@@ -167,16 +193,54 @@ impl Connection {
 
 impl Stack {
     /// The window scale that a SYN offers, for the receive buffer that is asked for (0: none) or that it may grow to.
+    ///
+    /// One that is asked for may be set anew later, and who takes the connection over may have been asked for another.
     pub(super) fn offered_scale(&self, rx_bytes_asked: usize) -> u8 {
-        match rx_bytes_asked {
-            0 => window_scale(self.config.rx_buffer_bytes.max(self.config.growth.rx_bytes_max)),
-            asked => window_scale(asked),
+        window_scale(self.config.rx_buffer_bytes.max(self.config.growth.rx_bytes_max).max(rx_bytes_asked))
+    }
+
+    /// Makes the receive buffer of a connection so large (`SO_RCVBUF`), once the application has read all that came; it grows by
+    /// itself no more. Where windows are scaled by too little for it, it becomes as large as they can say.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_receive_buffer(&mut self, id: SocketId, bytes: usize, io: &mut Io<'_>) -> Result<(), NetError> {
+        let connection = self.connection_mut(id)?;
+        let bytes = bytes.clamp(*BUFFER_BYTES_RANGE.start(), *BUFFER_BYTES_RANGE.end());
+        let growth = &mut connection.asked_mut().growth;
+        (growth.rx_fixed, growth.rx_filled, growth.rx_bytes) = (true, false, bytes);
+        self.settle_receive_buffer(id.index(), 0, io);
+        Ok(())
+    }
+
+    /// Gives a connection the receive buffer that was asked for, if it can have that now: but never a smaller window than it has
+    /// offered. The application has just read so many bytes, for which nothing was offered yet.
+    #[cold]
+    pub(super) fn settle_receive_buffer(&mut self, index: u32, read: usize, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let asked = connection.asks(|asked| asked.growth.rx_bytes != 0);
+        if !asked || connection.phase != Phase::Open {
+            return;
+        }
+        let wanted = connection.asked_mut().growth.rx_bytes.min(UNSCALED_BYTES_MAX << connection.rcv_scale());
+        let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
+        // smoltcp takes what it has offered by whole units of a scale of its own, which is no larger for a smaller buffer.
+        let offered = connection.offered_bytes().min(rx.saturating_sub(read));
+        let least = match window_scale(rx) {
+            0 => offered,
+            scale => offered + (1 << scale),
+        };
+        let next = wanted.max(least.min(rx));
+        let is_so = next == rx || self.move_to(index, next, tx, io);
+        if let Some(connection) = self.connections.get_mut(index).filter(|_| is_so && next == wanted) {
+            connection.asked_mut().growth.rx_bytes = 0;
         }
     }
 
     /// An acknowledgement has found the transmit buffer full.
     #[cold]
     pub(super) fn grow_to_send(&mut self, index: u32, io: &mut Io<'_>) {
+        self.push_what_had_no_room(index, io);
         let growth = self.config.growth;
         let Some(connection) = self.connections.get_mut(index) else { return };
         // A congestion window begins again in another socket, and so when all is acknowledged.
@@ -187,13 +251,15 @@ impl Stack {
             return;
         }
         let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
-        let may = tx < growth.tx_bytes_max && connection.has_too_little_to_send_from();
-        if may && self.move_to(index, rx, (tx * 2).min(growth.tx_bytes_max), io) {
+        let most = connection.room_asked().map_or(growth.tx_bytes_max, |asked| asked.min(growth.tx_bytes_max));
+        let may = tx < most && connection.has_too_little_to_send_from();
+        if may && self.move_to(index, rx, (tx * 2).min(most), io) {
             self.counters.tcp_buffers_grown += 1;
             let Some(connection) = self.connections.get_mut(index) else { return };
             let next = connection.snd_nxt;
             let growth = &mut connection.asked_mut().growth;
             (growth.grow_at, growth.is_grown) = (Some(next), true);
+            self.push_what_had_no_room(index, io);
             self.announce(index, false, io);
         }
     }
@@ -203,7 +269,9 @@ impl Stack {
     pub(super) fn grow_to_receive(&mut self, index: u32, io: &mut Io<'_>) {
         let growth = self.config.growth;
         let Some(connection) = self.connections.get_mut(index) else { return };
-        connection.asked_mut().growth.rx_filled = false;
+        if !std::mem::take(&mut connection.asked_mut().growth.rx_filled) {
+            return;
+        }
         let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
         let is_scaled = connection.rcv_scale() != 0;
         let most = if is_scaled { growth.rx_bytes_max } else { growth.rx_bytes_max.min(UNSCALED_BYTES_MAX) };
@@ -254,7 +322,10 @@ impl Stack {
             debug_assert!(false, "smoltcp keeps something to itself");
             return false;
         };
-        let is_to_be_told = rx != rx_before || connection.unanswered != 0;
+        // A smaller buffer that holds what was offered and no more is no news.
+        let is_news =
+            rx > rx_before || rx < rx_before && rx > connection.offered_bytes() + (1 << window_scale(rx_before));
+        let is_to_be_told = is_news || connection.unanswered != 0;
         let Some(sockets) = self.led_to(index, buffers, &queued, is_to_be_told, io) else {
             debug_assert!(false, "smoltcp does not come to where the connection is");
             self.buffer_bytes = total + rx_before + tx_before - rx - tx;

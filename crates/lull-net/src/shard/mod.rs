@@ -107,6 +107,7 @@ pub use config::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN,
     StackConfig, Steering, SynCookies, Timeouts,
 };
+pub use cork::SendRoom;
 pub use counters::StackCounters;
 pub use egress::{HOP_LIMIT, IpFields, PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
 pub use elsewhere::{Elsewhere, HandedOn};

@@ -211,7 +211,14 @@ impl Stack {
     /// A socket with buffers of these sizes (0: the stack's default), and an interface that will give it the initial sequence
     /// number `isn`.
     pub(super) fn new_socket(&mut self, rx: usize, tx: usize, isn: u32, now_ns: u64) -> Socket<'static> {
-        let size = |wanted: usize, default: usize| if wanted == 0 { default } else { wanted };
+        let left = self.config.growth.total_bytes_max.saturating_sub(self.buffer_bytes);
+        // Where buffers grow all of them have a bound.
+        let has_bound = self.config.growth.total_bytes_max != 0;
+        let size = |wanted: usize, default: usize| match wanted {
+            0 => default,
+            _ if has_bound && wanted > default && wanted > left => default,
+            _ => wanted,
+        };
         let rx = vec![0; size(rx, self.config.rx_buffer_bytes)];
         let tx = vec![0; size(tx, self.config.tx_buffer_bytes)];
         self.new_socket_on(rx, tx, isn, now_ns)
@@ -273,6 +280,7 @@ impl Stack {
             asked: None,
             error: None,
             rtt_us: 0,
+            rtt_var: 0,
             retransmits: 0,
         });
         self.flows.insert(flow, Owner::Connection(index));

@@ -2,12 +2,15 @@
 
 use smoltcp::socket::tcp::State;
 
+use super::agreed::SACK;
 use super::connection::Phase;
 use super::error::NetError;
 use super::socket::SocketId;
 use super::stack::Stack;
+use super::wire;
 
-/// What is known of a connection (TCP_INFO). smoltcp tells neither its round-trip time nor its congestion window.
+/// What is known of a connection (TCP_INFO). What only a count of every segment could tell is not, and neither is what smoltcp keeps
+/// to itself: its retransmission timer, and its congestion window once something was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpInfo {
@@ -15,12 +18,38 @@ pub struct TcpInfo {
     pub state: &'static str,
     /// Both ends send timestamps (RFC 7323).
     pub timestamps: bool,
+    /// Both ends take selective acknowledgements.
+    pub sack: bool,
     /// What our window is shifted by.
     pub rcv_scale: u8,
+    /// What the peer's window is shifted by.
+    pub snd_scale: u8,
     /// Bytes that were written and never sent, with the FIN.
     pub unsent: usize,
+    /// Bytes that are on their way to the peer.
+    pub in_flight: usize,
     /// How long ago its last segment came, in nanoseconds.
     pub heard_ns: u64,
+    /// The smoothed round trip in microseconds (RFC 6298 section 2), and how far round trips lie from it; 0 before the first.
+    pub rtt_us: u32,
+    /// The same.
+    pub rtt_var_us: u32,
+    /// Times that something was sent again.
+    pub retransmits: u32,
+    /// What a segment to the peer carries, at most.
+    pub snd_mss: usize,
+    /// What our SYN says that a segment to us may carry.
+    pub advertised_mss: usize,
+    /// What a packet to the peer may have.
+    pub path_mtu: usize,
+    /// Bytes that may be on their way by the congestion window, as long as nothing was lost.
+    pub congestion_window: Option<usize>,
+    /// The receive buffer, in bytes.
+    pub receive_buffer: usize,
+    /// The peer's window, in bytes.
+    pub snd_window: usize,
+    /// Our window as it was offered last, in bytes.
+    pub rcv_window: usize,
 }
 
 impl Stack {
@@ -30,12 +59,31 @@ impl Stack {
     /// [`NetError::InvalidSocket`].
     pub fn tcp_info(&self, id: SocketId, now_ns: u64) -> Result<TcpInfo, NetError> {
         let connection = self.connection(id)?;
+        let socket = connection.socket();
+        let path_mtu = if connection.path_mtu != 0 { usize::from(connection.path_mtu) } else { self.config.mtu_bytes };
+        let header = if connection.flow.remote().is_ipv6() { wire::IPV6 } else { wire::IPV4 } + wire::TCP;
+        // The peer's does not count the options either (RFC 6691).
+        let peers = usize::from(connection.peer_mss & !SACK) + header;
+        let option = path_mtu - header - self.segment_bytes(id.index());
         Ok(TcpInfo {
             state: self.tcp_state(id)?,
             timestamps: connection.timestamps.is_some(),
+            sack: connection.peer_mss & SACK != 0,
             rcv_scale: connection.rcv_scale(),
+            snd_scale: connection.scales >> 4,
             unsent: self.tcp_unsent(id)?,
+            in_flight: connection.snd_nxt.wrapping_sub(connection.snd_una) as usize,
             heard_ns: now_ns.saturating_sub(connection.heard_ns),
+            rtt_us: connection.rtt_us,
+            rtt_var_us: connection.rtt_var_us(),
+            retransmits: connection.retransmits.into(),
+            snd_mss: path_mtu.min(peers).saturating_sub(header + option).max(1),
+            advertised_mss: self.config.mtu_bytes - header,
+            path_mtu,
+            congestion_window: (!connection.has_congestion_window()).then(|| socket.send_capacity()),
+            receive_buffer: socket.recv_capacity(),
+            snd_window: connection.peer_window_bytes(),
+            rcv_window: usize::from(connection.rcv_window) << connection.rcv_scale(),
         })
     }
 

@@ -62,15 +62,20 @@ impl Stack {
         const SEGMENT_BYTES: usize = 1460;
         let worth = connection.consumed as usize >= SEGMENT_BYTES.min(socket.recv_capacity() / 2);
         let drained = !connection.is_readable();
-        let grows = worth && socket.recv_queue() == 0 && connection.asks(|asked| asked.growth.rx_filled);
-        if connection.phase == Phase::Open && worth {
+        let is_open = connection.phase == Phase::Open;
+        let resizes = connection.asks(|asked| asked.growth.resizes_to_receive(worth)) && socket.recv_queue() == 0;
+        if resizes {
+            // Before anything is said of the room that there is now.
+            self.settle_receive_buffer(index, taken, io);
+        }
+        if is_open && worth {
             self.pump(index, false, io);
         }
-        if grows {
+        if resizes {
             self.grow_to_receive(index, io);
         }
         if drained {
-            let connection = self.connection_mut(id)?;
+            let Some(connection) = self.connections.get_mut(index) else { return Ok(taken) };
             if !connection.ready.contains(Ready::RDHUP) {
                 connection.ready.remove(Ready::READABLE);
             }
@@ -151,7 +156,7 @@ impl Stack {
     }
 
     #[inline]
-    fn after_send(
+    pub(super) fn after_send(
         &mut self,
         id: SocketId,
         sent: usize,

@@ -101,8 +101,8 @@ impl Stack {
         }
     }
 
-    /// Receive and transmit buffer of a connection, in bytes: what [`ListenOptions`](super::ListenOptions) or
-    /// [`ConnectOptions`](super::ConnectOptions) asked for, or else what they have grown to
+    /// Receive and transmit buffer of a connection, in bytes: what [`ListenOptions`](super::ListenOptions),
+    /// [`ConnectOptions`](super::ConnectOptions) or [`Stack::set_receive_buffer`] asked for, or else what they have grown to
     /// ([`BufferGrowth`](super::BufferGrowth)).
     ///
     /// # Errors
@@ -191,6 +191,7 @@ impl Stack {
             (_, State::Listen) => "LISTEN",
             (_, State::SynSent) => "SYN-SENT",
             (_, State::SynReceived) => "SYN-RECEIVED",
+            (_, State::Established) if connection.is_to_finish() => "FIN-WAIT-1",
             (_, State::Established) => "ESTABLISHED",
             (_, State::FinWait1) => "FIN-WAIT-1",
             (_, State::FinWait2) => "FIN-WAIT-2",

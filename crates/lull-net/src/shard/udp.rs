@@ -108,6 +108,15 @@ impl Stack {
         SocketId::new(SocketKind::Udp, index, self.udps.generation(index))
     }
 
+    /// What a socket may hold unread from now on, in bytes of frame buffers (SO_RCVBUF). What it holds stays.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn udp_set_receive_buffer(&mut self, id: SocketId, bytes: usize) -> Result<(), NetError> {
+        self.udp_mut(id)?.held_bytes_max = bytes;
+        Ok(())
+    }
+
     /// Gives the socket a peer: it receives from there only, and [`Stack::udp_send`] sends there. Its own address
     /// becomes the one that packets to the peer come from. `None` takes the peer away.
     ///

@@ -13,7 +13,7 @@ use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::batch;
 use crate::network::Network;
-use crate::shard::{ConnectOptions, IpFields, Keepalive, NetError, Ready, Shutdown, TcpInfo, Unaccepted};
+use crate::shard::{ConnectOptions, IpFields, Keepalive, NetError, Ready, SendRoom, Shutdown, TcpInfo, Unaccepted};
 
 /// A TCP connection. Clones are the same socket; it closes with the last of them.
 #[derive(Clone)]
@@ -232,7 +232,23 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.tcp_unsent(id))?)
     }
 
-    /// SO_RCVBUF and SO_SNDBUF, in bytes.
+    /// Makes the receive buffer so large (SO_RCVBUF), from when all that came has been read; it grows by itself no more.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, io| stack.set_receive_buffer(id, bytes, io))?)
+    }
+
+    /// Says how much may be written that is not acknowledged or not sent (SO_SNDBUF, TCP_NOTSENT_LOWAT).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_send_room(&self, room: SendRoom) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, io| stack.set_send_room(id, room, io))?)
+    }
+
+    /// Receive and transmit buffer as they are now, in bytes.
     ///
     /// # Errors
     /// The socket is gone.

@@ -136,6 +136,14 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_gro(id, on))?)
     }
 
+    /// What it may hold unread, in bytes of frame buffers (SO_RCVBUF): what comes beyond is dropped and counted. What is there stays.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_set_receive_buffer(id, bytes))?)
+    }
+
     /// Sets how the socket heeds the MTU of the path, over IPv4 or over IPv6: whether what is longer leaves in fragments or is
     /// refused, and whether routers may cut the rest (IP_MTU_DISCOVER, IPV6_MTU_DISCOVER).
     ///

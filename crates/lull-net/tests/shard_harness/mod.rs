@@ -1,6 +1,7 @@
 //! Two stacks on a wire with virtual time, and segments made by hand.
 #![allow(dead_code)]
 
+pub mod stream;
 pub mod udp;
 
 use std::collections::BTreeMap;

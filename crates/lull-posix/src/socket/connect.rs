@@ -99,7 +99,8 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
     if engine::is_own(to.ip()) {
         listen_to_ourselves(to);
     }
-    let stream = TcpStream::start_connect(&engine.network, local, to, ConnectOptions::default())?;
+    let asked = ConnectOptions { rx_buffer_bytes: options.buffers().receive, ..ConnectOptions::default() };
+    let stream = TcpStream::start_connect(&engine.network, local, to, asked)?;
     stream.set_nonblocking(true)?;
     options.apply(&stream);
     let file = Stream {

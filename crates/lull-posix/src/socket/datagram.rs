@@ -244,7 +244,7 @@ fn udp_options(fd: c_int, local: SocketAddr) -> UdpOptions {
         reuse_port: flag(libc::SO_REUSEPORT),
         reuse_address: flag(libc::SO_REUSEADDR),
         v6_only: is_v6_only(fd, local),
-        rx_bytes: kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize,
+        rx_bytes: options::receive_buffer(fd),
     }
 }
 

@@ -252,7 +252,8 @@ impl Listener {
         if self.stopped.load(Ordering::Relaxed) {
             return Err(Errno::new(libc::EINVAL));
         }
-        let asked = ListenOptions { backlog: self.backlog.load(Ordering::Relaxed), ..self.asked };
+        let (backlog, rx_buffer_bytes) = (self.backlog.load(Ordering::Relaxed), self.options.buffers().receive);
+        let asked = ListenOptions { backlog, rx_buffer_bytes, ..self.asked };
         let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })?;
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
         listener.set_nonblocking(true)?;

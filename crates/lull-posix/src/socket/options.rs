@@ -4,6 +4,7 @@
 //! set on a socket of the kernel's, which says whether it can be, and read back from it.
 
 mod acted;
+pub(super) mod buffers;
 pub(super) mod egress;
 pub(crate) mod refused;
 pub(super) mod steer;
@@ -19,6 +20,7 @@ use lull_net::TcpStream;
 
 use self::acted::Acted;
 pub(super) use self::acted::int;
+use self::buffers::Buffers;
 use self::egress::Egress;
 use super::{Listener, Stream};
 use crate::files::{self, File};
@@ -32,9 +34,10 @@ type Values = HashMap<Name, Vec<u8>>;
 #[derive(Default)]
 pub(crate) struct Options {
     acted: Acted,
-    /// What its listener was given, by name, and how frames leave by that.
+    /// What its listener was given, by name, and how frames leave by that, and how much it holds.
     inherited: Arc<Values>,
     inherited_egress: Egress,
+    inherited_buffers: Buffers,
     /// What it was given itself.
     own: Mutex<Values>,
     /// SO_RCVLOWAT as it is in force; 0 is 1.
@@ -45,12 +48,13 @@ pub(crate) struct Options {
 const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 
 /// Options that a connection has from its listener, by the values that a socket of the kernel's has for them.
-const INHERITED: [Name; 23] = [
+const INHERITED: [Name; 24] = [
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    buffers::LOCKS,
     // But not SO_PRIORITY (`sk_clone`).
     egress::PACING,
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
@@ -95,12 +99,12 @@ pub(super) use set_busy;
 
 impl Options {
     /// What the program has set on a socket of the kernel's that becomes lull's, and has it to itself: what lull only stores is read
-    /// from there, but for how it busy polls, when it is readable, and how its frames leave.
+    /// from there, but for how it busy polls, when it is readable, how its frames leave, and how much it holds.
     pub(crate) fn of_placeholder(fd: c_int) -> Options {
         let [usecs, prefer, budget] = BUSY;
         let [[class, hops], [class_v6, hops_v6]] = egress::IP;
         let leaves = [egress::PRIORITY, egress::PACING, class, hops, class_v6, hops_v6];
-        Options::read(fd, &[&[usecs, prefer, budget, LOW_WATER], &leaves[..]].concat())
+        Options::read(fd, &[&[usecs, prefer, budget, LOW_WATER], &leaves[..], &buffers::ALL].concat())
     }
 
     /// As [`Options::of_placeholder`], of a listener, whose connections have all of it.
@@ -122,8 +126,13 @@ impl Options {
     pub(crate) fn inherited(&self) -> Options {
         let own = self.own();
         if own.is_empty() {
-            let (inherited, inherited_egress) = (self.inherited.clone(), self.inherited_egress);
-            return Options { acted: self.acted.clone(), inherited, inherited_egress, ..Options::default() };
+            return Options {
+                acted: self.acted.clone(),
+                inherited: self.inherited.clone(),
+                inherited_egress: self.inherited_egress,
+                inherited_buffers: self.inherited_buffers,
+                ..Options::default()
+            };
         }
         let mut all = (*self.inherited).clone();
         all.extend(own.iter().map(|(name, value)| (*name, value.clone())));
@@ -132,7 +141,8 @@ impl Options {
 
     fn with(acted: Acted, inherited: Arc<Values>) -> Options {
         let inherited_egress = Egress::of(|name| inherited.get(&name).cloned());
-        Options { acted, inherited, inherited_egress, ..Options::default() }
+        let inherited_buffers = Buffers::of(|name| inherited.get(&name).cloned());
+        Options { acted, inherited, inherited_egress, inherited_buffers, ..Options::default() }
     }
 
     fn own(&self) -> MutexGuard<'_, Values> {
@@ -152,6 +162,15 @@ impl Options {
         if egress != Egress::default() {
             egress.put(stream);
         }
+        let buffers = self.buffers();
+        if buffers != Buffers::default() {
+            buffers.put(stream);
+        }
+    }
+
+    /// How much it holds.
+    pub(super) fn buffers(&self) -> Buffers {
+        if self.own().is_empty() { self.inherited_buffers } else { Buffers::of(|name| self.stored(name)) }
     }
 
     /// How its frames are to leave.
@@ -224,9 +243,15 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
             // It has a socket of the kernel's to itself.
             kernel::setsockopt(fd, level, name, value)?;
             listener.options.acted.set(level, name, value, None).unwrap_or(Ok(()))?;
-            if INHERITED.contains(&(level, name)) {
-                let value = value_of(fd, (level, name)).ok_or(Errno::new(libc::EINVAL))?;
-                listener.options.own().insert((level, name), value);
+            let changed = buffers::is_read_as((level, name));
+            if INHERITED.contains(&changed) {
+                let value = value_of(fd, changed).ok_or(Errno::new(libc::EINVAL))?;
+                listener.options.own().insert(changed, value);
+            }
+            if buffers::locks(changed)
+                && let Some(locks) = value_of(fd, buffers::LOCKS)
+            {
+                listener.options.own().insert(buffers::LOCKS, locks);
             }
             Ok(())
         }
@@ -258,8 +283,10 @@ fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Resul
     let asked = if is_own { fd } else { kernel::socket(stream.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)? };
     let mut read = vec![0; value.len().max(VALUE_BYTES)];
     let set = kernel::setsockopt(asked, level, name, value);
+    let (level, name) = buffers::is_read_as((level, name));
     let length = set.and_then(|()| kernel::getsockopt(asked, level, name, &mut read));
     let priority = value_of(asked, egress::PRIORITY);
+    let locks = buffers::locks((level, name)).then(|| value_of(asked, buffers::LOCKS)).flatten();
     if !is_own {
         let _ = kernel::close(asked);
     }
@@ -275,6 +302,13 @@ fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Resul
             stream.options.own().insert(egress::PRIORITY, priority);
         }
         stream.options.own().insert((level, name), read);
+    }
+    if let Some(locks) = locks.and_then(|locks| int(&locks).ok()) {
+        let before = stream.options.stored(buffers::LOCKS).and_then(|locks| int(&locks).ok()).unwrap_or(0);
+        stream.options.own().insert(buffers::LOCKS, (before | locks).to_ne_bytes().to_vec());
+    }
+    if buffers::concerns((level, name)) {
+        stream.options.buffers().put(&stream.stream);
     }
     if egress::concerns((level, name)) {
         stream.options.egress().put(&stream.stream);

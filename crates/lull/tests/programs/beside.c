@@ -731,6 +731,230 @@ static void by_number(void) {
     SAY(syscall(SYS_close, ends[1]));
 }
 
+// Numbers that tell what was lost, doubled or put elsewhere.
+static unsigned char of_place(long place) { return (unsigned char)(place * 2654435761u >> 13); }
+
+// Writes what there is room for, a chunk at a time; how much, in all.
+static long fills(int fd, long from, size_t chunk) {
+    unsigned char part[65536];
+    long sent = 0;
+    for (long got;; sent += got) {
+        for (size_t nth = 0; nth < chunk; nth++) part[nth] = of_place(from + sent + nth);
+        got = send(fd, part, chunk, MSG_DONTWAIT);
+        if (got < 0) break;
+        CHECK(got > 0);
+    }
+    CHECK(errno == EAGAIN);
+    return sent;
+}
+
+// Reads so many bytes, which begin at a place of the stream.
+static void takes(int fd, long from, long bytes) {
+    unsigned char part[16384];
+    while (bytes > 0) {
+        comes(fd);
+        long got = read(fd, part, bytes < (long)sizeof part ? bytes : (long)sizeof part);
+        CHECK(got > 0);
+        for (long nth = 0; nth < got; nth++) CHECK(part[nth] == of_place(from + nth));
+        from += got, bytes -= got;
+    }
+}
+
+static int is_writable(int fd) {
+    struct pollfd polled = {.fd = fd, .events = POLLOUT};
+    return poll(&polled, 1, 0);
+}
+
+// A writer whose peer does not read ends with as much that is not acknowledged as its buffer says, and may write again when a third
+// of that is free. Returns how much its peer has not read.
+static int packets_are_small;
+static long is_bounded(int writer, int reader, size_t chunk) {
+    long room = get(writer, SOL_SOCKET, SO_SNDBUF), window = get(reader, SOL_SOCKET, SO_RCVBUF), all = 0, unread;
+    do {
+        all += fills(writer, all, chunk);
+        usleep(1000);
+    } while (count(writer, SIOCOUTQ) < room / 4 * 3);
+    unread = count(reader, FIONREAD);
+    // Linux writes its last packet in full, which is small where windows always were.
+    CHECK(count(writer, SIOCOUTQ) <= room + (packets_are_small ? (long)chunk : 65536));
+    SAY(is_writable(writer));
+    takes(reader, 0, all);
+    struct pollfd polled = {.fd = writer, .events = POLLOUT};
+    SAY(poll(&polled, 1, 60000));
+    CHECK(unread <= window);
+    return unread;
+}
+
+static void buffers(void) {
+    static const int sizes[] = {-1, 0, 1, 4096, 20000, 100000, 1 << 20, 1 << 30};
+    static const int names[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE};
+    int ends[2], value, listener;
+    // What is judged, doubled and bounded: before there is a connection and on one.
+    pair(ends);
+    int fresh = socket(AF_INET, SOCK_STREAM, 0);
+    for (size_t name = 0; name < 4; name++)
+        for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++)
+            for (int whose = 0; whose < 3; whose++) {
+                int fd = whose == 2 ? fresh : ends[whose];
+                value = sizes[size];
+                said(name < 2 ? "set" : "force", setsockopt(fd, SOL_SOCKET, names[name], &value, sizeof value));
+                SAY(get(fd, SOL_SOCKET, name % 2 ? SO_RCVBUF : SO_SNDBUF));
+            }
+    socklen_t length = sizeof value;
+    SAY(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &value, 2));
+    SAY(getsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &value, &length));
+    // Set before, on either side.
+    for (size_t size = 3; size < 6; size++) {
+        int bytes = sizes[size];
+        at.sin_port = 0;
+        listener = listening();
+        set(listener, SOL_SOCKET, SO_SNDBUF, bytes);
+        CHECK(close(listener) == 0);
+        at.sin_port = 0;
+        listener = socket(AF_INET, SOCK_STREAM, 0);
+        set(listener, SOL_SOCKET, SO_RCVBUF, bytes);
+        set(listener, SOL_SOCKET, SO_SNDBUF, bytes);
+        struct sockaddr_in here = at;
+        length = sizeof here;
+        CHECK(bind(listener, (struct sockaddr *)&here, length) == 0 && listen(listener, 8) == 0);
+        CHECK(getsockname(listener, (struct sockaddr *)&here, &length) == 0);
+        ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+        set(ends[0], SOL_SOCKET, SO_RCVBUF, bytes);
+        set(ends[0], SOL_SOCKET, SO_SNDBUF, bytes);
+        CHECK(connect(ends[0], (struct sockaddr *)&here, length) == 0);
+        comes(listener);
+        ends[1] = accept(listener, NULL, NULL);
+        SAY(get(ends[1], SOL_SOCKET, SO_RCVBUF));
+        SAY(get(ends[1], SOL_SOCKET, SO_SNDBUF));
+        packets_are_small = bytes < 100000;
+        for (int nth = 0; nth < 2; nth++)
+            SAY(is_bounded(ends[nth], ends[!nth], bytes < 10000 ? 500 : 10000) >= bytes / 4 * 3);
+    }
+    packets_are_small = 0;
+    // Set on a connection: a writer's bound is one at once.
+    pair(ends);
+    set(ends[0], SOL_SOCKET, SO_SNDBUF, 4096);
+    set(ends[1], SOL_SOCKET, SO_RCVBUF, 50000);
+    SAY(is_bounded(ends[0], ends[1], 1000) >= 4096);
+    set(ends[0], SOL_SOCKET, SO_SNDBUF, 300000);
+    is_bounded(ends[0], ends[1], 10000);
+    // Less than is there already; the end follows all of it.
+    pair(ends);
+    long sent = fills(ends[0], 0, 1000);
+    set(ends[0], SOL_SOCKET, SO_SNDBUF, 4096);
+    SAY(is_writable(ends[0]));
+    SAY(shutdown(ends[0], SHUT_WR));
+    takes(ends[1], 0, sent);
+    reads(ends[1]);
+    // A receiver's: nothing is lost of what it was to take before, and in the end it takes no more than that.
+    pair(ends);
+    set(ends[0], SOL_SOCKET, SO_SNDBUF, 200000);
+    set(ends[1], SOL_SOCKET, SO_RCVBUF, 100000);
+    long left = fills(ends[0], 0, 10000);
+    SAY(left > 16000);
+    set(ends[1], SOL_SOCKET, SO_RCVBUF, 20000);
+    takes(ends[1], 0, left);
+    for (long from = left; from < left + 400000; from += 1000) {
+        unsigned char part[1000];
+        for (int nth = 0; nth < 1000; nth++) part[nth] = of_place(from + nth);
+        CHECK(send(ends[0], part, sizeof part, 0) == sizeof part);
+        takes(ends[1], from, sizeof part);
+    }
+    SAY(is_bounded(ends[0], ends[1], 10000) <= 40000);
+    // Closed with more than its buffer has by itself.
+    pair(ends);
+    set(ends[0], SOL_SOCKET, SO_SNDBUF, 300000);
+    do {
+        sent = fills(ends[0], 0, 10000);
+    } while (sent < 1);
+    SAY(close(ends[0]));
+    takes(ends[1], 0, sent);
+    reads(ends[1]);
+    // Nothing is written while too much is unsent.
+    pair(ends);
+    set(ends[0], SOL_SOCKET, SO_SNDBUF, 100000);
+    set(ends[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1);
+    set(ends[1], SOL_SOCKET, SO_RCVBUF, 20000);
+    sent = 0;
+    do {
+        sent += fills(ends[0], sent, 3000);
+    } while (count(ends[0], SIOCOUTQNSD) < 1);
+    SAY(is_writable(ends[0]));
+    for (long read = 0; read < sent; read += 500) {
+        takes(ends[1], read, sent - read < 500 ? sent - read : 500);
+        if (is_writable(ends[0])) CHECK(count(ends[0], SIOCOUTQNSD) == 0);
+    }
+    struct pollfd polled = {.fd = ends[0], .events = POLLOUT};
+    SAY(poll(&polled, 1, 60000));
+}
+
+static struct tcp_info told_of(int fd) {
+    struct tcp_info info = {0};
+    socklen_t length = sizeof info;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
+    return info;
+}
+
+// What is told of a connection that has had some round trips.
+static void info(void) {
+    int ends[2];
+    pair(ends);
+    for (int nth = 0; nth < 5; nth++) {
+        char letter = 'a' + nth;
+        CHECK(write(ends[0], &letter, 1) == 1);
+        comes(ends[1]);
+        CHECK(read(ends[1], &letter, 1) == 1 && write(ends[1], &letter, 1) == 1);
+        comes(ends[0]);
+        CHECK(read(ends[0], &letter, 1) == 1);
+    }
+    // The last answer is acknowledged at some time.
+    while (told_of(ends[1]).tcpi_unacked) usleep(1000);
+    for (int nth = 0; nth < 2; nth++) {
+        struct tcp_info its = told_of(ends[nth]), peers = told_of(ends[!nth]);
+        SAY((long)its.tcpi_state);
+        SAY((long)its.tcpi_options & 7);
+        SAY(its.tcpi_snd_wscale == peers.tcpi_rcv_wscale);
+        SAY(its.tcpi_rtt > 0 && its.tcpi_rtt < 10000000);
+        SAY(its.tcpi_rttvar > 0 && its.tcpi_rttvar < 10000000);
+        SAY((long)its.tcpi_unacked);
+        SAY((long)its.tcpi_total_retrans);
+        SAY((long)its.tcpi_snd_ssthresh);
+        SAY(its.tcpi_snd_cwnd >= 10 && its.tcpi_snd_cwnd < 100);
+        SAY(its.tcpi_snd_mss > 1000 && its.tcpi_snd_mss <= its.tcpi_advmss && its.tcpi_advmss < its.tcpi_pmtu);
+        SAY(its.tcpi_rcv_space > 10000 && its.tcpi_rcv_ssthresh > 10000);
+        SAY(its.tcpi_last_data_recv < 60000);
+    }
+    // What is under way to a peer that does not read is acknowledged, and what it has no room for is not sent.
+    do fills(ends[0], 0, 10000);
+    while (told_of(ends[0]).tcpi_unacked);
+    SAY(told_of(ends[0]).tcpi_rtt > 0);
+    SAY(shutdown(ends[1], SHUT_WR));
+    comes(ends[0]);
+    SAY((long)told_of(ends[0]).tcpi_state);
+}
+
+// Of datagrams that wait for their reader so many bytes are held as the buffer says.
+static void held(void) {
+    int ends[2], marks[2];
+    datagrams(marks);
+    struct sockaddr_in mark = at;
+    datagrams(ends);
+    for (int size = 1; size <= 200000; size += 199999) {
+        set(ends[1], SOL_SOCKET, SO_RCVBUF, size);
+        SAY(get(ends[1], SOL_SOCKET, SO_RCVBUF));
+        for (unsigned char nth = 0; nth < 50; nth++)
+            CHECK(sendto(ends[0], &nth, 1, 0, (struct sockaddr *)&at, sizeof at) == 1);
+        CHECK(sendto(ends[0], "", 1, 0, (struct sockaddr *)&mark, sizeof mark) == 1);
+        comes(marks[1]);
+        CHECK(recv(marks[1], &mark.sin_zero, 1, 0) == 1);
+        unsigned char got, all = 0;
+        while (recv(ends[1], &got, 1, MSG_DONTWAIT) == 1) CHECK(got == all++);
+        SAY(all == 0);
+        SAY(all == 50);
+        CHECK(errno == EAGAIN);
+    }
+}
+
 static void *in_a_thread(void *none) {
     low_water();
     return none;
@@ -755,5 +979,8 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "joined")) joined();
     if (!strcmp(word[1], "header")) header();
     if (!strcmp(word[1], "by-number")) by_number();
+    if (!strcmp(word[1], "buffers")) buffers();
+    if (!strcmp(word[1], "held")) held();
+    if (!strcmp(word[1], "info")) info();
     return 0;
 }

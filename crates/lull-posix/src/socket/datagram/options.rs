@@ -6,7 +6,7 @@ use libc::c_int;
 
 use super::{Datagram, control, path_mtu};
 use crate::socket::options::egress::{self, Egress};
-use crate::socket::options::{BUSY, Name, int, steer};
+use crate::socket::options::{BUSY, Name, buffers, int, steer};
 use crate::{Errno, Result, kernel};
 
 /// Options that change what is sent, which lull's half would not do.
@@ -42,6 +42,11 @@ const IPV6_2292PKTINFO: c_int = 2;
 const IPV6_2292PKTOPTIONS: c_int = 6;
 const IPV6_2292HOPLIMIT: c_int = 8;
 
+/// What lull's half may hold unread: as much as the kernel's.
+pub(super) fn receive_buffer(fd: c_int) -> usize {
+    kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize
+}
+
 impl Datagram {
     pub(in crate::socket) fn set_option(&self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
         if REFUSED.contains(&(level, name)) || !self.wildcard.load(Relaxed) && KERNELS_ALONE.contains(&(level, name)) {
@@ -67,6 +72,9 @@ impl Datagram {
         }
         if egress::concerns((level, name)) {
             self.sockets.put_egress(Egress::of_placeholder(fd));
+        }
+        if buffers::is_read_as((level, name)) == buffers::RECEIVE {
+            self.sockets.set_receive_buffer(receive_buffer(fd));
         }
         if path_mtu::concerns((level, name)) {
             path_mtu::put(fd, &self.sockets);

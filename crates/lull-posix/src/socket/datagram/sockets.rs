@@ -96,6 +96,11 @@ impl Sockets {
         Ok(self.0.iter().try_for_each(|socket| socket.set_gro(on))?)
     }
 
+    /// What each may hold unread. One that is over holds nothing.
+    pub(super) fn set_receive_buffer(&self, bytes: usize) {
+        self.0.iter().for_each(|socket| drop(socket.set_receive_buffer(bytes)));
+    }
+
     /// Sends a datagram, or several at once. What goes to one peer goes by one queue, while that has room.
     pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, options: SendOptions) -> Result<usize> {
         let first = to.map_or(0, |to| usize::from(to.port()));

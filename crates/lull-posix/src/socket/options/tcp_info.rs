@@ -8,11 +8,16 @@ use lull_net::TcpStream;
 
 use crate::{Result, kernel};
 
-/// Where `tcpi_notsent_bytes` stands in newer structs (`include/uapi/linux/tcp.h`).
+/// Where `tcpi_notsent_bytes`, `tcpi_snd_wnd` and `tcpi_rcv_wnd` stand in newer structs (`include/uapi/linux/tcp.h`).
 const NOTSENT_AT: usize = 144;
-/// `TCPI_OPT_TIMESTAMPS`, `TCPI_OPT_WSCALE`.
+const SND_WND_AT: usize = 228;
+const RCV_WND_AT: usize = 232;
+/// `TCPI_OPT_TIMESTAMPS`, `TCPI_OPT_SACK`, `TCPI_OPT_WSCALE`.
 const TIMESTAMPS: u8 = 1;
+const SACK: u8 = 2;
 const WINDOW_SCALE: u8 = 4;
+/// `TCP_INFINITE_SSTHRESH`: nothing was lost yet.
+const NOTHING_LOST: u32 = 0x7fff_ffff;
 const NS_PER_MS: u64 = 1_000_000;
 
 /// The states of `include/net/tcp_states.h`, from 1.
@@ -40,15 +45,33 @@ pub(super) fn of(stream: &TcpStream, domain: c_int) -> Result<Vec<u8>> {
         }
     };
     let state = STATES.iter().position(|state| *state == info.state).map_or(0, |nth| nth as u8 + 1);
-    let options = if info.timestamps { TIMESTAMPS } else { 0 } | if info.rcv_scale != 0 { WINDOW_SCALE } else { 0 };
-    let heard_ms = u32::try_from(info.heard_ns / NS_PER_MS).unwrap_or(u32::MAX).to_ne_bytes();
+    // Both ends have said so, or neither; a scale may be 0.
+    let options =
+        [(info.timestamps, TIMESTAMPS), (info.sack, SACK), (info.rcv_scale != 0 || info.snd_scale != 0, WINDOW_SCALE)];
+    let options = options.into_iter().filter(|(agreed, _)| *agreed).fold(0, |all, (_, option)| all | option);
     put(offset_of!(tcp_info, tcpi_state), &[state]);
     put(offset_of!(tcp_info, tcpi_options), &[options]);
-    // The upper half is ours, the lower the peer's, which the stack keeps to itself.
-    put(offset_of!(tcp_info, tcpi_snd_rcv_wscale), &[info.rcv_scale << 4]);
-    put(offset_of!(tcp_info, tcpi_last_data_recv), &heard_ms);
-    put(offset_of!(tcp_info, tcpi_last_ack_recv), &heard_ms);
-    put(NOTSENT_AT, &u32::try_from(info.unsent).unwrap_or(u32::MAX).to_ne_bytes());
+    put(offset_of!(tcp_info, tcpi_snd_rcv_wscale), &[info.rcv_scale << 4 | info.snd_scale]);
+    let heard_ms = usize::try_from(info.heard_ns / NS_PER_MS).unwrap_or(usize::MAX);
+    let mut number = |at: usize, value: usize| put(at, &u32::try_from(value).unwrap_or(u32::MAX).to_ne_bytes());
+    number(offset_of!(tcp_info, tcpi_snd_mss), info.snd_mss);
+    number(offset_of!(tcp_info, tcpi_advmss), info.advertised_mss);
+    number(offset_of!(tcp_info, tcpi_pmtu), info.path_mtu);
+    number(offset_of!(tcp_info, tcpi_unacked), info.in_flight.div_ceil(info.snd_mss));
+    number(offset_of!(tcp_info, tcpi_last_data_recv), heard_ms);
+    number(offset_of!(tcp_info, tcpi_last_ack_recv), heard_ms);
+    number(offset_of!(tcp_info, tcpi_rtt), info.rtt_us as usize);
+    number(offset_of!(tcp_info, tcpi_rttvar), info.rtt_var_us as usize);
+    if let Some(window) = info.congestion_window {
+        number(offset_of!(tcp_info, tcpi_snd_cwnd), (window / info.snd_mss).max(1));
+        number(offset_of!(tcp_info, tcpi_snd_ssthresh), NOTHING_LOST as usize);
+    }
+    number(offset_of!(tcp_info, tcpi_rcv_ssthresh), info.receive_buffer);
+    number(offset_of!(tcp_info, tcpi_rcv_space), info.receive_buffer);
+    number(offset_of!(tcp_info, tcpi_total_retrans), info.retransmits as usize);
+    number(NOTSENT_AT, info.unsent);
+    number(SND_WND_AT, info.snd_window);
+    number(RCV_WND_AT, info.rcv_window);
     Ok(bytes)
 }
 

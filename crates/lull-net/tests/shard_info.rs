@@ -1,0 +1,52 @@
+//! What is told of a connection (TCP_INFO).
+
+mod shard_harness;
+
+use lull_net::shard::{SocketId, TcpInfo};
+use shard_harness::*;
+
+fn info(host: &Host, id: SocketId) -> TcpInfo {
+    host.stack.tcp_info(id, host.now_ns).unwrap()
+}
+
+/// Sends a byte, which is acknowledged after so long.
+fn round_trip(host: &mut Host, peer: &mut Peer, id: SocketId, ns: u64) {
+    host.send(id, b"x").unwrap();
+    assert_eq!(peer.hear(host), b"x");
+    host.run_for(ns);
+    peer.send(host, ACK, b"");
+}
+
+/// RFC 6298 section 2, in steps of 8 us for the spread.
+#[test]
+fn round_trips_are_smoothed_and_so_is_how_far_they_lie_apart() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    assert_eq!((info(&host, id).rtt_us, info(&host, id).rtt_var_us), (0, 0), "nothing is known yet");
+    round_trip(&mut host, &mut peer, id, 40 * MS);
+    assert_eq!((info(&host, id).rtt_us, info(&host, id).rtt_var_us), (40_000, 20_000));
+    round_trip(&mut host, &mut peer, id, 80 * MS);
+    assert_eq!((info(&host, id).rtt_us, info(&host, id).rtt_var_us), (45_000, 25_000));
+    for _ in 0..100 {
+        round_trip(&mut host, &mut peer, id, MS);
+    }
+    let told = info(&host, id);
+    assert!((1_000..1_020).contains(&told.rtt_us) && (1..40).contains(&told.rtt_var_us), "{told:?}");
+}
+
+#[test]
+fn segments_windows_and_what_is_under_way_are_told() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    peer.window = 5_000;
+    peer.send(&mut host, ACK, b"");
+    host.send(id, &[7; 16_000]).unwrap();
+    let told = info(&host, id);
+    assert_eq!((told.snd_mss, told.advertised_mss, told.path_mtu), (1460, 1460, 1500));
+    assert_eq!((told.in_flight, told.unsent, told.snd_window), (5_000, 11_000, 5_000));
+    assert_eq!((told.congestion_window, told.receive_buffer, told.rcv_window), (Some(16_384), 16_384, 16_384));
+    assert_eq!((told.sack, told.timestamps, told.rcv_scale, told.snd_scale), (false, false, 0, 0));
+    assert_eq!(told.retransmits, 0);
+    host.run_for(3 * SECOND);
+    let told = info(&host, id);
+    assert!(told.retransmits > 0 && told.congestion_window.is_none(), "{told:?}");
+    assert_eq!(told.heard_ns, 3 * SECOND);
+}
