@@ -177,6 +177,19 @@ fn haproxy_with_a_master_reloads() {
     }
 }
 
+/// Its listener is connected to nobody meanwhile.
+#[test]
+fn haproxy_with_a_frontend_that_is_disabled_refuses_until_it_is_enabled() {
+    for mode in ["base", "suspend20"] {
+        user::run(
+            "haproxy_paused",
+            "command -v haproxy && command -v curl && command -v python3 && command -v ip",
+            mode,
+            "",
+        );
+    }
+}
+
 /// The other process has the socket's name, and answers by it when the server has ended.
 #[test]
 fn a_server_that_ends_stays_for_a_udp_socket_that_it_has_passed_on() {
