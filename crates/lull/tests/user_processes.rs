@@ -310,6 +310,20 @@ fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
     }
 }
 
+/// A child of its has the queue by then.
+#[test]
+fn who_made_a_listener_may_ask_for_its_connections_after_its_children() {
+    let needs = "command -v python3 && command -v ip";
+    for (mode, how) in [
+        ("suspend20", "select 10.0.0.2"),
+        ("base", "accept 10.0.0.2"),
+        ("suspend20", "epoll 10.0.0.2"),
+        ("base", "poll 0.0.0.0"),
+    ] {
+        user::run("asks_last", needs, mode, how);
+    }
+}
+
 /// It refuses to run as root, which over AF_XDP the launcher has to be.
 #[test]
 fn postgresql_serves_its_clients_cancels_and_recovers() {

@@ -253,7 +253,8 @@ impl Listener {
             return Err(Errno::new(libc::EINVAL));
         }
         let asked = ListenOptions { backlog: self.backlog.load(Ordering::Relaxed), ..self.asked };
-        let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })?;
+        let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })
+            .inspect_err(|_| self.is_shared_with_a_child())?;
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
         listener.set_nonblocking(true)?;
         self.asked_for();
