@@ -8,7 +8,7 @@ use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
 use std::io::{IoSlice, IoSliceMut};
 
-use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t};
 
 use crate::{Errno, Result};
 
@@ -16,6 +16,8 @@ use crate::{Errno, Result};
 const BUFFERS_MAX: usize = 1024;
 /// Calls with so many buffers need no memory of the heap.
 const BUFFERS_FEW: usize = 16;
+/// The most bytes of one call (`MAX_RW_COUNT`): of what is asked for beyond them the kernel takes no notice.
+const BYTES_MAX: usize = c_int::MAX as usize & !4095;
 
 /// Bytes that the program gives.
 ///
@@ -23,8 +25,8 @@ const BUFFERS_FEW: usize = 16;
 /// The program vouches for them, as for any system call; they stay for the length of the call.
 pub unsafe fn bytes<'a>(at: *const c_void, length: usize) -> &'a [u8] {
     let at = NonNull::new(at.cast_mut().cast()).unwrap_or(NonNull::dangling());
-    // SAFETY: as above; a slice is no longer than memory is.
-    unsafe { core::slice::from_raw_parts(at.as_ptr(), length.min(isize::MAX as usize)) }
+    // SAFETY: as above.
+    unsafe { core::slice::from_raw_parts(at.as_ptr(), length.min(BYTES_MAX)) }
 }
 
 /// Bytes that the program takes.
@@ -34,7 +36,7 @@ pub unsafe fn bytes<'a>(at: *const c_void, length: usize) -> &'a [u8] {
 pub unsafe fn bytes_mut<'a>(at: *mut c_void, length: usize) -> &'a mut [u8] {
     let at = NonNull::new(at.cast()).unwrap_or(NonNull::dangling());
     // SAFETY: as above.
-    unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), length.min(isize::MAX as usize)) }
+    unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), length.min(BYTES_MAX)) }
 }
 
 /// As [`bytes`], and none at the null address, whatever the length says.
@@ -66,12 +68,13 @@ pub unsafe fn with_slices(
 ) -> Result<usize> {
     // SAFETY: the caller vouches for the array.
     let buffers = unsafe { array(buffers, given) }?;
+    let mut room = BYTES_MAX;
     // SAFETY: the caller vouches for each buffer.
-    let slice = |buffer: &iovec| IoSlice::new(unsafe { bytes(buffer.iov_base, buffer.iov_len) });
+    let slice = |buffer: &iovec| IoSlice::new(unsafe { bytes(buffer.iov_base, take(&mut room, buffer)) });
     if buffers.len() <= BUFFERS_FEW {
         let mut few = [const { MaybeUninit::uninit() }; BUFFERS_FEW];
-        for (place, buffer) in few.iter_mut().zip(buffers) {
-            place.write(slice(buffer));
+        for (place, buffer) in few.iter_mut().zip(buffers.iter().map(slice)) {
+            place.write(buffer);
         }
         // SAFETY: as many were written as there are buffers, and they need not be dropped.
         return call(unsafe { core::slice::from_raw_parts(few.as_ptr().cast(), buffers.len()) });
@@ -90,21 +93,41 @@ pub unsafe fn with_slices_mut(
 ) -> Result<usize> {
     // SAFETY: the caller vouches for the array.
     let buffers = unsafe { array(buffers, given) }?;
+    let mut room = BYTES_MAX;
     // SAFETY: the caller vouches for each buffer.
-    let slice = |buffer: &iovec| IoSliceMut::new(unsafe { bytes_mut(buffer.iov_base, buffer.iov_len) });
+    let slice = |buffer: &iovec| IoSliceMut::new(unsafe { bytes_mut(buffer.iov_base, take(&mut room, buffer)) });
     call(&mut buffers.iter().map(slice).collect::<Vec<_>>())
 }
 
+/// As many bytes of a buffer as a call has room for.
+fn take(room: &mut usize, buffer: &iovec) -> usize {
+    let taken = buffer.iov_len.min(*room);
+    *room -= taken;
+    taken
+}
+
+/// The buffers of a call, none of which has a length below 0 (`__import_iovec`).
+///
 /// # Safety
 /// The program vouches for the array.
 unsafe fn array<'a>(buffers: *const iovec, given: size_t) -> Result<&'a [iovec]> {
-    match given {
-        0 => Ok(&[]),
-        BUFFERS_MAX.. if given > BUFFERS_MAX => Err(Errno::new(libc::EINVAL)),
-        _ if buffers.is_null() => Err(Errno::new(libc::EFAULT)),
+    let buffers = match given {
+        0 => return Ok(&[]),
+        BUFFERS_MAX.. if given > BUFFERS_MAX => return Err(Errno::new(libc::EINVAL)),
+        _ if buffers.is_null() => return Err(Errno::new(libc::EFAULT)),
         // SAFETY: as above.
-        _ => Ok(unsafe { core::slice::from_raw_parts(buffers, given) }),
+        _ => unsafe { core::slice::from_raw_parts(buffers, given) },
+    };
+    if buffers.iter().any(|buffer| isize::try_from(buffer.iov_len).is_err()) {
+        return Err(Errno::new(libc::EINVAL));
     }
+    Ok(buffers)
+}
+
+/// How many buffers a message has: one that has more than a call takes is too long (`__copy_msghdr`).
+pub fn buffers_of(message: &msghdr) -> Result<size_t> {
+    let given = message.msg_iovlen as size_t;
+    if given > BUFFERS_MAX { Err(Errno::new(libc::EMSGSIZE)) } else { Ok(given) }
 }
 
 /// Writes an address where the program asked for it: cut off at the room that there is, with its whole length.
@@ -163,5 +186,50 @@ pub fn enough(count: usize, room: usize) {
         lull_fd::say::line(format_args!("a read of {count} bytes into a buffer of {room}: the program ends"));
         // SAFETY: ends the process.
         unsafe { libc::abort() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers(lengths: &[usize]) -> Vec<iovec> {
+        lengths.iter().map(|&iov_len| iovec { iov_base: core::ptr::null_mut(), iov_len }).collect()
+    }
+
+    /// The lengths that a call gets of buffers that are so long; their bytes are not touched.
+    fn got(lengths: &[usize]) -> (Result<Vec<usize>>, Result<Vec<usize>>) {
+        let (buffers, mut to_write, mut to_read) = (buffers(lengths), Vec::new(), Vec::new());
+        // SAFETY: the call looks at lengths alone.
+        let written = unsafe {
+            with_slices(buffers.as_ptr(), buffers.len(), |buffers| {
+                to_write = buffers.iter().map(|buffer| buffer.len()).collect();
+                Ok(0)
+            })
+        };
+        // SAFETY: as above.
+        let read = unsafe {
+            with_slices_mut(buffers.as_ptr(), buffers.len(), |buffers| {
+                to_read = buffers.iter().map(|buffer| buffer.len()).collect();
+                Ok(0)
+            })
+        };
+        (written.map(|_| to_write), read.map(|_| to_read))
+    }
+
+    #[test]
+    fn a_call_takes_two_gigabytes_at_most_of_all_its_buffers() {
+        let expected = vec![1, BYTES_MAX - 1, 0];
+        assert_eq!(got(&[1, BYTES_MAX, 3]), (Ok(expected.clone()), Ok(expected)));
+        let long = [isize::MAX as usize; BUFFERS_FEW + 1];
+        let mut expected = vec![0; long.len()];
+        expected[0] = BYTES_MAX;
+        assert_eq!(got(&long), (Ok(expected.clone()), Ok(expected)));
+    }
+
+    #[test]
+    fn a_buffer_with_a_length_below_zero_is_not_valid() {
+        let invalid = || Err(Errno::new(libc::EINVAL));
+        assert_eq!(got(&[1, usize::MAX]), (invalid(), invalid()));
     }
 }

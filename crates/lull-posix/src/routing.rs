@@ -1,6 +1,6 @@
 //! Which world an address is of: lull's own addresses, their networks and the routes given; everything else is the kernel's.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The addresses that are lull's.
 #[derive(Clone, Debug, Default)]
@@ -31,14 +31,14 @@ impl Routing {
         self.addresses.iter().any(|(own, _)| is_both || own.is_ipv4() == ip.is_ipv4())
     }
 
-    /// Whether it is the address of everybody on one of lull's networks.
+    /// Whether it is the address of everybody on one of lull's networks, or on whatever network there is.
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         let broadcast = |(network, prefix): &(IpAddr, u8)| {
             let IpAddr::V4(network) = network else { return false };
             let host_bits = u32::MAX.checked_shr(u32::from(*prefix)).unwrap_or(0);
             *prefix < 31 && ip == IpAddr::V4((network.to_bits() | host_bits).into())
         };
-        self.addresses.iter().any(broadcast)
+        ip == IpAddr::V4(Ipv4Addr::BROADCAST) || self.addresses.iter().any(broadcast)
     }
 
     /// Whether lull reaches it: what is connected or sent to it is lull's. Loopback is the kernel's, whatever the routes say.

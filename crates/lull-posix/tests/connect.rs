@@ -5,6 +5,7 @@ mod world;
 use std::io::{Read, Write};
 
 use libc::{EPOLL_CTL_ADD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, c_int};
+use lull_net::TcpListener;
 use lull_posix::{Errno, epoll, flags, is_lull, socket};
 use world::*;
 
@@ -132,6 +133,26 @@ fn a_port_that_was_bound_is_the_connections() {
     assert_eq!(socket::bind(other, &bytes(&from.to_string())), error(libc::EADDRINUSE));
     close(other);
     close(fd);
+}
+
+#[test]
+fn a_port_that_may_be_shared_has_a_connection_to_each_peer_and_no_second_one() {
+    let (first, second) = (peer_listener(), peer_listener());
+    let to = |listener: &TcpListener| bytes(&listener.local_addr().unwrap().to_string());
+    let sockets = [tcp(), tcp()];
+    let mut from = bytes(&format!("{OWN}:0"));
+    for fd in sockets {
+        let on = 1_i32;
+        // SAFETY: an int, and its size.
+        assert_eq!(0, unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, (&raw const on).cast(), 4) });
+        socket::bind(fd, &from).unwrap();
+        from = bytes(&at(fd).to_string());
+    }
+    socket::connect(sockets[0], &to(&first)).unwrap();
+    assert_eq!(socket::connect(sockets[1], &to(&first)), error(libc::EADDRNOTAVAIL));
+    socket::connect(sockets[1], &to(&second)).unwrap();
+    assert_eq!(first.accept().unwrap().1, second.accept().unwrap().1);
+    sockets.into_iter().for_each(close);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use libc::{
     c_int,
 };
 use lull_net::{Ready, Shutdown, TcpStream};
-use lull_posix::{Errno, epoll, files, flags, is_lull, socket};
+use lull_posix::{Errno, epoll, files, flags, is_lull, memory, socket};
 use world::*;
 
 const fn error<T>(number: c_int) -> Result<T, Errno> {
@@ -266,6 +266,81 @@ fn what_arrives_is_an_edge_for_who_waits_for_urgent_data() {
         close(epfd);
         close(fd);
     }
+}
+
+/// So haproxy pauses a frontend, and resumes it.
+#[test]
+fn a_listener_that_is_connected_to_nobody_listens_no_more_until_it_is_told_to_again() {
+    let (fd, _) = listener_at(OWN);
+    nonblocking(fd);
+    let nobody = (libc::AF_UNSPEC as u16).to_ne_bytes();
+    let unspecified = [&nobody[..], &[0; 14]].concat();
+    for _ in 0..2 {
+        assert_eq!(accepted(fd), error(libc::EAGAIN), "it asks for connections");
+        socket::connect(fd, &unspecified).unwrap();
+        assert_eq!(get(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN), Some(0));
+        assert_eq!(accepted(fd), error(libc::EINVAL));
+        assert_eq!(TcpStream::connect(peers(), at(fd)).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+        socket::listen(fd, 8).unwrap();
+        assert_eq!(accepted(fd), error(libc::EAGAIN), "it asks for connections again");
+        // The kernel had chosen its port, and chooses another one.
+        let _peer = TcpStream::connect(peers(), at(fd)).unwrap();
+        let mut next = error(libc::EAGAIN);
+        until("the connection", || {
+            next = accepted(fd);
+            next.is_ok()
+        });
+        close(next.unwrap());
+    }
+    close(fd);
+}
+
+#[test]
+fn a_datagram_may_go_to_an_ipv4_address_whose_family_is_not_said() {
+    let (from, to) = (udp(), udp());
+    for fd in [from, to] {
+        socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    }
+    let mut address = bytes(&at(to).to_string());
+    address[..2].copy_from_slice(&(libc::AF_UNSPEC as u16).to_ne_bytes());
+    let sent = socket::send_message(from, &[IoSlice::new(b"hello")], &address, &[], socket::Send { flags: 0 });
+    assert_eq!(sent, Ok(5));
+    assert_eq!(recv(to, 0).unwrap(), b"hello");
+    close(from);
+    close(to);
+}
+
+#[test]
+fn a_message_of_too_many_buffers_is_too_long_and_a_call_with_them_is_not_valid() {
+    let (fd, _peer) = connected();
+    let mut byte = 0_u8;
+    let buffer = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut buffers = vec![buffer; 1025];
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (buffers.as_mut_ptr(), buffers.len() as _);
+    // SAFETY: the message and its buffers are here.
+    unsafe {
+        assert_eq!(socket::sendmsg(fd, &message, 0), error(libc::EMSGSIZE));
+        assert_eq!(socket::recvmsg(fd, &mut message, libc::MSG_DONTWAIT), error(libc::EMSGSIZE));
+        let written = memory::with_slices(buffers.as_ptr(), buffers.len(), |buffers| socket::writev(fd, buffers));
+        assert_eq!(written, error(libc::EINVAL));
+    }
+    close(fd);
+}
+
+/// What is peeked at is looked for no further than there is something, however much is asked for.
+#[test]
+fn as_much_as_there_ever_is_may_be_peeked_at() {
+    let (fd, mut peer) = connected();
+    peer.write_all(b"hello").unwrap();
+    let mut room = [0_u8; 5];
+    // SAFETY: no more than is there is written.
+    let all = unsafe { memory::bytes_mut(room.as_mut_ptr().cast(), usize::MAX) };
+    assert_eq!(all.len(), 0x7fff_f000, "the most of a call");
+    let peeked = socket::recv(fd, &mut [IoSliceMut::new(all)], socket::Receive { flags: libc::MSG_PEEK });
+    assert_eq!((peeked, &room), (Ok(5), b"hello"));
+    close(fd);
 }
 
 #[test]

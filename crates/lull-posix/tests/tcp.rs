@@ -261,6 +261,13 @@ fn attach_filter(fd: c_int) -> bool {
     set == 0
 }
 
+/// A kernel before 6.9 has it for UDP alone.
+fn peek_from_the_beginning(fd: c_int) -> bool {
+    let zero = 0_i32.to_ne_bytes();
+    // SAFETY: an option of the size of an int.
+    0 == unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, zero.as_ptr().cast(), 4) }
+}
+
 /// Gives a socket of the kernel's an option that anybody may set and that lull would have to ignore.
 fn ask_for_zerocopy(fd: c_int) -> bool {
     let one = 1_i32.to_ne_bytes();
@@ -280,6 +287,7 @@ fn options_that_change_data_or_security_are_refused_and_never_stored() {
         (libc::IPPROTO_TCP, libc::TCP_REPAIR),
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
         (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF),
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
         (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
         (libc::SOL_IP, libc::IP_TRANSPARENT),
@@ -291,10 +299,10 @@ fn options_that_change_data_or_security_are_refused_and_never_stored() {
     }
     [fd, listening].into_iter().for_each(close);
     // What was set before a socket becomes lull's would be as silent.
-    for set in [ask_for_zerocopy, attach_filter] {
+    for set in [ask_for_zerocopy, attach_filter, peek_from_the_beginning] {
         let fd = tcp();
         if !set(fd) {
-            println!("SKIP: filters that a socket had before: the kernel takes them from privileged users only");
+            println!("SKIP: an option that the kernel does not take of this user, or not on such a socket");
             close(fd);
             continue;
         }

@@ -177,6 +177,19 @@ fn haproxy_with_a_master_reloads() {
     }
 }
 
+/// Its listener is connected to nobody meanwhile.
+#[test]
+fn haproxy_with_a_frontend_that_is_disabled_refuses_until_it_is_enabled() {
+    for mode in ["base", "suspend20"] {
+        user::run(
+            "haproxy_paused",
+            "command -v haproxy && command -v curl && command -v python3 && command -v ip",
+            mode,
+            "",
+        );
+    }
+}
+
 /// The other process has the socket's name, and answers by it when the server has ended.
 #[test]
 fn a_server_that_ends_stays_for_a_udp_socket_that_it_has_passed_on() {
@@ -301,6 +314,20 @@ fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
         ("base", "accept 2 0.0.0.0 bound"),
     ] {
         user::run("prefork", needs, mode, how);
+    }
+}
+
+/// A child of its has the queue by then.
+#[test]
+fn who_made_a_listener_may_ask_for_its_connections_after_its_children() {
+    let needs = "command -v python3 && command -v ip";
+    for (mode, how) in [
+        ("suspend20", "select 10.0.0.2"),
+        ("base", "accept 10.0.0.2"),
+        ("suspend20", "epoll 10.0.0.2"),
+        ("base", "poll 0.0.0.0"),
+    ] {
+        user::run("asks_last", needs, mode, how);
     }
 }
 

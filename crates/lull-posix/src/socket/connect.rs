@@ -8,7 +8,7 @@ use lull_net::{ConnectOptions, Interest, Ready, TcpStream};
 
 use super::listen::lose_port;
 use super::options::{Options, refused};
-use super::{Connecting, Flow, Stream, datagram};
+use super::{Connecting, Flow, Stream, datagram, shutdown};
 use crate::files::{self, File, Open};
 use crate::{Errno, Result, address, block, engine, epoll, flags, inherit, kernel};
 
@@ -51,6 +51,8 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
         return match &*file {
             File::Stream(stream) => again(fd, &file, stream),
             File::Datagram(datagram) => datagram.connect(fd, &file, bytes),
+            // It listens no more, and may be told to again (`tcp_disconnect`).
+            File::Listener(_) if is_disconnect(bytes) => shutdown(fd, libc::SHUT_RD),
             File::Listener(_) => error(libc::EISCONN),
             File::Epoll(_) => error(libc::ENOTSOCK),
         };
@@ -100,7 +102,8 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
         listen_to_ourselves(to);
     }
     let asked = ConnectOptions { rx_buffer_bytes: options.buffers().receive, ..ConnectOptions::default() };
-    let stream = TcpStream::start_connect(&engine.network, local, to, asked)?;
+    let stream = TcpStream::start_connect(&engine.network, local, to, asked)
+        .map_err(|error| not_available(Errno::from(error)))?;
     stream.set_nonblocking(true)?;
     options.apply(&stream);
     let file = Stream {
@@ -119,6 +122,11 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
         return error(libc::EINPROGRESS);
     }
     finish(fd, &file, stream, libc::EINPROGRESS)
+}
+
+/// A connection between these two addresses that there is already leaves none for another (`__inet_hash_connect`).
+fn not_available(error: Errno) -> Errno {
+    if error.number() == libc::EADDRINUSE { Errno::new(libc::EADDRNOTAVAIL) } else { error }
 }
 
 /// The open file of a connection that another process has asked for.

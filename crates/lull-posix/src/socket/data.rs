@@ -189,7 +189,8 @@ impl Stream {
         if wanted == 0 {
             return self.recv_nothing();
         }
-        let mut whole = vec![0; wanted];
+        // No more than there is: a program may ask for all that there ever is.
+        let mut whole = vec![0; wanted.min(self.stream.unread()?.max(1))];
         if flags & libc::MSG_PEEK == 0 {
             return Ok(self.stream.recv(&mut whole)?);
         }
@@ -340,14 +341,18 @@ impl Stream {
     /// A call that blocks takes everything; if it is cut short, it says how much it took.
     #[cold]
     fn send_rest(&self, buffers: &[IoSlice<'_>], first: usize, more: bool) -> Result<usize> {
-        let whole: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        let mut buffers = buffers.to_vec();
+        let mut rest = buffers.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, first);
         let until = self.options.send_timeout().map(|timeout| Instant::now() + timeout);
         let mut count = first;
         let cut_short = |count: usize, error: Errno| if count == 0 { Err(error) } else { Ok(count) };
-        while count < whole.len() {
-            let rest = [IoSlice::new(&whole[count..])];
-            match if more { self.send_more(&rest) } else { self.send_now(&rest) } {
-                Ok(sent) => count += sent,
+        while !rest.is_empty() {
+            match if more { self.send_more(rest) } else { self.send_now(rest) } {
+                Ok(sent) => {
+                    count += sent;
+                    IoSlice::advance_slices(&mut rest, sent);
+                }
                 Err(error) if error == WOULD_BLOCK => {
                     match block::until_ready(&self.stream, Interest::WRITABLE, None, left(until)) {
                         Ok(true) => {}

@@ -80,7 +80,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Result<u
         let message = message.as_mut().ok_or(Errno::new(libc::EFAULT))?;
         let control = memory::if_any_mut(message.msg_control, message.msg_controllen as size_t);
         let mut got = Message::default();
-        let received = memory::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+        let received = memory::with_slices_mut(message.msg_iov, memory::buffers_of(message)?, |buffers| {
             got = recv_message(fd, Room { buffers, control }, Receive { flags })?;
             memory::write_address(got.from.as_bytes(), message.msg_name.cast(), &raw mut message.msg_namelen)?;
             Ok(got.bytes)
@@ -99,7 +99,7 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
     unsafe {
         let to = memory::if_any(message.msg_name, message.msg_namelen as usize);
         let control = memory::if_any(message.msg_control, message.msg_controllen as size_t);
-        memory::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+        memory::with_slices(message.msg_iov, memory::buffers_of(message)?, |buffers| {
             send_message(fd, buffers, to, control, Send { flags })
         })
     }

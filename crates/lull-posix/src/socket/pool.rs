@@ -230,6 +230,14 @@ impl Listener {
         self.pool.as_ref().filter(|_| self.is_inherited() || self.has_heirs.load(Ordering::Acquire))
     }
 
+    /// This process, which made the listener, has no queue. If a child has one that asked first, connections come by the pool.
+    pub(super) fn is_shared_with_a_child(&self) {
+        let Some(flows) = flows::of_the_program() else { return };
+        if (0..QUEUES).filter_map(|queue| flows.holder(queue)).any(kernel::is_child) {
+            self.has_heirs.store(true, Ordering::Release);
+        }
+    }
+
     /// The pool, for a child that has inherited the listener from a process whose engine runs, and asks.
     pub(crate) fn pool_of_a_child(&self) -> Option<&Pool> {
         self.pool.as_ref().inspect(|pool| pool.asks())
@@ -237,9 +245,11 @@ impl Listener {
 
     /// What of the kernel's tells that a connection may be in the pool.
     pub(crate) fn pool_context(&self) -> Option<c_int> {
+        // Who made the listener learns by it whether it shares it.
+        let has_queue = self.real().is_ok();
         let pool = self.shared()?;
         let watch = pool.watch().ok()?;
-        if self.real().is_err() {
+        if !has_queue {
             pool.asks();
             if locked(&watch.owners).is_empty() {
                 self.watch_owners(watch);

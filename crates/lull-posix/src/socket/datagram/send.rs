@@ -83,9 +83,13 @@ impl Datagram {
         }
     }
 
-    /// `udp_sendmsg`, `udpv6_sendmsg`: an IPv4 address will do for an IPv6 socket, and none at all for an IPv4 one.
+    /// `udp_sendmsg`, `udpv6_sendmsg`: an IPv4 address will do for an IPv6 socket, and one without a family for an IPv4 one.
     fn destination(&self, to: &[u8]) -> Result<SocketAddr> {
         let family = address::family(to).ok_or(Errno::new(libc::EINVAL))?;
+        if (family, self.domain) == (libc::AF_UNSPEC, libc::AF_INET) {
+            let named = [&(libc::AF_INET as u16).to_ne_bytes(), &to[2..]].concat();
+            return self.destination(&named);
+        }
         let fits = family == self.domain || self.domain == libc::AF_INET6 && family == libc::AF_INET;
         if !fits {
             return Err(Errno::new(if self.domain == libc::AF_INET { libc::EAFNOSUPPORT } else { libc::EINVAL }));

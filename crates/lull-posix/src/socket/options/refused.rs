@@ -18,7 +18,10 @@ const TCP_AO_INFO: c_int = 40;
 /// `include/uapi/asm-generic/socket.h`: the number of SO_ATTACH_FILTER for reading.
 const SO_GET_FILTER: c_int = libc::SO_ATTACH_FILTER;
 
-const REFUSED: [Name; 18] = [
+/// From where MSG_PEEK reads, below 0 if it was not set.
+const PEEK_OFF: Name = (libc::SOL_SOCKET, libc::SO_PEEK_OFF);
+
+const REFUSED: [Name; 19] = [
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
     (libc::SOL_SOCKET, libc::SO_LOCK_FILTER),
@@ -27,6 +30,7 @@ const REFUSED: [Name; 18] = [
     (libc::SOL_SOCKET, libc::SO_TXTIME),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    PEEK_OFF,
     (libc::SOL_IP, libc::IP_TRANSPARENT),
     (libc::SOL_IP, libc::IP_OPTIONS),
     (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),
@@ -66,6 +70,7 @@ pub(crate) fn is_set(fd: c_int) -> bool {
     let filter = length((libc::SOL_SOCKET, SO_GET_FILTER), 0);
     filter.is_ok_and(|instructions| instructions != 0)
         || filter == Err(Errno::new(libc::EACCES))
+        || kernel::int_option(fd, PEEK_OFF.0, PEEK_OFF.1).is_ok_and(|from| from >= 0)
         || NAMES.into_iter().any(|name| length(name, 64).is_ok_and(|length| length != 0))
         || NUMBERS.into_iter().any(|(level, name)| kernel::int_option(fd, level, name).is_ok_and(|value| value != 0))
 }

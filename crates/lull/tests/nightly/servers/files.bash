@@ -1,6 +1,6 @@
 # Servers of files and of shells.
 
-names+=(rsync git svnserve dropbear sshd)
+names+=(rsync git svnserve dropbear sshd xinetd)
 
 needs[rsync]="rsync:rsync"
 case_rsync() {
@@ -101,4 +101,48 @@ MaxStartups 100
 CONF
     serve /usr/sbin/sshd -D -e -f "$PWD/sshd.conf"
     by_shell ssh -i "$PWD/home/.ssh/id" -o StrictHostKeyChecking=no -o UserKnownHostsFile=known -o LogLevel=ERROR "root@$own"
+}
+
+needs[xinetd]="xinetd socat:xinetd socat"
+# Services of its own and programs that it executes, over TCP and over UDP, where the program has the server's own socket.
+case_xinetd() {
+    cat >answer.py <<'PYTHON'
+import socket
+server = socket.socket(fileno=0)
+server.settimeout(2)
+try:
+    while True:
+        data, peer = server.recvfrom(2000)
+        server.sendto(b"told " + data, peer)
+except TimeoutError:
+    pass
+PYTHON
+    service() {
+        printf 'service %s\n{\n type = UNLISTED %s\n id = %s\n socket_type = %s\n protocol = %s\n wait = %s\n user = root\n port = %s\n bind = %s\n' \
+            "$1" "$2" "$1-$4" "$3" "$4" "$5" "$6" "$own"
+        printf ' instances = 100\n per_source = 100\n cps = 1000 1\n flags = REUSE\n%s}\n' "$7"
+    }
+    head -c 3000000 /dev/urandom >large
+    {
+        service echo INTERNAL stream tcp no 7 ""
+        service echo INTERNAL dgram udp yes 7 ""
+        service cat "" stream tcp no 1000 $' server = /bin/cat\n'
+        service file "" stream tcp no 1001 " server = /bin/cat"$'\n'" server_args = $PWD/large"$'\n'
+        service answer "" dgram udp yes 1002 " server = $(command -v python3)"$'\n'" server_args = $PWD/answer.py"$'\n'
+    } >xinetd.conf
+    serve xinetd -dontfork -f "$PWD/xinetd.conf" -pidfile "$PWD/pid" -filelog "$PWD/log"
+    answers socat -u "TCP:$own:1001" /dev/null
+    at_once 8 whole large socat -u "TCP:$own:1001" -
+    at_once 4 whole large sh -c 'socat -t 60 "$1" - <large' sh "TCP:$own:1000"
+    at_once 4 whole large sh -c 'socat -t 60 "$1" - <large' sh "TCP:$own:7"
+    for nth in $(seq 20); do
+        for port in 7 1002; do
+            same "$([ $port = 7 ] || echo 'told ')datagram $nth" python3 -c '
+import socket, sys
+client = socket.socket(type=socket.SOCK_DGRAM)
+client.settimeout(20)
+client.sendto(sys.argv[3].encode(), (sys.argv[1], int(sys.argv[2])))
+print(client.recv(2000).decode())' "$own" "$port" "datagram $nth"
+        done
+    done
 }

@@ -1,6 +1,6 @@
 # Servers of names, and of SNMP.
 
-names+=(unbound nsd knot pdns snmpd)
+names+=(unbound nsd knot pdns snmpd kresd)
 
 # Names n0 to n249 below example.test; a line for each, with its number for NR.
 zone() { for number in $(seq 0 249); do printf "${1//NR/$number}\n"; done; }
@@ -116,4 +116,44 @@ case_snmpd() {
     there snmpbulkwalk "${with[@]}" "tcp:$own" 1.3.6.1.2.1.1.9.1.3 >table || fail "no walk"
     [ "$(wc -l <table)" -gt 5 ] || fail "the table is empty"
     at_once 4 whole table snmpbulkwalk "${with[@]}" "udp:$own" 1.3.6.1.2.1.1.9.1.3
+}
+
+# An nsd on the kernel's loopback, for those that pass questions on.
+nsd_behind() {
+    zone_file >zone
+    cat >nsd.conf <<CONF
+server:
+  ip-address: 127.0.0.1@5300
+  server-count: 1
+  zonesdir: "$PWD"
+  chroot: ""
+  username: ""
+  database: ""
+  pidfile: "$PWD/pid"
+  zonelistfile: "$PWD/zones"
+  xfrdfile: "$PWD/xfrd"
+  xfrdir: "$PWD"
+remote-control:
+  control-enable: no
+zone:
+  name: example.test
+  zonefile: zone
+CONF
+    nsd -d -c "$PWD/nsd.conf" >behind 2>&1 &
+    until_it dig +short +time=1 +tries=1 -p 5300 @127.0.0.1 n7.example.test
+}
+
+needs[kresd]="knot-resolver nsd bind9-dnsutils:kresd nsd dig"
+case_kresd() {
+    nsd_behind
+    mkdir work
+    cat >kresd.conf <<CONF
+net.listen("$own", 53, { kind = "dns" })
+modules = { "policy" }
+trust_anchors.remove(".")
+policy.add(policy.suffix(policy.STUB("127.0.0.1@5300"), {todname("example.test.")}))
+cache.size = 10 * MB
+CONF
+    serve kresd -n -c "$PWD/kresd.conf" "$PWD/work"
+    by_dig
 }

@@ -1,6 +1,6 @@
 # Databases, brokers and queues.
 
-names+=(mosquitto beanstalkd slapd mariadb postgresql)
+names+=(mosquitto beanstalkd slapd mariadb postgresql pgbouncer)
 
 needs[mosquitto]="mosquitto mosquitto-clients:mosquitto mosquitto_pub mosquitto_sub"
 case_mosquitto() {
@@ -119,4 +119,49 @@ case_postgresql() {
     there "$bin/pgbench" -h "$own" -U tester -i -q postgres >made 2>&1 || fail "no tables: $(cat made)"
     there "$bin/pgbench" -h "$own" -U tester -c 8 -t 50 postgres >load 2>&1 || fail "the load: $(cat load)"
     same 400 "${sql[@]}" 'SELECT count(*) FROM pgbench_history'
+}
+
+needs[pgbouncer]="pgbouncer postgresql:pgbouncer psql pg_lsclusters"
+case_pgbouncer() {
+    bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | tail -n 1)
+    "${unprivileged[@]}" "$bin/initdb" -D data -U tester -A trust --no-sync --no-locale -E UTF8 >initialised 2>&1 ||
+        fail "no database: $(cat initialised)"
+    printf "listen_addresses = '127.0.0.1'\nunix_socket_directories = '%s'\nfsync = off\n" "$PWD" >>data/postgresql.conf
+    "${unprivileged[@]}" "$bin/postgres" -D data >behind 2>&1 &
+    until_it psql -h 127.0.0.1 -U tester postgres -c 'SELECT 1'
+    cat >pgbouncer.ini <<CONF
+[databases]
+* = host=127.0.0.1 port=5432
+[pgbouncer]
+listen_addr = $own
+listen_port = 6432
+unix_socket_dir = $PWD
+auth_type = any
+auth_file =
+admin_users = tester
+pool_mode = transaction
+default_pool_size = 4
+max_client_conn = 500
+ignore_startup_parameters = extra_float_digits
+logfile = $PWD/log
+CONF
+    sed -i 's/^\* = .*/& user=tester/' pgbouncer.ini
+    serve "${unprivileged[@]}" pgbouncer pgbouncer.ini
+    sql=(psql -h "$own" -p 6432 -U tester -Atqc)
+    answers "${sql[@]}" 'SELECT 1' postgres
+    same 500500 "${sql[@]}" 'SELECT sum(n) FROM generate_series(1, 1000) n' postgres
+    head -c 5000000 /dev/zero | tr '\0' x >row && echo >>row
+    at_once 4 whole row "${sql[@]}" "SELECT repeat('x', 5000000)" postgres
+    there "$bin/pgbench" -h 127.0.0.1 -U tester -i -q postgres >made 2>&1 || fail "no tables: $(cat made)"
+    load() { there "$bin/pgbench" -h "$own" -p 6432 -U tester -n -c 20 -t "$1" postgres >load 2>&1 || fail "the load: $(cat load)"; }
+    load 50
+    same 1000 "${sql[@]}" 'SELECT count(*) FROM pgbench_history' postgres
+    # Reloaded, and held up, while it is loaded.
+    load 200 &
+    loading=$!
+    for what in RELOAD 'PAUSE postgres' 'RESUME postgres' RELOAD; do
+        there "${sql[@]}" "$what" pgbouncer || fail "$what failed"
+    done
+    wait "$loading" || exit 1
+    same 5000 "${sql[@]}" 'SELECT count(*) FROM pgbench_history' postgres
 }

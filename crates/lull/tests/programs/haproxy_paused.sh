@@ -1,0 +1,41 @@
+# Unmodified haproxy with two threads whose frontend is disabled and enabled again, by its command socket and by signals: SCRIPT LULL
+# MODE. A frontend that is disabled has its listener connected to nobody.
+. "$(dirname "$0")/harness.sh"
+haproxy_cfg http <<END
+frontend web
+    bind $own:8080
+    http-request return status 200 content-type text/plain string "hello"
+END
+sed -i "s|^global|&\n    stats socket $PWD/commands level admin|" haproxy.cfg
+on_lull haproxy -db -f haproxy.cfg
+command() {
+    python3 -c '
+import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect("commands")
+server.sendall(sys.argv[1].encode() + b"\n")
+print(server.recv(1000).decode().strip())' "$1"
+}
+answers() { [ "$(curl -sf -m 30 "http://$own:8080/")" = hello ]; }
+# Status 7 of curl's: it could not connect.
+refuses() {
+    curl -s -m 30 "http://$own:8080/" >answer
+    [ $? = 7 ]
+}
+until_it answers
+find_program
+for _ in 1 2 3; do
+    [ -z "$(command 'disable frontend web')" ] || fail "it is not disabled"
+    refuses || fail "it answers though it is disabled: $(cat answer)"
+    [ -z "$(command 'enable frontend web')" ] || fail "it is not enabled"
+    answers || fail "it does not answer though it is enabled"
+done
+for _ in 1 2 3; do
+    kill -TTOU "$program"
+    until_it refuses
+    kill -TTIN "$program"
+    until_it answers
+done
+stop
+[ "$status" = 143 ] || fail "it ended with status $status"
+echo done
