@@ -135,6 +135,26 @@ impl Params {
         self.0.iter().map(|(name, param)| (name.as_str(), param))
     }
 
+    /// The same with all held at their values but those whose names begin with `prefix`: no fit moves what has no range.
+    #[must_use]
+    pub fn held_but(&self, prefix: &str) -> Params {
+        let mut held = self.clone();
+        for (_, param) in held.0.iter_mut().filter(|(name, _)| !name.starts_with(prefix)) {
+            param.range = [param.value; 2];
+        }
+        held
+    }
+
+    /// The same values with the ranges that `other` has.
+    #[must_use]
+    pub fn with_ranges_of(&self, other: &Params) -> Params {
+        let mut params = self.clone();
+        for (name, param) in &mut params.0 {
+            param.range = other.0.get(name).map_or(param.range, |other| other.range);
+        }
+        params
+    }
+
     /// The text of a file that holds them.
     ///
     /// # Errors
@@ -160,6 +180,19 @@ mod tests {
         let error = Params::parse(&file("501", "ns"), &KNOWN).unwrap_err().to_string();
         assert!(error.contains("'poll_ns' is 501") && error.contains("[100, 500]"), "{error}");
         assert!(Params::parse(&file("nan", "ns"), &KNOWN).is_err());
+    }
+
+    #[test]
+    fn what_is_held_has_no_range_until_it_is_given_back() {
+        let text = file("200", "ns") + &file("300", "ns").replace("poll_ns", "pole_ns");
+        let params = Params::parse(&text, &[("poll_ns", "ns"), ("pole_ns", "ns")]).unwrap();
+        let mut held = params.held_but("poll");
+        held.set("poll_ns", 250.0);
+        held.set("pole_ns", 250.0);
+        assert_eq!((held.get("poll_ns"), held.get("pole_ns")), (250.0, 300.0));
+        held.set("poll_ns", 200.0);
+        assert_ne!(held, params);
+        assert_eq!(held.with_ranges_of(&params), params);
     }
 
     #[test]

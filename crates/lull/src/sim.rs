@@ -157,6 +157,9 @@ struct FitArgs {
     /// By how much of its range each parameter of the start is moved at random before the fit, in percent (irq only).
     #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u8).range(0..=100))]
     perturb: u8,
+    /// Moves the parameters alone whose names begin so, such as client_; the others keep what they start with (irq only).
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    only: String,
     /// Seed of the search and of the runs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -261,6 +264,9 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
     if args.evaluations == 0 {
         return Err("--evaluations is 0: a fit takes at least one".into());
     }
+    if args.table != Fitted::Irq && !args.only.is_empty() {
+        return Err("--only is for --table irq only: the other tables' fits choose what they move".into());
+    }
     if args.table != Fitted::Irq && args.cells.is_some() {
         return Err("--cells is for --table irq only: the other tables' calibration rows are fixed".into());
     }
@@ -300,6 +306,7 @@ fn origin(args: &FitArgs, found: &Fit) -> String {
     let option = |name: &str, path: &Option<PathBuf>| {
         path.as_ref().map_or_else(String::new, |path| format!(" --{name} {}", path.display()))
     };
+    let only = if args.only.is_empty() { String::new() } else { format!(" --only {}", args.only) };
     format!(
         "# What `lull sim fit --table {table} --evaluations {}{}{}` found: {:.2} before, {:.2} after.\n# No parameter belongs to \
          a cell or a case.\n\n",
@@ -307,7 +314,7 @@ fn origin(args: &FitArgs, found: &Fit) -> String {
         format_args!(
             " --seed {}{}",
             args.seed,
-            if args.table == Fitted::Irq { format!(" --perturb {}", args.perturb) } else { String::new() }
+            if args.table == Fitted::Irq { format!(" --perturb {}{only}", args.perturb) } else { String::new() }
         ),
         option("cells", &args.cells) + &option("params", &args.params),
         found.before,
@@ -324,9 +331,14 @@ fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Fail
     }
     say!("{} cells", cells.cells.len());
     let budget = FitBudget { evaluations: args.evaluations, cell: Budget::short(), seed: args.seed };
-    let start = perturbed(&start, f64::from(args.perturb) / 100.0, args.seed);
+    let known = start;
+    if !known.iter().any(|(name, _)| name.starts_with(&args.only)) {
+        return Err(format!("--only {}: no parameter's name begins so", args.only).into());
+    }
+    let start = perturbed(&known.held_but(&args.only), f64::from(args.perturb) / 100.0, args.seed);
     let before = goals_met(&start, &cells, args.seed)?;
-    let found = fit(&start, &cells, &budget, progress)?;
+    let mut found = fit(&start, &cells, &budget, progress)?;
+    found.params = found.params.with_ranges_of(&known);
     let after = goals_met(&found.params, &cells, args.seed)?;
     say!("goals of the fitted cells: {before} met before, {after} after; lull sim published judges the others");
     Ok(found)

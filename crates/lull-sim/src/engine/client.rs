@@ -286,8 +286,52 @@ fn is_second(world: &World, source: Option<SourceId>) -> bool {
 fn client_ns(net: &NetSpec, rng: &mut Stream) -> (u64, u64) {
     let mut kernel_ns = u64::from(net.answer_ns);
     if net.slow_share != 0 && rng.below(1_024) < net.slow_share {
-        kernel_ns += rng.uniform_ns(f64::from(net.slow_min_ns), f64::from(net.slow_max_ns));
+        kernel_ns += slow_ns(net, rng);
     }
     let random_ns = if net.client_random_ns == 0 { 0 } else { rng.exponential_ns(f64::from(net.client_random_ns)) };
     (kernel_ns, kernel_ns + random_ns)
+}
+
+/// How many answers a client's NIC holds back at the most (DIM's frames with its longest period).
+const SLOW_FRAMES_MAX: u32 = 64;
+
+/// How much longer a slow answer takes: until its queue of the client's NIC was quiet for as long as that holds answers
+/// back, or has as many as it holds.
+fn slow_ns(net: &NetSpec, rng: &mut Stream) -> u64 {
+    let held_back_ns = |rng: &mut Stream| rng.uniform_ns(f64::from(net.slow_min_ns), f64::from(net.slow_max_ns));
+    let mut waited_ns = 0;
+    let mut rest_ns = held_back_ns(rng);
+    if net.slow_renewed_per_s == 0 {
+        return rest_ns;
+    }
+    let gap_ns = 1e9 / f64::from(net.slow_renewed_per_s);
+    for _ in 1..SLOW_FRAMES_MAX {
+        let next_ns = rng.exponential_ns(gap_ns);
+        if next_ns >= rest_ns {
+            return waited_ns + rest_ns;
+        }
+        waited_ns += next_ns;
+        rest_ns = held_back_ns(rng);
+    }
+    waited_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_answer_waits_until_its_queue_was_quiet() {
+        let mean_ns = |slow_renewed_per_s: u32| {
+            let net = NetSpec { slow_min_ns: 64_000, slow_max_ns: 64_000, slow_renewed_per_s, ..NetSpec::default() };
+            let mut rng = Stream::new(1, Component::Network, 0);
+            (0..100_000).map(|_| slow_ns(&net, &mut rng)).sum::<u64>() as f64 / 1e5
+        };
+        assert_eq!(mean_ns(0), 64_000.0);
+        // With 5,000 a second: (e^(rate * period) - 1) / rate, which is 75.4 us.
+        let expected_ns = libm::expm1(0.32) / 5e-6;
+        assert!((mean_ns(5_000) / expected_ns - 1.0).abs() < 0.01, "{} {expected_ns}", mean_ns(5_000));
+        // Frames end the wait of a queue that is never quiet: 63 more, each half a microsecond after the last.
+        assert!((mean_ns(2_000_000) / 31_500.0 - 1.0).abs() < 0.01, "{}", mean_ns(2_000_000));
+    }
 }

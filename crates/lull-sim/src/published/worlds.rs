@@ -11,7 +11,7 @@ use crate::params::Params;
 use crate::world::{ConnectionsSpec, CoresSpec, ModerationSpec, NetSpec, Period, QueueSpec, Traffic, World};
 
 /// The parameters of the published world and their units.
-pub const KNOWN: [(&str, &str); 40] = [
+pub const KNOWN: [(&str, &str); 42] = [
     ("irq_ns", "ns"),
     ("timer_irq_ns", "ns"),
     ("timer_start_ns", "ns"),
@@ -44,8 +44,10 @@ pub const KNOWN: [(&str, &str); 40] = [
     ("client_random_ns", "ns"),
     ("client_load_ns", "ns"),
     ("client_slow_share", "share"),
+    ("client_slow_load_share", "share"),
     ("client_slow_min_ns", "ns"),
     ("client_slow_max_ns", "ns"),
+    ("client_queues", "queues"),
     ("ack_ns", "ns"),
     ("tx_completion_ns", "ns"),
     ("openings_per_s", "1/s"),
@@ -101,6 +103,8 @@ fn placement(seed: u64) -> [u16; CONNECTIONS.len()] {
 /// The serving cores under `mode` at `qps` queries per second over the eight cores; `None` is closed loop. The seed
 /// places the workers.
 pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>, seed: u64) -> World {
+    // What the clients' machines have to do, in millions of queries per second.
+    let load = qps.unwrap_or(1e6) / 1e6;
     let per_connection = qps.map(|qps| qps / f64::from(ALL_CONNECTIONS));
     let traffic = |count: u32| match per_connection {
         Some(per_s) => Traffic::Renewal { per_s: per_s * f64::from(count), shape: GAP_SHAPE },
@@ -136,12 +140,13 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>, seed: u64) 
     };
     world.net = NetSpec {
         request_ns: params.whole("client_request_ns"),
-        answer_ns: params.whole("client_answer_ns")
-            + (params.get("client_load_ns") * qps.unwrap_or(1e6) / 1e6).round() as u32,
+        answer_ns: params.whole("client_answer_ns") + (params.get("client_load_ns") * load).round() as u32,
         client_random_ns: params.whole("client_random_ns"),
-        slow_share: (params.get("client_slow_share") * 1_024.0).round() as u32,
+        slow_share: ((params.get("client_slow_share") + params.get("client_slow_load_share") * load) * 1_024.0).round()
+            as u32,
         slow_min_ns: params.whole("client_slow_min_ns"),
         slow_max_ns: params.whole("client_slow_max_ns"),
+        slow_renewed_per_s: (1e6 * load / params.get("client_queues")).round() as u32,
         ack_ns: params.whole("ack_ns"),
         tx_done_ns: params.whole("tx_completion_ns"),
         ..NetSpec::default()

@@ -108,6 +108,9 @@ pub struct NetSpec {
     pub slow_min_ns: u32,
     /// How much longer it takes for them at the most.
     pub slow_max_ns: u32,
+    /// Answers per second that begin that longer time anew for one that waits, because they reach the same queue of the
+    /// client's NIC, whose moderation counts from the last completion; none with 0.
+    pub slow_renewed_per_s: u32,
     /// Whether the client acknowledges an answer with a packet of its own; otherwise its next request does.
     pub acks: bool,
     /// From the answer's arrival in the client until its acknowledgement is in the server's NIC.
@@ -129,6 +132,7 @@ impl Default for NetSpec {
             slow_share: 0,
             slow_min_ns: 0,
             slow_max_ns: 0,
+            slow_renewed_per_s: 0,
             acks: true,
             ack_ns: 8_000,
             tx_done_ns: 2_000,
