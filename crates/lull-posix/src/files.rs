@@ -132,8 +132,9 @@ pub(crate) fn open(file: File) -> Result<Open> {
 
 /// Makes the number stand for what is open already.
 pub(crate) fn put_open(fd: c_int, file: Open) -> Result<()> {
+    // What it stood for before was closed unseen.
+    netlink::forget(fd);
     match FILES.install(fd, file) {
-        // What it stood for before was closed unseen.
         Ok(before) => drop(before),
         Err(_) => return Err(Errno::new(libc::EMFILE)),
     }
@@ -209,8 +210,9 @@ pub(crate) fn hand_back(kernels: c_int, file: &Open, nonblocking: bool) -> Vec<c
     first.into_iter().chain(others.into_iter().flatten()).collect()
 }
 
-/// `close`. The number is free only after the table has forgotten it, so nobody who gets it next finds what it was.
+/// `close`. The number is free only after the tables have forgotten it, so nobody who gets it next finds what it was.
 pub fn close(fd: c_int) -> Result<()> {
+    netlink::forget(fd);
     let file = taken(fd);
     let closed = kernel::close(fd);
     drop(file);
@@ -290,10 +292,10 @@ pub fn close_range(
     without_hidden(first, last, kernels)
 }
 
-/// Closes the numbers of a range that are lull's.
+/// Closes the numbers of a range that are lull's, or that have answers of lull's.
 fn close_lulls(first: c_uint, last: c_uint) {
     let range = i64::from(first)..=i64::from(last);
-    FILES.numbers().filter(|number| range.contains(&i64::from(*number))).for_each(|number| {
+    FILES.numbers().chain(netlink::numbers()).filter(|number| range.contains(&i64::from(*number))).for_each(|number| {
         // A number that another thread closes at the same time is closed.
         let _ = close(number);
     });

@@ -82,7 +82,7 @@ class Netdev:
         raise AssertionError("it is not refused")
 END
 cat >server.py <<'END'
-import socket, sys, threading
+import ctypes, os, socket, sys, threading
 from netdev import *
 
 own, queues = sys.argv[1], int(sys.argv[2])
@@ -123,6 +123,17 @@ def ask():
 threads = [threading.Thread(target=ask) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
+# Their numbers are others' later: of files, and of the connections below. Of the latter nobody has seen the socket before closed.
+numbers = [Netdev().socket.detach() for _ in range(8)]
+seen, unseen = numbers[:4], numbers[4:]
+for number in seen:
+    os.close(number)
+files = [os.open("server.py", os.O_RDONLY) for _ in seen]
+assert set(files) & set(seen) and all(os.read(file, 6) == b"import" for file in files), (files, seen)
+libc = ctypes.CDLL(None)
+libc.fdopen.restype, libc.fclose.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for number in unseen:
+    assert libc.fclose(libc.fdopen(number, b"r")) == 0
 print("served", flush=True)
 
 listener = socket.create_server((own, 7000))
