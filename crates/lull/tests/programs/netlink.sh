@@ -123,20 +123,38 @@ def ask():
 threads = [threading.Thread(target=ask) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-# Their numbers are others' later: of files, and of the connections below. Of the latter nobody has seen the socket before closed.
-numbers = [Netdev().socket.detach() for _ in range(8)]
+# Their numbers are others' later: of files that another process passes, and of connections. Of the latter nobody has seen the socket
+# before closed.
+ours, theirs = socket.socketpair()
+file = os.open("server.py", os.O_RDONLY)
+numbers = [Netdev().socket.detach() for _ in range(28)]
 seen, unseen = numbers[:4], numbers[4:]
 for number in seen:
     os.close(number)
-files = [os.open("server.py", os.O_RDONLY) for _ in seen]
-assert set(files) & set(seen) and all(os.read(file, 6) == b"import" for file in files), (files, seen)
+files = []
+for _ in seen:
+    socket.send_fds(ours, [b"x"], [file])
+    files += socket.recv_fds(theirs, 1, 1)[1]
+assert set(files) & set(seen), (files, seen)
+for number in files:
+    os.lseek(number, 0, os.SEEK_SET)
+    assert os.read(number, 6) == b"import"
 libc = ctypes.CDLL(None)
 libc.fdopen.restype, libc.fclose.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 for number in unseen:
     assert libc.fclose(libc.fdopen(number, b"r")) == 0
+listener = socket.create_server((own, 7000))
+clients = [socket.socket() for _ in range(8)]
+for client in clients:
+    client.connect((own, 7000))
+connections = [listener.accept()[0] for _ in clients]
+assert {connection.fileno() for connection in connections} & set(unseen), (connections, unseen)
+for client in clients:
+    client.sendall(b"x")
+assert all(connection.recv(9) == b"x" for connection in connections)
+del client, clients, connections
 print("served", flush=True)
 
-listener = socket.create_server((own, 7000))
 while True:
     connection, _ = listener.accept()
     while data := connection.recv(100):
