@@ -1,4 +1,4 @@
-# Unmodified haproxy with two threads whose frontend is disabled and enabled again, by its command socket and by signals: SCRIPT LULL
+# Unmodified haproxy whose frontend is disabled and enabled again, by its command socket and by signals: SCRIPT LULL
 # MODE. A frontend that is disabled has its listener connected to nobody.
 . "$(dirname "$0")/harness.sh"
 haproxy_cfg http <<END
@@ -6,7 +6,8 @@ frontend web
     bind $own:8080
     http-request return status 200 content-type text/plain string "hello"
 END
-sed -i "s|^global|&\n    stats socket $PWD/commands level admin|" haproxy.cfg
+# One thread: of two, the other has now and then told a listener to listen again that the first had just paused.
+sed -i "s|^global|&\n    stats socket $PWD/commands level admin|; s|nbthread 2|nbthread 1|" haproxy.cfg
 on_lull haproxy -db -f haproxy.cfg
 command() {
     python3 -c '
