@@ -17,7 +17,8 @@
 //! | `connection`, `agreed` | what is kept of it beside smoltcp's socket, and what both ends agreed on |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate, and what its IP header says |
-//! | `grow` | a connection moves to larger buffers |
+//! | `grow` | when a connection gets larger buffers, or smaller ones |
+//! | `resize` | how: it moves to another socket of smoltcp |
 //! | `reassembly`, `fragment` | packets that come, and datagrams that leave, in several parts |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait`, `ended` | a connection ends, and what is left of it |
@@ -83,6 +84,7 @@ mod paws;
 mod pmtu;
 mod queues;
 mod reassembly;
+mod resize;
 mod resolve;
 mod route;
 mod segment;

@@ -6,7 +6,8 @@ frontend web
     bind $own:8080
     http-request return status 200 content-type text/plain string "hello"
 END
-# One thread: of two, the other has now and then told a listener to listen again that the first had just paused.
+# One thread: before its `relax_listener` (version 2.8) haproxy resumes in one thread, after an `accept` or when a connection
+# ends, a listener that was at a limit when it looked and that another thread has paused since.
 sed -i "s|^global|&\n    stats socket $PWD/commands level admin|; s|nbthread 2|nbthread 1|" haproxy.cfg
 on_lull haproxy -db -f haproxy.cfg
 command() {

@@ -1,0 +1,244 @@
+//! A connection gets buffers of other sizes ([`grow`](super::grow) says when). smoltcp's sockets cannot change theirs, so it moves to
+//! a new socket: that one is led through a handshake with the numbers where the old one stands, and given what the peer has not
+//! acknowledged yet, which the old one is made to send again to us. What is sent is counted as sent, so that nothing of it leaves
+//! twice.
+
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{self, DeviceCapabilities};
+use smoltcp::socket::tcp::{Socket, State};
+use smoltcp::time::{Duration, Instant};
+
+use super::agreed::SACK;
+use super::connection::{Connection, Flags, Phase};
+use super::device::{Port, Rehearsal, RxToken, capabilities, instant};
+use super::grow::is_awaited;
+use super::half_open::{Handshake, window_scale};
+use super::narrow::Interfaces;
+use super::opening::one_socket;
+use super::options::Offer;
+use super::stack::{Io, Stack};
+use super::wire::{self, ACK, BareSegment};
+
+impl Connection {
+    /// Whether it can go on in another socket: all that came has been read, and what was sent can be given to that one.
+    fn can_move(&mut self) -> bool {
+        let (next, capacity) = (self.rcv_nxt(), self.socket().recv_capacity());
+        let growth = &mut self.asked_mut().growth;
+        growth.holes_end = growth.holes_end.filter(|&end| is_awaited(end, next, capacity));
+        let has_holes = growth.holes_end.is_some();
+        let socket = self.socket();
+        let is_plain = self.phase == Phase::Open && socket.state() == State::Established;
+        let is_fit = !has_holes && !self.flags.intersects(Flags::EARLY_FIN | Flags::PROBING);
+        // What lies beyond the peer's window, or beyond a congestion window, would not come out of the old socket.
+        let queued = socket.send_queue();
+        let gives_all = queued == 0 || !self.has_congestion_window() && queued <= self.peer_window_bytes();
+        is_plain && is_fit && socket.recv_queue() == 0 && gives_all
+    }
+
+    /// The handshake that would have led here, had the stream begun with what is unacknowledged.
+    fn handshake_to_here(&self, now_ns: u64) -> Handshake {
+        let timestamp = self.timestamps.map(|timestamps| (timestamps.option(now_ns).1, 0));
+        let offer = Offer {
+            mss: Some(self.peer_mss & !SACK),
+            window_scale: (self.scales != 0).then_some(self.scales >> 4),
+            sack: self.peer_mss & SACK != 0,
+            timestamp,
+        };
+        Handshake { isn: self.snd_una.wrapping_sub(1), peer_isn: self.rcv_nxt().wrapping_sub(1), offer, sent_ns: None }
+    }
+
+    /// What smoltcp answers by the window, which both ends then go by: a probe of what it has long received.
+    fn window_probe(&self) -> BareSegment {
+        self.bare(self.rcv_nxt().wrapping_sub(1))
+    }
+
+    /// A segment of the peer's without data, as it would come now.
+    fn bare(&self, seq: u32) -> BareSegment {
+        let (own, peer) = (self.flow.local(), self.flow.remote());
+        BareSegment {
+            source: peer.ip(),
+            source_port: peer.port(),
+            destination: own.ip(),
+            destination_port: own.port(),
+            seq,
+            ack: self.snd_una,
+            flags: ACK,
+            window: self.peer_window,
+        }
+    }
+}
+
+impl Stack {
+    /// Moves a connection to buffers of these sizes, if it can move and there is memory for it. Returns whether it did.
+    #[cold]
+    pub(super) fn move_to(&mut self, index: u32, rx: usize, tx: usize, io: &mut Io<'_>) -> bool {
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        if !connection.can_move() {
+            return false;
+        }
+        let (rx_before, tx_before) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
+        let total = self.buffer_bytes - rx_before - tx_before + rx + tx;
+        let is_growing = rx > rx_before || tx > tx_before;
+        let fits = !is_growing || total <= self.config.growth.total_bytes_max;
+        let Some(buffers) = fits.then(|| Some((zeroes(rx)?, zeroes(tx)?))).flatten() else {
+            self.counters.tcp_buffers_kept_small += 1;
+            return false;
+        };
+        let Some(queued) = unacknowledged(connection, &mut self.iface, self.port, io.now_ns) else {
+            // It is as after a timeout, and goes on.
+            debug_assert!(false, "smoltcp keeps something to itself");
+            return false;
+        };
+        // A smaller buffer that holds what was offered and no more is no news.
+        let is_news =
+            rx > rx_before || rx < rx_before && rx > connection.offered_bytes() + (1 << window_scale(rx_before));
+        let is_to_be_told = is_news || connection.unanswered != 0;
+        let Some(sockets) = self.led_to(index, buffers, &queued, is_to_be_told, io) else {
+            debug_assert!(false, "smoltcp does not come to where the connection is");
+            self.buffer_bytes = total + rx_before + tx_before - rx - tx;
+            return false;
+        };
+        self.buffer_bytes = total;
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        connection.sockets = sockets;
+        connection.settle_windows();
+        if is_to_be_told {
+            let probe = connection.window_probe();
+            self.feed_bare(index, &probe, io);
+        }
+        true
+    }
+
+    /// A socket on these buffers that stands where the connection stands, with what the peer has not acknowledged. Unless the peer
+    /// is to be told the window, it is settled here.
+    fn led_to(
+        &mut self,
+        index: u32,
+        (rx, tx): (Vec<u8>, Vec<u8>),
+        queued: &[u8],
+        is_to_be_told: bool,
+        io: &mut Io<'_>,
+    ) -> Option<SocketSet<'static>> {
+        let connection = self.connections.get(index)?;
+        let (flow, handshake) = (connection.flow, connection.handshake_to_here(io.now_ns));
+        let (first, next) = (connection.snd_una, connection.rcv_nxt());
+        let (sent, rest) = queued.split_at_checked(connection.snd_nxt.wrapping_sub(first) as usize)?;
+        let congestion_control = connection.socket().congestion_control();
+        let (last, probe) = (connection.bare(next), (!is_to_be_told).then(|| connection.window_probe()));
+        let mut socket = self.new_socket_on(rx, tx, handshake.isn, io.now_ns);
+        socket.set_congestion_control(congestion_control);
+        socket.set_nagle_enabled(false);
+        socket.listen(flow.local().port()).ok()?;
+        let mut sockets = one_socket(socket);
+        self.rehearse(&mut sockets, &flow, &handshake, io)?;
+        for segment in std::iter::once(last).chain(probe) {
+            let option = Offer { timestamp: handshake.offer.timestamp, ..Offer::default() };
+            let frame = segment.build_with(&option.write(), io.pool);
+            let mut rehearsal = Rehearsal::new(self.port, frame.data());
+            self.iface.own.poll_ingress_single(instant(io.now_ns), &mut rehearsal, &mut sockets);
+            io.pool.recycle(frame);
+        }
+        let takes_over =
+            takes_over(&mut sockets, &mut self.iface.own, self.port, instant(io.now_ns), first, (sent, rest));
+        takes_over.then_some(sockets)
+    }
+}
+
+/// Memory for a buffer, if there is any.
+fn zeroes(bytes: usize) -> Option<Vec<u8>> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes).ok()?;
+    buffer.resize(bytes, 0);
+    Some(buffer)
+}
+
+/// All that the application has written and the peer has not acknowledged, which the old socket is made to send.
+fn unacknowledged(connection: &mut Connection, ifaces: &mut Interfaces, port: Port, now_ns: u64) -> Option<Vec<u8>> {
+    /// Longer than any retransmission timeout.
+    const LATER: Duration = Duration::from_secs(1 << 20);
+    let (queued, first) = (connection.socket().send_queue(), connection.snd_una);
+    if queued == 0 {
+        return Some(Vec::new());
+    }
+    connection.socket_mut().set_nagle_enabled(false);
+    let iface = ifaces.of(connection, now_ns);
+    drain(&mut connection.sockets, iface, port, instant(now_ns) + LATER, first).filter(|sent| sent.len() == queued)
+}
+
+/// Gives a new socket what the old one had, which begins with `first`: what is on its way, as if this one had sent it, and the rest.
+fn takes_over(
+    sockets: &mut SocketSet<'static>,
+    iface: &mut Interface,
+    port: Port,
+    now: Instant,
+    first: u32,
+    (sent, rest): (&[u8], &[u8]),
+) -> bool {
+    let socket = sockets.get_mut::<Socket<'static>>(SocketHandle::default());
+    if socket.state() != State::Established || socket.send_slice(sent) != Ok(sent.len()) {
+        return false;
+    }
+    let gone = drain(sockets, iface, port, now, first).is_some_and(|gone| gone.len() == sent.len());
+    let socket = sockets.get_mut::<Socket<'static>>(SocketHandle::default());
+    gone && socket.send_slice(rest) == Ok(rest.len())
+}
+
+/// The data that a socket sends until it has no more to send, which begins with `first` and has no hole.
+fn drain(
+    sockets: &mut SocketSet<'static>,
+    iface: &mut Interface,
+    port: Port,
+    now: Instant,
+    first: u32,
+) -> Option<Vec<u8>> {
+    let mut sink = Sink { port, first, data: Vec::new(), whole: true };
+    loop {
+        let before = sink.data.len();
+        iface.poll_egress(now, &mut sink, sockets);
+        if sink.data.len() == before {
+            return sink.whole.then_some(sink.data);
+        }
+    }
+}
+
+/// Keeps the data of what is sent.
+struct Sink {
+    port: Port,
+    first: u32,
+    data: Vec<u8>,
+    whole: bool,
+}
+
+struct SinkToken<'s>(&'s mut Sink);
+
+impl phy::TxToken for SinkToken<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let sink = self.0;
+        let mut packet = vec![0; len];
+        let result = f(&mut packet);
+        let tcp = &packet[if packet[0] >> 4 == 4 { wire::IPV4 } else { wire::IPV6 }..];
+        let data = &tcp[usize::from(tcp[12] >> 4) * 4..];
+        if !data.is_empty() {
+            sink.whole &= wire::be32(tcp, 4) == sink.first.wrapping_add(sink.data.len() as u32);
+            sink.data.extend_from_slice(data);
+        }
+        result
+    }
+}
+
+impl phy::Device for Sink {
+    type RxToken<'s> = RxToken<'s>;
+    type TxToken<'s> = SinkToken<'s>;
+
+    fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, SinkToken<'_>)> {
+        None
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<SinkToken<'_>> {
+        Some(SinkToken(self))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities(self.port)
+    }
+}
