@@ -323,6 +323,14 @@ impl World {
     }
 }
 
+/// Bounds what loom explores to so many preemptions, or to fewer by LULL_LOOM_PREEMPTIONS, which is for a quick look.
+fn explorer(preemptions: Option<usize>) -> loom::model::Builder {
+    let most = std::env::var("LULL_LOOM_PREEMPTIONS").ok().map(|most| most.parse().expect("a number of preemptions"));
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions.into_iter().chain(most).min();
+    builder
+}
+
 /// Explores the races of `contexts`, which run in the world that `begin` made.
 fn explore<const N: usize>(
     preemptions: Option<usize>,
@@ -330,9 +338,7 @@ fn explore<const N: usize>(
     begin: impl Fn(&World) -> Option<Owner> + Sync + Send + 'static,
     contexts: [fn(&World, Option<Owner>); N],
 ) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(move || {
+    explorer(preemptions).check(move || {
         let world = World::new(with);
         let mut owner = begin(&world);
         let running: Vec<_> = contexts

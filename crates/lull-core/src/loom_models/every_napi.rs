@@ -53,9 +53,7 @@ fn context(noted: [u32; 2]) -> EpollBusy {
 #[test]
 fn an_instance_that_one_thread_suspends_and_another_forgets() {
     for (noted, with) in [([OLD, BUSY], settings(1, GRO_FLUSH)), ([BUSY, OLD], settings(2, GRO_FLUSH))] {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(move || {
+        explorer(Some(3)).check(move || {
             let world = World::new(with);
             world.deferred(0);
             let ep = Arc::new(context(noted));

@@ -143,9 +143,7 @@ fn group_of(cpus: u16, member: bool) -> (Arc<World>, Vec<GroupPoller>) {
 }
 
 fn model(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = preemptions;
-    model.check(body);
+    explorer(preemptions).check(body);
 }
 
 #[test]

@@ -55,9 +55,7 @@ fn explore_with_thread(
     begin: impl Fn(&World) -> Option<Owner> + Sync + Send + 'static,
     context: fn(&World, Option<Owner>),
 ) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(move || {
+    explorer(preemptions).check(move || {
         let world = World::new(with);
         let owner = begin(&world);
         let napi_thread = {
@@ -75,9 +73,7 @@ fn explore_with_thread(
 #[test]
 fn threading_on_against_schedule() {
     for kind in [Threaded::On, Threaded::BusyPoll] {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(move || {
+        explorer(Some(3)).check(move || {
             let world = World::new(settings(0, 0));
             let others = [
                 thread::spawn({

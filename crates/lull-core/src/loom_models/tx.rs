@@ -175,9 +175,7 @@ fn group_of(cpus: &[u16]) -> (Arc<Tx>, Vec<GroupPoller>) {
 }
 
 fn model(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = preemptions;
-    model.check(body);
+    explorer(preemptions).check(body);
 }
 
 #[test]

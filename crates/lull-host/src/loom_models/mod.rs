@@ -18,9 +18,11 @@ mod table;
 
 use crate::parker::{ON_FUTEX, ParkWord};
 
+/// Explores a model with so many preemptions, or fewer by LULL_LOOM_PREEMPTIONS, which is for a quick look.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let most = std::env::var("LULL_LOOM_PREEMPTIONS").ok().map(|most| most.parse().expect("a number of preemptions"));
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = most.into_iter().chain([preemptions]).min();
     builder.max_branches = 20_000;
     builder.check(model);
 }
