@@ -34,6 +34,9 @@ const CHUNKS_MAX: usize = NUMBERS_MAX / CHUNK_PLACES;
 pub struct Files<T: 'static> {
     /// By number.
     words: Array<AtomicU64, NUMBERS_MAX>,
+    /// Behind the last number that has ever named a file. Who looks at all numbers, as after each `fork`, touches no page of the
+    /// table beyond it.
+    numbers_end: AtomicU32,
     chunks: Array<AtomicPtr<Place<T>>, CHUNKS_MAX>,
     /// Places that were made so far.
     made: AtomicU32,
@@ -81,6 +84,7 @@ impl<T> Files<T> {
     pub const fn new() -> Files<T> {
         Files {
             words: [const { AtomicU64::new(0) }; NUMBERS_MAX],
+            numbers_end: AtomicU32::new(0),
             chunks: [const { AtomicPtr::new(null_mut()) }; CHUNKS_MAX],
             made: AtomicU32::new(0),
             free: AtomicU64::new(0),
@@ -92,6 +96,7 @@ impl<T> Files<T> {
     pub fn new() -> Files<T> {
         Files {
             words: (0..NUMBERS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            numbers_end: AtomicU32::new(0),
             chunks: (0..CHUNKS_MAX).map(|_| AtomicPtr::new(null_mut())).collect(),
             made: AtomicU32::new(0),
             free: AtomicU64::new(0),
@@ -149,6 +154,11 @@ impl<T> Files<T> {
     /// in place of that if the number is beyond the table.
     pub fn install(&'static self, number: i32, file: Open<T>) -> Result<Option<Open<T>>, Open<T>> {
         let Some(word) = self.word(number) else { return Err(file) };
+        let end = number as u32 + 1;
+        if self.numbers_end.load(Ordering::Relaxed) < end {
+            // Before the number names it: a `fork` between the two leaves a child that finds it.
+            self.numbers_end.fetch_max(end, Ordering::Release);
+        }
         let name = file.name();
         std::mem::forget(file);
         let before = word.swap(name, Ordering::AcqRel);
@@ -179,8 +189,9 @@ impl<T> Files<T> {
 
     /// The numbers that name a file now, for a caller that looks at all of them.
     pub fn numbers(&self) -> impl Iterator<Item = i32> + '_ {
+        let end = self.numbers_end.load(Ordering::Acquire) as usize;
         let named = |(number, word): (usize, &AtomicU64)| (word.load(Ordering::Relaxed) != 0).then_some(number as i32);
-        self.words.iter().enumerate().filter_map(named)
+        self.words[..end].iter().enumerate().filter_map(named)
     }
 
     fn place(&self, index: u32) -> &Place<T> {
@@ -359,6 +370,18 @@ mod tests {
         assert!(files.get(-1).is_none() && files.get(NUMBERS_MAX as i32).is_none() && !files.contains(i32::MAX));
         let file = files.open(1).unwrap();
         assert!(files.install(-1, file).is_err());
+    }
+
+    #[test]
+    fn all_numbers_that_name_a_file_are_listed_in_whatever_order_they_came() {
+        let files = files!(u32);
+        assert_eq!(files.numbers().count(), 0);
+        for number in [300_000, 5, NUMBERS_MAX as i32 - 1, 0, 299_999] {
+            files.install(number, files.open(1).unwrap()).unwrap_or_else(|_| panic!());
+            assert!(files.numbers().any(|listed| listed == number));
+        }
+        drop(files.take(300_000));
+        assert_eq!(files.numbers().collect::<Vec<_>>(), [0, 5, 299_999, NUMBERS_MAX as i32 - 1]);
     }
 
     #[test]

@@ -12,7 +12,9 @@ fn library() -> &'static Path {
         let this = std::env::current_exe().unwrap();
         let directory = this.parent().unwrap().parent().unwrap();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "lull-preload", "--target-dir"]).arg(directory.parent().unwrap());
+        build
+            .args(["build", "--quiet", "--workspace", "--lib", "--test", "preload", "--target-dir"])
+            .arg(directory.parent().unwrap());
         if directory.ends_with("release") {
             build.arg("--release");
         }

@@ -142,7 +142,9 @@ pub fn build_preload() {
     BUILT.get_or_init(|| {
         let directory = Path::new(env!("CARGO_BIN_EXE_lull")).parent().unwrap();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "lull-preload", "--target-dir"]).arg(directory.parent().unwrap());
+        build
+            .args(["build", "--quiet", "--workspace", "--lib", "--test", "preload", "--target-dir"])
+            .arg(directory.parent().unwrap());
         if directory.ends_with("release") {
             build.arg("--release");
         }

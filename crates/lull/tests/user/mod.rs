@@ -18,13 +18,16 @@ pub fn missing(program: &str) -> Option<String> {
     (!found).then(|| format!("`{program}` fails: the program is not installed"))
 }
 
-/// The preload library beside the `lull` that is tested: `cargo test -p lull` alone does not build it.
+/// The preload library beside the `lull` that is tested: `cargo test -p lull` alone does not build it. With one of the workspace's
+/// tests its dependencies have the features that they have under `cargo test --workspace`, which has built them then.
 pub fn build_preload() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let directory = Path::new(env!("CARGO_BIN_EXE_lull")).parent().unwrap();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "lull-preload", "--target-dir"]).arg(directory.parent().unwrap());
+        build
+            .args(["build", "--quiet", "--workspace", "--lib", "--test", "preload", "--target-dir"])
+            .arg(directory.parent().unwrap());
         if directory.ends_with("release") {
             build.arg("--release");
         }
