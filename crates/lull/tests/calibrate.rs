@@ -1,6 +1,10 @@
 //! `lull calibrate`, `lull compare --predict` and `lull tune --measure` on this machine, in memory. What is asserted is
 //! structure: how sharp and how near the figures are depends on what else the machine does.
 
+#[path = "calibrate/device.rs"]
+mod device;
+mod kernel;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

@@ -1,10 +1,9 @@
 //! `lull calibrate --dev`: a device of the machine's, whose peer runs `lull load`. What is asserted is structure: how sharp the
 //! figures are depends on what else the machine does.
 
-mod kernel;
-
-use kernel::World;
 use lull_sim::WorldFile;
+
+use crate::kernel::World;
 
 /// What the near end's NAPI has before: neither zero nor a mode's.
 const BEFORE: [&str; 3] = ["defer=7", "gro=30000", "suspend=5000000"];
