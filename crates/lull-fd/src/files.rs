@@ -385,6 +385,16 @@ mod tests {
     }
 
     #[test]
+    fn who_lists_numbers_looks_no_further_than_the_highest_that_was_used() {
+        let files = files!(u32);
+        for (number, end) in [(5, 6), (2, 6), (9, 10)] {
+            files.install(number, files.open(1).unwrap()).unwrap_or_else(|_| panic!());
+            drop(files.take(number));
+            assert_eq!(files.numbers_end.load(Ordering::Relaxed), end);
+        }
+    }
+
+    #[test]
     fn what_a_number_named_before_is_handed_back() {
         let files = files!(u32);
         files.install(5, files.open(1).unwrap()).unwrap_or_else(|_| panic!());
