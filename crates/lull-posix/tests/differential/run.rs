@@ -467,9 +467,13 @@ impl<'t> Run<'t> {
         }
         let Some(call) = self.pending[thread].take() else { return Ok(false) };
         let mut outcomes = [self.threads[0][thread].take(), self.threads[1][thread].take()];
-        if let Call::EpollWait { slot, max, .. } = call {
-            for (side, outcome) in outcomes.iter_mut().enumerate() {
-                self.add_what_came_behind(side, slot, max, outcome);
+        for (side, outcome) in outcomes.iter_mut().enumerate() {
+            match &call {
+                Call::EpollWait { slot, max, .. } => self.add_what_came_behind(side, *slot, *max, outcome),
+                Call::Poll { members, .. } | Call::Select { members, .. } => {
+                    self.add_what_is_ready_now(side, &call, members, outcome);
+                }
+                _ => {}
             }
         }
         self.returned(&call, outcomes, thread == 1)?;
@@ -489,6 +493,27 @@ impl<'t> Run<'t> {
             }
         }
         events.sort_unstable();
+    }
+
+    /// What makes one number ready may make another so just after it, as a listener and a context that has it: who waits for both
+    /// is woken by the first. So both are looked at again where everything rests.
+    fn add_what_is_ready_now(&self, side: usize, call: &Call, members: &[(Slot, i16)], outcome: &mut Outcome) {
+        let Outcome::Ready(ready) = outcome else { return };
+        // A number that was closed meanwhile is another's, or nobody's.
+        if members.iter().any(|(slot, _)| !self.slots[*slot].open) {
+            return;
+        }
+        let call = match call.clone() {
+            Call::Poll { members, .. } => Call::Poll { members, timeout_ms: 0 },
+            Call::Select { members, .. } => Call::Select { members, timeout_ms: 0 },
+            other => other,
+        };
+        let fds = self.slots.iter().map(|slot| slot.fds[side]).collect();
+        let now = Given { call, fds, address: Vec::new() }.perform(self.machine(side));
+        let Outcome::Ready(now) = now else { return };
+        for (told, now) in ready.iter_mut().zip(now) {
+            *told |= now;
+        }
     }
 
     /// What is ready and how much could be read, of the program's numbers and of the peers.
