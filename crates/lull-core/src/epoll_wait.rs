@@ -106,6 +106,8 @@ pub struct EpollWait {
     available: bool,
     poll_once: bool,
     mend_poll: bool,
+    /// Events ended a sleep, and nothing was polled since.
+    was_woken: bool,
     /// A busy loop was begun in this call.
     polled: bool,
     /// What the last busy loop of this call polled, and how.
@@ -141,6 +143,7 @@ impl EpollWait {
             available,
             poll_once: timed_out && ep.options.timeout_zero == TimeoutZero::PollOnce,
             mend_poll: cap != 0 && ep.returns_without_poll.load(Relaxed) >= cap,
+            was_woken: false,
             polled: false,
             busy_id: 0,
             busy_prefer: false,
@@ -191,7 +194,7 @@ impl EpollWait {
     #[inline]
     fn check(&mut self, ep: &EpollBusy) -> WaitStep {
         if self.available {
-            if std::mem::take(&mut self.mend_poll)
+            if self.polls_before_copy(ep)
                 && let Some(plan) = self.busy(ep, true)
             {
                 return WaitStep::Busy(plan);
@@ -206,6 +209,17 @@ impl EpollWait {
             None if self.timed_out => self.finish(0),
             None => WaitStep::Sleep(self.deadline_ns),
         }
+    }
+
+    /// Whether events that are there have to wait for a poll: that of [`EpollOptions::poll_after_returns`], or a tour. Whoever
+    /// slept has unmasked the interrupts of all its instances, and was woken by one of them; the others would interrupt the
+    /// application while it works, each once.
+    ///
+    /// [`EpollOptions::poll_after_returns`]: crate::EpollOptions::poll_after_returns
+    fn polls_before_copy(&mut self, ep: &EpollBusy) -> bool {
+        let was_woken = std::mem::take(&mut self.was_woken);
+        let tours = was_woken && ep.options.every_napi && ep.prefer.load(Relaxed) && !ep.napis.is_one();
+        std::mem::take(&mut self.mend_poll) || tours
     }
 
     fn finish(&mut self, events: usize) -> WaitStep {
@@ -372,6 +386,7 @@ impl EpollWait {
     #[inline]
     pub fn woke(&mut self, available: bool, timed_out: bool) {
         self.available = available;
+        self.was_woken = available;
         self.timed_out |= timed_out;
     }
 }
@@ -414,6 +429,45 @@ mod tests {
         assert_eq!(ep.napi_id(), 0, "the id is forgotten");
         assert_eq!(wait.next(&ep), WaitStep::Sleep(Some(1_000_500)));
         wait.woke(true, false);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+    }
+
+    /// A context on these instances with `every_napi`, which was woken by the first.
+    fn woken(prefers: bool, ids: &[u32]) -> (EpollBusy, EpollWait) {
+        let ep = prefer(EpollOptions { every_napi: true, ..EpollOptions::default() });
+        ids.iter().for_each(|id| assert_eq!(ep.note_napi(*id), None));
+        ep.prefer.store(prefers, Relaxed);
+        let mut wait = EpollWait::begin(&ep, None, false, 0);
+        while let WaitStep::Busy(_) = wait.next(&ep) {
+            let _ = wait.busy_done(&ep, nothing());
+        }
+        wait.woke(true, false);
+        (ep, wait)
+    }
+
+    #[test]
+    fn who_is_woken_polls_all_its_instances_before_it_returns() {
+        let (ep, mut wait) = woken(true, &[NAPI_ID_MIN, NAPI_ID_MIN + 1]);
+        for id in [NAPI_ID_MIN, NAPI_ID_MIN + 1] {
+            let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls {id}") };
+            assert_eq!((plan.napi_id, plan.end), (id, BusyEnd::LastPoll));
+            assert!(!wait.may_leave_out(&ep), "its interrupt is not masked: {id}");
+            assert_eq!(wait.busy_done(&ep, BusyDone { available: true, ..nothing() }), None);
+        }
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+        assert_eq!(wait.copied(&ep, 1), None);
+        assert_eq!(wait.next(&ep), WaitStep::Suspend(NAPI_ID_MIN));
+    }
+
+    #[test]
+    fn who_is_woken_by_its_only_instance_returns_at_once() {
+        let (ep, mut wait) = woken(true, &[NAPI_ID_MIN]);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+    }
+
+    #[test]
+    fn who_is_woken_and_does_not_prefer_busy_polling_returns_at_once() {
+        let (ep, mut wait) = woken(false, &[NAPI_ID_MIN, NAPI_ID_MIN + 1]);
         assert_eq!(wait.next(&ep), WaitStep::Copy);
     }
 

@@ -230,9 +230,13 @@ impl World {
         let cx = Cx::new(0, NOW);
         let plan = BusyPlan { napi_id: NAPI_ID_MIN, prefer, budget, end };
         let mut busy = BusyLoop::begin(&self.napi, &plan, &cx);
-        if let BusyRound::Poll { budget } = busy.round(&self.napi, &cx) {
-            let work = self.poll(budget);
-            busy.polled(&self.napi, work, &cx);
+        match busy.round(&self.napi, &cx) {
+            BusyRound::Poll { budget } => {
+                let work = self.poll(budget);
+                busy.polled(&self.napi, work, &cx);
+            }
+            BusyRound::Last => self.line(|line| line.masked = true),
+            BusyRound::Lost => {}
         }
         let Some(stop) = busy.stop(&self.napi, &cx) else { return };
         let work = self.poll(stop.budget());

@@ -69,6 +69,24 @@ fn edges_14_and_15_mended_an_idle_context_resumes_each_instance() {
     toy.assert_invariants();
 }
 
+/// Whoever sleeps has its interrupts unmasked, and the first of them wakes it. The others stay quiet while the application works.
+#[test]
+fn who_is_woken_is_not_interrupted_by_its_other_instances() {
+    let (mut toy, context) = suspended();
+    let later_ns = toy.now_ns + MS;
+    toy.packets_at(later_ns, 0, 1);
+    assert_eq!(toy.epoll_wait(context, APP, None), Waited::Events(1));
+    assert!(toy.now_ns >= later_ns, "it slept");
+    assert_eq!(timers(&toy), [Some(SUSPEND); QUEUES]);
+    let irqs = |toy: &Toy| toy.queues.iter().map(|queue| queue.irqs).sum::<u64>();
+    let before = irqs(&toy);
+    (1..QUEUES).for_each(|queue| toy.packets(queue, 1));
+    toy.run_for(SUSPEND / 2);
+    assert_eq!(irqs(&toy), before);
+    assert_eq!(toy.epoll_wait(context, APP, None), Waited::Events(QUEUES - 1));
+    toy.assert_invariants();
+}
+
 #[test]
 fn edge_11_mended_a_freed_context_resumes_each_instance() {
     let (mut toy, context) = suspended();

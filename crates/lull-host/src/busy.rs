@@ -68,11 +68,15 @@ impl BusyPoller<'_> {
         let yielded = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let cx = host.cx(cpu.index, now_ns);
-                if let BusyRound::Poll { budget } = busy.round(&instance.napi, &cx) {
-                    // A shard whose lock is held is being served by whoever holds it: an empty round.
-                    let poll = |receiver: &dyn Receiver| receiver.poll_if_free(host, budget).unwrap_or(0);
-                    let work = host.contained_poll(instance, "busy polling", budget, poll);
-                    busy.polled(&instance.napi, work, &cx);
+                match busy.round(&instance.napi, &cx) {
+                    BusyRound::Poll { budget } => {
+                        // A shard whose lock is held is being served by whoever holds it: an empty round.
+                        let poll = |receiver: &dyn Receiver| receiver.poll_if_free(host, budget).unwrap_or(0);
+                        let work = host.contained_poll(instance, "busy polling", budget, poll);
+                        busy.polled(&instance.napi, work, &cx);
+                    }
+                    BusyRound::Last => instance.vector.mask(),
+                    BusyRound::Lost => {}
                 }
                 now_ns = host.clock.now_ns();
                 self.pending_softirqs(in_seat, now_ns);

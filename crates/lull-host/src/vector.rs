@@ -52,8 +52,11 @@ impl Vector {
         self.unmasked.swap(false, Ordering::SeqCst)
     }
 
+    /// Masks. A descriptor that the interrupt thread is armed for wakes it once more, for nothing.
     pub(crate) fn mask(&self) {
-        self.unmasked.store(false, Ordering::Release);
+        if self.is_fd {
+            self.unmasked.store(false, Ordering::Release);
+        }
         or_end(&|| "a device's interrupt line, which was being masked".to_owned(), || self.line.mask());
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::*;
-use lull_core::BusyEnd;
+use lull_core::{BusyEnd, NapiSettings};
 use lull_host::{Host, HostConfig, Sleep, Woke, Worker};
 
 fn host(cpus: usize) -> Host {
@@ -35,6 +35,36 @@ fn a_worker_that_sleeps_in_the_seat_watches_and_the_interrupt_thread_does_while_
         device.send(1);
         bound.await_delivered(2 * round + 2);
         assert_eq!(bound.queue.deliverers(), ["irq/0"]);
+    }
+}
+
+/// What a tour polled is deferred: its descriptor is left alone until its timer, even where it was being watched.
+#[test]
+fn a_descriptor_that_a_tour_masked_is_no_interrupt_until_the_timer() {
+    let host = host(1);
+    let (bound, device) = fd_queue(&host, 0);
+    let worker = Worker::new(&host, 0).unwrap();
+    let far = NapiSettings { defer_hard_irqs: 1, gro_flush_timeout_ns: u64::MAX / 4, ..NapiSettings::default() };
+    bound.set(far);
+    let tours = || worker.turn().busy_loop(&bound.plan(BusyEnd::LastPoll), &mut |_| false);
+    for round in 0..3 {
+        tours();
+        device.send(1);
+        await_standing_by(&host);
+        assert_eq!((bound.delivered(), host.napi_irqs(bound.napi)), (2 * round, round), "it was not masked");
+        tours();
+        assert_eq!(bound.delivered(), 2 * round + 1);
+        // Its next timer is at once, and then it interrupts.
+        bound.set(NapiSettings { gro_flush_timeout_ns: 1, ..far });
+        let polls = bound.stats().polls;
+        tours();
+        eventually("the timer's poll", || bound.stats().polls == polls + 2);
+        bound.await_released();
+        bound.set(far);
+        device.send(1);
+        bound.await_delivered(2 * round + 2);
+        assert_eq!(host.napi_irqs(bound.napi), round + 1);
+        bound.await_released();
     }
 }
 

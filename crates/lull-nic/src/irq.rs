@@ -52,8 +52,12 @@ impl Vector {
     }
 
     /// Prevents further raises.
+    #[inline]
     pub(crate) fn mask(&self) {
-        self.armed.store(false, Ordering::Release);
+        // Only when it changes: publishers read the line.
+        if self.armed.load(Ordering::Relaxed) {
+            self.armed.store(false, Ordering::Release);
+        }
     }
 
     /// Whether a raise would go through. A hint, unless a fence stands before it (`room.rs`).

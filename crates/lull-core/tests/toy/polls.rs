@@ -110,7 +110,11 @@ impl Toy {
     pub fn busy_round(&mut self, busier: &mut Busier) -> bool {
         let (queue, cpu) = (busier.queue, busier.cpu);
         match busier.busy.round(self.napi(queue), &self.cx(cpu)) {
-            BusyRound::Last | BusyRound::Lost => false,
+            BusyRound::Last => {
+                self.queues[queue].masked = true;
+                false
+            }
+            BusyRound::Lost => false,
             BusyRound::Poll { budget } => {
                 let work = self.poll_device(queue, budget, By::Busy, cpu);
                 busier.busy.polled(self.napi(queue), work, &self.cx(cpu));

@@ -21,6 +21,31 @@ fn a_busy_loop_of_no_usecs_that_prefers_polls_exactly_twice() {
     assert_eq!(world.host.napi_irqs(world.bound.napi), 1);
 }
 
+/// One that is polled beside others of its context, and deferred from then on, does not interrupt any more.
+#[test]
+fn the_only_poll_of_a_tour_masks_the_interrupt() {
+    let world = World::new();
+    let worker = Worker::new(&world.host, 0).unwrap();
+    let bound = &world.bound;
+    bound.set(suspension(0));
+    let tours = || worker.turn().busy_loop(&bound.plan(BusyEnd::LastPoll), &mut |_| false);
+    tours();
+    assert!(world.client.send(1));
+    await_standing_by(&world.host);
+    assert_eq!((bound.delivered(), world.host.napi_irqs(bound.napi)), (0, 0), "it was not masked");
+    tours();
+    assert_eq!((bound.delivered(), world.host.napi_irqs(bound.napi)), (1, 0));
+    // The timer that the poll started gives the queue back to its interrupt.
+    bound.set(NapiSettings { defer_hard_irqs: 1, gro_flush_timeout_ns: 1, ..NapiSettings::default() });
+    let polls = bound.stats().polls;
+    tours();
+    eventually("the timer's poll", || bound.stats().polls == polls + 2);
+    bound.await_released();
+    assert!(world.client.send(1));
+    bound.await_delivered(2);
+    assert_eq!(world.host.napi_irqs(bound.napi), 1);
+}
+
 #[test]
 fn a_busy_loop_ends_when_there_is_something() {
     let world = World::new();

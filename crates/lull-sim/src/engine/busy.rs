@@ -140,6 +140,7 @@ impl Busier {
                 Next::Run(Segment::bottom_halves_off(cost_ns + extra_ns))
             }
             BusyRound::Last => {
+                sim.nic.mask(&mut sim.env, self.queue);
                 let Some(next) = self.stop(sim, busy, extra_ns) else { unreachable!("a round that won ownership") };
                 next
             }

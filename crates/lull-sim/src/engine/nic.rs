@@ -351,7 +351,7 @@ impl Nic {
         }
     }
 
-    /// The handler scheduled the NAPI: a device that is masked by its handler is masked now.
+    /// The handler scheduled the NAPI, or a busy poller masks it: a device that can be masked is masked now.
     pub(crate) fn mask(&mut self, env: &mut Env, queue: QueueId) {
         if self.queues[queue].spec.masking == Masking::Mask {
             self.shut(env, queue);
