@@ -81,8 +81,8 @@ pub enum BusyRound {
         budget: u32,
     },
     /// Nothing to poll: the last poll is the only one ([`BusyEnd::LastPoll`]), and comes with [`BusyLoop::stop`]. The executor
-    /// masks the interrupt now, while the instance is the caller's: the context comes back before it sleeps, so the interrupt of
-    /// an instance that it was not woken by would only disturb it. What the last poll leads to unmasks, as after an interrupt.
+    /// masks the interrupt now, while the instance is the caller's: the context comes back before it sleeps, and an interrupt
+    /// would only disturb it. What the last poll leads to unmasks, as after an interrupt.
     Last,
     /// Somebody else owns the instance; this round does nothing.
     Lost,

@@ -51,7 +51,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::busy::{BusyEnd, BusyPlan};
-use crate::epoll::{EpollBusy, TimeoutZero};
+use crate::epoll::{EpollBusy, EpollOptions, TimeoutZero};
 use crate::epoll_napis::Tour;
 
 /// What one call of `epoll_wait` does next.
@@ -211,14 +211,15 @@ impl EpollWait {
         }
     }
 
-    /// Whether events that are there have to wait for a poll: that of [`EpollOptions::poll_after_returns`], or a tour. Whoever
-    /// slept has unmasked the interrupts of all its instances, and was woken by one of them; the others would interrupt the
-    /// application while it works, each once.
+    /// Whether events that are there have to wait for a poll: see [`EpollOptions::poll_after_returns`] and
+    /// [`EpollOptions::tour_when_woken`].
     ///
     /// [`EpollOptions::poll_after_returns`]: crate::EpollOptions::poll_after_returns
+    /// [`EpollOptions::tour_when_woken`]: crate::EpollOptions::tour_when_woken
     fn polls_before_copy(&mut self, ep: &EpollBusy) -> bool {
         let was_woken = std::mem::take(&mut self.was_woken);
-        let tours = was_woken && ep.options.every_napi && ep.prefer.load(Relaxed) && !ep.napis.is_one();
+        let EpollOptions { every_napi, tour_when_woken, .. } = ep.options;
+        let tours = was_woken && every_napi && tour_when_woken && ep.prefer.load(Relaxed) && !ep.napis.is_one();
         std::mem::take(&mut self.mend_poll) || tours
     }
 
@@ -395,7 +396,7 @@ impl EpollWait {
 mod tests {
     use super::*;
     use crate::config::NAPI_ID_MIN;
-    use crate::epoll::{EpollOptions, EpollParams};
+    use crate::epoll::EpollParams;
     use crate::settings::Sysctl;
 
     fn nothing() -> BusyDone {
@@ -432,9 +433,9 @@ mod tests {
         assert_eq!(wait.next(&ep), WaitStep::Copy);
     }
 
-    /// A context on these instances with `every_napi`, which was woken by the first.
-    fn woken(prefers: bool, ids: &[u32]) -> (EpollBusy, EpollWait) {
-        let ep = prefer(EpollOptions { every_napi: true, ..EpollOptions::default() });
+    /// A context on these instances, which was woken by the first.
+    fn woken(options: EpollOptions, prefers: bool, ids: &[u32]) -> (EpollBusy, EpollWait) {
+        let ep = prefer(options);
         ids.iter().for_each(|id| assert_eq!(ep.note_napi(*id), None));
         ep.prefer.store(prefers, Relaxed);
         let mut wait = EpollWait::begin(&ep, None, false, 0);
@@ -447,7 +448,7 @@ mod tests {
 
     #[test]
     fn who_is_woken_polls_all_its_instances_before_it_returns() {
-        let (ep, mut wait) = woken(true, &[NAPI_ID_MIN, NAPI_ID_MIN + 1]);
+        let (ep, mut wait) = woken(EpollOptions::mended(), true, &[NAPI_ID_MIN, NAPI_ID_MIN + 1]);
         for id in [NAPI_ID_MIN, NAPI_ID_MIN + 1] {
             let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls {id}") };
             assert_eq!((plan.napi_id, plan.end), (id, BusyEnd::LastPoll));
@@ -461,14 +462,17 @@ mod tests {
 
     #[test]
     fn who_is_woken_by_its_only_instance_returns_at_once() {
-        let (ep, mut wait) = woken(true, &[NAPI_ID_MIN]);
+        let (ep, mut wait) = woken(EpollOptions::mended(), true, &[NAPI_ID_MIN]);
         assert_eq!(wait.next(&ep), WaitStep::Copy);
     }
 
     #[test]
-    fn who_is_woken_and_does_not_prefer_busy_polling_returns_at_once() {
-        let (ep, mut wait) = woken(false, &[NAPI_ID_MIN, NAPI_ID_MIN + 1]);
-        assert_eq!(wait.next(&ep), WaitStep::Copy);
+    fn who_is_woken_returns_at_once_without_the_option_or_without_prefer() {
+        let mended = EpollOptions::mended();
+        for (options, prefers) in [(mended, false), (EpollOptions { tour_when_woken: false, ..mended }, true)] {
+            let (ep, mut wait) = woken(options, prefers, &[NAPI_ID_MIN, NAPI_ID_MIN + 1]);
+            assert_eq!(wait.next(&ep), WaitStep::Copy);
+        }
     }
 
     #[test]

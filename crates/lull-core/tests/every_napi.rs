@@ -27,8 +27,12 @@ fn every() -> EpollOptions {
 
 /// A context whose application computes while all four of its instances are suspended.
 fn suspended() -> (Toy, usize) {
+    suspended_with(every())
+}
+
+fn suspended_with(options: EpollOptions) -> (Toy, usize) {
     let mut toy = Toy::new(QUEUES, settings(2, GRO_FLUSH, SUSPEND));
-    let context = toy.context(&[0, 1, 2, 3], suspending(), every());
+    let context = toy.context(&[0, 1, 2, 3], suspending(), options);
     (0..QUEUES).for_each(|queue| toy.packets(queue, 1));
     toy.pending();
     assert_eq!(toy.epoll_wait(context, APP, None), Waited::Events(QUEUES));
@@ -72,7 +76,7 @@ fn edges_14_and_15_mended_an_idle_context_resumes_each_instance() {
 /// Whoever sleeps has its interrupts unmasked, and the first of them wakes it. The others stay quiet while the application works.
 #[test]
 fn who_is_woken_is_not_interrupted_by_its_other_instances() {
-    let (mut toy, context) = suspended();
+    let (mut toy, context) = suspended_with(EpollOptions { tour_when_woken: true, ..every() });
     let later_ns = toy.now_ns + MS;
     toy.packets_at(later_ns, 0, 1);
     assert_eq!(toy.epoll_wait(context, APP, None), Waited::Events(1));
@@ -235,9 +239,9 @@ fn call() -> impl Strategy<Value = Call> {
 /// is polled twice.
 #[test]
 fn a_thread_that_sleeps_leaves_no_instance_suspended() {
-    let options = (0..4u32, any::<bool>()).prop_map(|(poll_after_returns, once)| {
+    let options = (0..4u32, any::<bool>(), any::<bool>()).prop_map(|(poll_after_returns, once, tour_when_woken)| {
         let timeout_zero = if once { TimeoutZero::PollOnce } else { TimeoutZero::Return };
-        EpollOptions { poll_after_returns, timeout_zero, ..every() }
+        EpollOptions { poll_after_returns, timeout_zero, tour_when_woken, ..every() }
     });
     let inputs = (options, prop::collection::vec(call(), 1..20));
     let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };

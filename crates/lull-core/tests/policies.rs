@@ -348,7 +348,7 @@ fn epoll_wait_agrees_with_plain_ep_poll() {
     let options =
         (any::<bool>(), 0..4u32, any::<bool>()).prop_map(|(resume_on_id_change, poll_after_returns, once)| {
             let timeout_zero = if once { TimeoutZero::PollOnce } else { TimeoutZero::Return };
-            EpollOptions { resume_on_id_change, poll_after_returns, timeout_zero, every_napi: false }
+            EpollOptions { resume_on_id_change, poll_after_returns, timeout_zero, ..EpollOptions::strict_linux() }
         });
     let inputs = (options, prop_oneof![Just(0u32), Just(20)], prop::collection::vec(call(), 1..40));
     runner(4)

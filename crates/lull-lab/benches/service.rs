@@ -238,7 +238,8 @@ fn several_napis() -> Done {
     let bench_on =
         |queues, epoll| MemBench::start(BenchConfig { queues: Some(queues), epoll, ..BenchConfig::default() });
     let mut one = bench_on(1, EpollOptions::strict_linux())?;
-    let mut several = bench_on(QUEUES, EpollOptions { every_napi: true, ..EpollOptions::strict_linux() })?;
+    let mut several =
+        bench_on(QUEUES, EpollOptions { every_napi: true, tour_when_woken: true, ..EpollOptions::strict_linux() })?;
     for mode in ["suspend20", "suspend200", "fullbusy"] {
         for qps in [50_000.0, 100_000.0, 200_000.0] {
             let (mut of_one, mut of_several) = ([vec![], vec![]], [vec![], vec![]]);

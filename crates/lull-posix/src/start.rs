@@ -33,6 +33,7 @@ pub const EPOLL: EpollOptions = EpollOptions {
     poll_after_returns: 8,
     timeout_zero: TimeoutZero::PollOnce,
     every_napi: true,
+    tour_when_woken: true,
 };
 
 /// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.

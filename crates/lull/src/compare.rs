@@ -45,7 +45,8 @@ pub enum EpollRule {
 
 impl From<EpollRule> for EpollOptions {
     fn from(rule: EpollRule) -> EpollOptions {
-        EpollOptions { every_napi: rule == EpollRule::EveryNapi, ..EpollOptions::strict_linux() }
+        let every_napi = rule == EpollRule::EveryNapi;
+        EpollOptions { every_napi, tour_when_woken: every_napi, ..EpollOptions::strict_linux() }
     }
 }
 

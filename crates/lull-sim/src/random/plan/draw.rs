@@ -70,6 +70,7 @@ impl Draw {
             poll_after_returns: self.one_of(&[0, 1, 3, 8]),
             timeout_zero: if self.chance(60) { TimeoutZero::PollOnce } else { TimeoutZero::Return },
             every_napi: self.chance(60),
+            tour_when_woken: self.chance(60),
         }
     }
 
