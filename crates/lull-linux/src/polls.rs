@@ -169,6 +169,12 @@ fn is_initial_pid_namespace() -> bool {
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|target| target.as_os_str() == "pid:[4026531836]")
 }
 
+/// Removes what a lull that was killed while it recorded has left recording, and returns the names of those trace instances. Who
+/// may not trace, or is in a PID namespace of its own, removes nothing.
+pub fn remove_left_over() -> Vec<String> {
+    if is_initial_pid_namespace() { tracefs::remove_left_over() } else { Vec::new() }
+}
+
 struct Formats {
     poll: PollFormat,
     /// Id and place of the NAPI id in each of [`PACKET_EVENTS`].

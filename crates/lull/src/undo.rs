@@ -62,9 +62,15 @@ enum OfAll {
     Elsewhere(Elsewhere),
 }
 
-/// Gives one device, or all, back what they had.
+/// Gives one device, or all, back what they had. What a lull that was killed has left recording costs every poll of the machine:
+/// it goes, too.
 pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
     let options = args.state.options();
+    if !args.dry_run {
+        for name in lull_linux::polls::remove_left_over() {
+            say!("lull: removed the trace instance {name}, which a lull that was killed had left recording");
+        }
+    }
     let dev = match &args.target {
         Some(Target::Device(dev)) => dev,
         Some(Target::Process(pid)) => return process(*pid, args),

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kernel::{BASE, DEFER50, SUSPEND20, World, lines_of};
+use lull_linux::polls::{Options, Polls};
 
 #[test]
 fn what_queues_had_that_were_taken_away_can_be_forgotten() {
@@ -32,6 +33,29 @@ fn what_queues_had_that_were_taken_away_can_be_forgotten() {
     world.ok("apply va --mode suspend20");
     world.ok("undo va --forget");
     assert_eq!(world.values(), before[..1]);
+}
+
+/// A trace instance records for the whole machine until somebody removes it.
+#[test]
+fn what_a_killed_tracer_left_recording_is_removed() {
+    let Some(world) = World::new("killed tracer", 1) else { return };
+    if let Err(error) = Polls::open("va", Options::default()) {
+        println!("SKIP: {error}");
+        return;
+    }
+    // Every command of the namespace has its own /sys.
+    let list = "mount -t tracefs none /sys/kernel/tracing && ls /sys/kernel/tracing/instances";
+    let instances = || world.run(&["unshare", "-m", "sh", "-c", list]);
+    let tracer = world.start("stat va");
+    let name = format!("lull-{}-0", tracer.id());
+    let begun = Instant::now();
+    while !instances().contains(&name) {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{name} is not among {}", instances());
+    }
+    tracer.signal("-KILL");
+    assert_eq!(tracer.end().0, None);
+    world.ok("undo va");
+    assert!(!instances().contains(&name), "{}", instances());
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! A trace instance of our own: buffers, filters and switches that nobody else uses, removed at the end.
 //!
 //! Where tracefs is not mounted, it is mounted for this process alone, without a place in the tree (`fsmount(2)`): the
-//! machine's mounts stay as they were. An instance that a killed process left is removed by the next one
-//! (which processes there are is known, as all that trace are in the initial PID namespace).
+//! machine's mounts stay as they were. An instance that a killed process left goes on recording; it is removed by the next
+//! process that traces, and by `lull undo` (which processes there are is known, as all that trace are in the initial PID
+//! namespace).
 
 use std::fs;
 use std::io::{self, Read};
@@ -33,7 +34,7 @@ impl Instance {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (root, mount) = root()?;
         let instances = root.join("instances");
-        remove_left_over(&instances);
+        remove_left_over_in(&instances);
         let name = format!("lull-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = instances.join(&name);
         fs::create_dir(&path).map_err(os(format!("make the trace instance {name}")))?;
@@ -95,15 +96,20 @@ fn root() -> Result<(PathBuf, Option<OwnedFd>), PollsError> {
     Ok((PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount)))
 }
 
-/// Removes instances of processes that are gone.
-fn remove_left_over(instances: &Path) {
-    let Ok(entries) = fs::read_dir(instances) else { return };
-    for entry in entries.filter_map(Result::ok) {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix("lull-")).and_then(|rest| rest.split('-').next());
-        if pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()) {
-            // Busy, or gone already: somebody else's to do.
-            let _ = fs::remove_dir(entry.path());
-        }
-    }
+/// Removes the instances of processes that are gone, and returns their names.
+pub(super) fn remove_left_over() -> Vec<String> {
+    // The mount has to stay for as long as the path is used.
+    root().map_or_else(|_| Vec::new(), |(root, _mount)| remove_left_over_in(&root.join("instances")))
+}
+
+fn remove_left_over_in(instances: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(instances) else { return Vec::new() };
+    let of_the_gone = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_str()?.to_owned();
+        let pid = name.strip_prefix("lull-")?.split('-').next()?;
+        let is_gone = pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists();
+        // Busy, or gone already: somebody else's to do.
+        (is_gone && fs::remove_dir(entry.path()).is_ok()).then_some(name)
+    };
+    entries.filter_map(Result::ok).filter_map(of_the_gone).collect()
 }
