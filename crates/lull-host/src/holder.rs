@@ -223,3 +223,22 @@ pub(crate) fn sleep<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S::Woke 
         }
     }
 }
+
+/// As [`sleep`], of a thread for which the CPU has no place: it never sleeps in the seat, and others deliver meanwhile.
+pub(crate) fn sleep_beside<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S::Woke {
+    if std::mem::take(in_seat) {
+        let ran = run(sleeper.work());
+        leave(sleeper.work(), sleeper.me(), ran);
+    }
+    loop {
+        sleeper.forget();
+        if let Some(woke) = sleeper.over() {
+            return woke;
+        }
+        // A timer that this thread started in its turn.
+        sleeper.work().cover();
+        if let Some(woke) = sleeper.park() {
+            return woke;
+        }
+    }
+}

@@ -112,15 +112,19 @@ impl<'w> Turn<'w> {
     pub fn sleep(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
         let (_, cpu, me) = self.worker.place();
         self.worker.prepare_thread();
-        cpu.seat.sleeper_begins(self.worker.slot);
-        self.in_seat = self.in_seat || cpu.seat.take(me);
+        let slot = self.worker.slot;
+        if let Some(slot) = slot {
+            cpu.seat.sleeper_begins(slot);
+            self.in_seat = self.in_seat || cpu.seat.take(me);
+        }
         // A panic in `ready` must not leave the seat with a thread that is gone.
         let Turn { worker, in_seat } = self;
         let (host, _, _) = worker.place();
         let mut sleeper =
             OfWorker { worker, on: host.on(cpu), sleep, ready, now_ns: 0, wake_ns: NEVER, watched: Vec::new() };
-        let slept = catch_unwind(AssertUnwindSafe(|| holder::sleep(&mut sleeper, in_seat)));
-        self.in_seat |= cpu.seat.sleeper_ends(self.worker.slot);
+        let sleeps = if slot.is_some() { holder::sleep } else { holder::sleep_beside };
+        let slept = catch_unwind(AssertUnwindSafe(|| sleeps(&mut sleeper, in_seat)));
+        self.in_seat |= slot.is_some_and(|slot| cpu.seat.sleeper_ends(slot));
         slept.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
@@ -156,7 +160,7 @@ impl<'a> Sleeper for OfWorker<'a> {
     }
 
     fn me(&self) -> Holder {
-        Holder::worker(self.worker.slot)
+        self.worker.place().2
     }
 
     fn forget(&self) {

@@ -11,7 +11,7 @@ use crate::delivery::{Delivery, Instance};
 use crate::error::HostError;
 use crate::host::Host;
 use crate::parker::Parker;
-use crate::seat::{Holder, WORKERS_MAX};
+use crate::seat::{GUEST, Holder};
 use crate::sync::relock;
 use crate::table::Found;
 
@@ -20,7 +20,8 @@ use crate::table::Found;
 pub struct Worker {
     host: Host,
     cpu: u16,
-    pub(crate) slot: u32,
+    /// Its place in the seat's words. Those beyond [`crate::seat::WORKERS_MAX`] have none, and never sleep in the seat.
+    pub(crate) slot: Option<u32>,
     pub(crate) parker: Arc<Parker>,
     /// The thread whose timer slack was set.
     prepared: Cell<Option<ThreadId>>,
@@ -57,10 +58,11 @@ impl Waker {
 }
 
 impl Worker {
-    /// A place on CPU `cpu` of `host`.
+    /// A place on CPU `cpu` of `host`. The first 64 deliver for their CPU while they sleep; what comes for those beyond is
+    /// delivered by others, who then wake them.
     ///
     /// # Errors
-    /// No such CPU, or it has its 64 workers already.
+    /// No such CPU, or no descriptor to be had.
     pub fn new(host: &Host, cpu: u16) -> Result<Worker, HostError> {
         let inner = host.inner();
         if usize::from(cpu) >= inner.cpu_count() {
@@ -69,15 +71,15 @@ impl Worker {
         let os = |source| HostError::Os { what: "create a worker's event descriptor".to_owned(), source };
         let parker = Arc::new(Parker::new().map_err(os)?);
         let mut workers = relock(&inner.cpu(cpu).workers);
-        let Some(slot) = workers.iter().position(Option::is_none) else {
-            return Err(HostError::Full { what: "workers on one CPU", max: WORKERS_MAX as usize });
-        };
-        workers[slot] = Some(parker.clone());
+        let slot = workers.iter().position(Option::is_none);
+        if let Some(slot) = slot {
+            workers[slot] = Some(parker.clone());
+        }
         drop(workers);
         Ok(Worker {
             host: host.clone(),
             cpu,
-            slot: slot as u32,
+            slot: slot.map(|slot| slot as u32),
             parker,
             prepared: Cell::new(None),
             last_looked_up: Cell::new(0),
@@ -111,7 +113,7 @@ impl Worker {
 
     pub(crate) fn place(&self) -> (&Delivery, &Cpu, Holder) {
         let inner = &**self.host.inner();
-        (inner, inner.cpu(self.cpu), Holder::worker(self.slot))
+        (inner, inner.cpu(self.cpu), self.slot.map_or(GUEST, Holder::worker))
     }
 
     /// Runs what is due on this CPU, if anything is and nobody else is at it.
@@ -150,7 +152,9 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         let (_, cpu, _) = self.place();
-        relock(&cpu.workers)[self.slot as usize] = None;
+        if let Some(slot) = self.slot {
+            relock(&cpu.workers)[slot as usize] = None;
+        }
     }
 }
 

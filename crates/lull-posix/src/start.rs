@@ -77,8 +77,10 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let (device, for_the_one_before) = device(hand_over, &flows, &claimed).inspect_err(given_back)?;
     claimed::note(hand_over, &claimed);
     let elsewhere = others(hand_over, &flows, &claimed, share);
+    // On a single core, an interrupt thread of its own for each queue would only be one more switch for each interrupt.
+    let cpus = if lull_net::lull_host::usable_cores().len() == 1 { 1 } else { queues };
     let host = Host::new(HostConfig {
-        cpus: vec![None; queues],
+        cpus: vec![None; cpus],
         sysctl: sysctl(),
         epoll: EPOLL,
         after_resume: hand_over.after_resume,
@@ -92,7 +94,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
         addresses: hand_over.addresses.clone(),
         gateway4: gateway(true).and_then(|gateway| if let IpAddr::V4(ip) = gateway { Some(*ip) } else { None }),
         gateway6: gateway(false).and_then(|gateway| if let IpAddr::V6(ip) = gateway { Some(*ip) } else { None }),
-        cpus: (0..queues as u16).collect(),
+        cpus: (0..queues).map(|queue| (queue % cpus) as u16).collect(),
         elsewhere: elsewhere.map(|others| others.clone() as Arc<dyn Elsewhere>),
         allowed_sources: hand_over.allowed_sources.clone(),
         ephemeral_ports: ports_of(&claimed, hand_over.nic.queues()),

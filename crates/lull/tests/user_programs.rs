@@ -69,6 +69,14 @@ fn netlink_tells_a_program_of_lulls_napis_and_changes_them() {
     }
 }
 
+/// A CPU has places for 64 workers; threads beyond them are served all the same.
+#[test]
+fn a_program_may_have_hundreds_of_threads_that_wait() {
+    for call in ["recv", "poll", "select", "epoll"] {
+        run("threads", "command -v python3", "suspend20", call);
+    }
+}
+
 #[test]
 fn programs_that_use_no_address_of_lulls_do_not_notice_the_library() {
     run("ordinary", "command -v python3 && command -v git && command -v cmp", "base", "");

@@ -1,5 +1,7 @@
 //! Who runs a CPU's delivery.
 
+use std::os::fd::AsFd;
+
 use super::*;
 
 #[test]
@@ -93,4 +95,65 @@ fn softirq_that_finds_the_shard_locked_leaves_the_poll_to_the_holder() {
     world.bound.await_delivered(1);
     assert_eq!(world.bound.queue.deliverers(), ["holder"]);
     world.bound.await_released();
+}
+
+/// As many workers as a CPU has places for.
+fn places(world: &World) -> Vec<Worker> {
+    (0..64).map(|_| Worker::new(&world.host, 0).unwrap()).collect()
+}
+
+#[test]
+fn a_worker_beyond_the_places_is_woken_by_who_delivers() {
+    let world = World::new();
+    let places = places(&world);
+    for count in 1..=5 {
+        world.bound.queue.forget_deliverers();
+        let beside = sleeping_thread(&world.bound, 0, "beside", count);
+        assert!(world.client.send(1));
+        beside.join().unwrap();
+        assert_eq!(world.bound.queue.deliverers(), ["irq/0"]);
+        world.bound.await_released();
+    }
+    // A place that is free is the next one's.
+    drop(places);
+    world.bound.queue.forget_deliverers();
+    let thread = sleeping_thread(&world.bound, 0, "worker", 6);
+    assert!(world.client.send(1));
+    thread.join().unwrap();
+    assert_eq!(world.bound.queue.deliverers(), ["worker"]);
+}
+
+/// It may busy poll in the seat, which it leaves before it sleeps: somebody delivers and keeps the timers meanwhile.
+#[test]
+fn a_worker_beyond_the_places_does_not_sleep_in_the_seat() {
+    let world = World::new();
+    let _places = places(&world);
+    let worker = Worker::new(&world.host, 0).unwrap();
+    world.bound.set(NapiSettings { defer_hard_irqs: 1, gro_flush_timeout_ns: MS, ..NapiSettings::default() });
+    let readable = rustix::event::eventfd(1, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    // The shorter loop does without the seat.
+    for (count, end) in (1..=6).zip([BusyEnd::AfterUsecs(1), BusyEnd::LastPoll].into_iter().cycle()) {
+        let mut turn = worker.turn();
+        // What it polls is deferred: the timer is somebody's to keep while it sleeps.
+        turn.busy_loop(&world.bound.plan(end), &mut |_| false);
+        let until_ns = Some(world.host.now_ns() + MS);
+        let mut was_sent = false;
+        let mut ready = || {
+            assert!(was_sent || world.client.send(1));
+            was_sent = true;
+            false
+        };
+        assert_eq!(turn.sleep(&Sleep { until_ns, fd: None }, &mut ready), Woke::TimedOut);
+        world.bound.await_delivered(count);
+        assert_eq!(world.bound.queue.deliverers(), ["irq/0"]);
+        assert_eq!(turn.sleep(&Sleep { until_ns: None, fd: Some(readable.as_fd()) }, &mut || false), Woke::Fd);
+    }
+}
+
+#[test]
+fn as_many_threads_may_wait_as_there_are() {
+    let world = World::new();
+    let threads: Vec<_> = (0..100).map(|_| sleeping_thread(&world.bound, 0, "worker", 1)).collect();
+    assert!(world.client.send(1));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
