@@ -411,11 +411,23 @@ fn one_listener_over_all_shards_and_one_per_shard() {
 }
 
 #[test]
-fn too_many_workers_are_refused() {
+fn more_threads_may_wait_than_a_cpu_has_places_for() {
     let pair = Pair::new();
-    let workers: Vec<_> = (0..64).map(|_| pair.worker()).collect();
-    assert!(Worker::new(&pair.host, 0).is_err_and(|error| error.to_string().contains("64")));
-    drop(workers);
-    assert!(Worker::new(&pair.host, 0).is_ok());
+    let listener = pair.listener(7);
+    let connected = |_| {
+        let client = pair.connect(7);
+        (listener.accept().unwrap().0, client)
+    };
+    let pairs: Vec<_> = (0..70).map(connected).collect();
+    std::thread::scope(|scope| {
+        let waits = |(server, _): &(TcpStream, TcpStream)| {
+            let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
+            epoll.add(server, 1, Interest::READABLE).unwrap();
+            scope.spawn(move || wait(&epoll, &worker, 8, LOST).len())
+        };
+        let waiting: Vec<_> = pairs.iter().map(waits).collect();
+        pairs.iter().for_each(|(_, client)| send(client, b"x"));
+        waiting.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 1));
+    });
     assert!(Worker::new(&pair.host, 99).is_err_and(|error| error.to_string().contains("99")));
 }

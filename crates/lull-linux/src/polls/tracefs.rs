@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
@@ -21,6 +22,10 @@ const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// More than any file that is read here.
 const FILE_BYTES: usize = 16 * 1024;
+
+/// How often, and how long after one another, a busy instance is tried to be removed.
+const REMOVALS_MAX: u32 = 200;
+const REMOVAL_RETRY: Duration = Duration::from_millis(5);
 
 /// A trace instance.
 pub(super) struct Instance {
@@ -77,8 +82,14 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Nothing can be done about a refusal; the next process tries again.
-        let _ = fs::remove_dir(&self.path);
+        // A child that another thread is starting has our files open until it executes its program, and the instance is busy
+        // as long. Nothing can be done about another refusal; the next process tries again.
+        for _ in 0..REMOVALS_MAX {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(REMOVAL_RETRY),
+                _ => return,
+            }
+        }
     }
 }
 
@@ -112,4 +123,27 @@ fn remove_left_over_in(instances: &Path) -> Vec<String> {
         (is_gone && fs::remove_dir(entry.path()).is_ok()).then_some(name)
     };
     entries.filter_map(Result::ok).filter_map(of_the_gone).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_instance_is_removed_once_its_files_are_closed() {
+        let instance = match Instance::new() {
+            Ok(instance) => instance,
+            Err(error) => {
+                println!("SKIP: a trace instance: {error}");
+                return;
+            }
+        };
+        let (path, held) = (instance.path.clone(), fs::File::open(instance.path("trace_pipe")).unwrap());
+        assert_eq!(fs::remove_dir(&path).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        let removing = std::thread::spawn(move || drop(instance));
+        std::thread::sleep(Duration::from_millis(100));
+        drop(held);
+        removing.join().unwrap();
+        assert!(!path.exists());
+    }
 }
