@@ -50,7 +50,10 @@ with socket.socket(fileno=0) as connected:
 END
 # How long a child that nobody asks stays.
 idle=(-T 10)
+# Until there is the NIC, a client has no way to its address.
+reachable() { ip route get "$own"; }
 on_lull socat "${idle[@]}" UDP-LISTEN:7777,fork EXEC:cat
+until_it reachable
 timeout 240 python3 client.py "$own" 7777 || fail "no answer"
 timeout 240 python3 client.py 127.0.0.1 7777 || fail "no answer to the kernel's world"
 # A child that has ended leaves its socket to nobody.
@@ -58,6 +61,7 @@ gone() { "$lull" ss >sockets && ! grep -q ESTAB sockets; }
 until_it gone
 stop
 on_lull socat UDP-LISTEN:7778,fork "EXEC:python3 names.py,nofork"
+until_it reachable
 timeout 240 python3 client.py "$own" 7778 || fail "no answer of a program that was executed"
 timeout 240 python3 client.py 127.0.0.1 7778 || fail "no answer of a program that was executed to the kernel's world"
 stop
