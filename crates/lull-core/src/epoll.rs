@@ -62,7 +62,7 @@ pub struct EpollOptions {
     /// With [`EpollOptions::every_napi`], for a context that prefers busy polling and has several instances: a call that was
     /// woken from its sleep polls them all before it returns. Before the sleep their interrupts were unmasked, and one of them
     /// ended it; the others would come while the application works. It pays where such an interrupt wakes a thread, as in user
-    /// space, and not quite where it is one (the simulator's Linux: 3 of 100 points of CPU more at low load).
+    /// space, and not quite where it is one (`cargo test -p lull-sim --test several_napis -- --nocapture`: 3 points of CPU more).
     pub tour_when_woken: bool,
 }
 
@@ -73,7 +73,7 @@ impl EpollOptions {
     }
 
     /// Every weak spot of Linux is mended.
-    pub fn mended() -> EpollOptions {
+    pub const fn mended() -> EpollOptions {
         EpollOptions {
             resume_on_id_change: true,
             poll_after_returns: 8,

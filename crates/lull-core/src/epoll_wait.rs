@@ -106,7 +106,7 @@ pub struct EpollWait {
     available: bool,
     poll_once: bool,
     mend_poll: bool,
-    /// Events ended a sleep, and nothing was polled since.
+    /// Events ended a sleep, or kept it from being begun, and nothing was polled since.
     was_woken: bool,
     /// A busy loop was begun in this call.
     polled: bool,

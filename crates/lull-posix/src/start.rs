@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use lull_control::Offer;
 use lull_control::place::Places;
-use lull_net::lull_core::{EpollOptions, Sysctl, TimeoutZero};
+use lull_net::lull_core::{EpollOptions, Sysctl};
 use lull_net::lull_nic::own as own_numbers;
 use lull_net::lull_nic::passing::WithInboxes;
 use lull_net::lull_nic::tap::{self, Tap};
@@ -28,13 +28,7 @@ use crate::{claimed, depot, exec, inherit, kernel, left_open, listing, netlink, 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
 /// timeout 0 polls them for one round, and never for longer; and a program whose events never run out polls once in so many
 /// calls. Such a one is a server without a free number for the next connection, which would shut out even handshakes.
-pub const EPOLL: EpollOptions = EpollOptions {
-    resume_on_id_change: false,
-    poll_after_returns: 8,
-    timeout_zero: TimeoutZero::PollOnce,
-    every_napi: true,
-    tour_when_woken: true,
-};
+pub const EPOLL: EpollOptions = EpollOptions::mended();
 
 /// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.
 /// `say` is told why it does not start, if it does not.

@@ -69,6 +69,11 @@ fn netlink_tells_a_program_of_lulls_napis_and_changes_them() {
     }
 }
 
+#[test]
+fn a_program_on_one_core_has_one_interrupt_thread_for_all_its_queues() {
+    run("one_core", "command -v memcached && command -v taskset && [ $(nproc) -gt 1 ]", "suspend20", "");
+}
+
 /// A CPU has places for 64 workers; threads beyond them are served all the same.
 #[test]
 fn a_program_may_have_hundreds_of_threads_that_wait() {

@@ -286,11 +286,19 @@ impl Cpu {
         let me = Holder::worker(slot);
         self.seat.sleeper_begins(slot);
         let mut in_seat = self.seat.take(me);
-        holder::sleep(&mut OfWorker { cpu: self, slot, wake_ns: NEVER, watches: false }, &mut in_seat);
+        holder::sleep(&mut OfWorker { cpu: self, slot, me, wake_ns: NEVER, watches: false }, &mut in_seat);
         in_seat |= self.seat.sleeper_ends(slot);
         if in_seat {
             holder::leave(self, me, Ran::Done);
         }
+    }
+
+    /// As a worker without a place does, with the seat from a busy loop if it is free.
+    fn sleep_beside(&self, slot: u32) {
+        let mut in_seat = self.seat.take(GUEST);
+        let mut beside = OfWorker { cpu: self, slot, me: GUEST, wake_ns: NEVER, watches: false };
+        holder::sleep_beside(&mut beside, &mut in_seat);
+        assert!(!in_seat, "it left the seat");
     }
 
     /// Read by a swap, which sees the latest value: what a stale one does, the model of the sleeper's word explores.
@@ -306,7 +314,9 @@ impl Cpu {
 
 struct OfWorker<'a> {
     cpu: &'a Cpu,
+    /// Where it sleeps; whether it has a place in the seat's words is told by `me`.
     slot: u32,
+    me: Holder,
     wake_ns: u64,
     watches: bool,
 }
@@ -320,7 +330,7 @@ impl Sleeper for OfWorker<'_> {
     }
 
     fn me(&self) -> Holder {
-        Holder::worker(self.slot)
+        self.me
     }
 
     fn forget(&self) {
@@ -519,4 +529,23 @@ fn loom_seat_a_timer_is_covered_when_its_sleeper_loses_the_seat() {
     }
     let roles: &[Role] = &[starts_a_timer_and_sleeps, wakes_and_visits];
     Model { preemptions: 2, items: 0, workers: 1, timer: true, frames: 0, device: clock, roles }.check();
+}
+
+/// A worker without a place gives the seat up before it sleeps, to one with a place or to the interrupt thread. Two preemptions.
+#[test]
+fn loom_seat_a_worker_sleeps_beside_it() {
+    seat_model(2, 2, 1, &[|cpu| cpu.sleep_beside(0)]);
+    seat_model(2, 1, 2, &[|cpu| cpu.sleep(1), |cpu| cpu.sleep_beside(0)]);
+}
+
+/// It starts a timer, for which somebody else wakes. Two preemptions.
+#[test]
+fn loom_seat_a_timer_is_covered_when_its_starter_sleeps_beside() {
+    fn starts_a_timer_and_sleeps(cpu: &Cpu) {
+        cpu.start_timer();
+        cpu.sleep_beside(0);
+    }
+    let roles: &[Role] = &[starts_a_timer_and_sleeps];
+    Model { preemptions: 2, items: 0, workers: 1, timer: true, frames: 0, device: |cpu| cpu.time_passes(), roles }
+        .check();
 }

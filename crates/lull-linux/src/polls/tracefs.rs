@@ -82,13 +82,17 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // A child that another thread is starting has our files open until it executes its program, and the instance is busy
-        // as long. Nothing can be done about another refusal; the next process tries again.
-        for _ in 0..REMOVALS_MAX {
-            match fs::remove_dir(&self.path) {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(REMOVAL_RETRY),
-                _ => return,
-            }
+        remove(&self.path, || std::thread::sleep(REMOVAL_RETRY));
+    }
+}
+
+/// Removes an instance; while it is busy, `busy` is called before each further try. A child that another thread is starting has
+/// our files open until it executes its program. Nothing can be done about another refusal; the next process tries again.
+fn remove(path: &Path, mut busy: impl FnMut()) {
+    for _ in 0..REMOVALS_MAX {
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => busy(),
+            _ => return,
         }
     }
 }
@@ -138,12 +142,9 @@ mod tests {
                 return;
             }
         };
-        let (path, held) = (instance.path.clone(), fs::File::open(instance.path("trace_pipe")).unwrap());
-        assert_eq!(fs::remove_dir(&path).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        let removing = std::thread::spawn(move || drop(instance));
-        std::thread::sleep(Duration::from_millis(100));
-        drop(held);
-        removing.join().unwrap();
-        assert!(!path.exists());
+        let mut held = Some(fs::File::open(instance.path("trace_pipe")).unwrap());
+        remove(&instance.path, || drop(held.take()));
+        assert!(held.is_none(), "an open file does not keep it");
+        assert!(!instance.path.exists());
     }
 }

@@ -219,11 +219,11 @@ impl Staying {
         panic!("it never said '{word}': {said}");
     }
 
-    /// Sends a signal.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
+    /// Sends a signal.
     pub fn signal(&self, signal: &str) {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
