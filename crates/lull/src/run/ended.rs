@@ -14,6 +14,9 @@ use super::queues::Queues;
 /// has to wait for it.
 const LOOKS: u32 = 5;
 
+/// Where a line goes.
+pub(in crate::run) type Log = Box<dyn Fn(&str) + Send>;
+
 /// Sees to connections that processes leave open.
 pub(in crate::run) struct Ended {
     nic: Asked,
@@ -24,12 +27,13 @@ pub(in crate::run) struct Ended {
     opened: u32,
     /// There may be connections that are nobody's, and so many looks found no process with a queue.
     lonely: Option<u32>,
+    log: Log,
 }
 
 impl Ended {
-    /// Of a program that has nothing yet. `network` is its own, on a NIC with so many queues.
-    pub(in crate::run) fn new(nic: Asked, network: NetworkConfig, queues: usize) -> Ended {
-        Ended { nic, network, held: vec![false; queues], opened: 0, lonely: None }
+    /// Of a program that has nothing yet. `network` is its own, on a NIC with so many queues; `log` is told of what peers were told.
+    pub(in crate::run) fn new(nic: Asked, network: NetworkConfig, queues: usize, log: Log) -> Ended {
+        Ended { nic, network, held: vec![false; queues], opened: 0, lonely: None, log }
     }
 
     /// Sees to what those have left that ended since the last look.
@@ -72,7 +76,8 @@ impl Ended {
         // What fails is done at the program's end, when its failure is told: the connections stay in the table.
         let told = queues.whole().and_then(|device| peers::reset(device, network, &addresses));
         queues.taken_back();
-        if told.is_ok() {
+        if let Ok(told) = told {
+            (self.log)(&peers::left(addresses.len(), told));
             orphans.into_iter().for_each(|(_, taken): Orphan| flows.closed(taken));
         }
     }

@@ -11,6 +11,11 @@ use lull_posix::left_open;
 
 use crate::failure::Failure;
 
+/// Says so.
+pub fn left(connections: usize, told: usize) -> String {
+    format!("the program left {connections} connections open; {told} peers were told by a reset")
+}
+
 /// Resets the connections whose addresses (own, peer's) are given. Returns how many peers said that they are rid of theirs.
 pub fn reset(
     device: Arc<dyn Device>,

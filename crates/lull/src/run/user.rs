@@ -284,7 +284,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let keeper =
         controller.map(|controller| Keeper::start(Whom::Program(processes), controller, &mode, log)).transpose()?;
     let network = NetworkConfig { qdisc: None, ..asked.network };
-    let ended = Ended::new(asked.nic.clone(), network.clone(), queues);
+    let ended = Ended::new(asked.nic.clone(), network.clone(), queues, Box::new(log));
     let mut watching = None;
     let started = || {
         watching = Some(watch::Watch::start(shared, ended, &flows));
@@ -303,7 +303,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if !left_open.is_empty() {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };
         let told = peers::reset(nic.taken_back()?, network, &left_open)?;
-        args.say(&format!("the program left {} connections open; {told} peers were told by a reset", left_open.len()));
+        args.say(&peers::left(left_open.len(), told));
     }
     Ok(ExitCode::from(status))
 }

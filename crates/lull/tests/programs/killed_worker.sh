@@ -85,6 +85,9 @@ on_nic "$device" "$queues"
 on_lull python3 server.py "$own" "$queues"
 until_it test -s parent
 there timeout 600 python3 peers.py "$own" "$queues" "$way" || fail "a peer has failed"
+if [ "$queues" = 1 ]; then
+    grep -q 'left 20 connections open; 20 peers were told by a reset' said || fail "the launcher does not say whom it told"
+fi
 stop
 [ "$status" = 0 ] || fail "it ended with $status"
 echo done
