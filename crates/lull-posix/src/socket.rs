@@ -9,6 +9,7 @@ mod accept;
 mod connect;
 mod data;
 pub(crate) mod datagram;
+mod failed;
 mod kept;
 mod linger;
 mod listen;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::injector::Injector;
 use super::line::{FaultLine, NEVER};
 use super::room::FaultRoom;
-use super::shared::{Shared, lock};
+use super::shared::{Shared, Transmits, lock};
 use crate::device::{DeviceError, Doorbell, Queue, RxQueue, TxQueue};
 use crate::frame::{Frame, FramePool, Sender};
 
@@ -23,7 +23,7 @@ pub(super) fn wrap(shared: &Arc<Shared>, queue: Queue) -> Result<Queue, DeviceEr
     let state = TxState { inner: tx, injector: injector(1, shared.config.tx), voids: shared.voids(), unsent: false };
     let room = FaultRoom::new(tx_irq, shared);
     let transmitter = Arc::new(Transmitter { state: Mutex::new(state), room: room.clone() });
-    shared.add_transmitter(&transmitter);
+    shared.add_transmitter(transmitter.clone());
     let rx = FaultRx {
         inner: rx,
         injector: injector(0, shared.config.rx),
@@ -91,9 +91,9 @@ impl RxQueue for FaultRx {
 }
 
 /// The transmit half, behind a lock because the clock's thread sends what becomes due.
-pub(super) struct Transmitter {
+struct Transmitter {
     state: Mutex<TxState>,
-    pub(super) room: Arc<FaultRoom>,
+    room: Arc<FaultRoom>,
 }
 
 struct TxState {
@@ -143,13 +143,18 @@ impl Transmitter {
         self.room.set_stuck(state.is_stuck());
         (state.is_stuck(), state.injector.next_due_ns())
     }
+}
 
-    /// The clock's thread came by; when to come again.
-    pub(super) fn tick(&self, shared: &Shared) -> Option<u64> {
+impl Transmits for Transmitter {
+    fn tick(&self, shared: &Shared) -> Option<u64> {
         let raised = self.room.take_due(shared.now_ns());
         let (stuck, next_ns) = self.send_due(shared, false);
         self.room.wait_or_pass_on(stuck, raised);
         next_ns.into_iter().chain(Some(self.room.due_ns()).filter(|due_ns| *due_ns != NEVER)).min()
+    }
+
+    fn mask_outer(&self) {
+        self.room.mask_outer();
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::injector::{Stats, count};
 use super::line::FaultLine;
-use super::queue::Transmitter;
 use super::{Disturbance, FaultConfig};
 use crate::alarm::Alarm;
 use crate::device::{Device, DeviceError, DeviceEvent, Link};
@@ -28,6 +27,15 @@ impl From<Disturbance> for Step {
     }
 }
 
+/// The transmit half of a queue, to the clock.
+pub(super) trait Transmits: Send + Sync {
+    /// The clock's thread came by; when to come again.
+    fn tick(&self, shared: &Shared) -> Option<u64>;
+
+    /// The inner device was reset, which masks its room interrupt.
+    fn mask_outer(&self);
+}
+
 /// What the device, its queues and its thread share.
 pub(super) struct Shared {
     /// Weak: queues that outlive the device must not keep it, or its peer would not hear that it is gone.
@@ -39,7 +47,7 @@ pub(super) struct Shared {
     voids: AtomicU64,
     plan: Mutex<Vec<(u64, Step)>>,
     lines: Mutex<Vec<Weak<FaultLine>>>,
-    transmitters: Mutex<Vec<Weak<Transmitter>>>,
+    transmitters: Mutex<Vec<Weak<dyn Transmits>>>,
     /// Set at the start; ends with the last queue, so that none is left with frames that nobody lets go.
     alarm: OnceLock<Alarm>,
 }
@@ -97,7 +105,7 @@ impl Shared {
                 line.mask_outer();
             }
             for transmitter in alive(&self.transmitters) {
-                transmitter.room.mask_outer();
+                transmitter.mask_outer();
             }
         }
     }
@@ -106,8 +114,8 @@ impl Shared {
         lock(&self.lines).push(Arc::downgrade(line));
     }
 
-    pub(super) fn add_transmitter(&self, transmitter: &Arc<Transmitter>) {
-        lock(&self.transmitters).push(Arc::downgrade(transmitter));
+    pub(super) fn add_transmitter(&self, transmitter: Arc<dyn Transmits>) {
+        lock(&self.transmitters).push(Arc::downgrade(&transmitter));
     }
 
     /// Something may be due earlier than the thread knows.
@@ -168,7 +176,7 @@ impl Shared {
     }
 }
 
-fn alive<T>(list: &Mutex<Vec<Weak<T>>>) -> impl Iterator<Item = Arc<T>> {
+fn alive<T: ?Sized>(list: &Mutex<Vec<Weak<T>>>) -> impl Iterator<Item = Arc<T>> {
     let mut list = lock(list);
     list.retain(|weak| weak.strong_count() > 0);
     let alive: Vec<_> = list.iter().filter_map(Weak::upgrade).collect();

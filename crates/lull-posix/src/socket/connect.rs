@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use libc::c_int;
 use lull_net::{ConnectOptions, Interest, Ready, TcpStream};
 
-use super::listen::lose_port;
+use super::failed::is_as_before;
 use super::options::{Options, refused};
 use super::{Connecting, Flow, Stream, datagram, shutdown};
 use crate::files::{self, File, Open};
@@ -185,11 +185,4 @@ fn finish(fd: c_int, file: &Open, stream: &Stream, under_way: c_int) -> Result<(
     }
     is_as_before(fd, file, stream);
     Err(failed.map_or(Errno::new(libc::ECONNABORTED), Errno::from))
-}
-
-/// There never was a connection: the socket is what it was before, the placeholder, which can be connected anew (`tcp_disconnect`).
-pub(super) fn is_as_before(fd: c_int, file: &Open, stream: &Stream) {
-    lose_port(fd);
-    epoll::was_never_connected(fd, &stream.stream);
-    files::hand_back(fd, file, stream.is_nonblocking());
 }

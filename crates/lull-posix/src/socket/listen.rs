@@ -181,16 +181,6 @@ pub(super) fn worlds(fd: c_int, bound: SocketAddr) -> Option<Worlds> {
     worlds.filter(|_| engine::takes(bound.port()))
 }
 
-/// The connection of a socket has failed: a port that the kernel had chosen for it is free again (`tcp_done`, `inet_put_port`). Its
-/// placeholder, which is bound only, comes to that by listening for a moment.
-pub(super) fn lose_port(fd: c_int) {
-    let bound = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
-    if bound.is_some_and(|bound| bound.port() != 0) && kernel::listen(fd, 0).is_ok() {
-        // It listens, so that this cannot fail.
-        let _ = kernel::shutdown(fd, libc::SHUT_RD);
-    }
-}
-
 /// A listener that was shut down has lost a port that the kernel had chosen, though its name still has it (`tcp_disconnect`).
 /// Linux chooses another when it listens again (`inet_csk_listen_start`); here the placeholder does not listen, so that it is
 /// bound instead. One that has a port refuses.

@@ -6,7 +6,7 @@ use libc::c_int;
 use lull_net::Shutdown;
 
 use super::Connecting;
-use super::connect::is_as_before;
+use super::failed::is_as_before;
 use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
 
