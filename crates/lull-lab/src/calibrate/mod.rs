@@ -27,7 +27,7 @@ const RUNS: u32 = 3;
 const WARM_UP: Duration = Duration::from_millis(200);
 /// The window of a run, and evaluations of the fit, in the default time; both shrink with it, down to these.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
-const EVALUATIONS: (usize, usize) = (90, 270);
+const EVALUATIONS: (usize, usize) = (40, 270);
 /// The least answers of a run, and the longest window that is tried for them.
 const ANSWERS_MIN: f64 = 50.0;
 const WINDOW_MAX: Duration = Duration::from_secs(5);

@@ -32,7 +32,7 @@ pub use workload::{Query, Workload, WorkloadConfig};
 
 /// How long a generator waits for an answer that does not come: without any for so long a run fails, and at a run's end
 /// what is outstanding is waited for as long. Both only bound a failure, so it is more than any machine stalls for, and
-/// more than several retransmission timeouts of the server (1 s and its doublings).
+/// more than several retransmission timeouts of the server (250 ms and its doublings).
 pub const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// What `lull load --announce` says on standard error when its window begins.

@@ -2,10 +2,10 @@
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, State};
-use smoltcp::time::Duration;
+use smoltcp::time::{Duration, Instant};
 
 use super::cork::Cork;
-use super::device::{Sent, Windows};
+use super::device::{Sent, Windows, duration, instant, instant_ns};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::grow::Growth;
@@ -20,13 +20,14 @@ use super::wire::{Mac, PSH, SYN, seq_lt};
 /// that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
 /// The same, in smoltcp's terms.
-pub(super) const ACK_DELAY: Duration = Duration::from_micros(ACK_DELAY_NS / 1_000);
+pub(super) const ACK_DELAY: Duration = duration(ACK_DELAY_NS);
 
 /// Headers of a segment at their longest but for IPv6's extensions: what is longer than an MTU less this fills a segment.
 pub(super) const HEADERS_BYTES: usize = 40 + 20 + 40;
 
-/// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
-pub(super) const RTO_NS_MIN: u64 = 1_000_000_000;
+/// The shortest retransmission timeout: smoltcp's `RTTE_MIN_RTO`, by its clock.
+pub(super) const RTO_NS_MIN: u64 = 250_000_000;
+const _: () = assert!(duration(RTO_NS_MIN).total_millis() == 1000);
 
 /// The unit of [`Connection::rtt_var`]: what 16 bits of it can say is half a second.
 const RTT_VAR_US: u32 = 8;
@@ -326,6 +327,30 @@ impl Connection {
             return self.snd_nxt;
         }
         if seq_lt(self.snd_una, acked) { acked } else { self.snd_una }
+    }
+
+    /// The time as the connection's smoltcp has it when it is asked for what is to be sent. While our SYN is out it goes on as ours
+    /// does, from where the SYN left: the SYN is repeated after a second (RFC 6298 section 2.1).
+    #[inline]
+    pub(super) fn instant(&self, now_ns: u64) -> Instant {
+        match self.phase {
+            Phase::SynSent => {
+                instant(self.progress_ns) + Duration::from_micros(now_ns.saturating_sub(self.progress_ns) / 1000)
+            }
+            Phase::Open | Phase::Over => instant(now_ns),
+        }
+    }
+
+    /// When it is that time.
+    #[inline]
+    pub(super) fn instant_ns(&self, at: Instant) -> u64 {
+        match self.phase {
+            Phase::SynSent => {
+                let since = at - instant(self.progress_ns).min(at);
+                self.progress_ns.saturating_add(since.total_micros().saturating_mul(1000))
+            }
+            Phase::Open | Phase::Over => instant_ns(at),
+        }
     }
 
     /// Whether smoltcp's retransmission timer may have expired: it was started, at the latest, by the last progress.

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use lull_nic::{Checksum, Frame, FramePool, Segmentation, TxQueue};
 use smoltcp::iface::{Config as InterfaceConfig, Interface};
 use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium, PacketMeta};
-use smoltcp::time::Instant;
+use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::HardwareAddress;
 
 use super::counters::StackCounters;
@@ -399,8 +399,27 @@ pub(super) fn interface(port: Port, random_seed: u64, now_ns: u64) -> Interface 
     interface
 }
 
-/// The time as smoltcp has it, which counts microseconds.
+/// smoltcp's clock runs so many times as fast as ours. Its shortest retransmission timeout is a second of its own, as RFC 6298 section
+/// 2.4 asks for; what was lost last, behind which nothing comes, would stall a connection for as long. Linux waits for 200 ms and the
+/// round trip (`TCP_RTO_MIN`), and a peer may put an acknowledgement off for 200 ms (`TCP_DELACK_MAX`).
+const CLOCK_RATE: u64 = 4;
+
+/// What smoltcp counts, in our time.
+const TICK_NS: u64 = 1000 / CLOCK_RATE;
+
+/// The time as smoltcp has it.
 #[inline]
 pub(super) fn instant(now_ns: u64) -> Instant {
-    Instant::from_micros((now_ns / 1000) as i64)
+    Instant::from_micros((now_ns / TICK_NS) as i64)
+}
+
+/// When that is.
+#[inline]
+pub(super) fn instant_ns(at: Instant) -> u64 {
+    (at.total_micros() as u64).saturating_mul(TICK_NS)
+}
+
+/// How long that is to smoltcp.
+pub(super) const fn duration(ns: u64) -> Duration {
+    Duration::from_micros(ns / TICK_NS)
 }

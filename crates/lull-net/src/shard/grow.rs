@@ -20,13 +20,16 @@ use smoltcp::socket::tcp::CongestionControl;
 
 use super::agreed::SACK;
 use super::config::BUFFER_BYTES_RANGE;
-use super::connection::{Connection, Phase, RTO_NS_MIN};
+use super::connection::{Connection, Phase};
 use super::error::NetError;
 use super::half_open::window_scale;
 use super::segment::Segment;
 use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::wire::seq_lt;
+
+/// How long a transmit buffer that has grown is kept for more.
+const GIVES_BACK_NS: u64 = 1_000_000_000;
 
 /// The largest receive buffer without a window scale.
 const UNSCALED_BYTES_MAX: usize = u16::MAX as usize;
@@ -121,7 +124,7 @@ impl Connection {
     #[inline]
     pub(super) fn gives_back_ns(&self) -> Option<u64> {
         let is_grown = self.asks(|asked| asked.growth.is_grown);
-        is_grown.then(|| self.heard_ns.max(self.progress_ns).saturating_add(RTO_NS_MIN))
+        is_grown.then(|| self.heard_ns.max(self.progress_ns).saturating_add(GIVES_BACK_NS))
     }
 
     /// How much the peer may send of what it was offered, at the most: as windows are told in units, an earlier one may have ended behind

@@ -30,8 +30,7 @@
 //! are searched linearly and a packet that no socket claims is answered from whatever set was asked. Every frame costs
 //! the same at ten connections and at ten thousand.
 //!
-//! Stated limits, inherited from smoltcp 0.14: the retransmission timeout is at least 1 s, no SACK-based recovery,
-//! the urgent pointer is ignored.
+//! Stated limits, inherited from smoltcp 0.14: there is no SACK-based recovery, and the urgent pointer is ignored.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -29,6 +29,10 @@ use super::wire::{BareSegment, SYN};
 /// round trips and delayed acknowledgements. A connection whose transmit buffer is no larger than this cannot have more
 /// in flight, so it does without a congestion window until its first retransmission.
 const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
+
+/// The round trip of a handshake that was repeated, or of which nothing was kept, as far as smoltcp is told: it makes a timeout of a
+/// second of it (RFC 6298 sections 2.1 and 2.2).
+const RTT_NS_UNKNOWN: u64 = 333_000_000;
 /// What a SYN without an MSS option means (RFC 9293 section 3.7.1).
 pub(super) const MSS_DEFAULT: u16 = 536;
 
@@ -197,7 +201,7 @@ impl Stack {
         handshake: &Handshake,
         io: &mut Io<'_>,
     ) -> Option<u16> {
-        let at = instant(handshake.sent_ns.unwrap_or(io.now_ns));
+        let at = instant(handshake.sent_ns.unwrap_or(io.now_ns.saturating_sub(RTT_NS_UNKNOWN)));
         let syn = handshake.syn(flow, io.pool);
         let mut rehearsal = Rehearsal::new(self.port, syn.data());
         self.iface.own.poll_ingress_single(at, &mut rehearsal, sockets);

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use smoltcp::time::Duration;
 
 use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
-use super::device::instant;
-use super::device::{Refused, Shim};
+use super::device::{Refused, Shim, duration};
 use super::error::NetError;
 use super::socket::SocketId;
 use super::stack::{Io, Stack};
@@ -37,7 +36,6 @@ impl Stack {
     pub(super) fn pump(&mut self, index: u32, mut eager: bool, io: &mut Io<'_>) {
         /// Polls without a segment that smoltcp may need to put its timers in order.
         const IDLE_POLLS: u32 = 3;
-        let now = instant(io.now_ns);
         let next_hop = self.next_hop(index);
         let leaving = self.leaves_as(index);
         let mut idle = 0;
@@ -48,6 +46,7 @@ impl Stack {
             timestamps.announce(io.now_ns);
         }
         let all_acknowledged = connection.snd_una == connection.snd_nxt;
+        let now = connection.instant(io.now_ns);
         let mut asked = eager;
         let smoltcp_ns = loop {
             let Some(connection) = self.connections.get_mut(index) else { return };
@@ -55,7 +54,7 @@ impl Stack {
             if !eager {
                 match iface.poll_at(now, &connection.sockets) {
                     None => break NEVER_NS,
-                    Some(at) if at > now => break (at.total_micros() as u64).saturating_mul(1000),
+                    Some(at) if at > now => break connection.instant_ns(at),
                     Some(_) => {}
                 }
             }
@@ -218,7 +217,7 @@ impl Stack {
                 if !connection.flags.contains(Flags::PROBING) {
                     connection.flags.insert(Flags::PROBING);
                     // smoltcp sends the first probe at its next poll and the others at this interval.
-                    let interval = Duration::from_micros((keepalive.interval_ns / 1000).max(1));
+                    let interval = duration(keepalive.interval_ns).max(Duration::from_micros(1));
                     connection.socket_mut().set_keep_alive(Some(interval));
                 }
             }

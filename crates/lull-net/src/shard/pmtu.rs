@@ -7,7 +7,7 @@ use lull_nic::Frame;
 
 use super::config::MTU_BYTES_MIN;
 use super::connection::{Connection, Phase};
-use super::device::{Shim, instant};
+use super::device::Shim;
 use super::elsewhere::is_claim;
 use super::error::NetError;
 use super::flow::Owner;
@@ -86,7 +86,7 @@ impl Stack {
                 timestamps.announce(io.now_ns);
             }
             let iface = self.iface.of(connection, io.now_ns);
-            let Some(due) = iface.poll_at(instant(io.now_ns), &connection.sockets) else { break };
+            let Some(due) = iface.poll_at(connection.instant(io.now_ns), &connection.sockets) else { break };
             let mut shim = Shim::new(
                 None,
                 self.port,

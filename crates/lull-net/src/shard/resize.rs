@@ -44,7 +44,10 @@ impl Connection {
             sack: self.peer_mss & SACK != 0,
             timestamp,
         };
-        Handshake { isn: self.snd_una.wrapping_sub(1), peer_isn: self.rcv_nxt().wrapping_sub(1), offer, sent_ns: None }
+        let (isn, peer_isn) = (self.snd_una.wrapping_sub(1), self.rcv_nxt().wrapping_sub(1));
+        // smoltcp takes the handshake's round trip for the first of the path's.
+        let sent_ns = (self.rtt_us != 0).then(|| now_ns.saturating_sub(u64::from(self.rtt_us) * 1000));
+        Handshake { isn, peer_isn, offer, sent_ns }
     }
 
     /// What smoltcp answers by the window, which both ends then go by: a probe of what it has long received.

@@ -5,8 +5,7 @@ use smoltcp::socket::tcp::State;
 
 use super::connection::{ACK_DELAY, ACK_DELAY_NS, Flags, Phase, fin_received};
 use super::demux::{Cast, MALFORMED, Packet, Reason};
-use super::device::Shim;
-use super::device::instant;
+use super::device::{Shim, instant, instant_ns};
 use super::elsewhere::is_claim;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
@@ -244,7 +243,7 @@ impl Stack {
         let idle = now_queued == 0 && connection.snd_una == connection.snd_nxt && connection.consumed == 0;
         let held = connection.phase == Phase::Open && connection.flags.contains(Flags::HELD);
         if first && plain && idle && held && !at_once && state == State::Established && exit.frames == 0 {
-            let deadline_ns = connection.deadline_ns(io.now_ns / 1000 * 1000 + ACK_DELAY_NS);
+            let deadline_ns = connection.deadline_ns(instant_ns(instant(io.now_ns)) + ACK_DELAY_NS);
             self.timers.set(index, deadline_ns.max(io.now_ns + 1));
             self.announce(index, true, io);
         } else {

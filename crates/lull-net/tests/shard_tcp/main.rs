@@ -2,9 +2,10 @@
 
 mod data;
 mod ends;
+mod lost;
 mod opening;
 #[path = "../shard_harness/mod.rs"]
 mod shard_harness;
 
-use lull_net::shard::{ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown};
+use lull_net::shard::{ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown, SynCookies};
 use shard_harness::*;
