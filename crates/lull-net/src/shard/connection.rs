@@ -10,6 +10,7 @@ use super::error::NetError;
 use super::flow::FlowKey;
 use super::grow::Growth;
 use super::paws::Timestamps;
+use super::recovery::Recovery;
 use super::segment::Segment;
 use super::socket::{Keepalive, Ready};
 use super::timers::NEVER_NS;
@@ -103,6 +104,8 @@ pub(super) struct Asked {
     pub(super) fin_at: u32,
     /// Whether its buffers hold it up.
     pub(super) growth: Growth,
+    /// What was lost, and is sent again.
+    pub(super) recovery: Recovery,
 }
 
 /// A connection. Its socket, with smoltcp's state, is one allocation behind `sockets`.
@@ -375,7 +378,7 @@ impl Connection {
                 self.small_end = last.seq_end;
             }
         } else if last.occupied {
-            self.sent_again();
+            self.sent_again(now_ns);
         }
         self.rcv_ack = last.ack;
         self.rcv_window = last.window;
@@ -404,8 +407,9 @@ impl Connection {
 
     /// What is acknowledged next may be the first transmission or this one (Karn's rule): it tells no round trip.
     #[cold]
-    fn sent_again(&mut self) {
+    fn sent_again(&mut self, now_ns: u64) {
         self.flags.remove(Flags::TIMED);
+        self.recovers(now_ns);
         if self.retransmits == 0 {
             // From now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
             self.socket_mut().set_congestion_control(CongestionControl::Reno);
@@ -476,7 +480,7 @@ impl Connection {
             return deadline_ns;
         }
         if self.outstanding() {
-            return deadline_ns.min(self.gives_up_ns());
+            return deadline_ns.min(self.gives_up_ns()).min(self.lost_ns());
         }
         if let Some(asked) = &self.asked {
             deadline_ns = deadline_ns.min(self.idle_deadline_ns(asked));

@@ -63,6 +63,20 @@ impl Offer {
     }
 }
 
+/// The ranges of a selective acknowledgement, each from its first number to behind its last; options that were found well formed before.
+pub(super) fn selectively_acknowledged(mut options: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+    let mut ranges = [None; 3];
+    while let Ok((rest, option)) = TcpOption::parse(options) {
+        match option {
+            TcpOption::EndOfList => break,
+            TcpOption::SackRange(found) => ranges = found,
+            _ => {}
+        }
+        options = rest;
+    }
+    ranges.into_iter().flatten()
+}
+
 /// Scales windows by more than the option of this SYN says, if it has one.
 pub(super) fn raise_window_scale(tcp: &mut [u8], by: u8) {
     let mut at = wire::TCP;

@@ -200,6 +200,10 @@ impl Stack {
                 }
                 // Linux: `dst_negative_advice` after a few retransmissions. Has the next hop moved?
                 const DOUBT_NS: u64 = 3_000_000_000;
+                if connection.lost_ns() <= now_ns {
+                    self.is_lost(index, io);
+                    return self.follow_up(index, None, false, io);
+                }
                 let silent = connection.heard_ns.max(connection.progress_ns) + DOUBT_NS <= now_ns;
                 if silent && connection.peer_window != 0 {
                     let remote = connection.flow.remote().ip();

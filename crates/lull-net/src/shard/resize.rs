@@ -56,7 +56,7 @@ impl Connection {
     }
 
     /// A segment of the peer's without data, as it would come now.
-    fn bare(&self, seq: u32) -> BareSegment {
+    pub(super) fn bare(&self, seq: u32) -> BareSegment {
         let (own, peer) = (self.flow.local(), self.flow.remote());
         BareSegment {
             source: peer.ip(),

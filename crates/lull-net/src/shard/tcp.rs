@@ -162,7 +162,9 @@ impl Stack {
         self.counters.tcp_segments += 1;
         let early_fin = connection.flags.contains(Flags::EARLY_FIN);
         let packet = &arrived.frame.data()[arrived.packet.l3..arrived.packet.end];
+        let una = connection.snd_una;
         let fills = self.feed(index, packet, &arrived.segment, io);
+        self.follow_loss(index, una, arrived, io);
         if early_fin {
             self.early_fin(index, io);
         }

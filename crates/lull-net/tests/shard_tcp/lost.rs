@@ -111,3 +111,142 @@ fn a_syn_is_sent_again_after_a_second() {
     host.segments();
     are_after_ms(&lost(&mut host, 2), &[600, 1800]);
 }
+
+/// A peer that selectively acknowledges, with a connection on which segments of 1000 bytes are on their way.
+struct Receiver {
+    host: Host,
+    peer: Peer,
+    id: SocketId,
+    /// The number of the first of those segments.
+    first: u32,
+}
+
+impl Receiver {
+    /// The round trip is 40 ms.
+    fn of(segments: usize) -> Receiver {
+        let (mut host, mut peer) = (Host::server(), Peer::new(4000));
+        let listener = host.listen(80);
+        host.receive(Tcp { options: vec![2, 4, 3, 232, 1, 1, 4, 2], ..peer.syn() }.frame());
+        let answer = host.segments().remove(0);
+        host.run_for(40 * MS);
+        (peer.seq, peer.ack) = (peer.seq + 1, answer.seq + 1);
+        peer.send(&mut host, ACK, &[]);
+        let id = host.accept(listener);
+        for _ in 0..3 {
+            host.send(id, b"one").unwrap();
+            assert_eq!(host.segments().len(), 1);
+            host.run_for(40 * MS);
+            peer.ack += 3;
+            peer.send(&mut host, ACK, &[]);
+        }
+        host.send(id, &vec![1; segments * 1000]).unwrap();
+        let first = peer.ack;
+        assert_eq!(host.segments().len(), segments);
+        Receiver { host, peer, id, first }
+    }
+
+    fn at(&self, segment: u32) -> u32 {
+        self.first + segment * 1000
+    }
+
+    /// The peer has everything in front of segment `up_to`, and from segment `from` up to `to`. What is sent for that.
+    fn has(&mut self, up_to: u32, (from, to): (u32, u32)) -> Vec<u32> {
+        let mut options = vec![1, 1, 5, 10];
+        options.extend(self.at(from).to_be_bytes());
+        options.extend(self.at(to).to_be_bytes());
+        self.peer.ack = self.at(up_to);
+        self.host.receive(Tcp { options, ..self.peer.segment(ACK, &[]) }.frame());
+        self.sent()
+    }
+
+    /// Which segments were sent.
+    fn sent(&mut self) -> Vec<u32> {
+        let first = self.first;
+        self.host.segments().iter().map(|segment| (segment.seq - first) / 1000).collect()
+    }
+
+    /// The peer has everything in front of segment `up_to`. What is sent for that.
+    fn has_all(&mut self, up_to: u32) -> Vec<u32> {
+        self.peer.ack = self.at(up_to);
+        self.peer.send(&mut self.host, ACK, &[]);
+        self.sent()
+    }
+
+    /// Which segments are sent within so many milliseconds.
+    fn waits_ms(&mut self, ms: u64) -> Vec<u32> {
+        self.host.run_for(ms * MS);
+        self.sent()
+    }
+}
+
+/// RFC 6582 section 3.2, step 3.
+#[test]
+fn holes_are_filled_one_after_the_other_as_the_acknowledgements_come() {
+    let mut receiver = Receiver::of(12);
+    // The segments 1, 4, 5 and 9 are lost.
+    assert_eq!(receiver.has_all(1), [0; 0]);
+    assert_eq!(receiver.has(1, (2, 3)), [0; 0]);
+    assert_eq!(receiver.has(1, (2, 4)), [0; 0]);
+    assert_eq!(receiver.has(1, (6, 7)), [1], "the third duplicate");
+    for to in [8, 9] {
+        assert_eq!(receiver.has(1, (6, to)), [0; 0]);
+    }
+    for to in [11, 12] {
+        assert_eq!(receiver.has(1, (10, to)), [0; 0]);
+    }
+    assert_eq!(receiver.has(4, (10, 12)), [4]);
+    assert_eq!(receiver.has(5, (10, 12)), [5]);
+    assert_eq!(receiver.has(9, (10, 12)), [9]);
+    assert_eq!(receiver.has_all(12), [0; 0]);
+    assert_eq!(receiver.waits_ms(5000), [0; 0], "nothing is on its way");
+    // What is sent then is none of that.
+    receiver.host.send(receiver.id, &[2; 1000]).unwrap();
+    assert_eq!(receiver.sent(), [12]);
+    assert_eq!(receiver.has_all(13), [0; 0]);
+}
+
+/// With so little behind it there is no third duplicate (`tcp_rack_detect_loss`, `tcp_rack_reo_wnd`: a quarter of the round trip).
+#[test]
+fn a_peer_that_has_the_last_segment_says_that_the_first_is_lost() {
+    let mut receiver = Receiver::of(2);
+    assert_eq!(receiver.has(0, (1, 2)), [0; 0]);
+    assert_eq!(receiver.waits_ms(9), [0; 0], "it may have been overtaken");
+    assert_eq!(receiver.waits_ms(20), [0]);
+    assert_eq!(receiver.has_all(2), [0; 0]);
+    assert_eq!(receiver.waits_ms(5000), [0; 0]);
+}
+
+#[test]
+fn a_segment_that_was_overtaken_is_not_sent_again() {
+    let mut receiver = Receiver::of(2);
+    assert_eq!(receiver.has(0, (1, 2)), [0; 0]);
+    receiver.host.run_for(5 * MS);
+    assert_eq!(receiver.has_all(2), [0; 0]);
+    assert_eq!(receiver.waits_ms(5000), [0; 0]);
+}
+
+/// A part of what is behind it is missing as well: it is not told that the last came.
+#[test]
+fn a_segment_behind_which_not_everything_came_waits_for_the_timer() {
+    let mut receiver = Receiver::of(3);
+    assert_eq!(receiver.has(0, (1, 2)), [0; 0]);
+    assert_eq!(receiver.waits_ms(200), [0; 0]);
+    assert_eq!(receiver.waits_ms(70).first(), Some(&0));
+}
+
+/// The timer makes everything be sent again, in order: what is acknowledged of it meanwhile makes nothing be sent twice.
+#[test]
+fn what_the_timer_sends_again_is_sent_once() {
+    let mut receiver = Receiver::of(6);
+    let mut again = receiver.waits_ms(270);
+    let mut had = 0;
+    while had < 6 {
+        assert!(!again.is_empty(), "something is sent for each acknowledgement");
+        assert!(again.iter().enumerate().all(|(nth, segment)| had + nth as u32 == *segment), "{again:?} behind {had}");
+        had += 1;
+        let more = receiver.has_all(had);
+        again.remove(0);
+        again.extend(more);
+    }
+    assert!(again.is_empty());
+}

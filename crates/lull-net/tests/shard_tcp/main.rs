@@ -7,5 +7,5 @@ mod opening;
 #[path = "../shard_harness/mod.rs"]
 mod shard_harness;
 
-use lull_net::shard::{ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown, SynCookies};
+use lull_net::shard::{ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown, SocketId, SynCookies};
 use shard_harness::*;
