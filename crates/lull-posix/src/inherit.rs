@@ -171,7 +171,6 @@ struct Prepared {
     parents: OwnedFd,
     childs: OwnedFd,
     held: Vec<Open>,
-    listeners: Vec<Open>,
 }
 
 thread_local! {
@@ -179,18 +178,19 @@ thread_local! {
     static PREPARED: Cell<Option<Box<Prepared>>> = const { Cell::new(None) };
 }
 
-/// Whether a child may use it.
+/// Whether it stays open for a child, which may use it. A listener that this process has inherited itself stays so by who made it.
 fn is_passed_on(file: &Open) -> bool {
-    matches!(**file, File::Stream(_) | File::Datagram(_))
+    match &**file {
+        File::Stream(_) | File::Datagram(_) => true,
+        File::Listener(listener) => !listener.is_inherited(),
+        File::Epoll(_) => false,
+    }
 }
 
 /// Before a fork beside a running engine: what a child will inherit stays open for it.
 pub(crate) fn before_a_fork() {
     signals::section(|| {
-        let open = files::numbers().filter_map(files::get);
-        let (mut held, others): (Vec<Open>, Vec<Open>) = open.partition(is_passed_on);
-        let is_listener = |file: &Open| matches!(**file, File::Listener(_));
-        let listeners = others.into_iter().filter(is_listener).collect();
+        let mut held: Vec<Open> = files::numbers().filter_map(files::get).filter(is_passed_on).collect();
         // Of one with several numbers it is enough to keep it once.
         held.sort_unstable_by_key(id);
         held.dedup_by_key(|file| id(file));
@@ -198,7 +198,7 @@ pub(crate) fn before_a_fork() {
         let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         if let Ok((parents, childs)) = ends {
             let (parents, childs) = (own::kept_apart(parents), own::kept_apart(childs));
-            PREPARED.set(Some(Box::new(Prepared { parents, childs, held, listeners })));
+            PREPARED.set(Some(Box::new(Prepared { parents, childs, held })));
         }
     });
 }
@@ -207,14 +207,14 @@ pub(crate) fn before_a_fork() {
 pub(crate) fn in_the_parent() {
     signals::section(|| {
         if let Some(prepared) = PREPARED.take() {
-            let Prepared { parents, childs, held, listeners } = *prepared;
+            let Prepared { parents, childs, held } = *prepared;
             drop(childs);
-            parent::keep(parents, held);
-            listeners.iter().for_each(|file| {
+            held.iter().for_each(|file| {
                 if let File::Listener(listener) = &**file {
                     listener.is_inherited_by_a_child();
                 }
             });
+            parent::keep(parents, held);
         }
     });
 }
@@ -222,9 +222,9 @@ pub(crate) fn in_the_parent() {
 /// After a fork, in the child.
 pub(crate) fn in_the_child() {
     if let Some(prepared) = PREPARED.take() {
-        let Prepared { parents, childs, held, listeners } = *prepared;
-        // The count of who has the connections and listeners is the parent's.
-        std::mem::forget((held, listeners));
+        let Prepared { parents, childs, held } = *prepared;
+        // The count of who has them is the parent's.
+        std::mem::forget(held);
         signals::section(|| drop(parents));
         child::begin(childs);
     }

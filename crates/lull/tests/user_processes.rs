@@ -302,6 +302,18 @@ fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_wit
 
 /// Their parent has the queues, and its engine runs when it forks (nsd binds UDP sockets before it does).
 #[test]
+fn children_that_the_launcher_had_before_are_not_the_programs() {
+    user::run("before", "command -v ip", "base", "");
+}
+
+#[test]
+fn workers_have_a_listener_that_their_server_closes() {
+    for (mode, how) in [("base", "asked"), ("suspend20", "bound")] {
+        user::run("closed_listener", "command -v python3 && command -v ip", mode, how);
+    }
+}
+
+#[test]
 fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
     let needs = "command -v python3 && command -v ip";
     for (mode, how) in [

@@ -4,8 +4,10 @@
 //! This process is a *subreaper* (`prctl(2)`), so an orphan of the program becomes its child. The mode stays in force
 //! until the last of them has ended.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 
@@ -15,11 +17,16 @@ use crate::error::{Error, Result};
 use crate::programs::name_of;
 use crate::roots::Roots;
 
-/// Orphans of the program become children of this process from now on.
-pub(super) fn adopt() -> Result<()> {
+/// Children that this process had before it adopted any: a shell that executes `lull` in its own place leaves it its own.
+static BEFORE: OnceLock<BTreeSet<i32>> = OnceLock::new();
+
+/// Orphans of the program, which is yet to be started, become children of this process from now on.
+pub(super) fn adopt(roots: &Roots) -> Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|error| {
         Error::os("adopt what the program puts into the background", "it takes Linux 3.4 or newer", error.into())
-    })
+    })?;
+    BEFORE.get_or_init(|| children(std::process::id() as i32, roots));
+    Ok(())
 }
 
 /// What has been left in the background.
@@ -43,7 +50,8 @@ impl Background {
         self.processes.retain(|(pid, _)| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
         let mut new = Vec::new();
         for child in children(std::process::id() as i32, roots) {
-            let known = self.processes.iter().any(|(pid, _)| pid.as_raw_nonzero().get() == child);
+            let known = BEFORE.get().is_some_and(|before| before.contains(&child))
+                || self.processes.iter().any(|(pid, _)| pid.as_raw_nonzero().get() == child);
             let Some(pid) = Pid::from_raw(child).filter(|_| !known && u32::try_from(child).ok() != not) else {
                 continue;
             };

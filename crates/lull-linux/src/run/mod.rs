@@ -94,7 +94,7 @@ pub fn run(run: &Run, control: Option<Control>, options: &Options, say: &mut dyn
     let needed = session.is_some() || matches!(way, Way::Attach { .. });
     let mut supervisor = needed.then(|| Supervisor::start(run.device.as_deref(), options)).transpose()?;
     if needed {
-        background::adopt()?;
+        background::adopt(&options.roots)?;
     }
     let status = with_device(run, (control, options), &way, session.as_mut(), supervisor.as_mut(), &signals, say);
     let undone = session.as_mut().map_or(Ok(()), |session| give_back(session, say));

@@ -56,7 +56,7 @@ impl Plain {
     /// What the system says of the start.
     pub fn run(&self, variables: &[(&str, OsString)], started: impl FnOnce(), say: &mut dyn FnMut(&str)) -> Result<u8> {
         let signals = Signals::take()?;
-        background::adopt()?;
+        background::adopt(&Roots::default())?;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env("LD_PRELOAD", way::preloaded(&self.library));
         for name in way::VARIABLES {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use libc::c_int;
+use lull_fd::say;
 use lull_net::lull_nic::own;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
@@ -154,7 +155,7 @@ fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
     let claim = Message { verb: Verb::Claims, id };
     let descriptors = [parents.as_fd(), kernel::borrow(fd)];
     let sent = if is_datagrams { &descriptors[..] } else { &descriptors[..1] };
-    claim.send(kernel::borrow(channel), sent, SendFlags::empty()).map_err(failed)?;
+    claim.send(kernel::borrow(channel), sent, SendFlags::empty()).map_err(failed).inspect_err(|_| say_lost())?;
     drop(parents);
     let mut names = [0; NAMES_BYTES];
     read_whole(mine.as_raw_fd(), &mut names)?;
@@ -182,6 +183,19 @@ fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
     }
     ANY.store(true, Ordering::Release);
     Ok(())
+}
+
+/// The parent has ended: what it had of lull's is gone.
+#[cold]
+pub(super) fn say_lost() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        say::line(format_args!(
+            "process {} cannot use sockets of lull's that it inherited: the process that made them has ended; start the program in \
+             the foreground, if it puts itself into the background",
+            std::process::id()
+        ));
+    }
 }
 
 /// The number stands for the end of a relay, and stays closed to what is executed if it was.

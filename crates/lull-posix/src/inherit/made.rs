@@ -115,7 +115,7 @@ pub(super) fn asks(fd: c_int, listener: &Listener, channel: BorrowedFd<'_>) -> R
     let end = listener.pool_of_a_child().ok_or(Errno::new(libc::EINVAL))?;
     // The parent, which may never ask itself, gives what comes to the pool.
     let asks = Message { verb: Verb::Asks, id: 0 };
-    asks.send(channel, &[kernel::borrow(fd)], SendFlags::empty()).map_err(errno)?;
+    asks.send(channel, &[kernel::borrow(fd)], SendFlags::empty()).map_err(errno).inspect_err(|_| child::say_lost())?;
     let takes = end.takes().as_raw_fd();
     let called = named::call_listener(takes, listener.bound, listener.domain);
     // It has a name already where another child has asked before.

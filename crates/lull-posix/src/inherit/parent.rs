@@ -27,7 +27,7 @@ const CHUNK_BYTES: usize = 32 * 1024;
 /// What such a thread needs: it delivers while it waits.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Keeps connections open for a child, until every process that has the other end of `channel` has ended.
+/// Keeps connections and listeners open for a child, until every process that has the other end of `channel` has ended.
 pub(super) fn keep(channel: OwnedFd, held: Vec<Open>) {
     let _no_signals = NoSignals::but_of_children();
     let held = held.into_iter().map(|file| (id(&file), file)).collect();
@@ -61,7 +61,7 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
             (Verb::Listens, Some(gives), Some(kernels)) => made::listen_for_a_child(gives, kernels, message.id),
             (Verb::Connects, Some(socket), Some(kernels)) => made::connect_for_a_child(socket, kernels),
             (Verb::Binds, Some(socket), Some(kernels)) => made::bind_for_a_child(socket, kernels, message.id != 0),
-            (Verb::Asks, Some(kernels), _) => pool::begin_to_give(kernels),
+            (Verb::Asks, Some(kernels), _) => pool::begin_to_give(kernels, held.values()),
             // There was no free number for them: what the child waits for ends.
             _ => Ok(()),
         };

@@ -206,16 +206,16 @@ static SERVED: Mutex<BTreeMap<u32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new())
 /// Those of the kernel's halves.
 static KERNELS_SERVED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// A child asks for the connections of a listener of this process's, which may not have asked for any itself. What comes to the
-/// kernel's half goes to the pool as well, until nobody takes anything out of that.
-pub(crate) fn begin_to_give(kernels: OwnedFd) -> io::Result<()> {
+/// A child asks for the connections of a listener of this process's, which may not have asked for any itself, and may have closed it:
+/// it is among what is `held` for the child then. What comes to the kernel's half goes to the pool as well, until nobody takes
+/// anything out of that.
+pub(crate) fn begin_to_give<'a>(kernels: OwnedFd, mut held: impl Iterator<Item = &'a Open>) -> io::Result<()> {
     let inode = kernel::inode(kernels.as_raw_fd()).map_err(to_io)?;
-    let open = files::numbers().filter_map(files::get).find(|file| {
-        // What this process has closed it may serve still.
-        matches!(&**file, File::Listener(listener) if listener.inode == inode)
-    });
+    let is_it = |file: &Open| matches!(&**file, File::Listener(listener) if listener.inode == inode);
+    let open = files::numbers().filter_map(files::get).find(is_it);
     let (mut gives, mut listens) = (None, Ok(()));
-    if let Some(File::Listener(listener)) = open.as_deref() {
+    let file = open.as_ref().or_else(|| held.find(|file| is_it(file)));
+    if let Some(File::Listener(listener)) = file.map(|file| &**file) {
         listens = listener.real().map(drop).map_err(to_io);
         gives = listener.shared().map(|pool| Arc::clone(&pool.gives));
     }
