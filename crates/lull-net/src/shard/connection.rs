@@ -20,7 +20,10 @@ use super::wire::{Mac, PSH, SYN, seq_lt};
 /// ([`Flags::ANSWERS`]; Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send one of its own for every request of a server
 /// that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
-/// The same, in smoltcp's terms.
+/// How long a peer may take for that (`TCP_DELACK_MAX`).
+const ACK_DELAY_NS_MAX: u64 = 200_000_000;
+
+/// Ours, in smoltcp's terms.
 pub(super) const ACK_DELAY: Duration = duration(ACK_DELAY_NS);
 
 /// Headers of a segment at their longest but for IPv6's extensions: what is longer than an MTU less this fills a segment.
@@ -354,6 +357,16 @@ impl Connection {
             }
             Phase::Open | Phase::Over => instant_ns(at),
         }
+    }
+
+    /// Until when nothing is sent again for want of an acknowledgement: the peer may put it off for 200 ms behind the round trip
+    /// (`TCP_DELACK_MAX`; `tcp_set_rto` adds as much).
+    #[inline]
+    pub(super) fn waits_for_acknowledgement_ns(&self) -> u64 {
+        if self.snd_una == self.snd_nxt || self.peer_window == 0 || self.unanswered != 0 || self.phase != Phase::Open {
+            return 0;
+        }
+        self.progress_ns.saturating_add(u64::from(self.rtt_us) * 1000 + ACK_DELAY_NS_MAX)
     }
 
     /// Whether smoltcp's retransmission timer may have expired: it was started, at the latest, by the last progress.

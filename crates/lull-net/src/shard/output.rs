@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use smoltcp::time::Duration;
+use smoltcp::time::{Duration, Instant};
 
 use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
 use super::device::{Refused, Shim, duration};
@@ -53,8 +53,15 @@ impl Stack {
             let iface = self.iface.of(connection, io.now_ns);
             if !eager {
                 match iface.poll_at(now, &connection.sockets) {
-                    None => break NEVER_NS,
+                    None => {
+                        connection.has_no_timer(io.now_ns);
+                        break NEVER_NS;
+                    }
                     Some(at) if at > now => break connection.instant_ns(at),
+                    // What has no time is to be sent now.
+                    Some(at) if at != Instant::ZERO && connection.waits_for_acknowledgement_ns() > io.now_ns => {
+                        break connection.waits_for_acknowledgement_ns();
+                    }
                     Some(_) => {}
                 }
             }

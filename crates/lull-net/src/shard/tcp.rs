@@ -160,6 +160,9 @@ impl Stack {
             Phase::Over => return Err(|counters| &mut counters.drop_no_connection),
         }
         self.counters.tcp_segments += 1;
+        if connection.phase == Phase::Open && connection.only_lacks_its_fin(&arrived.segment) {
+            return Ok(());
+        }
         let early_fin = connection.flags.contains(Flags::EARLY_FIN);
         let packet = &arrived.frame.data()[arrived.packet.l3..arrived.packet.end];
         let una = connection.snd_una;
@@ -217,7 +220,10 @@ impl Stack {
             connection.snd_una = connection.snd_una.wrapping_add(acknowledged);
             fills = connection.fills_its_buffer(queued, now_queued);
             connection.progressed(io.now_ns);
-        } else if connection.peer_window == 0 && !connection.asks(|asked| asked.own_timeout) {
+        } else if connection.peer_window == 0
+            && connection.phase == Phase::Open
+            && !connection.asks(|asked| asked.own_timeout)
+        {
             // A reader that is slow but answers probes is no vanished client (`tcp_probe_timer`).
             connection.flags.remove(Flags::TIMED);
             connection.progress_ns = io.now_ns;

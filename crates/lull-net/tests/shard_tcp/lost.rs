@@ -250,3 +250,75 @@ fn what_the_timer_sends_again_is_sent_once() {
     }
     assert!(again.is_empty());
 }
+
+/// Behind the data that is missing there is nothing but the FIN: duplicates would end its timer.
+#[test]
+fn a_lost_end_is_sent_again() {
+    let mut receiver = Receiver::of(6);
+    let id = receiver.id;
+    receiver.host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap();
+    assert_eq!(receiver.sent(), [6], "the end");
+    for to in [2, 3] {
+        assert_eq!(receiver.has(0, (1, to)), [0; 0]);
+    }
+    assert_eq!(receiver.has(0, (1, 4)), [0], "the third duplicate");
+    // Everything has come but the end; more acknowledgements of the same may.
+    assert_eq!(receiver.has_all(6), [0; 0]);
+    for _ in 0..4 {
+        assert_eq!(receiver.has_all(6), [0; 0]);
+    }
+    assert_eq!(receiver.waits_ms(300), [6]);
+    receiver.peer.ack += 1;
+    receiver.peer.send(&mut receiver.host, ACK, &[]);
+    assert_eq!(receiver.waits_ms(5000), [0; 0]);
+}
+
+/// smoltcp counts a segment as sent again before it asks whether there is room for it.
+#[test]
+fn a_segment_that_the_ring_has_no_room_for_is_sent_again_later() {
+    for duplicates in [3, 5] {
+        let mut receiver = Receiver::of(12);
+        receiver.host.ring.slots = 0;
+        for to in 2..2 + duplicates {
+            assert_eq!(receiver.has(0, (1, to)), [0; 0]);
+        }
+        receiver.host.ring.slots = 4096;
+        receiver.host.call(|stack, io| stack.flush_blocked(io));
+        let mut sent = receiver.sent();
+        sent.extend(receiver.waits_ms(600));
+        assert_eq!(sent.first(), Some(&0), "{duplicates} duplicates");
+    }
+}
+
+/// What seemed lost was only overtaken, so that nothing behind it is missing.
+#[test]
+fn an_acknowledgement_without_a_hole_behind_it_sends_nothing_again() {
+    let mut receiver = Receiver::of(12);
+    for to in [2, 3] {
+        assert_eq!(receiver.has(0, (1, to)), [0; 0]);
+    }
+    assert_eq!(receiver.has(0, (1, 4)), [0], "the third duplicate");
+    for up_to in 4..=12 {
+        assert_eq!(receiver.has_all(up_to), [0; 0]);
+    }
+    assert_eq!(receiver.waits_ms(5000), [0; 0]);
+}
+
+/// A peer may put an acknowledgement off for 200 ms behind the round trip.
+#[test]
+fn an_acknowledgement_may_be_put_off_on_a_long_path_as_well() {
+    let mut receiver = Receiver::of(1);
+    assert_eq!(receiver.waits_ms(150), [0; 0]);
+    assert_eq!(receiver.has_all(1), [0; 0]);
+    for _ in 0..20 {
+        receiver.host.send(receiver.id, b"one").unwrap();
+        receiver.host.segments();
+        receiver.host.run_for(150 * MS);
+        receiver.peer.ack += 3;
+        receiver.peer.send(&mut receiver.host, ACK, &[]);
+    }
+    receiver.host.send(receiver.id, b"one").unwrap();
+    receiver.host.segments();
+    let again = lost(&mut receiver.host, 1);
+    assert!((340..400).contains(&again[0].0), "after {} ms", again[0].0);
+}
