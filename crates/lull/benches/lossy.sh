@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# What a path that loses frames costs the same server on lull's stack and on Linux's, interleaved: a program between the two ends
+# passes frames on, and loses some of those that bring the server's data. Prints figures and judges none.
+#
+#   lossy.sh LULL [ROUNDS [LOSS...]]     the release build's command; 3 rounds; loses 0, 0.01 and 0.03 of the frames
+#
+# For each loss: the seconds in which curl has 5 MB of Python's http.server, and the latencies of memcached at 1,000 requests a
+# second on 16 connections. lull's side is suspend20 over a TAP, Linux's a pair of veth ends; no frame is longer than the MTU.
+set -uo pipefail
+if [ -z "${LULL_BENCH_SIDE:-}" ]; then
+    [ "$(id -u)" = 0 ] || { echo "SKIP: this is not root, which network namespaces take"; exit 0; }
+    for needed in python3 curl memcached ethtool; do
+        command -v "$needed" >/dev/null || { echo "SKIP: $needed is missing"; exit 0; }
+    done
+    lull=$(realpath "$1") rounds=${2:-3} script=$(realpath "$0")
+    shift $(($# > 2 ? 2 : $#))
+    [ $# -gt 0 ] || set -- 0 0.01 0.03
+    for loss; do
+        for round in $(seq "$rounds"); do
+            for what in file memcached; do
+                for side in kernel lull; do
+                    directory=$(mktemp -d)
+                    export LULL_BENCH_SIDE=$side LULL_BENCH_WHAT=$what
+                    (cd "$directory" && timeout 300 unshare -n --pid --fork --kill-child=KILL --mount-proc \
+                        bash "$script" "$lull" "$loss" 2>errors || tail -n 3 errors) |
+                        sed "s/^/loss $loss, round $round, $side: /"
+                    rm -rf "$directory"
+                done
+            done
+        done
+    done
+    exit 0
+fi
+
+loss=$2
+set -- "$1" suspend20
+. "$(dirname "$0")/../tests/programs/harness.sh"
+cat >relay.py <<'END'
+import random, select, socket, sys
+
+def raw(device):
+    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    end.bind((device, 0))
+    return end
+
+server, client = raw("lull0"), raw("x0")
+random.seed(7)
+open("relaying", "w").close()
+while True:
+    for end in select.select([server, client], [], [])[0]:
+        frame, address = end.recvfrom(65536)
+        if address[2] == socket.PACKET_OUTGOING:
+            continue
+        # Acknowledgements and handshakes arrive.
+        if end is server and len(frame) > 80 and random.random() < float(sys.argv[1]):
+            continue
+        (client if end is server else server).send(frame)
+END
+namespace() {
+    unshare -n sleep infinity &
+    made=$!
+    until_it eval '[ "$(readlink "/proc/$made/ns/net")" != "$(readlink /proc/$$/ns/net)" ]'
+}
+namespace && peer=$made
+there() { nsenter -t "$peer" -n "$@"; }
+# A pair of veth ends: the first is here, the second has an address in another namespace, and no offloads.
+pair() {
+    ip link add "$1" type veth peer name "$2" netns "$4" || fail "no veth"
+    ip link set "$1" up
+    nsenter -t "$4" -n ip addr add "$3/24" dev "$2"
+    nsenter -t "$4" -n ip link set "$2" up
+    nsenter -t "$4" -n ethtool -K "$2" tx off tso off gso off gro off >/dev/null 2>&1
+}
+pair x0 x1 10.0.0.1 "$peer"
+if [ "$LULL_BENCH_SIDE" = kernel ]; then
+    namespace && server=$made
+    pair lull0 y1 "$own" "$server"
+    serve() { nsenter -t "$server" -n "$@" >said 2>&1 & }
+else
+    serve() { "$lull" run --nic tap:lull0 --addr "$own/24" --mode "$mode" -- "$@" >said 2>&1 & }
+fi
+if [ "$LULL_BENCH_WHAT" = file ]; then
+    mkdir files
+    head -c 5000000 /dev/urandom >files/file
+    serve python3 -m http.server -d files -b "$own" 8000
+else
+    serve memcached -u nobody -l "$own" -p 11211 -t 1
+fi
+until_it ip link set lull0 up
+ethtool -K lull0 tx off tso off gso off >/dev/null 2>&1
+python3 relay.py "$loss" &
+until_it test -e relaying
+if [ "$LULL_BENCH_WHAT" = file ]; then
+    until_it there curl -s -o /dev/null "http://$own:8000/"
+    for _ in 1 2 3; do
+        there curl -s -o got -w '5 MB in %{time_total} s\n' "http://$own:8000/file"
+        cmp got files/file || fail "it is not the same file"
+    done
+else
+    until_it memcached_answers
+    there "$lull" load "$own:11211" --connections 16 --load 1000 --seconds 10 --warm-up 1 --records 1000 | grep -E "^(latency|answers)"
+fi
