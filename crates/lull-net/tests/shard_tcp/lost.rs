@@ -122,11 +122,16 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// The round trip is 40 ms.
     fn of(segments: usize) -> Receiver {
+        Receiver::that(true, segments)
+    }
+
+    /// The round trip is 40 ms. Whether it acknowledges selectively.
+    fn that(selectively: bool, segments: usize) -> Receiver {
         let (mut host, mut peer) = (Host::server(), Peer::new(4000));
         let listener = host.listen(80);
-        host.receive(Tcp { options: vec![2, 4, 3, 232, 1, 1, 4, 2], ..peer.syn() }.frame());
+        let permitted = if selectively { [1, 1, 4, 2] } else { [1; 4] };
+        host.receive(Tcp { options: [[2, 4, 3, 232], permitted].concat(), ..peer.syn() }.frame());
         let answer = host.segments().remove(0);
         host.run_for(40 * MS);
         (peer.seq, peer.ack) = (peer.seq + 1, answer.seq + 1);
@@ -254,23 +259,25 @@ fn what_the_timer_sends_again_is_sent_once() {
 /// Behind the data that is missing there is nothing but the FIN: duplicates would end its timer.
 #[test]
 fn a_lost_end_is_sent_again() {
-    let mut receiver = Receiver::of(6);
-    let id = receiver.id;
-    receiver.host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap();
-    assert_eq!(receiver.sent(), [6], "the end");
-    for to in [2, 3] {
-        assert_eq!(receiver.has(0, (1, to)), [0; 0]);
-    }
-    assert_eq!(receiver.has(0, (1, 4)), [0], "the third duplicate");
-    // Everything has come but the end; more acknowledgements of the same may.
-    assert_eq!(receiver.has_all(6), [0; 0]);
-    for _ in 0..4 {
+    for selectively in [true, false] {
+        let mut receiver = Receiver::that(selectively, 6);
+        let id = receiver.id;
+        receiver.host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap();
+        assert_eq!(receiver.sent(), [6], "the end");
+        for to in [2, 3] {
+            assert_eq!(receiver.has(0, (1, to)), [0; 0]);
+        }
+        assert_eq!(receiver.has(0, (1, 4)), [0], "the third duplicate");
+        // Everything has come but the end; more acknowledgements of the same may.
         assert_eq!(receiver.has_all(6), [0; 0]);
+        for _ in 0..4 {
+            assert_eq!(receiver.has_all(6), [0; 0]);
+        }
+        assert_eq!(receiver.waits_ms(300), [6]);
+        receiver.peer.ack += 1;
+        receiver.peer.send(&mut receiver.host, ACK, &[]);
+        assert_eq!(receiver.waits_ms(5000), [0; 0]);
     }
-    assert_eq!(receiver.waits_ms(300), [6]);
-    receiver.peer.ack += 1;
-    receiver.peer.send(&mut receiver.host, ACK, &[]);
-    assert_eq!(receiver.waits_ms(5000), [0; 0]);
 }
 
 /// smoltcp counts a segment as sent again before it asks whether there is room for it.
