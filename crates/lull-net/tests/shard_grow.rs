@@ -367,3 +367,31 @@ fn an_idle_connection_gives_back_what_it_grew_by() {
         assert_eq!(net.server.stack.next_deadline_ns(), None, "and it wakes nobody any more");
     }
 }
+
+/// Linux takes an acknowledgement at the very end of its window (`tcp_sequence`), where a peer stands whose last data were lost; smoltcp
+/// drops it. What the peer's window then lets out goes to the new socket all the same.
+#[test]
+fn a_window_that_came_with_a_segment_at_the_end_of_ours_counts_when_a_connection_moves() {
+    let (mut config, mut peer) = (server_config(), Peer::new(4000));
+    config.growth = GROWTH;
+    let mut host = Host::server_with(config);
+    let listener = host.listen(80);
+    peer.window = 2000;
+    let id = host.establish(listener, &mut peer);
+    assert_eq!(host.send(id, &[1; 6000]), Ok(6000));
+    let sent: usize = host.segments().iter().map(|segment| segment.payload.len()).sum();
+    assert_eq!(sent, 2000);
+    for _ in 0..14 {
+        peer.send(&mut host, ACK | PSH, &[7; 1100]);
+    }
+    host.segments();
+    // What would fill the window is lost.
+    peer.window = 60_000;
+    let behind = Tcp { seq: peer.seq + (16_384 - 14 * 1100), ..peer.segment(ACK, &[]) };
+    host.receive(behind.frame());
+    host.segments();
+    assert_eq!(host.recv(id).unwrap().len(), 14 * 1100);
+    assert_eq!(host.stack.counters().tcp_buffers_grown, 1);
+    let sent: usize = host.segments().iter().map(|segment| segment.payload.len()).sum();
+    assert_eq!(sent, 4000, "what was on its way does not leave twice, and the rest leaves");
+}

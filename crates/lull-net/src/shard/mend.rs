@@ -6,7 +6,7 @@ use super::stack::{Io, Stack};
 use super::wire::{self, ACK, BareSegment, FIN, seq_lt};
 
 /// Brings the acknowledgement of an overtaken segment up to date. smoltcp drops such a segment with its data, which the
-/// peer then has to retransmit a second later. The window goes with the acknowledgement (RFC 9293: SND.WL2). Returns
+/// peer then has to retransmit. The window goes with the acknowledgement (RFC 9293: SND.WL2). Returns
 /// whether it did.
 pub(super) fn stale_ack(connection: &Connection, arrived: &mut Arrived<'_>) -> bool {
     let segment = &mut arrived.segment;

@@ -30,8 +30,8 @@
 //! are searched linearly and a packet that no socket claims is answered from whatever set was asked. Every frame costs
 //! the same at ten connections and at ten thousand.
 //!
-//! Stated limits, inherited from smoltcp 0.14: of several segments that a window lost
-//! one is sent again in each round trip (`recovery.rs`), and the urgent pointer is ignored.
+//! Stated limits, inherited from smoltcp 0.14: of several segments that a window lost one is sent again in each round trip
+//! (`recovery.rs`), and the urgent pointer is ignored.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -205,12 +205,12 @@ impl Stack {
                     let error = connection.soft_error().unwrap_or(NetError::TimedOut);
                     return self.over(index, Some(error), io);
                 }
-                // Linux: `dst_negative_advice` after a few retransmissions. Has the next hop moved?
-                const DOUBT_NS: u64 = 3_000_000_000;
                 if connection.lost_ns() <= now_ns {
                     self.is_lost(index, io);
                     return self.follow_up(index, None, false, io);
                 }
+                // Linux: `dst_negative_advice` after a few retransmissions. Has the next hop moved?
+                const DOUBT_NS: u64 = 3_000_000_000;
                 let silent = connection.heard_ns.max(connection.progress_ns) + DOUBT_NS <= now_ns;
                 if silent && connection.peer_window != 0 {
                     let remote = connection.flow.remote().ip();

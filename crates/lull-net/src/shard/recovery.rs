@@ -47,6 +47,12 @@ impl Connection {
         }
     }
 
+    /// smoltcp has been made to believe that what is on its way has just left, a long time from now: it sends nothing of it again.
+    #[cold]
+    pub(super) fn was_sent_nowhere(&mut self, now_ns: u64) {
+        self.asked_mut().recovery.lost_ns = Some(now_ns);
+    }
+
     /// Nothing tells smoltcp to send again what is on its way: it forgets a segment that the ring had no room for.
     #[cold]
     pub(super) fn has_no_timer(&mut self, now_ns: u64) {
@@ -59,8 +65,7 @@ impl Connection {
     /// stop its timer and send nothing.
     #[inline]
     pub(super) fn only_lacks_its_fin(&self, segment: &Segment) -> bool {
-        let is_bare = segment.length == 0 && segment.flags & (SYN | FIN | RST | ACK) == ACK;
-        is_bare && segment.ack == self.snd_una && self.snd_una != self.snd_nxt && self.socket().send_queue() == 0
+        self.is_acknowledged_again(segment) && self.socket().send_queue() == 0
     }
 
     /// When something counts as lost.
@@ -69,17 +74,16 @@ impl Connection {
         self.asked.as_ref().and_then(|asked| asked.recovery.lost_ns).unwrap_or(NEVER_NS)
     }
 
-    /// Whether a segment acknowledges what was acknowledged before, and nothing else.
+    /// Whether a segment acknowledges what was acknowledged before, and nothing else, while something is on its way.
     #[inline]
-    fn is_duplicate(&self, arrived: &Arrived<'_>) -> bool {
-        let segment = &arrived.segment;
+    fn is_acknowledged_again(&self, segment: &Segment) -> bool {
         let is_bare = segment.length == 0 && segment.flags & (SYN | FIN | RST | ACK) == ACK;
-        is_bare && segment.ack == self.snd_una && self.snd_una != self.snd_nxt && self.peer_mss & SACK != 0
+        is_bare && segment.ack == self.snd_una && self.snd_una != self.snd_nxt
     }
 
     /// Whether something is known to be lost, or to be missing.
     #[inline]
-    fn is_recovering(&self) -> bool {
+    pub(super) fn is_recovering(&self) -> bool {
         self.asks(|asked| asked.recovery.until.is_some() || asked.recovery.lost_ns.is_some())
     }
 
@@ -87,8 +91,10 @@ impl Connection {
     #[cold]
     fn note_missing(&mut self, arrived: &Arrived<'_>, now_ns: u64) -> bool {
         let next = self.snd_nxt;
-        let is_missing =
-            !self.is_recovering() && options::selectively_acknowledged(arrived.options()).any(|(_, edge)| edge == next);
+        let says = self.peer_mss & SACK != 0;
+        let is_missing = says
+            && !self.is_recovering()
+            && options::selectively_acknowledged(arrived.options()).any(|(_, edge)| edge == next);
         if is_missing {
             let reordering_ns = if self.rtt_us == 0 { REORDERING_NS } else { u64::from(self.rtt_us / 4) * 1000 };
             self.asked_mut().recovery.lost_ns = Some(now_ns + reordering_ns);
@@ -106,7 +112,7 @@ impl Stack {
             if connection.is_recovering() {
                 self.partly_acknowledged(index, arrived, io);
             }
-        } else if connection.is_duplicate(arrived) && connection.note_missing(arrived, io.now_ns) {
+        } else if connection.is_acknowledged_again(&arrived.segment) && connection.note_missing(arrived, io.now_ns) {
             self.pump(index, false, io);
         }
     }

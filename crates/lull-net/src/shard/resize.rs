@@ -28,7 +28,9 @@ impl Connection {
         let has_holes = growth.holes_end.is_some();
         let socket = self.socket();
         let is_plain = self.phase == Phase::Open && socket.state() == State::Established;
-        let is_fit = !has_holes && !self.flags.intersects(Flags::EARLY_FIN | Flags::PROBING);
+        // What was refused may have been a segment that smoltcp meant to send again: it has no timer then that would send everything.
+        let hampered = Flags::EARLY_FIN | Flags::PROBING | Flags::BLOCKED | Flags::UNRESOLVED;
+        let is_fit = !has_holes && !self.flags.intersects(hampered) && !self.is_recovering();
         // What lies beyond the peer's window, or beyond a congestion window, would not come out of the old socket.
         let queued = socket.send_queue();
         let gives_all = queued == 0 || !self.has_congestion_window() && queued <= self.peer_window_bytes();
@@ -79,6 +81,16 @@ impl Stack {
         if !connection.can_move() {
             return false;
         }
+        if connection.socket().send_queue() > 0 {
+            // smoltcp knows no window that came with a segment at the very end of ours, which it drops (`tcp_sequence` does not), and
+            // would give only what an earlier one lets out.
+            let now = connection.bare(connection.rcv_nxt());
+            self.feed_bare(index, &now, io);
+        }
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        if !connection.can_move() {
+            return false;
+        }
         let (rx_before, tx_before) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
         let total = self.buffer_bytes - rx_before - tx_before + rx + tx;
         let is_growing = rx > rx_before || tx > tx_before;
@@ -88,8 +100,8 @@ impl Stack {
             return false;
         };
         let Some(queued) = unacknowledged(connection, &mut self.iface, self.port, io.now_ns) else {
-            // It is as after a timeout, and goes on.
             debug_assert!(false, "smoltcp keeps something to itself");
+            self.goes_on_as_after_a_loss(index, io);
             return false;
         };
         // A smaller buffer that holds what was offered and no more is no news.
@@ -99,6 +111,7 @@ impl Stack {
         let Some(sockets) = self.led_to(index, buffers, &queued, is_to_be_told, io) else {
             debug_assert!(false, "smoltcp does not come to where the connection is");
             self.buffer_bytes = total + rx_before + tx_before - rx - tx;
+            self.goes_on_as_after_a_loss(index, io);
             return false;
         };
         self.buffer_bytes = total;
@@ -110,6 +123,14 @@ impl Stack {
             self.feed_bare(index, &probe, io);
         }
         true
+    }
+
+    /// The old socket stays, whose data has gone nowhere.
+    fn goes_on_as_after_a_loss(&mut self, index: u32, io: &mut Io<'_>) {
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.was_sent_nowhere(io.now_ns);
+            self.timers.set(index, io.now_ns + 1);
+        }
     }
 
     /// A socket on these buffers that stands where the connection stands, with what the peer has not acknowledged. Unless the peer

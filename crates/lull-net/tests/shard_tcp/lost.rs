@@ -128,7 +128,9 @@ impl Receiver {
 
     /// The round trip is 40 ms. Whether it acknowledges selectively.
     fn that(selectively: bool, segments: usize) -> Receiver {
-        let (mut host, mut peer) = (Host::server(), Peer::new(4000));
+        let mut config = server_config();
+        config.growth = BufferGrowth::default();
+        let (mut host, mut peer) = (Host::server_with(config), Peer::new(4000));
         let listener = host.listen(80);
         let permitted = if selectively { [1, 1, 4, 2] } else { [1; 4] };
         host.receive(Tcp { options: [[2, 4, 3, 232], permitted].concat(), ..peer.syn() }.frame());
@@ -295,6 +297,31 @@ fn a_segment_that_the_ring_has_no_room_for_is_sent_again_later() {
         sent.extend(receiver.waits_ms(600));
         assert_eq!(sent.first(), Some(&0), "{duplicates} duplicates");
     }
+}
+
+/// What smoltcp forgets so no other socket can be given: the connection keeps its buffers.
+#[test]
+fn a_segment_that_the_ring_had_no_room_for_is_not_lost_with_a_larger_receive_buffer() {
+    let mut receiver = Receiver::of(6);
+    receiver.host.ring.slots = 0;
+    for to in 2..5 {
+        assert_eq!(receiver.has(0, (1, to)), [0; 0]);
+    }
+    // All of the window is used, and read.
+    for _ in 0..16 {
+        receiver.peer.send(&mut receiver.host, ACK | PSH, &[7; 1000]);
+    }
+    let id = receiver.id;
+    assert!(receiver.host.recv(id).unwrap().len() > 10_000);
+    receiver.host.ring.slots = 4096;
+    receiver.host.call(|stack, io| stack.flush_blocked(io));
+    let begin_ns = receiver.host.now_ns;
+    let mut again = Vec::new();
+    while receiver.host.now_ns < begin_ns + SECOND {
+        receiver.host.run_for(10 * MS);
+        again.extend(receiver.host.segments().into_iter().filter(|segment| !segment.payload.is_empty()));
+    }
+    assert_eq!(again.first().map(|segment| segment.seq), Some(receiver.first));
 }
 
 /// What seemed lost was only overtaken, so that nothing behind it is missing.

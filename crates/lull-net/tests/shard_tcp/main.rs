@@ -7,5 +7,7 @@ mod opening;
 #[path = "../shard_harness/mod.rs"]
 mod shard_harness;
 
-use lull_net::shard::{ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown, SocketId, SynCookies};
+use lull_net::shard::{
+    BufferGrowth, ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown, SocketId, SynCookies,
+};
 use shard_harness::*;

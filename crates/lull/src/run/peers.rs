@@ -11,7 +11,7 @@ use lull_posix::left_open;
 
 use crate::failure::Failure;
 
-/// Says so.
+/// What the launcher says of so many connections that were left open, whose peers were told so often.
 pub fn left(connections: usize, told: usize) -> String {
     format!("the program left {connections} connections open; {told} peers were told by a reset")
 }
