@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use large::LargeFrames;
 use memory::Memory;
+
+use crate::afresh::Afresh;
 pub use memory::{Chunk, Origin};
 
 /// Bytes kept free in front of a freshly allocated frame's data.
@@ -313,11 +315,16 @@ const DEPOT_MAGAZINES: usize = 256;
 
 /// Where full pools leave frames for empty ones, a magazine at a time. One end of a connection often sends more frames
 /// than it receives; without a depot it would allocate what the other end frees, across cores, for ever.
-static DEPOT: Mutex<Vec<Vec<Frame>>> = Mutex::new(Vec::new());
+static DEPOT: Afresh<Mutex<Vec<Vec<Frame>>>> = Afresh::new();
+
+/// Another process's threads had it.
+pub(crate) fn forget_depot() {
+    DEPOT.forget();
+}
 
 fn depot() -> MutexGuard<'static, Vec<Vec<Frame>>> {
     // Magazines are moved in and out whole: a panic elsewhere cannot leave one half-moved.
-    DEPOT.lock().unwrap_or_else(PoisonError::into_inner)
+    DEPOT.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A free list of ordinary frames with one owner: a shard, a generator. Frames that come in from a device and are

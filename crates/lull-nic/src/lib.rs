@@ -20,6 +20,7 @@
 //! | `irq`, `room` | publish against unmask, moderation; consume against unmask |
 //! | `line`, `writable`, `alarm` | the sink; room that the kernel tells of; the thread behind deadlines |
 //! | [`wire`] | header fields and checksums, for whoever reads or writes packets |
+//! | [`Afresh`] | what a child of `fork` makes anew |
 //! | [`EventFdSink`] | an interrupt that a thread can wait for |
 //! | [`device`] | the contract, and a whole device as an example |
 //! | [`conformance`] | the contract's rules, run against a device |
@@ -65,6 +66,7 @@
 //! ```
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod afresh;
 mod alarm;
 mod checksum;
 pub mod conformance;
@@ -97,6 +99,7 @@ pub mod wire;
 mod writable;
 pub mod xdp;
 
+pub use afresh::{Afresh, forget_all};
 pub use device::{
     Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Doorbell, IrqLine, IrqSink, Link, Moderation, Offloads,
     Queue, RxQueue, TxQueue,

@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::afresh::Afresh;
+
 /// Numbers that can be marked: the kernel's own default limit (`fs.nr_open`) and a few above it.
 const NUMBERS_MAX: usize = (1 << 20) + (1 << 12);
 /// Numbers above the program's that are used before the limit has to be raised further.
@@ -59,6 +61,25 @@ pub fn next(from: u32) -> Option<u32> {
     Some((at * 64) as u32 + word.trailing_zeros())
 }
 
+/// A child of `fork` closes the sockets that its parent has an interface's frames by: an open one keeps its queue.
+pub(crate) fn close_devices() {
+    let mut from = 0;
+    while let Some(number) = next(from) {
+        from = number + 1;
+        let (number, mut domain) = (number as RawFd, 0);
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: room for a number, and its size.
+        unsafe {
+            libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut length);
+        }
+        if matches!(domain, libc::AF_XDP | libc::AF_PACKET) {
+            unmark(number);
+            // SAFETY: the thread that had it is the parent's.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
 /// A descriptor that lull has just made, above the program's numbers and marked; as it is before [`begin`]. Where no such number
 /// is free, it stays where it is, and is marked.
 pub fn kept_apart(fd: OwnedFd) -> OwnedFd {
@@ -70,11 +91,17 @@ pub fn kept_apart(fd: OwnedFd) -> OwnedFd {
     kept
 }
 
+static ONE_AT_A_TIME: Afresh<Mutex<()>> = Afresh::new();
+
+/// Whose turn it was is another process's thread.
+pub(crate) fn forget_turn() {
+    ONE_AT_A_TIME.forget();
+}
+
 /// A duplicate beyond the program's limit on open files, which is raised for that moment, or near its end where it cannot be.
 fn above(fd: &OwnedFd) -> Option<OwnedFd> {
     // The limit is the process's, and each puts it back as it found it.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ONE_AT_A_TIME.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: room for the limit.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) } < 0 {

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::afresh::Afresh;
 use crate::device::{IrqLine, IrqSink};
 use crate::eventfd::{owned, writable};
 use crate::line::Line;
@@ -88,11 +89,18 @@ struct Watcher {
     next_key: AtomicU64,
 }
 
+static WATCHER: Afresh<Mutex<Option<Arc<Watcher>>>> = Afresh::new();
+
+/// The watcher is a parent's of this process.
+pub(crate) fn forget_watcher() {
+    WATCHER.forget();
+}
+
 impl Watcher {
     /// The process's watcher. One that could not be started is tried again by the next who wants it.
     fn get() -> io::Result<Arc<Watcher>> {
-        static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
-        let mut started = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = WATCHER.get_or_init(Mutex::default);
+        let mut started = started.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watcher) = &*started {
             return Ok(watcher.clone());
         }

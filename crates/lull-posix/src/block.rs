@@ -14,6 +14,12 @@ thread_local! {
     static CONTEXTS: RefCell<Vec<Epoll>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The calling thread is the only one of a child of `fork`: its contexts are on its parent's engine.
+pub(crate) fn forget() {
+    let _ =
+        CONTEXTS.try_with(|kept| kept.try_borrow_mut().map(|mut kept| std::mem::forget(std::mem::take(&mut *kept))));
+}
+
 const SOURCE: u64 = 0;
 const KERNELS: u64 = 1;
 

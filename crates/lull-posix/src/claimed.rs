@@ -1,10 +1,10 @@
 //! The queues of this process, which gives them back before it executes another program.
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use lull_fd::say;
-use lull_net::lull_nic::tap;
+use lull_net::lull_nic::{Afresh, tap};
 
 use crate::handover::{HandOver, Nic};
 use crate::{Flows, flows, kernel, record};
@@ -15,16 +15,17 @@ struct Claimed {
     queues: Vec<(u32, Option<RawFd>)>,
 }
 
-static CLAIMED: OnceLock<Claimed> = OnceLock::new();
+static CLAIMED: Afresh<Claimed> = Afresh::new();
 
-/// The process has these queues. The engine starts once in a process that it starts in.
+/// The process has these queues. The engine starts once in a process that it starts in; a parent's queues are its own.
 pub(crate) fn note(hand_over: &HandOver, claimed: &[u32]) {
     let descriptor = |queue: u32| match &hand_over.nic {
         Nic::Tap { queues, .. } => queues.get(queue as usize).copied(),
         Nic::Xdp { .. } => None,
     };
     let queues = claimed.iter().map(|queue| (*queue, descriptor(*queue))).collect();
-    let _ = CLAIMED.set(Claimed { process: std::process::id(), queues });
+    CLAIMED.forget();
+    CLAIMED.get_or_init(|| Claimed { process: std::process::id(), queues });
 }
 
 fn claimed() -> Option<(&'static Arc<Flows>, &'static Claimed)> {
@@ -34,6 +35,15 @@ fn claimed() -> Option<(&'static Arc<Flows>, &'static Claimed)> {
 /// The first queue of the engine's process.
 pub(crate) fn first() -> Option<u32> {
     CLAIMED.get().and_then(|claimed| claimed.queues.first()).map(|(queue, _)| *queue)
+}
+
+/// Whether the process that has an engine, from which this one was forked, has ended. The kernel takes its queues from it then.
+pub(crate) fn has_ended() -> bool {
+    let Some((flows, claimed)) = flows::of_the_program().zip(CLAIMED.get()) else { return false };
+    // One in another PID namespace has no number here.
+    let has_it =
+        |(queue, _): &(u32, _)| matches!(flows.holder(*queue), Some(pid) if pid == 0 || pid as u32 == claimed.process);
+    claimed.process != std::process::id() && !claimed.queues.iter().any(has_it)
 }
 
 /// Gives the queues back: the executed program may take them. What was recorded is written.

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lull_net::lull_nic::Frame;
 use lull_net::lull_nic::passing::{self, ALL_QUEUES, CLAIMED, EVERYBODY};
+use lull_net::lull_nic::{Afresh, Frame};
 use lull_net::{Elsewhere, HandedOn};
 
 use crate::Flows;
@@ -33,7 +33,12 @@ impl std::fmt::Debug for Others {
     }
 }
 
-static OTHERS: OnceLock<Arc<Others>> = OnceLock::new();
+static OTHERS: Afresh<Arc<Others>> = Afresh::new();
+
+/// A child of `fork` has no queue yet.
+pub(crate) fn forget() {
+    OTHERS.forget();
+}
 
 /// Those of this process, if its NIC has several queues and it has some.
 pub(crate) fn others() -> Option<&'static Arc<Others>> {

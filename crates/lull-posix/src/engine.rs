@@ -8,7 +8,7 @@ use std::thread;
 
 use lull_control::Offer;
 use lull_net::lull_host::Waker;
-use lull_net::lull_nic::own;
+use lull_net::lull_nic::{Afresh, own};
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
@@ -63,7 +63,7 @@ struct World {
     /// The process that loaded the library: no child of `fork`.
     loaded_in: u32,
     start: Mutex<Starter>,
-    engine: OnceLock<Engine>,
+    engine: Afresh<Engine>,
     /// The process in which it could not be started, and the one in which that was said.
     refused_in: AtomicU32,
     said_in: AtomicU32,
@@ -90,7 +90,7 @@ fn engage_as(routing: Routing, lazily: bool, start: Starter, say: fn(&StartError
         lazily,
         loaded_in: std::process::id(),
         start: Mutex::new(start),
-        engine: OnceLock::new(),
+        engine: Afresh::new(),
         refused_in: AtomicU32::new(0),
         said_in: AtomicU32::new(0),
         say,
@@ -248,8 +248,10 @@ struct Place {
     waker: Box<Waker>,
 }
 
-/// The calling thread is the only one of a child of `fork`: the places are its parent's, which it must not give back.
-pub(crate) fn forget_places() {
+/// The calling thread is the only one of a child of `fork`: the engine is its parent's, and so are the thread's places in it, which it
+/// must not give back.
+pub(crate) fn forget() {
+    WORLD.get().inspect(|world| world.engine.forget());
     let _ = WORKERS
         .try_with(|places| places.try_borrow_mut().map(|mut places| std::mem::forget(std::mem::take(&mut places.0))));
 }

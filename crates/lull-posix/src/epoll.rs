@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libc::{c_int, epoll_event};
 use lull_net::lull_core::EpollParams;
+use lull_net::lull_nic::Afresh;
 use lull_net::{Epoll, Interest};
 
 use crate::files::{self, File};
@@ -99,7 +100,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The numbers of the contexts that were made, for a socket that has to move. Some are closed by now.
-static CONTEXTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+static CONTEXTS: Afresh<Mutex<Vec<c_int>>> = Afresh::new();
+
+fn contexts() -> MutexGuard<'static, Vec<c_int>> {
+    lock(CONTEXTS.get_or_init(Mutex::default))
+}
+
+/// A child of `fork` has none of lull's.
+pub(crate) fn forget_contexts() {
+    CONTEXTS.forget();
+}
 
 /// `epoll_create1`.
 pub fn epoll_create(flags: c_int) -> Result<c_int> {
@@ -107,9 +117,41 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
     if !engine::is_engaged() {
         return Ok(fd);
     }
+    enter(fd, HashMap::new()).inspect_err(|_| kernel::discard(fd))?;
+    Ok(fd)
+}
+
+/// What is on a context that this process made while it was another's child.
+pub(crate) struct Adopted {
+    pub(crate) number: c_int,
+    events: u32,
+    data: u64,
+}
+
+impl Adopted {
+    /// A line of `/proc/self/fdinfo` (`ep_show_fdinfo`), if it names a member.
+    pub(crate) fn of_fdinfo(line: &str) -> Option<Adopted> {
+        let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut named = |name| words.next().filter(|word| *word == name).and_then(|_| words.next());
+        let events = u32::from_str_radix(named("events:")?, 16).ok()?;
+        Some(Adopted { number, events, data: u64::from_str_radix(named("data:")?, 16).ok()? })
+    }
+
+    pub(crate) fn event(&self) -> epoll_event {
+        epoll_event { events: self.events, u64: self.data }
+    }
+}
+
+/// A context of the kernel's is one of the program's for both worlds from here on, with what is on it.
+pub(crate) fn adopt(fd: c_int, members: &[Adopted]) -> Result<()> {
+    enter(fd, members.iter().map(|member| (member.number, member.event().into())).collect())
+}
+
+fn enter(fd: c_int, kernels: HashMap<c_int, Added>) -> Result<()> {
     let file = EpollFile {
         mixed: OnceLock::new(),
-        kernels: Mutex::default(),
+        kernels: Mutex::new(kernels),
         listeners: Mutex::default(),
         idle: Mutex::default(),
         has_parts: AtomicBool::new(false),
@@ -121,11 +163,11 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
         waiting_there: AtomicUsize::new(0),
         call: Mutex::new(None),
     };
-    files::put(fd, File::Epoll(file)).inspect_err(|_| kernel::discard(fd))?;
-    let mut contexts = lock(&CONTEXTS);
+    files::put(fd, File::Epoll(file))?;
+    let mut contexts = contexts();
     contexts.retain(|&other| other != fd && files::is_lull(other));
     contexts.push(fd);
-    Ok(fd)
+    Ok(())
 }
 
 impl EpollFile {

@@ -42,8 +42,19 @@ pub fn is_lull_to_wait(fd: c_int) -> bool {
 
 #[cold]
 fn asks(fd: c_int) -> bool {
-    inherit::asks(fd);
-    false
+    is_own_after(fd, inherit::asks)
+}
+
+/// A child calls with what was its parent's: `uses` makes it the kernel's. If the parent has ended it is the child's own from then on.
+fn is_own_after(fd: c_int, uses: fn(c_int)) -> bool {
+    if !inherit::goes_on() {
+        uses(fd);
+        // It stays what it was where it cannot be passed on, as by a parent that is ending.
+        if !FILES.contains(fd) || !inherit::goes_on_soon() {
+            return false;
+        }
+    }
+    FILES.contains(fd)
 }
 
 /// As [`is_lull`], for a call that only sends.
@@ -54,8 +65,7 @@ pub fn is_lull_to_send(fd: c_int) -> bool {
 
 #[cold]
 fn uses_to_send(fd: c_int) -> bool {
-    inherit::uses_to_send(fd);
-    false
+    is_own_after(fd, inherit::uses_to_send)
 }
 
 /// Whether reading and writing a number is lull's: it is lull's, or a UDP socket that this process has from a parent whose it is.
@@ -64,11 +74,10 @@ pub fn takes_data(fd: c_int) -> bool {
     is_lull(fd) || inherit::has_datagrams(fd)
 }
 
-/// A child is about to use what was its parent's; whatever it is, it is the kernel's.
+/// A child is about to use what was its parent's.
 #[cold]
 fn uses(fd: c_int) -> bool {
-    inherit::uses(fd);
-    false
+    is_own_after(fd, inherit::uses)
 }
 
 /// Whether a number is in the table: also what the child of a process with an engine inherited, and does not use by this.
@@ -99,22 +108,19 @@ pub(crate) fn forget_inherited(fd: c_int) {
 /// The open file behind a number.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Open> {
-    get_used_by(fd, inherit::uses)
+    get_used_by(fd, uses)
 }
 
 /// As [`get`], for a call that only sends.
 #[inline]
 pub(crate) fn get_to_send(fd: c_int) -> Option<Open> {
-    get_used_by(fd, inherit::uses_to_send)
+    get_used_by(fd, uses_to_send)
 }
 
 #[inline]
-fn get_used_by(fd: c_int, uses: fn(c_int)) -> Option<Open> {
+fn get_used_by(fd: c_int, uses: fn(c_int) -> bool) -> Option<Open> {
     // What the child of a process with an engine has here is its parent's.
-    if fork::is_husk() {
-        if FILES.contains(fd) {
-            uses(fd);
-        }
+    if fork::is_husk() && !(FILES.contains(fd) && uses(fd)) {
         return None;
     }
     FILES.get(fd)
@@ -224,6 +230,7 @@ fn taken(fd: c_int) -> Option<Open> {
     if !fork::is_husk() {
         return FILES.take(fd);
     }
+    inherit::number_closed(fd);
     if let Some(file) = FILES.take(fd) {
         inherit::closed(&file);
         std::mem::forget(file);

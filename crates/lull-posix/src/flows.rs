@@ -66,6 +66,8 @@ struct Shared {
     reached: AtomicU32,
     /// Changes when connections have become nobody's; processes that could tell their peers sleep on it.
     orphaned: AtomicU32,
+    /// Counts the queues that processes have taken.
+    begun: AtomicU32,
     slots: [Slot; FLOWS_MAX],
     /// A listener's inode, below it its port, and below that the queue, plus one, of the process that began to ask for its
     /// connections last, or [`listeners::NOBODY`]. 0 is free.

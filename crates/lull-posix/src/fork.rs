@@ -6,6 +6,7 @@
 //! before the engine started has everything before it.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::mem;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::c_long;
 use lull_net::lull_nic::own;
 
-use crate::{inherit, kernel, signals};
+use crate::socket::{datagram, pool};
+use crate::{block, elsewhere, engine, epoll, inherit, kernel, record, signals};
 
 static HUSK: AtomicBool = AtomicBool::new(false);
 /// The engine runs in this process, or is being started.
@@ -27,10 +29,45 @@ pub(crate) fn is_engines_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
 
+/// A thread of this process does so ([`GoingOn`]).
+static IS_GOING_ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread makes what was the parent's the process's own.
+pub(crate) fn is_going_on() -> bool {
+    IS_GOING_ON.load(Ordering::Acquire)
+}
+
+thread_local! {
+    /// This thread makes what was the parent's the process's own ([`GoingOn`]).
+    static GOES_ON: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Whether this process is the child of one whose engine ran.
 #[inline]
 pub fn is_husk() -> bool {
-    HUSK.load(Ordering::Relaxed)
+    HUSK.load(Ordering::Acquire) && !GOES_ON.get()
+}
+
+/// A child whose parent has ended becomes as if it had been made before the engine started (`inherit/outlived.rs`). To the calling
+/// thread it is so at once, to others when this is dropped.
+pub(crate) struct GoingOn(());
+
+impl GoingOn {
+    pub(crate) fn begin() -> GoingOn {
+        RUNS.store(false, Ordering::Relaxed);
+        IS_GOING_ON.store(true, Ordering::Release);
+        GOES_ON.set(true);
+        GoingOn(())
+    }
+}
+
+impl Drop for GoingOn {
+    fn drop(&mut self) {
+        // Release: who finds no husk finds what has become the process's own.
+        HUSK.store(false, Ordering::Release);
+        IS_GOING_ON.store(false, Ordering::Release);
+        GOES_ON.set(false);
+    }
 }
 
 /// An engine that is being started. If it comes to nothing, children are as if nothing had been tried.
@@ -121,13 +158,25 @@ extern "C" fn in_the_parent() {
     inherit::in_the_parent();
 }
 
+/// What its parent's threads had, and the locks that they may have held, are nothing of the child's.
+fn forget_the_parents() {
+    lull_net::lull_nic::forget_all();
+    lull_net::forget_held_back();
+    engine::forget();
+    block::forget();
+    record::forget();
+    elsewhere::forget();
+    epoll::forget_contexts();
+    datagram::forget();
+    pool::forget();
+}
+
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork`, and whoever takes
 /// `_Fork` over has to.
 pub extern "C" fn in_the_child() {
     if RUNS.load(Ordering::Relaxed) {
         HUSK.store(true, Ordering::Relaxed);
         inherit::in_the_child();
-        crate::engine::forget_places();
-        lull_net::forget_held_back();
+        forget_the_parents();
     }
 }

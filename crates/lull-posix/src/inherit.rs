@@ -23,11 +23,13 @@
 //! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
 //! | `passing` | the relay of a socket that another process is given over a Unix socket |
 //! | `made` | sockets that a child makes itself at lull's addresses, and listeners that it asks |
+//! | `outlived` | the parent has ended, and the child goes on with an engine of its own |
 
 mod child;
 mod datagrams;
 pub(crate) mod made;
 mod named;
+mod outlived;
 mod parent;
 mod passing;
 
@@ -52,7 +54,8 @@ pub(crate) use child::{
     adopt, asks, closed, connect, find, found, getpeername, getsockname, getsockopt, has_datagrams, is_relay,
     setsockopt, uses, uses_to_send,
 };
-pub(crate) use datagrams::{receive, send};
+pub(crate) use datagrams::{GONE, receive, send};
+pub(crate) use outlived::{closed as number_closed, goes_on, goes_on_soon};
 pub(crate) use passing::{Passing, refuse_inherited};
 
 /// What a child says of a connection.

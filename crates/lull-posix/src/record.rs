@@ -1,14 +1,17 @@
 //! The record of the program's frames, if the launcher asked for one.
 
 use std::fs::File;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use lull_net::lull_nic::Device;
 use lull_net::lull_nic::pcap::Pcap;
+use lull_net::lull_nic::{Afresh, Device};
 
-use crate::fork;
+static RECORDED: Afresh<Arc<Pcap<File>>> = Afresh::new();
 
-static RECORDED: OnceLock<Arc<Pcap<File>>> = OnceLock::new();
+/// A child of `fork` has a copy of what its parent writes.
+pub(crate) fn forget() {
+    RECORDED.forget();
+}
 
 /// Writes what is buffered of the record, if there is one.
 pub(crate) fn write() {
@@ -21,10 +24,7 @@ pub(crate) fn write() {
 #[allow(unsafe_code)]
 pub(crate) fn of(device: Arc<dyn Device>, file: File) -> Arc<dyn Device> {
     extern "C" fn write_out() {
-        // A child of `fork` has a copy of what its parent writes.
-        if !fork::is_husk() {
-            write();
-        }
+        write();
     }
     let record = RECORDED.get_or_init(|| Arc::new(Pcap::new(device, file)));
     // SAFETY: the function stays for as long as the process. Without memory to note it, only the end of the record is lost.

@@ -40,7 +40,7 @@ pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, World};
 pub use datagram::{Message, Room};
-pub(crate) use kept::{adopt_kept, hand_on, keep_here};
+pub(crate) use kept::{adopt, adopt_kept, hand_on, keep_here};
 pub(crate) use listen::{asked, bind_own};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};

@@ -314,6 +314,20 @@ fn workers_have_a_listener_that_their_server_closes() {
 }
 
 #[test]
+fn a_server_that_puts_itself_into_the_background_goes_on_with_its_sockets() {
+    let needs = "command -v python3 && command -v ip";
+    for (mode, how) in [
+        ("base", "at-once poll tap 1"),
+        ("suspend20", "at-once epoll tap 2"),
+        ("suspend20", "later epoll tap 1"),
+        ("suspend20", "later recv tap 1"),
+    ] {
+        user::run("in_background", needs, mode, how);
+    }
+    over_xdp("in_background", needs, "suspend20", "later poll xdp 1");
+}
+
+#[test]
 fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
     let needs = "command -v python3 && command -v ip";
     for (mode, how) in [

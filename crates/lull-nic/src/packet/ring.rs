@@ -78,10 +78,12 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         let ring = Ring(NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?);
-        // What others sent is no business of a core dump.
-        // SAFETY: the mapping that was just made, whole.
-        if unsafe { libc::madvise(start, BYTES, libc::MADV_DONTDUMP) } < 0 {
-            return Err(io::Error::last_os_error());
+        // What others sent is no business of a core dump, nor of a child of `fork`.
+        for advice in [libc::MADV_DONTDUMP, libc::MADV_DONTFORK] {
+            // SAFETY: the mapping that was just made, whole.
+            if unsafe { libc::madvise(start, BYTES, advice) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
         Ok(ring)
     }

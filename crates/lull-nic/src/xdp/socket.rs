@@ -19,14 +19,23 @@ pub(super) fn open(rx_slots: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Memory that the kernel and this process share. A child of `fork` has none of it: of pages that are pinned it would be given copies at
+/// once, and a socket whose ring somebody has mapped keeps its queue.
 fn map(bytes: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<NonNull<c_void>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
-    match NonNull::new(start) {
-        Some(start) if start.as_ptr() != libc::MAP_FAILED => Ok(start),
-        _ => Err(io::Error::last_os_error()),
+    let Some(mapped) = NonNull::new(start).filter(|start| start.as_ptr() != libc::MAP_FAILED) else {
+        return Err(io::Error::last_os_error());
+    };
+    // SAFETY: the mapping that was just made, whole.
+    if unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) } < 0 {
+        let error = io::Error::last_os_error();
+        // SAFETY: as above; nobody else has heard of it.
+        unsafe { libc::munmap(start, bytes) };
+        return Err(error);
     }
+    Ok(mapped)
 }
 
 /// The memory that frames are in, on both sides (UMEM): chunks of one size, which the kernel pins.

@@ -3,7 +3,7 @@
 use libc::{c_int, epoll_event};
 use lull_net::TcpStream;
 
-use super::{Added, CONTEXTS, ctl, lock};
+use super::{Added, contexts, ctl, lock};
 use crate::files::{self, File, Open};
 use crate::socket::Listener;
 use crate::{Result, kernel};
@@ -11,8 +11,7 @@ use crate::{Result, kernel};
 /// `put` makes the socket `fd` lull's; afterwards the contexts that it was on have it as that.
 pub(crate) fn becomes_lulls(fd: c_int, put: impl FnOnce() -> Result<()>) -> Result<()> {
     put()?;
-    let contexts = lock(&CONTEXTS).clone();
-    for epfd in contexts {
+    for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
         let added = lock(&file.kernels).remove(&fd);
@@ -25,8 +24,7 @@ pub(crate) fn becomes_lulls(fd: c_int, put: impl FnOnce() -> Result<()>) -> Resu
 
 /// The datagram socket `fd`, which had a half of lull's, is the kernel's alone again: its contexts wait for all of it there.
 pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
-    let contexts = lock(&CONTEXTS).clone();
-    for epfd in contexts {
+    for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
         let added = lock(&file.kernels).get(&fd).copied();
@@ -42,8 +40,7 @@ pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
 /// The connection behind `fd` was never established, and its socket is about to be the kernel's again: the contexts that it is on keep
 /// it as that. They report the end of it, as Linux's do, until it is connected anew; a one-shot does so once more.
 pub(crate) fn was_never_connected(fd: c_int, stream: &TcpStream) {
-    let contexts = lock(&CONTEXTS).clone();
-    for epfd in contexts {
+    for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
         let Some((data, interest)) = file.mixed.get().and_then(|mixed| mixed.epoll.take_out(stream)) else { continue };
@@ -58,8 +55,7 @@ pub(crate) fn was_never_connected(fd: c_int, stream: &TcpStream) {
 /// Connections of a listener may come by its pool from now on: the contexts that it is on wait for that as well.
 pub(crate) fn has_a_pool(listener: &Listener) {
     let Some(pool) = listener.pool_context() else { return };
-    let contexts = lock(&CONTEXTS).clone();
-    for epfd in contexts {
+    for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
         let added = lock(&file.listeners).get(&listener.id).map(|listening| listening.added);

@@ -40,8 +40,14 @@ impl Flows {
 
     /// A process has just taken `queue`: what is still noted of the one before is over.
     pub(crate) fn begins_with(&self, queue: u32) {
+        self.shared().begun.fetch_add(1, Ordering::Relaxed);
         self.change_listeners(|now| (now & NOBODY == u64::from(queue + 1)).then_some(now | NOBODY));
         self.ended(&[queue]);
+    }
+
+    /// How many times a process has taken a queue so far, modulo 2^32.
+    pub fn begun_so_far(&self) -> u32 {
+        self.shared().begun.load(Ordering::Relaxed)
     }
 
     fn change_listeners(&self, change: impl Fn(u64) -> Option<u64>) {

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use libc::c_int;
 use lull_fd::say;
 use lull_net::lull_nic::own;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::datagrams::{ask, peer};
-use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, made, named, names_of};
+use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, made, named, names_of, outlived};
 use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
 use crate::socket::options::written;
@@ -40,10 +41,10 @@ pub(super) fn share() {
 }
 
 /// One thread of the process at a time; a holder that another process had at a fork is none.
-struct Alone;
+pub(super) struct Alone;
 
 impl Alone {
-    fn begin() -> Alone {
+    pub(super) fn begin() -> Alone {
         while !Alone::try_begin() {
             std::thread::yield_now();
         }
@@ -130,7 +131,7 @@ fn uses_for(fd: c_int, hears: bool) {
 
 /// Whether a number is what stands under a socket of lull's: a listener's own socket, a TCP socket that nobody has used, or a UDP
 /// socket on its port.
-fn is_placeholder(fd: c_int, file: &Open) -> bool {
+pub(super) fn is_placeholder(fd: c_int, file: &Open) -> bool {
     let protocol = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     match &**file {
         File::Listener(listener) => listener.is_behind(fd),
@@ -155,7 +156,7 @@ fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
     let claim = Message { verb: Verb::Claims, id };
     let descriptors = [parents.as_fd(), kernel::borrow(fd)];
     let sent = if is_datagrams { &descriptors[..] } else { &descriptors[..1] };
-    claim.send(kernel::borrow(channel), sent, SendFlags::empty()).map_err(failed).inspect_err(|_| say_lost())?;
+    claim.send(kernel::borrow(channel), sent, SendFlags::empty()).map_err(failed)?;
     drop(parents);
     let mut names = [0; NAMES_BYTES];
     read_whole(mine.as_raw_fd(), &mut names)?;
@@ -167,14 +168,20 @@ fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
         kernel::fcntl(mine.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
     named::call(mine.as_raw_fd(), local, peer, domain)?;
-    stand_under(fd, mine.as_raw_fd())?;
+    let becomes_one = |number| {
+        if let File::Datagram(datagram) = &**file {
+            outlived::keep(number, datagram.keeps_port().into());
+        }
+        stand_under(number, mine.as_raw_fd())
+    };
+    becomes_one(fd)?;
     // Every other number of the socket has the same relay, also when this one is closed before another is used.
     for number in files::numbers().filter(|number| *number != fd) {
         let Some(other) = files::inherited(number) else { continue };
         let is_another = self::id(&other) == id && is_placeholder(number, &other);
         // The count of who has it is the parent's.
         mem::forget(other);
-        if is_another && stand_under(number, mine.as_raw_fd()).is_ok() && !is_datagrams {
+        if is_another && becomes_one(number).is_ok() && !is_datagrams {
             files::forget_inherited(number);
         }
     }
@@ -185,21 +192,35 @@ fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
     Ok(())
 }
 
-/// The parent has ended: what it had of lull's is gone.
+/// Whether the channel has no other end any more.
+pub(super) fn is_hung_up() -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    channel().is_some_and(|channel| poll(&mut [PollFd::new(&channel, PollFlags::empty())], Some(&now)) == Ok(1))
+}
+
+/// There is no parent to ask any more.
+pub(super) fn end() {
+    let channel = CHANNEL.swap(-1, Ordering::Relaxed);
+    if channel >= 0 {
+        own::unmark(channel);
+        kernel::discard(channel);
+    }
+}
+
+/// What the parent had of lull's is gone, and cannot be had again.
 #[cold]
 pub(super) fn say_lost() {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         say::line(format_args!(
-            "process {} cannot use sockets of lull's that it inherited: the process that made them has ended; start the program in \
-             the foreground, if it puts itself into the background",
+            "process {} cannot use sockets of lull's that it inherited: the process that made them serves it no more",
             std::process::id()
         ));
     }
 }
 
 /// The number stands for the end of a relay, and stays closed to what is executed if it was.
-fn stand_under(number: c_int, relay: c_int) -> Result<()> {
+pub(super) fn stand_under(number: c_int, relay: c_int) -> Result<()> {
     let cloexec = kernel::fcntl(number, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
     kernel::dup3(relay, number, if cloexec { libc::O_CLOEXEC } else { 0 }).map(drop)
 }
@@ -346,6 +367,11 @@ pub(crate) fn has_datagrams(fd: c_int) -> bool {
 #[inline]
 pub(crate) fn is_relay(fd: c_int) -> bool {
     ANY.load(Ordering::Relaxed) && relay(fd).is_some()
+}
+
+/// The peer of the relay of datagrams behind a number, if it has one.
+pub(super) fn peer_of(fd: c_int) -> Option<Bytes> {
+    datagrams(fd).filter(|(peer, _)| peer.port() != 0).map(|(peer, domain)| Bytes::new(peer, domain))
 }
 
 /// `getsockname` of a relay.

@@ -93,7 +93,7 @@ fn cut(name: &[u8]) -> &[u8] {
 
 const BAD_NUMBER: Errno = Errno::new(libc::EBADF);
 /// The parent has ended, and its network with it.
-const GONE: Errno = Errno::new(libc::ENETDOWN);
+pub(crate) const GONE: Errno = Errno::new(libc::ENETDOWN);
 
 /// The child asks for a datagram.
 pub(super) fn ask(fd: c_int) {
@@ -117,6 +117,8 @@ pub(crate) fn receive(fd: c_int, room: Room<'_, '_>, flags: c_int) -> Result<Mes
     let got = loop {
         match kernel::recvmsg(fd, &mut buffers, &mut [], kernels) {
             Err(WOULD_BLOCK) if !dont_wait => pool::wait_in_kernel(fd, Options::of_placeholder(fd).receive_timeout())?,
+            // It had not read everything that it was sent.
+            Err(error) if error.number() == libc::ECONNRESET => return Err(GONE),
             got => break got?.bytes,
         }
     };
@@ -159,7 +161,7 @@ pub(crate) fn send(fd: c_int, data: &[IoSlice<'_>], to: &[u8], control: &[u8], f
     parts.extend(data.iter().map(|part| IoSlice::new(part)));
     match kernel::sendmsg(fd, &parts, &[], &[], flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
         Ok(_) => Ok(length),
-        Err(error) if error.number() == libc::EPIPE => Err(GONE),
+        Err(error) if matches!(error.number(), libc::EPIPE | libc::ECONNRESET) => Err(GONE),
         Err(error) => Err(error),
     }
 }

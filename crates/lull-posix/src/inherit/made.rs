@@ -20,8 +20,9 @@ use libc::c_int;
 use lull_net::lull_nic::own;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
-use super::{ANSWER_BYTES, Message, NOBODY, Verb, child, named, names_bytes};
+use super::{ANSWER_BYTES, Message, NOBODY, Verb, child, named, names_bytes, outlived};
 use crate::address::{self, Bytes};
+use crate::flows::Kept;
 use crate::socket::Listener;
 use crate::socket::datagram::is_udp;
 use crate::socket::options::refused;
@@ -115,17 +116,25 @@ pub(super) fn asks(fd: c_int, listener: &Listener, channel: BorrowedFd<'_>) -> R
     let end = listener.pool_of_a_child().ok_or(Errno::new(libc::EINVAL))?;
     // The parent, which may never ask itself, gives what comes to the pool.
     let asks = Message { verb: Verb::Asks, id: 0 };
-    asks.send(channel, &[kernel::borrow(fd)], SendFlags::empty()).map_err(errno).inspect_err(|_| child::say_lost())?;
+    asks.send(channel, &[kernel::borrow(fd)], SendFlags::empty()).map_err(errno)?;
     let takes = end.takes().as_raw_fd();
     let called = named::call_listener(takes, listener.bound, listener.domain);
     // It has a name already where another child has asked before.
     if !named::is_listener(takes) {
         called?;
     }
+    outlived::keep(fd, listener.backlog());
     stands_for(fd, takes)?;
     end.gives_no_more();
     child::has_listeners();
     Ok(())
+}
+
+/// A listener that this child has asked, whose socket is under its number again. It gets a pool of its own: its parent's had this
+/// process at one end alone.
+pub(super) fn kept_anew(number: c_int, backlog: u32) -> Result<Kept> {
+    let (inode, pool) = (kernel::inode(number)?, pool::Pool::new()?.left_open());
+    Ok(Kept { inode, number, called_in: 0, noted_in: std::process::id(), backlog, pool })
 }
 
 /// Whether a socket that connects does so by the parent: it is bound to an address of lull's.

@@ -43,7 +43,7 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     if let Some(connected) = inherit::connect(fd, bytes) {
         return connected;
     }
-    if inherit::made::connects(fd) {
+    if inherit::made::connects(fd) && !inherit::goes_on() {
         return inherit::made::connect(fd, bytes);
     }
     files::hand_back_ended(fd);

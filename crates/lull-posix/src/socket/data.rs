@@ -46,7 +46,10 @@ pub fn read(fd: c_int, buffers: &mut [IoSliceMut<'_>]) -> Result<usize> {
 pub fn recv(fd: c_int, buffers: &mut [IoSliceMut<'_>], how: Receive) -> Result<usize> {
     match files::get(fd) {
         Some(file) => recv_from(fd, &file, buffers, how.flags),
-        None => inherit::receive(fd, Room { buffers, control: &mut [] }, how.flags).map(|message| message.bytes),
+        None => match inherit::receive(fd, Room { buffers, control: &mut [] }, how.flags) {
+            Err(inherit::GONE) if is_own_now(fd) => recv(fd, buffers, how),
+            received => received.map(|message| message.bytes),
+        },
     }
 }
 
@@ -69,9 +72,21 @@ fn recv_from(fd: c_int, file: &File, buffers: &mut [IoSliceMut<'_>], flags: c_in
     }
 }
 
+/// Whether a number that another process had is this one's own since that has ended.
+#[cold]
+fn is_own_now(fd: c_int) -> bool {
+    inherit::goes_on_soon() && files::is_known(fd)
+}
+
 /// As [`recv`], with what is known of the message beside its bytes.
 pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Message> {
-    let Some(file) = files::get(fd) else { return inherit::receive(fd, room, how.flags) };
+    let Some(file) = files::get(fd) else {
+        let again = Room { buffers: &mut *room.buffers, control: &mut *room.control };
+        return match inherit::receive(fd, again, how.flags) {
+            Err(inherit::GONE) if is_own_now(fd) => recv_message(fd, room, how),
+            received => received,
+        };
+    };
     match &*file {
         File::Datagram(datagram) => datagram.receive(fd, room, how.flags),
         // A stream has no address and no ancillary data.
@@ -82,7 +97,12 @@ pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Messa
 /// As [`send`], to an address in the kernel's form and with ancillary data, if there are bytes of either. A stream has no
 /// use for them.
 pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8], how: Send) -> Result<usize> {
-    let Some(file) = files::get_to_send(fd) else { return inherit::send(fd, buffers, to, control, how.flags) };
+    let Some(file) = files::get_to_send(fd) else {
+        return match inherit::send(fd, buffers, to, control, how.flags) {
+            Err(inherit::GONE) if is_own_now(fd) => send_message(fd, buffers, to, control, how),
+            sent => sent,
+        };
+    };
     match &*file {
         File::Datagram(datagram) => datagram.send(fd, buffers, to, control, how.flags),
         _ => send(fd, buffers, how),
@@ -92,7 +112,7 @@ pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8
 /// `write` on a number that is lull's.
 #[inline]
 pub fn write(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
-    let Some(file) = files::get_to_send(fd) else { return inherit::send(fd, buffers, &[], &[], 0) };
+    let Some(file) = files::get_to_send(fd) else { return send(fd, buffers, Send { flags: 0 }) };
     match &*file {
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
         file => send_to(fd, file, buffers, 0),
@@ -115,7 +135,7 @@ pub fn writev(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
 pub fn send(fd: c_int, buffers: &[IoSlice<'_>], how: Send) -> Result<usize> {
     match files::get_to_send(fd) {
         Some(file) => send_to(fd, &file, buffers, how.flags),
-        None => inherit::send(fd, buffers, &[], &[], how.flags),
+        None => send_message(fd, buffers, &[], &[], how),
     }
 }
 

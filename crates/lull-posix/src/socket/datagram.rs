@@ -20,7 +20,7 @@ use libc::c_int;
 use lull_net::UdpOptions;
 
 use self::control::Wanted;
-pub(crate) use self::numbers::leave;
+pub(crate) use self::numbers::{forget, leave};
 pub(crate) use self::receive::kernels;
 pub use self::receive::{Message, Room};
 pub(crate) use self::sockets::Sockets;
@@ -28,7 +28,7 @@ use super::listen::bind_own;
 use super::options::egress::Egress;
 use super::options::{Options, steer};
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, address, engine, flags, kernel};
+use crate::{Errno, Result, address, engine, epoll, flags, kernel};
 
 /// A UDP socket.
 pub(crate) struct Datagram {
@@ -119,6 +119,16 @@ impl Datagram {
         self.sockets.lose_port().map(|()| World::Lulls)
     }
 
+    /// Whether it has a peer of lull's.
+    pub(crate) fn has_peer(&self) -> bool {
+        self.connected.load(Relaxed)
+    }
+
+    /// Whether the program chose its port.
+    pub(crate) fn keeps_port(&self) -> bool {
+        self.keeps_port.load(Relaxed)
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port.load(Relaxed)
     }
@@ -190,6 +200,20 @@ pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
         };
     }
     Ok(())
+}
+
+/// A UDP socket that another process had is this one's by `fd`, and by other numbers that are in the table already.
+pub(crate) fn is_again(fd: c_int, keeps_port: bool) -> Result<()> {
+    let inode = kernel::inode(fd)?;
+    let is_it = |number: &c_int| *number != fd && kernel::inode(*number) == Ok(inode);
+    match files::numbers().find(is_it).and_then(files::get) {
+        // A socket is one member of a context of lull's, whatever numbers it was added by.
+        Some(open) => match epoll::becomes_lulls(fd, || files::put_open(fd, open)) {
+            Err(error) if error.number() == libc::EEXIST => Ok(()),
+            joined => joined,
+        },
+        None => bound(fd, keeps_port),
+    }
 }
 
 /// One that had lost its port was bound. What came to it stays to be read if it is lull's still, and if it has the kernel's half that

@@ -15,7 +15,7 @@ use super::options::refused;
 use super::pool::Pool;
 use crate::files::{self, File, Open};
 use crate::flows::{End, Kept};
-use crate::{flows, fork, kernel};
+use crate::{Errno, Result, epoll, flows, fork, kernel};
 
 /// A program is about to be executed: the listeners that it has open, by these numbers, become known to it. Whether there are any.
 pub(crate) fn hand_on() -> bool {
@@ -47,30 +47,50 @@ pub(crate) fn adopt_kept() {
     }
 }
 
-fn adopt(kept: &Kept) -> Option<()> {
+/// What is kept of a listener becomes one of this process.
+pub(crate) fn adopt(kept: &Kept) -> Result<()> {
+    const NONE: Errno = Errno::new(libc::EINVAL);
     let is_it = |file: &Open| matches!(&**file, File::Listener(listener) if listener.inode == kept.inode);
     if let Some(open) = files::numbers().filter_map(files::get).find(is_it) {
-        return files::put_open(kept.number, open).ok();
+        return epoll::becomes_lulls(kept.number, || files::put_open(kept.number, open));
     }
-    let bound = bound_stream(kept.number)?;
-    let worlds = worlds(kept.number, bound)?;
+    let bound = bound_stream(kept.number).ok_or(NONE)?;
+    let worlds = worlds(kept.number, bound).ok_or(NONE)?;
     let listens = kernel::int_option(kept.number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
     let is_placeholder = match worlds {
         Worlds::Both => listens,
         Worlds::Lulls => !listens && !kernel::is_in_use(kept.number),
     };
     if !is_placeholder || refused::is_set(kept.number) {
-        return None;
+        return Err(NONE);
     }
     let pool = kept.pool.and_then(Pool::handed_on);
-    let listener = Listener::new(kept.number, bound, worlds, kept.backlog as usize, kept.called_in, pool).ok()?;
-    files::put(kept.number, File::Listener(listener)).ok()
+    let listener = Listener::new(kept.number, bound, worlds, kept.backlog as usize, kept.called_in, pool)?;
+    epoll::becomes_lulls(kept.number, || files::put(kept.number, File::Listener(listener)))
 }
 
 impl Listener {
+    /// What is kept of it for this process, which goes on without the one whose it was.
+    pub(crate) fn kept(&self, number: c_int) -> Option<Kept> {
+        let pool = self.pool.as_ref().and_then(Pool::hand_on);
+        let (inode, called_in, noted_in) = (self.inode, self.called_in, std::process::id());
+        (!self.stopped.load(Ordering::Relaxed)).then(|| Kept {
+            inode,
+            number,
+            called_in,
+            noted_in,
+            backlog: self.backlog(),
+            pool,
+        })
+    }
+
+    pub(crate) fn backlog(&self) -> u32 {
+        self.backlog.load(Ordering::Relaxed) as u32
+    }
+
     /// Notes it under a number, with the pool that whoever is executed has open.
     pub(super) fn keep(&self, number: c_int, pool: Option<[End; 2]>) {
-        let backlog = self.backlog.load(Ordering::Relaxed) as u32;
+        let backlog = self.backlog();
         if let Some(flows) = flows::of_the_program() {
             let noted_in = std::process::id();
             flows.keep(&Kept { inode: self.inode, number, called_in: self.called_in, noted_in, backlog, pool });

@@ -22,7 +22,7 @@ fn limited(backlog: c_int) -> usize {
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
 pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
-    if inherit::made::has_parent() {
+    if inherit::made::has_parent() && !inherit::goes_on() {
         return inherit::made::bind(fd, bytes);
     }
     files::hand_back_ended(fd);
@@ -135,7 +135,7 @@ impl Freebind {
 
 /// `listen`. A socket that is bound to an address of lull's becomes lull's; one that is bound to a wildcard is in both worlds.
 pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
-    if inherit::made::has_parent() {
+    if inherit::made::has_parent() && !inherit::goes_on() {
         return inherit::made::listen(fd, backlog);
     }
     files::hand_back_ended(fd);

@@ -33,7 +33,9 @@ use crate::flows::End;
 use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
 
 pub(super) use owner::serve;
-pub(crate) use owner::{begin_to_give, ends_unless_used, leave_untaken, outstay, serve_a_child, used_by_another};
+pub(crate) use owner::{
+    begin_to_give, ends_unless_used, forget, leave_untaken, outstay, serve_a_child, used_by_another,
+};
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;
@@ -111,7 +113,7 @@ pub(crate) fn wait_in_kernel(fd: c_int, timeout: Option<Duration>) -> Result<()>
 
 impl Pool {
     /// One that nobody waits at.
-    pub(super) fn new() -> Result<Pool> {
+    pub(crate) fn new() -> Result<Pool> {
         own::begin();
         let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (takes, gives) = ends.map_err(errno)?;
@@ -130,6 +132,16 @@ impl Pool {
             Some(End { number, inode: kernel::inode(number).ok()? })
         };
         Some([end(&self.takes)?, end(self.gives.as_ref())?])
+    }
+
+    /// Its ends, of which the caller makes another.
+    pub(crate) fn left_open(self) -> Option<[End; 2]> {
+        let Pool { takes, gives, .. } = self;
+        let end = |end: OwnedFd| {
+            let number = end.into_raw_fd();
+            Some(End { number, inode: kernel::inode(number).ok()? })
+        };
+        Some([end(takes)?, end(Arc::into_inner(gives)?)?])
     }
 
     /// No program was executed after all.

@@ -83,13 +83,15 @@ pub(super) fn processes(flows: &Flows, queues: usize) -> std::io::Result<Program
 pub(super) struct Attached {
     queues: Vec<OwnedFd>,
     in_use: Vec<bool>,
+    /// How many times a process had taken one at the last look.
+    begun: u32,
 }
 
 impl Attached {
     /// Takes all queues out: nobody reads them yet.
     pub(super) fn none(queues: Vec<OwnedFd>) -> Result<Attached, Failure> {
         let in_use = vec![false; queues.len()];
-        let attached = Attached { queues, in_use };
+        let attached = Attached { queues, in_use, begun: 0 };
         attached.attach_all(false)?;
         Ok(attached)
     }
@@ -104,6 +106,11 @@ impl Attached {
     /// Takes out the queues that were in use and that nobody has any more. Returns who has the others.
     fn look(&mut self, flows: &Flows) -> Vec<i32> {
         let mut holders = Vec::new();
+        let begun = flows.begun_so_far();
+        if begun != self.begun {
+            // One that came and went between two looks was never seen to hold its queue.
+            (self.begun, self.in_use) = (begun, vec![true; self.queues.len()]);
+        }
         for (nth, queue) in self.queues.iter().enumerate() {
             let number = nth as u32;
             match flows.holder(number) {

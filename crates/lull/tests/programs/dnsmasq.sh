@@ -1,7 +1,8 @@
-# Unmodified dnsmasq: a name server that is asked over UDP and TCP, where it forks a child for every connection.
+# Unmodified dnsmasq: a name server that is asked over UDP and TCP, where it forks a child for every connection: SCRIPT LULL MODE
+# [--keep-in-foreground]. Otherwise it puts itself into the background, once it has bound its sockets.
 . "$(dirname "$0")/harness.sh"
 
-on_lull "${unprivileged[@]}" dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file="$PWD/pid" --port=5353 \
+on_lull "${unprivileged[@]}" dnsmasq ${3:+"$3"} --conf-file=/dev/null --pid-file="$PWD/pid" --port=5353 \
     --no-resolv --no-hosts --bind-interfaces --except-interface=lo --listen-address="$own" --address=/lull.test/192.0.2.77 --log-facility=-
 until_it python3 "$(dirname "$0")/dns_client.py" "$own" 1
 python3 "$(dirname "$0")/dns_client.py" "$own" 1000 || fail "the client"

@@ -6,6 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use libc::c_int;
+use lull_net::lull_nic::Afresh;
 
 use crate::files::{self, Open};
 use crate::{Result, epoll, kernel};
@@ -13,11 +14,16 @@ use crate::{Result, epoll, kernel};
 /// A number, and the inode of the socket that it named.
 type Noted = (c_int, u32);
 
-static NOTED: Mutex<Vec<Noted>> = Mutex::new(Vec::new());
+static NOTED: Afresh<Mutex<Vec<Noted>>> = Afresh::new();
+
+/// A child of `fork` has no sockets of lull's.
+pub(crate) fn forget() {
+    NOTED.forget();
+}
 
 fn with_noted<R>(work: impl FnOnce(&mut Vec<Noted>) -> R) -> R {
     // What is inside is changed by whole operations.
-    work(&mut NOTED.lock().unwrap_or_else(PoisonError::into_inner))
+    work(&mut NOTED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn is_current(&(number, inode): &Noted) -> bool {

@@ -5,11 +5,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use libc::c_int;
 use lull_fd::say;
-use lull_net::lull_nic::own;
+use lull_net::lull_nic::{Afresh, own};
 use lull_net::{Interest, TcpListener, TcpStream, Unaccepted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -29,10 +29,14 @@ struct Given {
     was: Unaccepted,
 }
 
-static GIVEN: Mutex<Option<HashMap<u64, Given>>> = Mutex::new(None);
+static GIVEN: Afresh<Mutex<Option<HashMap<u64, Given>>>> = Afresh::new();
+
+fn given() -> MutexGuard<'static, Option<HashMap<u64, Given>>> {
+    locked(GIVEN.get_or_init(Mutex::default))
+}
 
 fn take_back(connection: u64) -> Option<Given> {
-    locked(&GIVEN).as_mut()?.remove(&connection)
+    given().as_mut()?.remove(&connection)
 }
 
 /// A connection that nobody has taken out of a pool. Its peer may have reset it, and is told all the same (`inet_getname`).
@@ -51,7 +55,20 @@ struct Counts {
 }
 
 /// None once the process passes on no more.
-static COUNTS: Mutex<Option<Counts>> = Mutex::new(Some(Counts { offered: 0, used: 0, nobody_asks: false }));
+static COUNTS: Afresh<Mutex<Option<Counts>>> = Afresh::new();
+
+fn counted() -> MutexGuard<'static, Option<Counts>> {
+    locked(COUNTS.get_or_init(|| Mutex::new(Some(Counts { offered: 0, used: 0, nobody_asks: false }))))
+}
+
+/// A child of `fork` gives nothing to anybody.
+pub(crate) fn forget() {
+    GIVEN.forget();
+    COUNTS.forget();
+    SERVED.forget();
+    KERNELS_SERVED.forget();
+}
+
 static CHANGED: Condvar = Condvar::new();
 
 /// A connection that this process passes on or offers, counted for as long as it does.
@@ -62,7 +79,7 @@ struct PassedOn {
 impl PassedOn {
     /// Another one; none where the process is about to end.
     fn begin() -> Option<PassedOn> {
-        locked(&COUNTS).as_mut().map(|counts| {
+        counted().as_mut().map(|counts| {
             counts.offered += 1;
             PassedOn { is_used: false }
         })
@@ -70,7 +87,7 @@ impl PassedOn {
 
     /// Another process uses it from now on; false where this one is about to end.
     fn is_taken(&mut self) -> bool {
-        let mut counts = locked(&COUNTS);
+        let mut counts = counted();
         let Some(counts) = counts.as_mut() else { return false };
         (counts.offered, counts.used) = (counts.offered - 1, counts.used + 1);
         self.is_used = true;
@@ -81,7 +98,7 @@ impl PassedOn {
 
 impl Drop for PassedOn {
     fn drop(&mut self) {
-        if let Some(counts) = locked(&COUNTS).as_mut() {
+        if let Some(counts) = counted().as_mut() {
             *(if self.is_used { &mut counts.used } else { &mut counts.offered }) -= 1;
             CHANGED.notify_all();
         }
@@ -103,14 +120,14 @@ pub(crate) fn outstay() {
         return;
     }
     let mut looks = false;
-    let mut counts = locked(&COUNTS);
+    let mut counts = counted();
     while let Some(now) = counts.as_ref().filter(|counts| counts.used > 0 || counts.offered > 0 && !counts.nobody_asks)
     {
         if now.offered > 0 && !looks {
             looks = true;
             drop(counts);
             look_for_who_asks();
-            counts = locked(&COUNTS);
+            counts = counted();
         } else {
             counts = CHANGED.wait(counts).unwrap_or_else(PoisonError::into_inner);
         }
@@ -132,7 +149,7 @@ fn look_for_who_asks() {
 }
 
 fn nobody_asks() {
-    if let Some(counts) = locked(&COUNTS).as_mut() {
+    if let Some(counts) = counted().as_mut() {
         counts.nobody_asks = true;
         CHANGED.notify_all();
     }
@@ -141,7 +158,7 @@ fn nobody_asks() {
 /// Passes on no more, if no other process uses a connection of this process's; false if one does. What comes to a listener
 /// afterwards stays there.
 pub(crate) fn ends_unless_used() -> bool {
-    let mut counts = locked(&COUNTS);
+    let mut counts = counted();
     let ends = counts.as_ref().is_none_or(|counts| counts.used == 0);
     if ends {
         *counts = None;
@@ -151,7 +168,7 @@ pub(crate) fn ends_unless_used() -> bool {
 
 /// What is offered and nobody has taken is left to who listens next: this process passes on no more.
 pub(crate) fn leave_untaken() {
-    let given = locked(&GIVEN).take();
+    let given = given().take();
     given.into_iter().flat_map(HashMap::into_values).for_each(Given::leave);
 }
 
@@ -168,7 +185,7 @@ impl Given {
 /// the listener, for as long as another one has it.
 pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
     let Some(pool) = listener.shared() else { return };
-    locked(&SERVED).insert(listener.inode, Arc::downgrade(&pool.gives));
+    served().insert(listener.inode, Arc::downgrade(&pool.gives));
     let owner = Owner {
         gives: Arc::clone(&pool.gives),
         bound: listener.bound,
@@ -202,9 +219,17 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
 }
 
 /// Pools that this process gives to, by the sockets that stand behind their listeners.
-static SERVED: Mutex<BTreeMap<u32, Weak<OwnedFd>>> = Mutex::new(BTreeMap::new());
+static SERVED: Afresh<Mutex<BTreeMap<u32, Weak<OwnedFd>>>> = Afresh::new();
 /// Those of the kernel's halves.
-static KERNELS_SERVED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+static KERNELS_SERVED: Afresh<Mutex<BTreeSet<u32>>> = Afresh::new();
+
+fn served() -> MutexGuard<'static, BTreeMap<u32, Weak<OwnedFd>>> {
+    locked(SERVED.get_or_init(Mutex::default))
+}
+
+fn kernels_served() -> MutexGuard<'static, BTreeSet<u32>> {
+    locked(KERNELS_SERVED.get_or_init(Mutex::default))
+}
 
 /// A child asks for the connections of a listener of this process's, which may not have asked for any itself, and may have closed it:
 /// it is among what is `held` for the child then. What comes to the kernel's half goes to the pool as well, until nobody takes
@@ -220,7 +245,7 @@ pub(crate) fn begin_to_give<'a>(kernels: OwnedFd, mut held: impl Iterator<Item =
         gives = listener.shared().map(|pool| Arc::clone(&pool.gives));
     }
     drop(open);
-    let gives = gives.or_else(|| locked(&SERVED).get(&inode).and_then(Weak::upgrade));
+    let gives = gives.or_else(|| served().get(&inode).and_then(Weak::upgrade));
     if let Some(gives) = gives.filter(|_| is_listening(&kernels)) {
         give_what_comes_to(kernels, inode, gives)?;
     }
@@ -228,7 +253,7 @@ pub(crate) fn begin_to_give<'a>(kernels: OwnedFd, mut held: impl Iterator<Item =
 }
 
 fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::Result<()> {
-    if !locked(&KERNELS_SERVED).insert(inode) {
+    if !kernels_served().insert(inode) {
         return Ok(());
     }
     let run = move || {
@@ -239,11 +264,11 @@ fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::
             }
             give_kernels(&gives, &kernels);
         }
-        locked(&KERNELS_SERVED).remove(&inode);
+        kernels_served().remove(&inode);
     };
     let started = inherit::thread("lull-pool").spawn(run);
     started.map(drop).inspect_err(|_| {
-        locked(&KERNELS_SERVED).remove(&inode);
+        kernels_served().remove(&inode);
     })
 }
 
@@ -279,7 +304,7 @@ impl Owner {
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
         let real = real.upgrade();
         real.iter().for_each(|real| self.pass_on(real));
-        locked(&SERVED).remove(&self.inode);
+        served().remove(&self.inode);
         if let (Some(real), Some(others)) = (real, elsewhere::others()) {
             drop(real);
             others.listens_no_more(self.bound, self.inode, self.is_inherited);
@@ -342,7 +367,7 @@ impl Owner {
         let file = files::open(File::Stream(file)).map_err(to_io)?;
         let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
-        locked(&GIVEN).get_or_insert_default().insert(connection, Given { file, peer, was });
+        given().get_or_insert_default().insert(connection, Given { file, peer, was });
         inherit::offer(mine, move |is_taken| {
             let given = take_back(connection)?;
             if !is_taken {
@@ -359,7 +384,7 @@ impl Owner {
         if sent.is_err() {
             drop(taken_back(connection));
         }
-        if locked(&COUNTS).is_none() {
+        if counted().is_none() {
             // The process has begun to end meanwhile.
             leave_untaken();
         }

@@ -1,0 +1,86 @@
+//! What a process has one of, and a child of `fork` has anew that goes on without its parent's threads.
+//!
+//! Of a parent's locks the child has copies that nobody will ever release, and of its threads nothing. So what such threads were
+//! behind is not mended in the child but left where it is, and made again.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A value for a `static`, made where it is first wanted. [`Afresh::forget`] leaves it to whoever has a reference, for ever.
+#[derive(Debug)]
+pub struct Afresh<T: 'static>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Afresh<T> {
+    /// One without a value.
+    pub const fn new() -> Afresh<T> {
+        Afresh(AtomicPtr::new(null_mut()))
+    }
+
+    /// The value, if there is one.
+    #[inline]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a leaked value that another thread may read, which the acquire makes visible.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The value. Of several threads that make one at the same time, one keeps its own for all.
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &'static T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let made = Box::into_raw(Box::new(make()));
+        match self.0.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: it was just leaked, and nothing ever frees it.
+            Ok(_) => unsafe { &*made },
+            Err(other) => {
+                // SAFETY: nobody else has heard of it.
+                drop(unsafe { Box::from_raw(made) });
+                // SAFETY: a leaked value, which the acquire makes visible.
+                unsafe { &*other }
+            }
+        }
+    }
+
+    /// There is none any more: who asks next makes another.
+    pub fn forget(&self) {
+        self.0.store(null_mut(), Ordering::Release);
+    }
+}
+
+impl<T: Send + Sync> Default for Afresh<T> {
+    fn default() -> Afresh<T> {
+        Afresh::new()
+    }
+}
+
+/// A child of `fork` forgets what its parent's threads had of the kind in this crate: who watches for room, the frames that pools left
+/// for each other, and whose turn it is to raise the limit on descriptors; and closes the parent's sockets of interfaces.
+pub fn forget_all() {
+    crate::own::close_devices();
+    crate::writable::forget_watcher();
+    crate::frame::forget_depot();
+    crate::own::forget_turn();
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn a_value_is_one_for_all_until_it_is_forgotten_and_who_has_it_keeps_it() {
+        static VALUE: Afresh<Mutex<u32>> = Afresh::new();
+        assert!(VALUE.get().is_none());
+        let first = VALUE.get_or_init(|| Mutex::new(1));
+        assert!(std::ptr::eq(first, VALUE.get_or_init(|| unreachable!("there is one"))));
+        let _held = first.lock().unwrap();
+        VALUE.forget();
+        assert!(VALUE.get().is_none());
+        *VALUE.get_or_init(Mutex::default).lock().unwrap() = 2;
+        assert_eq!(
+            (*_held, *VALUE.get().unwrap().lock().unwrap()),
+            (1, 2),
+            "a lock that nobody releases is not waited for"
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! The parent has ended, as where a server has put itself into the background: the child goes on with an engine of its own.
+//!
+//! Its connections ended with the parent, but its listeners and UDP sockets are bound still: the kernel's socket under each is open
+//! here, and says where, and with which options. So the child becomes what one is that was made before its parent's engine started,
+//! at the first call in which it finds the parent gone, and makes lull's halves of them anew. What had become a relay or the end of a
+//! pool meanwhile is put back under its number; for that the child keeps the kernel's socket when it becomes one.
+//!
+//! Lost is what the parent had received, what this process has made by its parent, and the members of lull's in epoll contexts of the
+//! parent's: servers make theirs behind the fork (`event_reinit`).
+
+use std::mem;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
+
+use libc::c_int;
+use lull_net::lull_nic::own;
+
+use super::child::{self, Alone};
+use super::made;
+use crate::epoll::{self, Adopted};
+use crate::files::{self, File};
+use crate::flows::Kept;
+use crate::socket::{self, datagram};
+use crate::{Result, address, claimed, engine, flags, fork, kernel, signals};
+
+/// Sockets of its parent's that a child uses, at most, of those that it can have again.
+const KEPT_MAX: usize = 256;
+/// Numbers of contexts that are looked for: what a program has made by the time that it is in the background stands far below.
+const CONTEXTS_MAX: c_int = 1024;
+/// How often a parent is looked at that is about to end, and how far apart.
+const LOOKS: u32 = 100;
+const LOOKS_APART: Duration = Duration::from_millis(1);
+
+/// The kernel's socket that stood under a number before another process passed it on.
+struct Placeholder {
+    /// The program's, and the duplicate that is kept; both 0 in a free place.
+    number: AtomicI32,
+    kept: AtomicI32,
+    /// A listener's backlog, or whether the program chose the port.
+    told: AtomicU32,
+}
+
+/// Written by one thread at a time ([`Alone`]), as words: another thread may fork meanwhile.
+static PLACEHOLDERS: [Placeholder; KEPT_MAX] =
+    [const { Placeholder { number: AtomicI32::new(0), kept: AtomicI32::new(0), told: AtomicU32::new(0) } }; KEPT_MAX];
+
+/// What a number was in the parent, and is to be here.
+enum Was {
+    Listener(Kept),
+    Datagram { keeps_port: bool, peer: Option<address::Bytes> },
+}
+
+/// Another process is about to pass on what `number` stands for. Without room it is lost with that process.
+pub(super) fn keep(number: c_int, told: u32) {
+    closed(number);
+    let free = PLACEHOLDERS.iter().find(|place| place.kept.load(Ordering::Relaxed) == 0);
+    if let (Some(place), Ok(kept)) = (free, kernel::kept_duplicate(number)) {
+        place.told.store(told, Ordering::Relaxed);
+        place.number.store(number, Ordering::Relaxed);
+        place.kept.store(kept.into_raw_fd(), Ordering::Relaxed);
+    }
+}
+
+/// The child has closed a number.
+pub(crate) fn closed(number: c_int) {
+    for place in &PLACEHOLDERS {
+        if place.number.load(Ordering::Relaxed) == number {
+            give_back(place.kept.swap(0, Ordering::Relaxed));
+        }
+    }
+}
+
+fn give_back(kept: c_int) {
+    if kept != 0 {
+        own::unmark(kept);
+        kernel::discard(kept);
+    }
+}
+
+/// Whether this process goes on without the one whose sockets it has: what was that one's is its own from here on.
+pub(crate) fn goes_on() -> bool {
+    // Another thread that is at it has queues by now, and is waited for.
+    if fork::is_husk() && (claimed::has_ended() || fork::is_going_on()) {
+        signals::section(|| {
+            let _alone = Alone::begin();
+            if fork::is_husk() {
+                go_on();
+            }
+        });
+    }
+    !fork::is_husk()
+}
+
+/// As [`goes_on`], where something that the parent had for this process may be gone: of what a process had when it ended the kernel
+/// closes one after the other.
+pub(crate) fn goes_on_soon() -> bool {
+    let ends = child::is_hung_up();
+    let goes_on = goes_on()
+        || ends
+            && signals::section(|| {
+                (0..LOOKS).any(|_| {
+                    std::thread::sleep(LOOKS_APART);
+                    goes_on()
+                })
+            });
+    if ends && !goes_on {
+        child::say_lost();
+    }
+    goes_on
+}
+
+fn go_on() {
+    let (unused, contexts) = (unused(), contexts());
+    let used: Vec<Used> = PLACEHOLDERS.iter().filter_map(Used::of).collect();
+    let _going_on = fork::GoingOn::begin();
+    child::end();
+    if !used.is_empty() || unused.iter().any(|(_, was)| matches!(was, Was::Datagram { .. })) {
+        // Started first: another thread's call that finds a socket between the two worlds would wait in the kernel's. Where it cannot
+        // be, it has said why.
+        let _ = engine::engine();
+    }
+    for (number, members) in &contexts {
+        // Without room in the table it stays the kernel's.
+        let _ = epoll::adopt(*number, members);
+    }
+    for (number, was) in unused {
+        // Where one cannot be, the number's next call says so.
+        let _ = has_again(number, was);
+    }
+    for used in used {
+        // As above.
+        let _ = used.has_again(&contexts);
+    }
+}
+
+/// What the child has inherited and not used. Nothing of the parent's is left in the table.
+fn unused() -> Vec<(c_int, Was)> {
+    let mut all = Vec::new();
+    for number in files::numbers() {
+        let Some(file) = files::inherited(number) else { continue };
+        if child::is_placeholder(number, &file) {
+            match &*file {
+                File::Listener(listener) => all.extend(listener.kept(number).map(|kept| (number, Was::Listener(kept)))),
+                // Its peer is the parent's engine's to know.
+                File::Datagram(datagram) if !datagram.has_peer() => {
+                    all.push((number, Was::Datagram { keeps_port: datagram.keeps_port(), peer: None }));
+                }
+                _ => {}
+            }
+        }
+        files::forget_inherited(number);
+        // The count of who has it is the parent's.
+        mem::forget(file);
+    }
+    all
+}
+
+/// What the child has used.
+struct Used {
+    number: c_int,
+    kept: c_int,
+    told: u32,
+    peer: Option<address::Bytes>,
+}
+
+impl Used {
+    /// Nothing where the child has closed it since.
+    fn of(place: &Placeholder) -> Option<Used> {
+        let kept = place.kept.swap(0, Ordering::Relaxed);
+        let (number, told) = (place.number.load(Ordering::Relaxed), place.told.load(Ordering::Relaxed));
+        if kept == 0 || !child::is_relay(number) {
+            give_back(kept);
+            return None;
+        }
+        Some(Used { number, kept, told, peer: child::peer_of(number) })
+    }
+
+    /// The kernel's socket is under its number again, and on the contexts that this was on; and it is lull's.
+    fn has_again(mut self, contexts: &[(c_int, Vec<Adopted>)]) -> Result<()> {
+        let on = contexts.iter().flat_map(|(epfd, members)| {
+            members.iter().filter(|member| member.number == self.number).map(|member| (*epfd, member.event()))
+        });
+        for (epfd, _) in on.clone() {
+            // It leaves by itself otherwise, with its last number.
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, self.number, None);
+        }
+        kernel::put_nonblocking(self.kept, flags::is_nonblocking(self.number));
+        child::copy_timeouts(self.number, self.kept);
+        child::stand_under(self.number, self.kept)?;
+        for (epfd, event) in on {
+            kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.number, Some(event))?;
+        }
+        match datagram::is_udp(self.number) {
+            true => has_again(self.number, Was::Datagram { keeps_port: self.told != 0, peer: self.peer.take() }),
+            false => has_again(self.number, Was::Listener(made::kept_anew(self.number, self.told)?)),
+        }
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        give_back(self.kept);
+    }
+}
+
+/// The contexts that the child has made, and what is on them, as far as the kernel tells (`/proc/self/fdinfo`).
+fn contexts() -> Vec<(c_int, Vec<Adopted>)> {
+    let Some(channel) = child::channel() else { return Vec::new() };
+    // What is on none cannot be taken off a context, and what is no context has no members (`do_epoll_ctl`).
+    let is_context = |number: &c_int| {
+        let taken_off = kernel::epoll_ctl(*number, libc::EPOLL_CTL_DEL, channel.as_raw_fd(), None);
+        !own::is_own(*number) && taken_off.is_err_and(|error| error.number() == libc::ENOENT)
+    };
+    let members = |number| {
+        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
+        told.lines().filter_map(Adopted::of_fdinfo).collect()
+    };
+    (0..CONTEXTS_MAX).filter(is_context).map(|number| (number, members(number))).collect()
+}
+
+fn has_again(number: c_int, was: Was) -> Result<()> {
+    match was {
+        Was::Listener(kept) => socket::adopt(&kept),
+        Was::Datagram { keeps_port, peer } => {
+            datagram::is_again(number, keeps_port)?;
+            peer.map_or(Ok(()), |peer| socket::connect(number, &peer))
+        }
+    }
+}
