@@ -59,6 +59,8 @@ impl Wait {
     /// Waits for a descriptor of the kernel's as well. One that is waited for already is waited for with `both`.
     pub(crate) fn add_kernels(&self, fd: c_int, interest: Interest, both: impl FnOnce() -> Interest) -> Result<()> {
         match self.context().add_fd(borrow(fd), KERNELS, interest) {
+            // A file that is always ready, and was not asked for what it is ready for (`ep_insert`): nothing will ever come of it.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
             Err(error) if is_there(&error) => Ok(self.context().modify_fd(borrow(fd), KERNELS, both())?),
             added => Ok(added?),
         }

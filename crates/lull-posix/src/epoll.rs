@@ -121,7 +121,7 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
     Ok(fd)
 }
 
-/// What is on a context that this process made while it was another's child.
+/// What is on a context that came about without lull's knowledge.
 pub(crate) struct Adopted {
     pub(crate) number: c_int,
     events: u32,
@@ -129,8 +129,14 @@ pub(crate) struct Adopted {
 }
 
 impl Adopted {
-    /// A line of `/proc/self/fdinfo` (`ep_show_fdinfo`), if it names a member.
-    pub(crate) fn of_fdinfo(line: &str) -> Option<Adopted> {
+    /// As far as the kernel tells (`/proc/self/fdinfo`).
+    pub(crate) fn members(epfd: c_int) -> Vec<Adopted> {
+        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{epfd}")).unwrap_or_default();
+        told.lines().filter_map(Adopted::of_fdinfo).collect()
+    }
+
+    /// A line of it (`ep_show_fdinfo`), if it names a member.
+    fn of_fdinfo(line: &str) -> Option<Adopted> {
         let mut words = line.strip_prefix("tfd:")?.split_whitespace();
         let number = words.next()?.parse().ok()?;
         let mut named = |name| words.next().filter(|word| *word == name).and_then(|_| words.next());

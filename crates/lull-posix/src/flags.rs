@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_ulong};
 
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, kernel, memory};
+use crate::{Errno, Result, fork, kernel, memory};
 
 /// Whether the kernel's file behind a number does not block.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
@@ -37,6 +37,10 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>
     }
     // These are the number's own, which a child may change of what it does not use.
     if matches!(command, libc::F_GETFD | libc::F_SETFD) {
+        if command == libc::F_SETFD && stays_open_from_now(fd, argument as c_int) {
+            // It is for a program that the child executes, which has it from this one.
+            files::is_lull(fd);
+        }
         return None;
     }
     let file = files::get(fd)?;
@@ -64,6 +68,12 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>
         }
         _ => None,
     }
+}
+
+/// Whether a child of a process with an engine takes FD_CLOEXEC from a number.
+fn stays_open_from_now(fd: c_int, flags: c_int) -> bool {
+    let is_set = |flags: c_int| flags & libc::FD_CLOEXEC != 0;
+    fork::is_husk() && !is_set(flags) && kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(is_set)
 }
 
 /// Bytes that were not sent yet (`include/uapi/linux/sockios.h`).

@@ -300,6 +300,12 @@ pub fn is_member(epfd: c_int, fd: c_int) -> bool {
     }
 }
 
+/// Whether a number is a context of epoll's. `nobodys` can be polled, and is on no context.
+pub fn is_context(number: c_int, nobodys: BorrowedFd<'_>) -> bool {
+    // What is on none cannot be taken off a context, and nothing else has members at all (`do_epoll_ctl`).
+    epoll_ctl(number, libc::EPOLL_CTL_DEL, nobodys.as_raw_fd(), None).is_err_and(|error| error.number() == libc::ENOENT)
+}
+
 /// EPIOCSPARAMS.
 pub fn set_epoll_params(epfd: c_int, params: &libc::epoll_params) -> Result<()> {
     // SAFETY: the kernel reads the struct.

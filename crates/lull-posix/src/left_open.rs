@@ -3,7 +3,8 @@
 //!
 //! Only addresses and ports are known, not where the streams stood. So each peer is sent a SYN from the connection's own port. A
 //! peer that still has the connection answers with a challenge ACK (RFC 5961 section 4.2), which says where it stands; that gets a
-//! reset with just that number (RFC 9293 section 3.10.7.3), and the next SYN is refused. A peer that is gone answers nothing.
+//! reset with just that number (RFC 9293 section 3.10.7.3), and is all. A peer that has it no more refuses the SYN, and one that is
+//! gone answers nothing.
 //!
 //! Of a program's last process the launcher sees to it. Of one while others go on it is one of those, in a thread of its own: it has a
 //! network already, and what comes for nobody in one of them is passed on to it.
@@ -31,20 +32,29 @@ pub fn reset(network: &Network, connections: &[(SocketAddr, SocketAddr)]) -> usi
 }
 
 fn reset_batch(network: &Network, batch: &[(SocketAddr, SocketAddr)]) -> usize {
+    let options = ConnectOptions { only_to_reset: true, ..ConnectOptions::default() };
     let start = |(own, peer): &(SocketAddr, SocketAddr)| {
         // The pair may be in use again: then the peer knows that the former connection is over.
-        TcpStream::start_connect(network, Some(*own), *peer, ConnectOptions::default()).ok()
+        TcpStream::start_connect(network, Some(*own), *peer, options).ok()
     };
     let mut asked: Vec<TcpStream> = batch.iter().filter_map(start).collect();
     let all = asked.len();
     let until = Instant::now() + BATCH_TIME;
     while !asked.is_empty() && Instant::now() < until {
         std::thread::sleep(LOOK_EVERY);
-        asked.retain(|stream| !stream.ready().intersects(Ready::ERR | Ready::HUP));
+        asked.retain(|stream| !is_told(stream));
     }
-    // A connection that came about after all, to a peer that listens on that port, ends with its socket.
-    asked.iter().for_each(|stream| drop(stream.set_reset_on_close(true)));
     all - asked.len()
+}
+
+/// Whether the peer has nothing of the former connection any more.
+fn is_told(stream: &TcpStream) -> bool {
+    let ready = stream.ready();
+    if ready.contains(Ready::WRITABLE) {
+        // It had none, and listens on that port: what came about ends with its socket.
+        drop(stream.set_reset_on_close(true));
+    }
+    ready.intersects(Ready::ERR | Ready::HUP | Ready::WRITABLE)
 }
 
 /// Sees to connections of the program's other processes that ended, for as long as this one lives, which has `queue`.

@@ -34,6 +34,25 @@ fn a_level_is_reported_again_until_it_is_drained() {
     close(epfd);
 }
 
+/// As where a program makes it by number, or has it from another process: with what is on it already.
+#[test]
+fn a_context_that_lull_has_not_seen_made_is_one_for_both_worlds_from_its_first_member_of_lulls_on() {
+    let ((fd, mut peer), (mut far, near)) = (connected(), UnixStream::pair().unwrap());
+    // SAFETY: numbers only.
+    let epfd = unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) } as c_int;
+    ctl(epfd, EPOLL_CTL_ADD, near.as_raw_fd(), EPOLLIN).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), []);
+    peer.write_all(b"x").unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    recv(fd, 0).unwrap();
+    far.write_all(b"x").unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(near.as_raw_fd(), EPOLLIN)]);
+    assert_eq!(ctl(near.as_raw_fd(), EPOLL_CTL_ADD, fd, EPOLLIN), Err(Errno::new(libc::EINVAL)), "no context");
+    close(fd);
+    close(epfd);
+}
+
 #[test]
 fn an_edge_is_reported_once_and_a_one_shot_until_it_is_modified() {
     let (fd, mut peer) = connected();

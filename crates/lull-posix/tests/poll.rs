@@ -28,6 +28,19 @@ fn a_timeout_of_zero_looks_and_a_longer_one_ends() {
     close(fd);
 }
 
+/// A file is ready for everything that it can be asked for, and never for anything else (`DEFAULT_POLLMASK`).
+#[test]
+fn a_file_that_is_asked_for_nothing_is_no_reason_not_to_wait_for_lulls() {
+    let (fd, mut peer) = connected();
+    let null = fs::File::open("/dev/null").unwrap();
+    let asked = [(null.as_raw_fd(), 0), (fd, POLLIN), (null.as_raw_fd(), POLLPRI)];
+    assert_eq!(polled(&asked, Duration::from_millis(5)), [0, 0, 0]);
+    let sleeper = asleep(move || polled(&asked, LOST));
+    peer.write_all(b"x").unwrap();
+    assert_eq!(sleeper.join().unwrap(), [0, POLLIN, 0]);
+    close(fd);
+}
+
 /// Urgent data of a connection of the kernel's, which is no data to read.
 #[test]
 fn urgent_data_of_the_kernels_ends_a_call_beside_sockets_of_lulls() {

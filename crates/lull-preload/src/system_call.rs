@@ -57,6 +57,9 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             _ if forks(which, a, b) => fork::by_number(|| real::syscall(which, a, b, c, d, e, f)),
             // Operations on a ring would go to the placeholders; every user of a ring has another way for kernels without.
             libc::SYS_io_uring_setup => answer::refused(libc::ENOSYS) as c_long,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => call!(epoll::epoll_create(a)),
+            libc::SYS_epoll_create1 => call!(epoll::epoll_create1(a)),
             libc::SYS_epoll_ctl if is_lull(fd) || is_lull(c as c_int) => call!(epoll::epoll_ctl(fd, b, c, d)),
             libc::SYS_dup3 if is_lull(fd) || is_lull(b as c_int) => call!(number::dup3(fd, b, c)),
             #[cfg(target_arch = "x86_64")]

@@ -314,6 +314,13 @@ fn workers_have_a_listener_that_their_server_closes() {
 }
 
 #[test]
+fn who_listens_with_a_queue_can_be_connected_to_before_it_accepts() {
+    for mode in ["base", "suspend20"] {
+        user::run("relisten", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
+#[test]
 fn a_server_that_puts_itself_into_the_background_goes_on_with_its_sockets() {
     let needs = "command -v python3 && command -v ip";
     for (mode, how) in [

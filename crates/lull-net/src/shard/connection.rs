@@ -99,6 +99,8 @@ pub(super) struct Asked {
     pub(super) low_water: u32,
     /// Closing resets it (`SO_LINGER` with 0).
     pub(super) reset_on_close: bool,
+    /// It is opened for the reset that answers a challenge ([`ConnectOptions::only_to_reset`](super::ConnectOptions)).
+    pub(super) only_to_reset: bool,
     /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
     pub(super) own_timeout: bool,
     /// What an attempt to reach the peer met with, for when the connection is given up.

@@ -123,6 +123,9 @@ impl Stack {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.flags.insert(Flags::HELD);
             connection.flags.set(Flags::NODELAY, options.nodelay);
+            if options.only_to_reset {
+                connection.asked_mut().only_to_reset = true;
+            }
             connection.expires(until_ns);
             connection.fix_buffers(options.rx_buffer_bytes != 0, options.tx_buffer_bytes != 0);
             // Until the peer has said whether it scales windows this is what our SYN offers.

@@ -210,6 +210,9 @@ impl Stack {
         let answered = exit.frames > 0 && exit.last.flags & (SYN | RST) == 0;
         if answered {
             connection.sent(exit.last, io.now_ns);
+        } else if exit.frames > 0 && exit.last.flags & RST != 0 && connection.asks(|asked| asked.only_to_reset) {
+            self.over(index, Some(NetError::ConnectionReset), io);
+            return false;
         }
         let socket = connection.socket();
         let (now_queued, now_unread) = (socket.send_queue(), socket.recv_queue());

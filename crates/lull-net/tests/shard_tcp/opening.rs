@@ -16,6 +16,28 @@ fn connect_refused() {
     assert_eq!(net.server.stack.counters().drop_no_connection, 2);
 }
 
+/// RFC 5961 section 4.2, RFC 9293 section 3.10.7.3.
+#[test]
+fn an_attempt_that_is_only_to_reset_ends_with_the_answer_to_the_peers_challenge() {
+    for only_to_reset in [true, false] {
+        let mut host = Host::server();
+        let options = ConnectOptions { only_to_reset, ..ConnectOptions::default() };
+        let own = Some(at(SERVER, 80));
+        let id = host.call(|stack, io| stack.tcp_connect(own, at(CLIENT, 4000), options, io)).unwrap();
+        assert_eq!(host.segments().remove(0).flags, SYN);
+        // It has the connection still, and expects something else.
+        let mut peer = Peer { seq: 7000, ack: 9000, ..Peer::new(4000) };
+        peer.send(&mut host, ACK, &[]);
+        let reset = host.segments();
+        assert_eq!((reset.len(), reset[0].flags & RST, reset[0].seq), (1, RST, 9000));
+        assert_eq!(host.ready(id).contains(Ready::ERR | Ready::HUP), only_to_reset);
+        let error = only_to_reset.then_some(NetError::ConnectionReset);
+        assert_eq!(host.stack.take_error(id), Ok(error));
+        host.run_for(5 * SECOND);
+        assert_eq!(host.segments().is_empty(), only_to_reset, "whether another connection is asked for");
+    }
+}
+
 #[test]
 fn connect_times_out() {
     let mut net = Net::new();

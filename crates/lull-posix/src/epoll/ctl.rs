@@ -7,14 +7,20 @@ use libc::{c_int, epoll_event};
 use lull_net::{Interest, Source};
 use std::os::fd::AsFd;
 
-use super::{Added, EpollFile, Mixed, lock};
+use super::{Added, Adopted, EpollFile, Mixed, adopt, lock, own};
 use crate::files::{self, File};
 use crate::socket::Listener;
 use crate::{Errno, Result, kernel};
 
 /// `epoll_ctl`. `event` is what the call points to, if it points anywhere.
 pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
-    let Some(context) = files::get(epfd) else { return kernel::epoll_ctl(epfd, what, fd, event) };
+    let Some(context) = files::get(epfd) else {
+        // One that came about unseen is the program's all the same, unless it is none.
+        if what != libc::EPOLL_CTL_ADD || !files::is_known(fd) || !adopts(epfd) {
+            return kernel::epoll_ctl(epfd, what, fd, event);
+        }
+        return epoll_ctl(epfd, what, fd, event);
+    };
     // A socket is no context: the kernel says so of its placeholder.
     let File::Epoll(context) = &*context else { return kernel::epoll_ctl(epfd, what, fd, event) };
     let member = files::get(fd);
@@ -47,6 +53,13 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
             Ok(())
         }
     }
+}
+
+/// Whether a context of the kernel's has become one for both worlds.
+fn adopts(epfd: c_int) -> bool {
+    let nobodys = kernel::eventfd(0).map(own);
+    nobodys.is_ok_and(|nobodys| kernel::is_context(epfd, nobodys.as_fd()))
+        && adopt(epfd, &Adopted::members(epfd)).is_ok()
 }
 
 /// A context, as a pool's is, cannot be waited for alone (`ep_insert`).

@@ -9,7 +9,7 @@
 //! parent's: servers make theirs behind the fork (`event_reinit`).
 
 use std::mem;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -204,19 +204,11 @@ impl Drop for Used {
     }
 }
 
-/// The contexts that the child has made, and what is on them, as far as the kernel tells (`/proc/self/fdinfo`).
+/// The contexts that the child has made, and what is on them.
 fn contexts() -> Vec<(c_int, Vec<Adopted>)> {
     let Some(channel) = child::channel() else { return Vec::new() };
-    // What is on none cannot be taken off a context, and what is no context has no members (`do_epoll_ctl`).
-    let is_context = |number: &c_int| {
-        let taken_off = kernel::epoll_ctl(*number, libc::EPOLL_CTL_DEL, channel.as_raw_fd(), None);
-        !own::is_own(*number) && taken_off.is_err_and(|error| error.number() == libc::ENOENT)
-    };
-    let members = |number| {
-        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
-        told.lines().filter_map(Adopted::of_fdinfo).collect()
-    };
-    (0..CONTEXTS_MAX).filter(is_context).map(|number| (number, members(number))).collect()
+    let is_context = |number: &c_int| !own::is_own(*number) && kernel::is_context(*number, channel);
+    (0..CONTEXTS_MAX).filter(is_context).map(|number| (number, Adopted::members(number))).collect()
 }
 
 fn has_again(number: c_int, was: Was) -> Result<()> {

@@ -157,7 +157,8 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     let pool = if engine::listens_lazily() { pool::Pool::new().ok() } else { None };
     let listener = Listener::new(fd, bound, worlds, limited(backlog), std::process::id(), pool)?;
     listener.keep(fd, None);
-    if !engine::listens_lazily() {
+    // A process that has queues has its connections from here on, whenever it asks for them.
+    if !engine::listens_lazily() || engine::running().is_some() {
         listener.real()?;
     }
     epoll::becomes_lulls(fd, || files::put(fd, File::Listener(listener)))

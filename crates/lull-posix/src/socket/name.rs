@@ -31,7 +31,7 @@ impl Name {
 /// Whether a socket's names are not the kernel's: it is lull's, or a child has it from a parent whose it is.
 #[inline]
 pub fn is_named(fd: c_int) -> bool {
-    files::is_lull(fd) || inherit::is_relay(fd)
+    files::is_lull_to_send(fd) || inherit::is_relay(fd)
 }
 
 /// `getsockname` of a number that is lull's; nothing if its placeholder knows it, as for a listener, which is bound.
@@ -39,7 +39,7 @@ pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
     if let Some(name) = inherit::getsockname(fd) {
         return Some(Ok(name));
     }
-    match &*files::get(fd)? {
+    match &*files::get_to_send(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.local_addr())),
         File::Datagram(datagram) => Some(named(datagram.domain, datagram.own_name()?)),
         File::Listener(_) | File::Epoll(_) => None,
@@ -51,7 +51,7 @@ pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
     if let Some(name) = inherit::getpeername(fd) {
         return Some(name);
     }
-    match &*files::get(fd)? {
+    match &*files::get_to_send(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.peer_addr())),
         File::Datagram(datagram) => Some(named(datagram.domain, datagram.peer()?)),
         File::Listener(_) => Some(Err(Errno::new(libc::ENOTCONN))),

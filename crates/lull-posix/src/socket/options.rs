@@ -227,7 +227,7 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
     if let Some(set) = inherit::setsockopt(fd, level, name, value) {
         return set;
     }
-    let file = match files::get(fd) {
+    let file = match files::get_to_send(fd) {
         Some(file) => file,
         None if steer::steers(level, name) => return steer::set_before(fd, (level, name), value),
         None => return Err(Errno::new(libc::EBADF)),
@@ -332,7 +332,7 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
     if let Some(answer) = inherit::getsockopt(fd, level, name, value) {
         return Some(answer);
     }
-    let file = files::get(fd)?;
+    let file = files::get_to_send(fd)?;
     let answer = match &*file {
         File::Listener(listener) => listener_answer(listener, level, name)?,
         File::Stream(stream) if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) => {
