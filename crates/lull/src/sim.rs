@@ -1,5 +1,6 @@
 //! `lull sim`: the simulated plane against published tables, and its calibration.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -346,11 +347,27 @@ fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Fail
 
 /// How many goals of these cells are met, and of how many.
 fn goals_met(params: &Params, cells: &Table, seed: u64) -> Result<String, Failure> {
-    let mut cases: Vec<&str> = cells.cells.iter().map(|cell| cell.case.as_str()).collect();
-    cases.dedup();
-    let modes: Result<Vec<Mode>, _> = cases.iter().map(|case| case.parse()).collect();
     let loads = LOADS.map(|(load, _)| load);
-    let simulated = simulate(params, &modes?, &loads, Budget::full(), seed)?;
+    let simulated = simulate(params, &modes_of(cells)?, &loads, Budget::full(), seed)?;
     let judged = judge(&simulated.table, cells);
     Ok(format!("{} of {}", judged.iter().filter(|judged| judged.is_met()).count(), judged.len()))
+}
+
+/// The modes of a table's cells, each once: a table may have its rows by load or by case.
+fn modes_of(cells: &Table) -> Result<Vec<Mode>, Failure> {
+    let cases: BTreeSet<&str> = cells.cells.iter().map(|cell| cell.case.as_str()).collect();
+    cases.into_iter().map(|case| Ok(case.parse()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lull_sim::published::CALIBRATION_CASES;
+
+    use super::*;
+
+    #[test]
+    fn each_case_of_a_table_is_simulated_once() {
+        let modes = modes_of(&Table::parse(CALIBRATION_CSV).unwrap()).unwrap();
+        assert_eq!(modes.iter().map(Mode::to_string).collect::<Vec<_>>(), CALIBRATION_CASES);
+    }
 }
