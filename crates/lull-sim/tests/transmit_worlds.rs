@@ -48,8 +48,11 @@ fn doorbells_per_frame(outcome: &Outcome) -> f64 {
 
 #[test]
 fn senders_ring_for_each_frame_and_a_group_for_many() {
+    // A group's core takes 2 us and more for a request and its answer. With requests of 2 us two workers that do not ring are as fast
+    // as that core, which may then be the limit; with requests of 4 us the workers are, and one that does not ring has time to serve.
+    let busy = WORLD.replace("request_cost_own = \"2us\"", "request_cost_own = \"4us\"");
     for qdisc in ["noqueue", "pfifo_fast", "fq"] {
-        let text = WORLD.replace("pfifo_fast", qdisc);
+        let text = busy.replace("pfifo_fast", qdisc);
         let [base, receives, sends] = ["base", "group-rx", "group"].map(|mode| run(&text, mode, Traffic::Closed));
         for outcome in [&base, &receives, &sends] {
             // Every answer is a frame; some are on their way at the window's ends.
@@ -60,16 +63,22 @@ fn senders_ring_for_each_frame_and_a_group_for_many() {
         assert!(doorbells_per_frame(&receives) > 0.9, "{qdisc}: {}", doorbells_per_frame(&receives));
         assert!(doorbells_per_frame(&sends) < 0.5, "{qdisc}: {}", doorbells_per_frame(&sends));
         // Who does not ring serves instead.
-        assert!(sends.qps() > receives.qps(), "{qdisc}: {} {}", sends.qps(), receives.qps());
+        assert!(sends.qps() > 1.05 * receives.qps(), "{qdisc}: {} {}", sends.qps(), receives.qps());
     }
 }
 
 #[test]
 fn without_the_section_nothing_is_counted_and_a_doorbell_costs_nothing() {
-    let none = WORLD.replace("[transmit]\nqdisc = \"pfifo_fast\"\nring = 256\n", "");
-    let (none, with) = (run(&none, "base", Traffic::Closed), run(WORLD, "base", Traffic::Closed));
+    let without = WORLD.replace("[transmit]\nqdisc = \"pfifo_fast\"\nring = 256\n", "");
+    let dear = without.replace("doorbell = \"1us\"", "doorbell = \"9us\"");
+    assert!(without != WORLD && dear != without);
+    let [none, dear, with] = [&without, &dear, WORLD].map(|text| run(text, "base", Traffic::Closed));
     assert_eq!((none.counts.doorbells, none.counts.rung_frames), (0, 0));
-    assert!(none.qps() > 1.2 * with.qps(), "{} {}", none.qps(), with.qps());
+    assert_eq!((dear.digest, dear.counts.answered), (none.digest, none.counts.answered));
+    // With the section each of the two workers rings for each request, for 1 us.
+    let ns_a_request = |outcome: &Outcome| 2e9 / outcome.qps();
+    let rings_ns = ns_a_request(&with) - ns_a_request(&none);
+    assert!(rings_ns > 1_000.0, "{rings_ns}: {} {}", none.qps(), with.qps());
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! Two hosts of one CPU each. A host has two queues, because mlx4 has a NAPI and a moderation period for its transmit
 //! completions apart from those of its receive queues; both share one interrupt vector (`mlx4_en_activate_cq`), whose
 //! handler takes what both have reported (`mlx4_eq_int`). Coalescing holds on both hosts. Calibration sees one row of
-//! four (interrupts, rx-usecs 1) and fits one parameter, the wire; every other cost is that of the IRQ suspension
-//! machine, fitted on another table.
+//! four (interrupts, rx-usecs 1) and fits one parameter, the wire. What delivery costs is what an early fit of the IRQ
+//! suspension machine found, on another table; calls have round figures.
 //!
 //! The core's busy polling is that of today's kernels. The published row of Linux 3.11, whose drivers had a busy-poll
 //! method of their own under a lock, and the row of 4.11 are both compared with it.
