@@ -165,11 +165,13 @@ struct Used {
 }
 
 impl Used {
-    /// Nothing where the child has closed it since.
+    /// Nothing where the child has closed it since, and the number stands for something else.
     fn of(place: &Placeholder) -> Option<Used> {
         let kept = place.kept.swap(0, Ordering::Relaxed);
         let (number, told) = (place.number.load(Ordering::Relaxed), place.told.load(Ordering::Relaxed));
-        if kept == 0 || !child::is_relay(number) {
+        let is_passed_on =
+            || if datagram::is_udp(kept) { child::has_datagrams(number) } else { made::is_listener(number) };
+        if kept == 0 || !is_passed_on() {
             give_back(kept);
             return None;
         }
