@@ -141,7 +141,8 @@ pub struct ConnectOptions {
     pub nodelay: bool,
     /// Not to connect, but to have the peer reset what it still has of a former connection between the same addresses: it answers the
     /// SYN by a challenge ACK (RFC 5961 section 4.2), which is answered by a reset (RFC 9293 section 3.10.7.3), and the attempt ends
-    /// with [`NetError::ConnectionReset`]. A SYN more would be a new connection, where the peer listens on that port.
+    /// with [`NetError::ConnectionReset`](super::NetError::ConnectionReset). A SYN more would be a new connection, where the peer
+    /// listens on that port.
     pub only_to_reset: bool,
 }
 
