@@ -73,12 +73,12 @@ mod tests {
         assert!(VALUE.get().is_none());
         let first = VALUE.get_or_init(|| Mutex::new(1));
         assert!(std::ptr::eq(first, VALUE.get_or_init(|| unreachable!("there is one"))));
-        let _held = first.lock().unwrap();
+        let held = first.lock().unwrap();
         VALUE.forget();
         assert!(VALUE.get().is_none());
         *VALUE.get_or_init(Mutex::default).lock().unwrap() = 2;
         assert_eq!(
-            (*_held, *VALUE.get().unwrap().lock().unwrap()),
+            (*held, *VALUE.get().unwrap().lock().unwrap()),
             (1, 2),
             "a lock that nobody releases is not waited for"
         );

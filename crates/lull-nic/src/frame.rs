@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use large::LargeFrames;
 use memory::Memory;
+pub use memory::{Chunk, Origin};
 
 use crate::afresh::Afresh;
-pub use memory::{Chunk, Origin};
 
 /// Bytes kept free in front of a freshly allocated frame's data.
 pub const HEADROOM_BYTES: usize = 64;

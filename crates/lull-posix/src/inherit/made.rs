@@ -134,6 +134,7 @@ pub(super) fn asks(fd: c_int, listener: &Listener, channel: BorrowedFd<'_>) -> R
 /// process at one end alone.
 pub(super) fn kept_anew(number: c_int, backlog: u32) -> Result<Kept> {
     let (inode, pool) = (kernel::inode(number)?, pool::Pool::new()?.left_open());
+    // No process is called 0: `listen` was another one's.
     Ok(Kept { inode, number, called_in: 0, noted_in: std::process::id(), backlog, pool })
 }
 
