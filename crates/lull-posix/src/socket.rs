@@ -6,6 +6,7 @@
 //! from it.
 
 mod accept;
+mod bind;
 mod connect;
 mod data;
 pub(crate) mod datagram;
@@ -35,14 +36,16 @@ use crate::flows::Taken;
 use crate::{claimed, engine, files, inherit};
 
 pub use accept::accept;
+pub use bind::bind;
+pub(crate) use bind::bind_own;
 pub(crate) use connect::connected;
 pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, World};
 pub use datagram::{Message, Room};
 pub(crate) use kept::{adopt, adopt_kept, hand_on, keep_here};
-pub(crate) use listen::{asked, bind_own};
-pub use listen::{bind, listen};
+pub(crate) use listen::asked;
+pub use listen::listen;
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
 pub(crate) use name::Name;
 pub use name::{getpeername, getsockname, is_named};

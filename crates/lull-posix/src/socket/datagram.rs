@@ -24,7 +24,7 @@ pub(crate) use self::numbers::{forget, leave};
 pub(crate) use self::receive::kernels;
 pub use self::receive::{Message, Room};
 pub(crate) use self::sockets::Sockets;
-use super::listen::bind_own;
+use super::bind::bind_own;
 use super::options::egress::Egress;
 use super::options::{Options, steer};
 use crate::files::{self, File, Open};

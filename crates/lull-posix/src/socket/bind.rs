@@ -1,0 +1,127 @@
+//! `bind`: the kernel's socket has the port, also of an address of lull's.
+
+use std::net::SocketAddr;
+use std::sync::Once;
+
+use libc::c_int;
+use lull_fd::say;
+use lull_net::TcpListener;
+
+use super::datagram;
+use super::listen::asked;
+use crate::files::{self, File};
+use crate::{Errno, Result, address, engine, inherit, kernel};
+
+/// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
+/// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
+pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
+    if inherit::made::has_parent() && !inherit::goes_on() {
+        return inherit::made::bind(fd, bytes);
+    }
+    files::hand_back_ended(fd);
+    if let Some(File::Stream(stream)) = files::get(fd).as_deref() {
+        return bind_again(stream.domain, bytes);
+    }
+    let address = address::parse(bytes);
+    let keeps_port = address.is_some_and(|address| address.port() != 0);
+    let lulls = address.is_some_and(|address| engine::is_own(address.ip()) && engine::takes(address.port()));
+    if lulls || address.is_some_and(|address| address.ip().is_unspecified()) {
+        refuse_if_taken(fd, address)?;
+    }
+    if !lulls || !is_of_a_protocol_of_lulls(fd) {
+        kernel::bind(fd, bytes)?;
+        return datagram::bound(fd, keeps_port);
+    }
+    // Without an engine a datagram socket cannot be lull's, and a bind cannot be taken back. A stream needs none yet.
+    if datagram::is_udp(fd) {
+        engine::engine()?;
+    }
+    bind_own(fd, bytes)?;
+    datagram::bound(fd, keeps_port)
+}
+
+/// lull's address would take a socket of another protocol (UDP-Lite, SCTP, MPTCP) to where nothing ever comes: the kernel says that it
+/// does not have that address.
+fn is_of_a_protocol_of_lulls(fd: c_int) -> bool {
+    // What is no socket, or none of these families, is told so by the call.
+    let Ok(protocol) = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) else { return true };
+    let is_one = [libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol);
+    if !is_one {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            say::line(format_args!(
+                "the program binds a socket of protocol {protocol} to an address of lull's, which has TCP and UDP only: refused"
+            ))
+        });
+    }
+    is_one
+}
+
+/// Binds the kernel's socket to an address of lull's.
+pub(crate) fn bind_own(fd: c_int, bytes: &[u8]) -> Result<()> {
+    let freebind = Freebind::begin(fd);
+    let bound = kernel::bind(fd, bytes);
+    freebind.end();
+    bound
+}
+
+/// A connection has its address. Its placeholder, which may stand for others as well, must not get one (`__inet_bind`: what
+/// is wrong with the new address is told first).
+fn bind_again(domain: c_int, bytes: &[u8]) -> Result<()> {
+    let asked = kernel::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut any_port = bytes.to_vec();
+    any_port.iter_mut().skip(2).take(2).for_each(|byte| *byte = 0);
+    let bound = bind(asked, &any_port);
+    kernel::discard(asked);
+    bound.and(Err(Errno::new(libc::EINVAL)))
+}
+
+/// SO_REUSEADDR lets a socket have a port that others have, unless one of them listens (`inet_csk_bind_conflict`). The
+/// placeholder of a listener that is lull's does not, so lull's own table is asked.
+fn refuse_if_taken(fd: c_int, address: Option<SocketAddr>) -> Result<()> {
+    let Some(address) = address.filter(|address| address.port() != 0) else { return Ok(()) };
+    let Some(engine) = engine::running() else { return Ok(()) };
+    // One that is bound already is refused for that first (`__inet_bind`).
+    let is_bound =
+        kernel::getsockname(fd).is_ok_and(|name| address::parse(name.as_bytes()).is_some_and(|at| at.port() != 0));
+    if is_bound {
+        return Ok(());
+    }
+    if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR) != Ok(1)
+        || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+    {
+        return Ok(());
+    }
+    match TcpListener::bind_with(&engine.network, None, address, asked(fd, 0, false)).map_err(Errno::from) {
+        Err(error) if error.number() == libc::EADDRINUSE => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// IP_FREEBIND for the length of a call; afterwards it is as the program left it.
+struct Freebind {
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    before: c_int,
+}
+
+impl Freebind {
+    fn begin(fd: c_int) -> Freebind {
+        let v6 = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6);
+        let (level, name) = if v6 { (libc::SOL_IPV6, libc::IPV6_FREEBIND) } else { (libc::SOL_IP, libc::IP_FREEBIND) };
+        let before = kernel::int_option(fd, level, name).unwrap_or(0);
+        let freebind = Freebind { fd, level, name, before };
+        freebind.set(1);
+        freebind
+    }
+
+    fn set(&self, value: c_int) {
+        // Refused, the bind says what is wrong.
+        let _ = kernel::setsockopt(self.fd, self.level, self.name, &value.to_ne_bytes());
+    }
+
+    fn end(self) {
+        self.set(self.before);
+    }
+}
