@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lull_core::Mode;
 use lull_sim::calibration::{
-    CalibrateError, Calibrated, Cell, Column, Figure, Interrupts, KEYS, Measured, Setup, calibrate, simulate,
+    CalibrateError, Calibrated, Cell, Column, Effort, Figure, Interrupts, KEYS, Measured, REQUESTS, Setup, calibrate,
+    simulate,
 };
 
 use lull_sim::{RunError, WorldFile};
@@ -52,6 +53,11 @@ cold_request = "0ns"
 [run]
 warmup = "20ms"
 "#;
+
+/// For what shows with fewer requests than percentiles take.
+fn effort(evaluations: usize) -> Effort {
+    Effort { evaluations, requests: 4_000 }
+}
 
 fn setup() -> Setup {
     Setup {
@@ -102,10 +108,17 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
     let micro = [("costs.irq", 8_000.0), ("costs.idle_shallow_exit", 22_000.0), ("costs.timer_late", 24_000.0)];
     let micro = micro.map(|(key, value)| Measured { key, value, interval: 0.15 * value });
     let mut told = 0;
-    let calibrated = calibrate(&setup(), &micro, &cells, 225, &AtomicBool::new(false), &mut |done, most| {
-        assert!(done <= most);
-        told += 1;
-    })
+    let calibrated = calibrate(
+        &setup(),
+        &micro,
+        &cells,
+        Effort { evaluations: 225, requests: REQUESTS },
+        &AtomicBool::new(false),
+        &mut |done, most| {
+            assert!(done <= most);
+            told += 1;
+        },
+    )
     .unwrap();
     assert!(told > 20, "{told}");
     let (before, after) = calibrated.error;
@@ -155,7 +168,7 @@ fn an_interrupt_may_cost_less_than_a_micro_benchmark_shows() {
         .collect();
     let measured = |key, value| Measured { key, value, interval: 0.15 * value };
     let micro = [measured("costs.irq", 9_000.0), measured("costs.epoll_sleep", 7_000.0)];
-    let calibrated = calibrate(&setup(), &micro, &cells, 270, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
+    let calibrated = calibrate(&setup(), &micro, &cells, effort(270), &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     let irq = value(&calibrated, "costs.irq");
     assert!((1_000.0..4_000.0).contains(&irq), "{irq}");
     let sleep = value(&calibrated, "costs.epoll_sleep");
@@ -168,7 +181,7 @@ fn a_key_that_no_cell_depends_on_stays_where_it_was_measured_and_says_how_little
     let cells = [measured(&truth, "fullbusy", None)];
     // A closed loop of busy polling never sleeps.
     let micro = [Measured { key: "costs.epoll_sleep", value: 6_000.0, interval: 600.0 }];
-    let calibrated = calibrate(&setup(), &micro, &cells, 120, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
+    let calibrated = calibrate(&setup(), &micro, &cells, effort(120), &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     assert!((value(&calibrated, "costs.epoll_sleep") - 6_000.0).abs() < 1_500.0);
     let found = |key: &str| calibrated.found.iter().find(|found| found.key.name == key).unwrap();
     assert_eq!(found("costs.epoll_sleep").measured, Some(6_000.0));
@@ -182,14 +195,15 @@ fn a_key_that_no_cell_depends_on_stays_where_it_was_measured_and_says_how_little
 fn a_search_that_is_stopped_finds_nothing() {
     let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
     let (cells, stop) = ([measured(&truth, "fullbusy", None)], AtomicBool::new(false));
-    let found = calibrate(&setup(), &[], &cells, 40, &stop, &mut |done, _| stop.store(done >= 3, Ordering::Relaxed));
+    let found =
+        calibrate(&setup(), &[], &cells, effort(40), &stop, &mut |done, _| stop.store(done >= 3, Ordering::Relaxed));
     assert_eq!(found.map(|_| ()), Err(CalibrateError::Run(RunError::Stopped)));
 }
 
 #[test]
 fn a_set_up_that_no_world_file_can_hold_is_refused_by_the_key() {
     let none = Setup { workers: 0, ..setup() };
-    let error = calibrate(&none, &[], &[cell("base", None)], 10, &AtomicBool::new(false), &mut |_, _| ())
+    let error = calibrate(&none, &[], &[cell("base", None)], effort(10), &AtomicBool::new(false), &mut |_, _| ())
         .unwrap_err()
         .to_string();
     assert!(error.contains("machine.cores"), "{error}");
@@ -216,7 +230,7 @@ fn what_the_hardware_counted_of_the_cells_is_predicted_of_others_and_absent_wher
         |cell: &Cell, column: Column| cell.figures.iter().find(|(of, _)| *of == column).map_or(0.0, |(_, it)| it.value);
     let taken = |cell: &Cell| Some(5_000.0 + 80.0 * of(cell, Column::Polls) + 7_000.0 * of(cell, Column::Interrupts));
     let calibrated =
-        |cells: &[Cell]| calibrate(&setup(), &[], cells, 1, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
+        |cells: &[Cell]| calibrate(&setup(), &[], cells, effort(1), &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     let found = calibrated(&cells(&taken));
     let instructions = found.file.instructions.unwrap();
     let unseen = measured(&truth, "suspend20", Some(150e3));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lull_core::Mode;
 use lull_sim::RunError;
-use lull_sim::calibration::{self, CalibrateError, Calibrated, Cell, Column, Figure, Measured, Setup};
+use lull_sim::calibration::{self, CalibrateError, Calibrated, Cell, Column, Effort, Figure, Measured, Setup};
 
 use crate::bench::{Bench, BenchError, Run};
 use crate::cell::{CellSummary, Enforcement, Load, RunResult};
@@ -25,9 +25,10 @@ pub use words::render;
 /// Runs of each cell: enough for an interval.
 const RUNS: u32 = 3;
 const WARM_UP: Duration = Duration::from_millis(200);
-/// The window of a run, and evaluations of the fit, in the default time; both shrink with it, down to these.
+/// The window of a run, and what the fit may cost, in the default time; all shrink with it, down to these.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
 const EVALUATIONS: (usize, usize) = (40, 270);
+const REQUESTS: (u32, u32) = (2_000, calibration::REQUESTS);
 /// The least answers of a run, and the longest window that is tried for them.
 const ANSWERS_MIN: f64 = 50.0;
 const WINDOW_MAX: Duration = Duration::from_secs(5);
@@ -118,8 +119,10 @@ pub fn calibrate(bench: &mut dyn Bench, mut calibration: Calibration<'_>) -> Res
     let (held_out, fitted) = cells.split_last().ok_or(Error::Stopped)?;
     let measured = measured(&micro, fitted, &calibration.setup);
     let targets: Vec<Cell> = fitted.iter().map(|(_, summary)| cell(summary)).collect::<Result<_, _>>()?;
-    let evaluations = (EVALUATIONS.1 as f64 * share(calibration.limit)) as usize;
-    let evaluations = evaluations.clamp(EVALUATIONS.0, EVALUATIONS.1);
+    let share = share(calibration.limit);
+    let evaluations = ((EVALUATIONS.1 as f64 * share) as usize).clamp(EVALUATIONS.0, EVALUATIONS.1);
+    let requests = ((f64::from(REQUESTS.1) * share) as u32).clamp(REQUESTS.0, REQUESTS.1);
+    let effort = Effort { evaluations, requests };
     let tell = calibration.tell;
     let mut told = 0;
     let mut progress = |done: usize, most: usize| {
@@ -128,7 +131,7 @@ pub fn calibrate(bench: &mut dyn Bench, mut calibration: Calibration<'_>) -> Res
             tell(&format!("fitting: {done} of at most {most} simulated sets of cells"));
         }
     };
-    let fit = calibration::calibrate(&calibration.setup, &measured, &targets, evaluations, stop, &mut progress);
+    let fit = calibration::calibrate(&calibration.setup, &measured, &targets, effort, stop, &mut progress);
     let calibrated = fit.map_err(|error| match error {
         CalibrateError::Run(RunError::Stopped) => Error::Stopped,
         error => Error::Fit(error),

@@ -16,10 +16,21 @@ use crate::params::{Param, Params};
 use crate::world::Traffic;
 use crate::worldfile::{WorldFile, WorldFileError};
 
-/// Requests that a simulated cell answers, about.
-const REQUESTS: f64 = 8_000.0;
-/// The shortest and the longest window of a simulated cell, in nanoseconds.
-const WINDOW_NS: (f64, f64) = (15e6, 300e6);
+/// What a search may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Sets of cells that are simulated, at the most, before the intervals.
+    pub evaluations: usize,
+    /// Requests that a simulated cell answers, about.
+    pub requests: u32,
+}
+
+/// Requests that a simulated cell answers where nobody waits for a search, about.
+pub const REQUESTS: u32 = 8_000;
+/// The shortest window of a simulated cell, in nanoseconds.
+const WINDOW_NS_MIN: f64 = 15e6;
+/// The longest, for each request that it shall answer: a worker that polls all the time costs by the window.
+const WINDOW_NS_MAX: f64 = 37_500.0;
 /// The name of the file that is being found, in errors.
 const NAME: &str = "MACHINE.toml";
 /// How far a key that was not measured may be from its start until that counts as one: the logarithm of a factor of 5.
@@ -47,7 +58,7 @@ pub struct Calibrated {
     pub error: (f64, f64),
 }
 
-/// Finds the values. `evaluations` bounds the search, and `stop` ends it after the cells that are being simulated.
+/// Finds the values. `effort` bounds the search, and `stop` ends it after the cells that are being simulated.
 ///
 /// # Errors
 /// A file that is refused, which is an error here, a cell that cannot be simulated at the start, or
@@ -56,11 +67,12 @@ pub fn calibrate(
     setup: &Setup,
     measured: &[Measured],
     cells: &[Cell],
-    evaluations: usize,
+    effort: Effort,
     stop: &AtomicBool,
     progress: Progress<'_>,
 ) -> Result<Calibrated, CalibrateError> {
-    let search = Search { setup, measured, cells, stop };
+    let Effort { evaluations, requests } = effort;
+    let search = Search { setup, measured, cells, requests, stop };
     let residuals = |params: &Params| search.residuals(params);
     let starts = search.starts()?;
     let before = residuals(&starts[0])?;
@@ -106,10 +118,15 @@ pub enum CalibrateError {
 /// # Errors
 /// The bound that the run hit.
 pub fn simulate(file: &WorldFile, cell: &Cell, seed: u64) -> Result<Vec<(Column, f64)>, RunError> {
+    simulate_for(REQUESTS, file, cell, seed)
+}
+
+fn simulate_for(requests: u32, file: &WorldFile, cell: &Cell, seed: u64) -> Result<Vec<(Column, f64)>, RunError> {
     let traffic = cell.per_s.map_or(Traffic::Closed, |per_s| Traffic::Open { per_s });
     let measured = cell.figures.iter().find(|(column, _)| *column == Column::PerS).map(|(_, figure)| figure.value);
     let per_s = cell.per_s.or(measured).unwrap_or(100_000.0).max(1.0);
-    let window_ns = (REQUESTS / per_s * 1e9).clamp(WINDOW_NS.0, WINDOW_NS.1) as u64;
+    let longest = (f64::from(requests) * WINDOW_NS_MAX).max(WINDOW_NS_MIN);
+    let window_ns = (f64::from(requests) / per_s * 1e9).clamp(WINDOW_NS_MIN, longest) as u64;
     let outcome = Sim::new(&file.seeded_world(&cell.mode, traffic, window_ns, seed), seed).run()?;
     Ok(Column::ALL.iter().map(|&column| (column, figure(&outcome, column))).collect())
 }
@@ -133,6 +150,7 @@ struct Search<'a> {
     setup: &'a Setup,
     measured: &'a [Measured],
     cells: &'a [Cell],
+    requests: u32,
     stop: &'a AtomicBool,
 }
 
@@ -184,7 +202,8 @@ impl Search<'_> {
         let mut residuals = Vec::new();
         let simulated = std::thread::scope(|scope| {
             let file = &file;
-            let runs: Vec<_> = self.cells.iter().map(|cell| scope.spawn(move || simulate(file, cell, SEED))).collect();
+            let run = |cell| scope.spawn(move || simulate_for(self.requests, file, cell, SEED));
+            let runs: Vec<_> = self.cells.iter().map(run).collect();
             runs.into_iter()
                 .map(|run| run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect::<Vec<_>>()

@@ -14,7 +14,7 @@ mod found;
 mod text;
 mod values;
 
-pub use fit::{CalibrateError, Calibrated, Progress, calibrate, simulate};
+pub use fit::{CalibrateError, Calibrated, Effort, Progress, REQUESTS, calibrate, simulate};
 pub use found::Found;
 pub use values::{KEYS, Key};
 
