@@ -280,6 +280,15 @@ impl Network {
         });
     }
 
+    /// Whether a connection has this port of its own, or had it and keeps it (TIME-WAIT): for who chooses a port that a `connect` shall
+    /// find free. It looks through all connections.
+    pub fn has_connections_from(&self, port: u16) -> bool {
+        self.0
+            .queues
+            .iter()
+            .any(|queue| queue.with(&self.0.delivery, |inside, _| inside.stack.has_connections_from(port)))
+    }
+
     /// Ends the sending of connections that a socket still has, as closing it would; [`Network::undelivered`] counts them then. For a
     /// process that ends.
     pub fn shut_held(&self) {

@@ -50,6 +50,48 @@ fn as_much_may_be_written_as_was_asked_for() {
     }
 }
 
+/// Linux takes more than it sends at first (`tcp_sndbuf_expand`); programs that drop who leaves too much unread reckon with it.
+#[test]
+fn more_may_be_written_at_first_than_is_sent() {
+    const ROOM: usize = 4 * lull_net::shard::BUFFER_BYTES;
+    let with_a_peer = |options: ListenOptions| {
+        let mut config = server_config();
+        config.growth = GROWTH;
+        let mut host = Host::server_with(config);
+        let listener = host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
+        let mut peer = Peer::new(4000);
+        let id = host.establish(listener, &mut peer);
+        (host, peer, id)
+    };
+    let data = bytes(0..2 * ROOM);
+    for vectored in [false, true] {
+        let (mut host, mut peer, id) = with_a_peer(ListenOptions::default());
+        let taken = match vectored {
+            false => host.send(id, &data),
+            true => {
+                let parts = [std::io::IoSlice::new(&data[..10]), std::io::IoSlice::new(&data[10..])];
+                host.call(|stack, io| stack.tcp_send_vectored(id, &parts, io))
+            }
+        };
+        assert_eq!(taken, Ok(ROOM));
+        assert_eq!(host.send(id, b"x"), Err(NetError::WouldBlock));
+        assert!(!host.ready(id).contains(Ready::WRITABLE));
+        let segments = host.segments();
+        let first: usize = segments.iter().map(|segment| segment.payload.len()).sum();
+        assert!(first <= lull_net::shard::BUFFER_BYTES, "{first} bytes on their way");
+        peer.ack += first as u32;
+        peer.send(&mut host, ACK, b"");
+        let rest = takes_all(&mut host, &mut peer);
+        let mut all: Vec<u8> = segments.iter().flat_map(|segment| segment.payload.clone()).collect();
+        all.extend(rest);
+        assert!(all == data[..ROOM]);
+        assert!(host.ready(id).contains(Ready::WRITABLE) && told(&mut host, id).contains(Ready::WRITABLE));
+    }
+    // Whoever asks for a buffer has that one.
+    let (mut host, _, id) = with_a_peer(ListenOptions { tx_buffer_bytes: 20_000, ..ListenOptions::default() });
+    assert_eq!(host.send(id, &data), Ok(20_000));
+}
+
 /// `sk_stream_is_writeable`, by what was asked for and not by what the connection's buffer holds.
 #[test]
 fn a_writer_is_woken_when_a_third_of_what_was_asked_for_is_free() {

@@ -122,6 +122,11 @@ pub(crate) fn parents_routing() -> Option<&'static Routing> {
     WORLD.get().filter(|_| fork::is_husk()).map(|world| &world.routing)
 }
 
+/// What of the network is lull's, in this process or in the one that it is a child of.
+pub(crate) fn routing() -> Option<&'static Routing> {
+    WORLD.get().map(|world| &world.routing)
+}
+
 /// Whether a listener waits with becoming real until connections are asked for.
 pub(crate) fn listens_lazily() -> bool {
     world().is_some_and(|world| world.lazily)

@@ -22,6 +22,7 @@
 //! | [`cancel`] | threads that are cancelled in a call of lull's |
 //! | [`signals`] | the program's handlers: when they run, and which waits they end |
 //! | [`listing`] | sockets, as `lull ss` shows them |
+//! | [`interfaces`] | lull's addresses, to a program that lists its interfaces |
 //! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
 //! | [`depot`] | queues of AF_XDP that the launcher gives out |
 //! | [`fork`] | what a child has of lull |
@@ -51,6 +52,7 @@ pub mod fork;
 #[allow(unsafe_code)]
 pub mod handover;
 mod inherit;
+pub mod interfaces;
 mod kernel;
 pub mod leave;
 pub mod left_open;

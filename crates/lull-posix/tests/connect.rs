@@ -34,6 +34,53 @@ fn a_destination_in_lulls_network_is_lulls_and_data_go_both_ways() {
     assert_eq!(peer.read(&mut got).unwrap(), 0);
 }
 
+/// The kernel, which chooses the port, knows nothing of lull's connections.
+#[test]
+fn a_port_that_the_kernel_chooses_is_none_from_which_there_is_a_connection() {
+    const IP_LOCAL_PORT_RANGE: c_int = 51;
+    let listener = peer_listener();
+    let to = bytes(&listener.local_addr().unwrap().to_string());
+    let bound = |ip: &str, range: std::ops::RangeInclusive<u16>| {
+        let fd = tcp();
+        let value = (u32::from(*range.end()) << 16 | u32::from(*range.start())).to_ne_bytes();
+        // SAFETY: the kernel reads as many bytes as the value has.
+        let set = unsafe { libc::setsockopt(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, value.as_ptr().cast(), 4) };
+        (set == 0).then(|| {
+            socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+            let (mut said, mut length) = ([0; 4], 4);
+            // SAFETY: room for the value, and its size.
+            let got = unsafe {
+                libc::getsockopt(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, said.as_mut_ptr().cast(), &raw mut length)
+            };
+            assert_eq!((got, said), (0, value), "the program's option is as it was");
+            (fd, name(fd).port())
+        })
+    };
+    let mut ports = (40_000..60_000).step_by(2);
+    // Of each two the kernel prefers one (`inet_csk_find_open_port`).
+    for (ip, is_second) in [(OWN, false), (OWN, true), ("0.0.0.0", false), ("0.0.0.0", true)] {
+        let is_free = |port: u16| std::net::TcpListener::bind(("0.0.0.0", port)).is_ok();
+        let first = ports.find(|port| is_free(*port) && is_free(port + 1)).expect("some port is free");
+        let (taken, other) = if is_second { (first + 1, first) } else { (first, first + 1) };
+        let fd = tcp();
+        socket::bind(fd, &bytes(&format!("{OWN}:{taken}"))).unwrap();
+        socket::connect(fd, &to).unwrap();
+        let peer = listener.accept().unwrap();
+        // From here on it is in TIME-WAIT, and the kernel has no socket there.
+        close(fd);
+        drop(peer);
+        let Some(chosen) = bound(ip, first..=first + 1) else {
+            println!("SKIP: the kernel has no IP_LOCAL_PORT_RANGE");
+            return;
+        };
+        let (fd, chosen) = chosen;
+        assert_eq!(chosen, other, "{taken} has a connection");
+        socket::connect(fd, &to).unwrap();
+        close(fd);
+        drop(listener.accept().unwrap());
+    }
+}
+
 #[test]
 fn a_destination_elsewhere_stays_the_kernels() {
     peers();

@@ -11,7 +11,7 @@
 //! | `taken_over` | how a function is taken over |
 //! | `real` | the C library's own functions, looked up once at load |
 //! | `engage` | whether this process is on the user plane |
-//! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's |
+//! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's; `getifaddrs` |
 //! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
 //! | `system_call` | `syscall` by number; no io_uring |
 //! | `exec` | programs that execute another one; `vfork` |
@@ -20,23 +20,20 @@
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked; `listen`: what chooses among listeners |
 //!
-//! What it does with the calls is in `lull-fd`, which needs no preloading to be tested.
-//!
-//! What the environment may ask for stands in [`lull_fd::config`].
+//! What it does with the calls is in `lull-fd`, which needs no preloading to be tested; what the environment may ask for stands in
+//! [`lull_fd::config`].
 //!
 //! # What it promises
 //!
 //! - A number that is not lull's (one look at a word says so) goes straight to the C library's function.
 //! - A call that is not changed goes straight to the C library's function; `errno` is what that function left.
-//! - Whatever fails (a kernel before 6.9 has no EPIOCSPARAMS; no right to a budget above 64) leaves the program as it
-//!   would have been, and is said once.
+//! - Whatever fails (before 6.9 there is no EPIOCSPARAMS; no right to a budget above 64) leaves the program as it would have been.
 //! - On the kernel plane no allocation, no lock, no thread: what it does is safe in signal handlers and after `fork`.
 //!
 //! # What it cannot do
 //!
-//! - Statically linked programs, Go programs and programs with file capabilities or set-user-ID do not load it: `lull
-//!   attach` sets their parameters from outside. A library for a static C library (musl with `crt-static`) cannot be
-//!   built.
+//! - Statically linked programs, Go programs and programs with file capabilities or set-user-ID do not load it: `lull attach`
+//!   sets their parameters from outside. A library for a static C library (musl with `crt-static`) cannot be built.
 //! - Descriptors that come by other ways (`io_uring`, `SCM_RIGHTS`, system calls past the C library) are not seen.
 //! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in
 //!   `do_poll`); a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).

@@ -1,8 +1,8 @@
-//! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`.
+//! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`; `getifaddrs`, which asks the kernel as an `ioctl` does.
 
 use libc::{c_int, c_ulong};
 use lull_posix::signals::section;
-use lull_posix::{files, flags, is_lull, netlink};
+use lull_posix::{files, flags, interfaces, is_lull, netlink};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -58,9 +58,16 @@ taken_over! {
 
     /// The third argument is as [`fcntl`]'s.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        if request == libc::SIOCGIFCONF {
+            return interfaces::configuration(argument, || real::ioctl(fd, request, argument));
+        }
         let result = is_lull(fd).then(|| section(|| flags::ioctl(fd, request, argument))).flatten();
         result.map_or_else(|| real::ioctl(fd, request, argument), |result| answer::done(|| result))
     }
+
+    fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int { interfaces::getifaddrs(list, real::getifaddrs()) }
+
+    fn freeifaddrs(list: *mut libc::ifaddrs) -> () { interfaces::freeifaddrs(list, real::freeifaddrs()); }
 }
 
 fn lulls_fcntl(fd: c_int, command: c_int, argument: usize) -> Option<c_int> {

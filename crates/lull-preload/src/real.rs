@@ -53,39 +53,40 @@ macro_rules! next {
         /// Looks every function up.
         pub(crate) fn look_up_all() {
             $( found::$name.look_up(); )*
-            SIGACTION.look_up();
-            SIGNAL.look_up();
             SYSCALL.look_up();
             VFORK.look_up();
-            PTHREAD_CANCEL.look_up();
+            look_up_found();
         }
     };
     (@passed [$($arg:ident),*]) => { [$($arg as usize),*] };
     (@passed [$($arg:ident),*] $($passed:expr),+) => { [$($passed as usize),*] };
 }
 
-static SIGACTION: Next = Next::of("sigaction\0");
-static SIGNAL: Next = Next::of("signal\0");
-
-/// The C library's function of that name. It has no system call in its place: the kernel wants a way back from handlers, which is
-/// the C library's. So a call before this library's initialiser has run looks it up.
-///
-/// # Safety
-/// As that function.
-pub(crate) unsafe fn sigaction(signal: c_int, asked: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-    // SAFETY: every C library has it, with this signature; the caller vouches for the arguments.
-    unsafe { core::mem::transmute::<*mut c_void, Function>(SIGACTION.found())(signal, asked, before) }
+/// Declares functions that have no system call in their place: a call before this library's initialiser has run looks them up.
+macro_rules! found {
+    ($($(#[$doc:meta])* fn $name:ident: $type:ty;)*) => {
+        $(
+            /// The C library's function of that name.
+            $(#[$doc])*
+            pub(crate) fn $name() -> $type {
+                static NEXT: Next = Next::of(concat!(stringify!($name), "\0"));
+                // SAFETY: every C library has it, with this signature.
+                unsafe { core::mem::transmute::<*mut c_void, $type>(NEXT.found()) }
+            }
+        )*
+        fn look_up_found() {
+            $( $name(); )*
+        }
+    };
 }
 
-/// As [`sigaction`].
-///
-/// # Safety
-/// As that function.
-pub(crate) unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    type Function = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
-    // SAFETY: every C library has it, with this signature; the caller vouches for the arguments.
-    unsafe { core::mem::transmute::<*mut c_void, Function>(SIGNAL.found())(signal, handler) }
+found! {
+    /// The kernel wants a way back from handlers, which is the C library's.
+    fn sigaction: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    fn signal: unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+    fn pthread_cancel: lull_posix::cancel::Real;
+    fn getifaddrs: lull_posix::interfaces::List;
+    fn freeifaddrs: lull_posix::interfaces::Free;
 }
 
 static VFORK: Next = Next::of("vfork\0");
@@ -95,17 +96,9 @@ pub(crate) fn vfork_address() -> *const c_void {
     VFORK.found()
 }
 
-static PTHREAD_CANCEL: Next = Next::of("pthread_cancel\0");
-
-/// The C library's function of that name.
-pub(crate) fn pthread_cancel() -> lull_posix::cancel::Real {
-    // SAFETY: every C library has it, with this signature.
-    unsafe { core::mem::transmute::<*mut c_void, lull_posix::cancel::Real>(PTHREAD_CANCEL.found()) }
-}
-
 static SYSCALL: Next = Next::of("syscall\0");
 
-/// As [`sigaction`], but the system call itself stands in for it.
+/// The C library's function of that name; before it is looked up the system call itself stands in for it.
 ///
 /// # Safety
 /// As that function.

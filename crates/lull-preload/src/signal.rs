@@ -9,7 +9,7 @@ use crate::{answer, last_error, real, set_error};
 taken_over! {
     fn sigaction(signal: c_int, asked: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
         if !is_engaged() {
-            return real::sigaction(signal, asked, before);
+            return real::sigaction()(signal, asked, before);
         }
         match signals::sigaction(signal, asked.as_ref(), |asked| install(signal, asked)) {
             Ok(told) => {
@@ -30,7 +30,7 @@ taken_over! {
     /// A handler restarts calls (`bsd_signal`).
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         if !is_engaged() {
-            return real::signal(signal, handler);
+            return real::signal()(signal, handler);
         }
         // Plain data, for which zeroes are a value.
         let mut asked: libc::sigaction = core::mem::zeroed();
@@ -53,7 +53,7 @@ fn install(signal: c_int, asked: Option<&libc::sigaction>) -> lull_posix::Result
     unsafe {
         let mut told: libc::sigaction = core::mem::zeroed();
         let asked = asked.map_or(core::ptr::null(), |asked| asked as *const libc::sigaction);
-        match real::sigaction(signal, asked, &raw mut told) {
+        match real::sigaction()(signal, asked, &raw mut told) {
             0 => Ok(told),
             _ => Err(Errno::new(last_error())),
         }

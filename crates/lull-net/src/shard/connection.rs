@@ -151,6 +151,8 @@ pub(super) struct Connection {
     /// What `rcv_window` is shifted by, in the lower half, and `peer_window`, in the upper.
     pub(super) scales: u8,
     pub(super) windows: Windows,
+    /// What may be written to it and not acknowledged though its buffer has less, in units of [`ROOM_UNIT_BYTES`](super::cork).
+    pub(super) room: u8,
     /// The batch of events that last wrote to it.
     pub(super) batch: u8,
     /// Version of the neighbour table that `next_hop` is from.
@@ -283,10 +285,10 @@ impl Connection {
         if self.flags.contains(Flags::CORKED) {
             return self.readiness_by_its_own_room();
         }
-        // `sk_stream_is_writeable`: a third of the buffer is free. A writer is not woken for every acknowledged byte.
+        // `sk_stream_is_writeable`: a third of what may be written is free. A writer is not woken for every acknowledged byte.
         self.readiness_if(|socket| {
-            let capacity = socket.send_capacity();
-            (capacity - socket.send_queue()) * 3 >= capacity
+            let all = self.room_at_first(socket);
+            (all - socket.send_queue()) * 3 >= all
         })
     }
 

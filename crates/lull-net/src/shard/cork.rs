@@ -15,10 +15,14 @@
 //! The same buffer has what a program may write beyond what smoltcp's holds. How much may be written and not acknowledged is the
 //! program's to say (SO_SNDBUF), and so is how much of it may be unsent (TCP_NOTSENT_LOWAT). smoltcp's buffer is the congestion window
 //! until something is lost ([`grow`](super::grow)), so that it is not made as large as the program says: what it has no room for
-//! follows when an acknowledgement makes some, and the FIN behind it.
+//! follows when an acknowledgement makes some, and the FIN behind it. Where the program has said nothing it is four buffers of those
+//! that connections begin with, as much as Linux holds of a new connection (`tcp_sndbuf_expand`: about 87 KB with its headers): programs
+//! that drop a client who leaves too much unread reckon with it.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+
+use smoltcp::socket::tcp::Socket;
 
 use super::agreed::SACK;
 use super::connection::{Connection, Flags, Phase};
@@ -29,6 +33,10 @@ use super::timers::NEVER_NS;
 
 /// tcp(7): the ceiling of TCP_CORK.
 const CORKED_NS_MAX: u64 = 200_000_000;
+/// Buffers of those that connections begin with that may be written to one at first.
+const ROOM_BUFFERS: usize = 4;
+/// [`Connection::room`] is in these.
+const ROOM_UNIT_BYTES: usize = 4096;
 const TCP_HEADER_BYTES: usize = 20;
 const TIMESTAMP_BYTES: usize = 12;
 
@@ -102,6 +110,30 @@ impl Connection {
         Some(self.room().bytes).filter(|bytes| *bytes != 0)
     }
 
+    /// What may be written to it and not acknowledged where the program has not said so.
+    #[inline]
+    pub(super) fn room_at_first(&self, socket: &Socket<'static>) -> usize {
+        socket.send_capacity().max(usize::from(self.room) * ROOM_UNIT_BYTES)
+    }
+
+    /// Lets as much be written to it from the start as a stack does whose buffers begin with so many bytes and grow to `most`.
+    pub(super) fn begin_with_room(&mut self, buffer_bytes: usize, most: usize) {
+        let units = (buffer_bytes * ROOM_BUFFERS).min(most) / ROOM_UNIT_BYTES;
+        self.room = u8::try_from(units).unwrap_or(u8::MAX);
+    }
+
+    /// Whether so many bytes are more than its buffer has room for, and may be written all the same, at least in part.
+    #[inline]
+    pub(super) fn has_room_beyond_its_buffer(&self, bytes: usize) -> bool {
+        let socket = self.socket();
+        bytes > socket.send_capacity() - socket.send_queue() && self.room_at_first(socket) > socket.send_capacity()
+    }
+
+    /// What may be written to it and not acknowledged.
+    fn all_room(&self) -> usize {
+        self.room_asked().unwrap_or_else(|| self.room_at_first(self.socket()))
+    }
+
     /// Bytes that smoltcp has not sent.
     fn unsent(&self) -> usize {
         self.socket().send_queue().saturating_sub(self.snd_nxt.wrapping_sub(self.snd_una) as usize)
@@ -109,9 +141,8 @@ impl Connection {
 
     /// How many bytes may be written now.
     fn may_be_written(&self) -> usize {
-        let (socket, kept, SendRoom { bytes, unsent_bytes }) = (self.socket(), self.kept_bytes(), self.room());
-        let all = if bytes == 0 { socket.send_capacity() } else { bytes };
-        let left = all.saturating_sub(socket.send_queue() + kept);
+        let (socket, kept, unsent_bytes) = (self.socket(), self.kept_bytes(), self.room().unsent_bytes);
+        let left = self.all_room().saturating_sub(socket.send_queue() + kept);
         match unsent_bytes.saturating_sub(self.unsent() + kept) {
             _ if unsent_bytes == 0 => left,
             0 => 0,
@@ -123,8 +154,7 @@ impl Connection {
     /// `sk_stream_is_writeable`, of a connection that keeps something or has bounds of its own: a third of what may be written is
     /// free, and not too much is unsent (`__tcp_stream_memory_free`).
     pub(super) fn has_room_to_write(&self) -> bool {
-        let SendRoom { bytes, unsent_bytes } = self.room();
-        let all = if bytes == 0 { self.socket().send_capacity() } else { bytes };
+        let (all, unsent_bytes) = (self.all_room(), self.room().unsent_bytes);
         let kept = self.kept_bytes();
         let is_free = all.saturating_sub(self.socket().send_queue() + kept) * 3 >= all;
         is_free && (unsent_bytes == 0 || self.unsent() + kept < unsent_bytes)

@@ -50,6 +50,10 @@ impl FlowKey {
         }
     }
 
+    pub(super) fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
     pub(super) fn local_port(&self) -> u16 {
         (self.ports >> 16) as u16
     }

@@ -66,6 +66,9 @@ impl Growth {
 impl Connection {
     /// Notes which buffers shall stay as they are.
     pub(super) fn fix_buffers(&mut self, rx: bool, tx: bool) {
+        if tx {
+            self.room = 0;
+        }
         if rx || tx {
             let growth = &mut self.asked_mut().growth;
             (growth.rx_fixed, growth.tx_fixed) = (rx, tx);
@@ -187,28 +190,38 @@ impl Stack {
     /// An acknowledgement has found the transmit buffer full.
     #[cold]
     pub(super) fn grow_to_send(&mut self, index: u32, io: &mut Io<'_>) {
-        self.push_what_had_no_room(index, io);
+        if self.doubles_to_send(index, io) {
+            self.push_what_had_no_room(index, io);
+            self.announce(index, false, io);
+        } else {
+            self.push_what_had_no_room(index, io);
+        }
+    }
+
+    /// Doubles the transmit buffer if it may grow now. What had no room in it follows: it does not belong to what was on its way.
+    fn doubles_to_send(&mut self, index: u32, io: &mut Io<'_>) -> bool {
         let growth = self.config.growth;
-        let Some(connection) = self.connections.get_mut(index) else { return };
+        let Some(connection) = self.connections.get_mut(index) else { return false };
         // A congestion window begins again in another socket, and so when all is acknowledged.
         let waits = connection.has_congestion_window() && connection.socket().send_queue() != 0;
         let asked = &mut connection.asked_mut().growth;
         asked.tx_filled = waits;
         if waits || asked.tx_fixed {
-            return;
+            return false;
         }
         let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
         let most = connection.room_asked().map_or(growth.tx_bytes_max, |asked| asked.min(growth.tx_bytes_max));
         let may = tx < most && connection.has_too_little_to_send_from();
-        if may && self.move_to(index, rx, (tx * 2).min(most), io) {
-            self.counters.tcp_buffers_grown += 1;
-            let Some(connection) = self.connections.get_mut(index) else { return };
+        if !may || !self.move_to(index, rx, (tx * 2).min(most), io) {
+            return false;
+        }
+        self.counters.tcp_buffers_grown += 1;
+        if let Some(connection) = self.connections.get_mut(index) {
             let next = connection.snd_nxt;
             let growth = &mut connection.asked_mut().growth;
             (growth.grow_at, growth.is_grown) = (Some(next), true);
-            self.push_what_had_no_room(index, io);
-            self.announce(index, false, io);
         }
+        true
     }
 
     /// The peer has used all of its window, and the application has read what came.

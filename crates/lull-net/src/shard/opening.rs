@@ -275,6 +275,7 @@ impl Stack {
             path_mtu_until_s,
             scales: 0,
             windows: Windows::default(),
+            room: 0,
             peer_mss: MSS_DEFAULT,
             batch: 0,
             progress_ns: now_ns,
@@ -287,6 +288,9 @@ impl Stack {
             rtt_var: 0,
             retransmits: 0,
         });
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.begin_with_room(self.config.tx_buffer_bytes, self.config.growth.tx_bytes_max);
+        }
         self.flows.insert(flow, Owner::Connection(index));
         index
     }

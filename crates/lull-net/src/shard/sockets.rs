@@ -106,7 +106,7 @@ impl Stack {
     /// [`NetError::BrokenPipe`]: writing is shut down or the connection over. Otherwise the connection's error, once.
     pub fn tcp_send(&mut self, id: SocketId, data: &[u8], io: &mut Io<'_>) -> Result<usize, NetError> {
         let connection = self.may_send(id)?;
-        if connection.flags.contains(Flags::CORKED) {
+        if connection.flags.contains(Flags::CORKED) || connection.has_room_beyond_its_buffer(data.len()) {
             return self.send_corked(id, &[IoSlice::new(data)], false, io);
         }
         let outstanding = connection.outstanding();
@@ -125,7 +125,8 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
         let connection = self.may_send(id)?;
-        if connection.flags.contains(Flags::CORKED) {
+        let all = data.iter().map(|part| part.len()).sum();
+        if connection.flags.contains(Flags::CORKED) || connection.has_room_beyond_its_buffer(all) {
             return self.send_corked(id, data, false, io);
         }
         let outstanding = connection.outstanding();
@@ -177,7 +178,7 @@ impl Stack {
             self.pump(id.index(), true, io);
         }
         let connection = self.connection_mut(id)?;
-        if connection.socket().send_queue() * 3 > connection.socket().send_capacity() * 2 {
+        if connection.socket().send_queue() * 3 > connection.room_at_first(connection.socket()) * 2 {
             connection.ready.remove(Ready::WRITABLE);
         }
         Ok(sent)

@@ -192,6 +192,11 @@ impl Stack {
         Err(NetError::AddressNotAvailable)
     }
 
+    /// Whether a TCP flow has this port of its own, one in TIME-WAIT among them.
+    pub fn has_connections_from(&self, port: u16) -> bool {
+        self.flows.keys().any(|flow| flow.local_port() == port && flow.protocol() == wire::PROTOCOL_TCP)
+    }
+
     /// Closes a listener.
     pub(super) fn close_listener(&mut self, id: SocketId, io: &mut Io<'_>) {
         let Some(listener) = self.listeners.get_mut(id.index()) else { return };

@@ -51,6 +51,11 @@ pub(crate) fn serve(ifindex: u32, flows: c_int, queues: usize) {
     let _ = DEVICE.set(device);
 }
 
+/// The index of lull's interface, if it is known.
+pub(crate) fn ifindex() -> Option<u32> {
+    DEVICE.get().map(|device| device.ifindex)
+}
+
 /// A socket of generic netlink of the program's.
 #[derive(Default)]
 struct Socket {

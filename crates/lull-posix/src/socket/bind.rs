@@ -12,6 +12,9 @@ use super::listen::asked;
 use crate::files::{self, File};
 use crate::{Errno, Result, address, engine, inherit, kernel};
 
+/// `uapi/linux/in.h`: the ports that the kernel chooses from.
+const IP_LOCAL_PORT_RANGE: c_int = 51;
+
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
 pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
@@ -28,15 +31,19 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
     if lulls || address.is_some_and(|address| address.ip().is_unspecified()) {
         refuse_if_taken(fd, address)?;
     }
-    if !lulls || !is_of_a_protocol_of_lulls(fd) {
-        kernel::bind(fd, bytes)?;
-        return datagram::bound(fd, keeps_port);
-    }
+    let own = lulls && is_of_a_protocol_of_lulls(fd);
     // Without an engine a datagram socket cannot be lull's, and a bind cannot be taken back. A stream needs none yet.
-    if datagram::is_udp(fd) {
+    if own && datagram::is_udp(fd) {
         engine::engine()?;
     }
-    bind_own(fd, bytes)?;
+    let bind = |bytes: &[u8]| if own { bind_own(fd, bytes) } else { kernel::bind(fd, bytes) };
+    let asks_for_one = address.filter(|address| !keeps_port && (own || address.ip().is_unspecified()));
+    let free = asks_for_one.and_then(|address| port_that_no_connection_has(fd, address));
+    match free.map(|port| choosing(fd, port, || bind(bytes))) {
+        // Another process has taken the port since; or the kernel lets nobody say which it chooses.
+        None | Some(Err(_)) => bind(bytes)?,
+        Some(Ok(())) => {}
+    }
     datagram::bound(fd, keeps_port)
 }
 
@@ -55,6 +62,50 @@ fn is_of_a_protocol_of_lulls(fd: c_int) -> bool {
         });
     }
     is_one
+}
+
+/// A port for a TCP socket that leaves it to the kernel, where lull has connections. The kernel knows nothing of those, and from the port
+/// of one of them, in TIME-WAIT too, a `connect` to the same peer would fail. Nothing where any port will do.
+fn port_that_no_connection_has(fd: c_int, address: SocketAddr) -> Option<u16> {
+    /// Another process may take each in between, or lull have connections from nearly all.
+    const TRIES: usize = 64;
+    let engine = engine::running()?;
+    let is_tcp = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
+    // With it the port is chosen by `connect`, which is lull's.
+    let comes_later = kernel::int_option(fd, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT) == Ok(1);
+    if !is_tcp || comes_later {
+        return None;
+    }
+    let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
+    let ports = kernel::int_option(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE).unwrap_or(0);
+    let mut asked = Vec::new();
+    let found = (0..TRIES).find_map(|_| {
+        let other = kernel::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).ok()?;
+        // They stay bound until one is found, so that each has another port.
+        asked.push(other);
+        choose_from(other, ports);
+        bind_own(other, &address::Bytes::new(address, domain)).ok()?;
+        let port = address::parse(kernel::getsockname(other).ok()?.as_bytes())?.port();
+        (!engine.network.has_connections_from(port)).then_some(port)
+    });
+    asked.into_iter().for_each(kernel::discard);
+    found
+}
+
+/// Binds a socket so that the kernel chooses this port. One that it was told would stay with a socket that is shut down, and one that
+/// was chosen does not (SOCK_BINDPORT_LOCK). Before 6.3 the kernel chooses from all.
+fn choosing(fd: c_int, port: u16, bind: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = kernel::int_option(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE)?;
+    choose_from(fd, c_int::from_ne_bytes((u32::from(port) << 16 | u32::from(port)).to_ne_bytes()));
+    let bound = bind();
+    choose_from(fd, before);
+    bound
+}
+
+/// Bounds the ports that the kernel chooses from: the last in the upper half, the first in the lower, 0 for its own.
+fn choose_from(fd: c_int, ports: c_int) {
+    // An older kernel refuses.
+    let _ = kernel::setsockopt(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, &ports.to_ne_bytes());
 }
 
 /// Binds the kernel's socket to an address of lull's.
