@@ -4,6 +4,7 @@ mod world;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLONESHOT, EPOLLOUT, c_int, pollfd};
 use lull_net::UdpSocket;
@@ -456,7 +457,7 @@ fn a_read_waits_as_long_as_so_rcvtimeo_says() {
         socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout).unwrap();
         let start = std::time::Instant::now();
         assert_eq!(recv(fd, 0), Err(WOULD_BLOCK));
-        assert!(start.elapsed() >= std::time::Duration::from_millis(20));
+        assert!(start.elapsed() >= Duration::from_millis(20));
         nonblocking(fd);
         assert_eq!(recv(fd, 0), Err(WOULD_BLOCK));
         close(fd);
@@ -487,6 +488,53 @@ fn pktinfo_says_which_own_address_it_came_to_and_answers_from_there() {
         control[23] = 77;
         assert!(answer(&control[..32]).is_err(), "no own address");
         close(fd);
+    }
+}
+
+/// When a datagram came, and not when it was read; asked for before the socket is lull's, or after.
+#[test]
+fn a_timestamp_says_when_a_datagram_came() {
+    /// Clocks of the day and of the engine do not run quite alike.
+    const SLACK: Duration = Duration::from_millis(10);
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let stamp = |fd: c_int| {
+        let (mut buffer, mut control) = ([0], [0; 64]);
+        let room = Room { buffers: &mut [IoSliceMut::new(&mut buffer)], control: &mut control };
+        let message = socket::recv_message(fd, room, Receive::default()).unwrap();
+        let number = |at: usize| u64::from_ne_bytes(control[at..at + 8].try_into().unwrap());
+        let kind = c_int::from_ne_bytes(control[12..16].try_into().unwrap());
+        (message.control_bytes == 32).then(|| (kind, number(16), number(24)))
+    };
+    let peer = peer();
+    for ip in [OWN, "0.0.0.0"] {
+        for (option, part_ns) in [(libc::SO_TIMESTAMP, 1000), (libc::SO_TIMESTAMPNS, 1)] {
+            for first in [false, true] {
+                let fd = udp();
+                if first {
+                    set(fd, libc::SOL_SOCKET, option, 1).unwrap();
+                }
+                socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+                if !first {
+                    set(fd, libc::SOL_SOCKET, option, 1).unwrap();
+                }
+                let before = now();
+                peer.send_to(b"x", SocketAddr::new(OWN.parse().unwrap(), name(fd).port())).unwrap();
+                message(fd, libc::MSG_PEEK, 1).unwrap();
+                let after = now();
+                std::thread::sleep(10 * SLACK);
+                let (kind, secs, part) = stamp(fd).expect("a timestamp");
+                let came = Duration::from_secs(secs) + Duration::from_nanos(part * part_ns);
+                assert_eq!(kind, option);
+                assert!(
+                    came + SLACK > before && came < after + SLACK,
+                    "{came:?} is not between {before:?} and {after:?}"
+                );
+                set(fd, libc::SOL_SOCKET, option, 0).unwrap();
+                peer.send_to(b"x", SocketAddr::new(OWN.parse().unwrap(), name(fd).port())).unwrap();
+                assert_eq!(stamp(fd), None);
+                close(fd);
+            }
+        }
     }
 }
 

@@ -207,6 +207,8 @@ pub struct Received {
     pub traffic_class: u8,
     /// What its IP header said: how many hops were left (IP_RECVTTL, IPV6_RECVHOPLIMIT).
     pub hop_limit: u8,
+    /// How long ago the stack took it in, in nanoseconds (SO_TIMESTAMP).
+    pub waited_ns: u64,
     /// There was none: reading is shut down, which is what whoever would have waited for one is told.
     pub is_end: bool,
 }

@@ -188,8 +188,18 @@ impl Stack {
                 let local = socket.local;
                 let (from, to) = (local, local.ip());
                 let (bytes, datagram_bytes, each_bytes, traffic_class, hop_limit) = (0, 0, None, 0, 0);
-                let is_end = true;
-                return Ok(Received { bytes, datagram_bytes, from, to, each_bytes, traffic_class, hop_limit, is_end });
+                let (waited_ns, is_end) = (0, true);
+                return Ok(Received {
+                    bytes,
+                    datagram_bytes,
+                    from,
+                    to,
+                    each_bytes,
+                    traffic_class,
+                    hop_limit,
+                    waited_ns,
+                    is_end,
+                });
             }
             return Err(NetError::WouldBlock);
         };
@@ -208,6 +218,7 @@ impl Stack {
             each_bytes: datagram.each_bytes().filter(|_| socket.joins),
             traffic_class: datagram.traffic_class,
             hop_limit: datagram.hop_limit,
+            waited_ns: io.now_ns.saturating_sub(datagram.came_ns),
             is_end: false,
         };
         if !peek && let Some(datagram) = socket.datagrams.pop_front() {
@@ -251,7 +262,7 @@ impl Stack {
         let (traffic_class, hop_limit) = wire::ip_fields(&frame.data()[packet.l3..]);
         frame.pull_front(packet.l4 + wire::UDP);
         frame.set_len(length - wire::UDP);
-        let datagram = Datagram { frame, from, to: own, traffic_class, hop_limit };
+        let datagram = Datagram { frame, from, to: own, traffic_class, hop_limit, came_ns: io.now_ns };
         match datagram.each_bytes().filter(|_| !socket.joins) {
             None => socket.enqueue(datagram).map_err(|datagram| (SOCKET_FULL, datagram.frame))?,
             Some(each_bytes) => {

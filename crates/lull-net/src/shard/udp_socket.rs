@@ -22,6 +22,7 @@ pub(super) struct Datagram {
     /// Of its IP header.
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
+    pub(super) came_ns: u64,
 }
 
 impl Datagram {
@@ -78,12 +79,12 @@ impl UdpSocket {
     /// Takes joined datagrams one by one again, for a program that does not know of joining (`udp_queue_rcv_skb`). Returns how
     /// many there was no room for.
     pub(super) fn enqueue_cut(&mut self, joined: Datagram, each_bytes: usize, pool: &mut FramePool) -> u64 {
-        let Datagram { frame: whole, from, to, traffic_class, hop_limit } = joined;
+        let Datagram { frame: whole, from, to, traffic_class, hop_limit, came_ns } = joined;
         let mut lost = 0;
         for part in whole.data().chunks(each_bytes.max(1)) {
             let mut frame = wire::frame_of(pool, part.len());
             frame.data_mut().copy_from_slice(part);
-            if let Err(datagram) = self.enqueue(Datagram { frame, from, to, traffic_class, hop_limit }) {
+            if let Err(datagram) = self.enqueue(Datagram { frame, from, to, traffic_class, hop_limit, came_ns }) {
                 lost += 1;
                 pool.recycle(datagram.frame);
             }

@@ -1,8 +1,9 @@
-//! Ancillary data of datagrams: the own address that one came to or comes from, what its IP header says, and how long each of
-//! several is.
+//! Ancillary data of datagrams: when one came, the own address that it came to or comes from, what its IP header says, and how long
+//! each of several is.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use libc::c_int;
 use lull_net::{Received, SendOptions};
@@ -23,9 +24,12 @@ const ADDRESS: [Name; 2] = [(libc::SOL_IP, libc::IP_PKTINFO), (libc::SOL_IPV6, l
 const HOP_LIMIT: [Name; 2] = [(libc::SOL_IP, libc::IP_RECVTTL), (libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT)];
 const TRAFFIC_CLASS: [Name; 2] = [(libc::SOL_IP, libc::IP_RECVTOS), (libc::SOL_IPV6, libc::IPV6_RECVTCLASS)];
 
+/// When it came: in microseconds, and in nanoseconds. The kernel has one of the two set at a time (`sock_set_timestamp`).
+const TIMESTAMP: [Name; 2] = [(libc::SOL_SOCKET, libc::SO_TIMESTAMP), (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS)];
+
 /// Whether an option is one of them.
 pub(super) fn concerns(name: Name) -> bool {
-    [ADDRESS, HOP_LIMIT, TRAFFIC_CLASS].as_flattened().contains(&name)
+    [ADDRESS, HOP_LIMIT, TRAFFIC_CLASS, TIMESTAMP].as_flattened().contains(&name)
 }
 
 /// Whether something was asked for, over IPv4 and over IPv6.
@@ -51,6 +55,8 @@ pub(super) struct Wanted {
     address: Flags,
     hop_limit: Flags,
     traffic_class: Flags,
+    /// In microseconds, and in nanoseconds.
+    timestamp: Flags,
 }
 
 impl Wanted {
@@ -59,11 +65,14 @@ impl Wanted {
         self.address.renew(fd, ADDRESS);
         self.hop_limit.renew(fd, HOP_LIMIT);
         self.traffic_class.renew(fd, TRAFFIC_CLASS);
+        self.timestamp.renew(fd, TIMESTAMP);
     }
 
     /// Writes what was asked for about a datagram. Returns how many bytes it took, and MSG_CTRUNC if there was too little room.
     pub(super) fn write(&self, received: &Received, room: &mut [u8]) -> (usize, c_int) {
         let mut writer = Writer { room, used: 0, flags: 0 };
+        // In the order that `udp_recvmsg` writes them in.
+        self.write_timestamp(received, &mut writer);
         if let Some(each_bytes) = received.each_bytes {
             // It has the size of an int (`udp_cmsg_recv`).
             writer.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(each_bytes).to_ne_bytes());
@@ -71,6 +80,20 @@ impl Wanted {
         self.write_address(received.to, &mut writer);
         self.write_fields(received, &mut writer);
         (writer.used, writer.flags)
+    }
+
+    /// When it came, by the clock of the day: seconds and what is beyond them (`__sock_recv_timestamp`).
+    fn write_timestamp(&self, received: &Received, writer: &mut Writer<'_>) {
+        let [micros, nanos] = [false, true].map(|nanos| self.timestamp.is_set(nanos));
+        if !micros && !nanos {
+            return;
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let came = now.saturating_sub(Duration::from_nanos(received.waited_ns));
+        let beyond = if nanos { came.subsec_nanos() } else { came.subsec_micros() };
+        let kind = if nanos { libc::SO_TIMESTAMPNS } else { libc::SO_TIMESTAMP };
+        let data = [came.as_secs().to_ne_bytes(), u64::from(beyond).to_ne_bytes()].concat();
+        writer.put(libc::SOL_SOCKET, kind, &data);
     }
 
     /// Hop limit and traffic class, ints but for one byte of IPv4's class (`ip_cmsg_recv_tos`).

@@ -14,9 +14,7 @@ const REFUSED: [Name; 1] = [(libc::SOL_UDP, libc::UDP_ENCAP)];
 
 /// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both worlds
 /// has it from the kernel's; to one that is lull's alone it would be a lie.
-const KERNELS_ALONE: [Name; 20] = [
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+const KERNELS_ALONE: [Name; 18] = [
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
     (libc::SOL_IP, libc::IP_ADD_MEMBERSHIP),
     (libc::SOL_IP, libc::IP_ADD_SOURCE_MEMBERSHIP),
