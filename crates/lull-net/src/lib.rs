@@ -173,8 +173,8 @@ pub use queue::CORKED_FRAMES_MAX;
 pub use shard::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, HOP_LIMIT,
     HandedOn, IpFields, Keepalive, Listed, ListenOptions, Neighbours, NetError, PathMtuDiscovery, Ready, Received,
-    SOMAXCONN, SendOptions, SendRoom, Shutdown, StackCounters, SynCookies, TcpInfo, Timeouts, UdpOptions, Unaccepted,
-    addresses_of,
+    ReceivedError, SOMAXCONN, SendOptions, SendRoom, Shutdown, StackCounters, SynCookies, TcpInfo, Timeouts,
+    UdpOptions, Unaccepted, addresses_of,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

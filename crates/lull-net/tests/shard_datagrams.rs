@@ -4,7 +4,7 @@ mod shard_harness;
 
 use std::sync::Arc;
 
-use lull_net::shard::{Gro, Neighbours, NetError, Ready, SendOptions, Shutdown, SocketId, UdpOptions};
+use lull_net::shard::{Gro, Neighbours, NetError, Ready, ReceivedError, SendOptions, Shutdown, SocketId, UdpOptions};
 use lull_nic::Frame;
 use shard_harness::udp::{bind, recv, send_to, udp};
 use shard_harness::*;
@@ -277,6 +277,132 @@ fn icmp_errors_end_an_attempt_and_only_slow_a_connection() {
     (forged.from, forged.to, forged.seq) = (peer.to, peer.from, 12345);
     host.receive(unreachable(&forged.frame(), 3));
     assert_eq!(host.stack.take_error(id), Ok(None));
+}
+
+/// An ICMP message from `offender` about the first packet that the host has just sent, as much of which comes back as it has.
+fn icmp_about(packet: &Frame, offender: &str, kind: u8, code: u8, info: u32) -> Frame {
+    let is_v6 = ip(offender).is_ipv6();
+    let mut icmp = [[kind, code, 0, 0], info.to_be_bytes()].concat();
+    icmp.extend(&packet.data()[14..]);
+    let own = if is_v6 { SERVER6 } else { SERVER };
+    let pseudo = if is_v6 { pseudo(ip(offender), ip(own), 58, icmp.len()) } else { Vec::new() };
+    let sum = checksum(&[&pseudo, &icmp]);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    ip_packet(ip(offender), ip(own), if is_v6 { 58 } else { 1 }, 0, &[], &icmp)
+}
+
+fn recv_error(host: &mut Host, id: SocketId, room: usize) -> Result<(Vec<u8>, ReceivedError), NetError> {
+    let mut buffer = vec![0; room];
+    let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
+    let received = host.call(|stack, io| stack.udp_recv_error(id, &mut parts, io))?;
+    buffer.truncate(received.bytes);
+    Ok((buffer, received))
+}
+
+/// IP_RECVERR: with a peer or without, from whoever on the way, hard errors and others, the oldest first.
+#[test]
+fn a_socket_that_asks_for_them_keeps_what_icmp_says_of_its_datagrams() {
+    for (client, router) in [(CLIENT, "10.0.0.77"), (CLIENT6, "fd00::77")] {
+        let is_v6 = ip(client).is_ipv6();
+        // Port unreachable; too long on its way; host unreachable, which a socket does not hear of by itself.
+        let messages: [(u8, u8, NetError); 3] = match is_v6 {
+            false => [
+                (3, 3, NetError::ConnectionRefused),
+                (11, 0, NetError::HostUnreachable),
+                (3, 1, NetError::HostUnreachable),
+            ],
+            true => [
+                (1, 4, NetError::ConnectionRefused),
+                (3, 0, NetError::HostUnreachable),
+                (1, 3, NetError::HostUnreachable),
+            ],
+        };
+        for connected in [false, true] {
+            let mut host = Host::server();
+            let id = bind(&mut host, if is_v6 { "::" } else { "0.0.0.0" }, 5000);
+            if connected {
+                host.stack.udp_connect(id, Some(at(client, 9))).unwrap();
+            }
+            // Makes the neighbour known.
+            host.receive(udp_frame(at(client, 9), at(if is_v6 { SERVER6 } else { SERVER }, 5000), b"hello"));
+            recv(&mut host, id).unwrap();
+            host.sent();
+            send_to(&mut host, id, b"data", at(client, 9)).unwrap();
+            let packet = host.sent().pop().unwrap();
+            // Nobody has asked.
+            for (kind, code, error) in messages {
+                host.receive(icmp_about(&packet, router, kind, code, 0));
+                let told = (connected && error == NetError::ConnectionRefused).then_some(error);
+                assert_eq!(host.stack.take_error(id), Ok(told), "type {kind}, connected: {connected}");
+            }
+            assert_eq!(recv_error(&mut host, id, 8), Err(NetError::WouldBlock));
+            // Only over the other family.
+            host.stack.udp_set_receive_errors(id, [is_v6, !is_v6]).unwrap();
+            let (kind, code, _) = messages[1];
+            host.receive(icmp_about(&packet, router, kind, code, 0));
+            assert_eq!(recv_error(&mut host, id, 8), Err(NetError::WouldBlock));
+
+            host.stack.udp_set_receive_errors(id, [!is_v6, is_v6]).unwrap();
+            for (kind, code, _) in messages {
+                host.receive(icmp_about(&packet, router, kind, code, 0));
+            }
+            assert!(host.ready(id).contains(Ready::ERR));
+            assert_eq!(recv(&mut host, id), Err(NetError::HostUnreachable), "the last one, by the next call");
+            for (nth, (kind, code, error)) in messages.into_iter().enumerate() {
+                assert!(host.ready(id).contains(Ready::ERR), "there is one more");
+                let (data, received) = recv_error(&mut host, id, if nth == 0 { 8 } else { 3 }).unwrap();
+                assert_eq!(data, if nth == 0 { &b"data"[..] } else { b"dat" });
+                assert_eq!((received.error, received.kind, received.code, received.info), (error, kind, code, 0));
+                assert_eq!((received.offender, received.to, received.datagram_bytes), (ip(router), at(client, 9), 4));
+                let next = messages.get(nth + 1).map(|(.., error)| *error);
+                assert_eq!(host.stack.take_error(id), Ok(next), "the next call is told the next one");
+            }
+            assert!(!host.ready(id).contains(Ready::ERR));
+            assert_eq!(recv_error(&mut host, id, 8), Err(NetError::WouldBlock));
+            // With the last of them the error that nobody was told is gone.
+            host.receive(icmp_about(&packet, router, kind, code, 0));
+            recv_error(&mut host, id, 8).unwrap();
+            assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
+            // And with the option what was kept.
+            host.receive(icmp_about(&packet, router, kind, code, 0));
+            host.stack.take_error(id).unwrap();
+            host.stack.udp_set_receive_errors(id, [false; 2]).unwrap();
+            assert!(!host.ready(id).contains(Ready::ERR));
+        }
+    }
+}
+
+/// A router that cannot pass a datagram says how long one may be.
+#[test]
+fn a_socket_that_asks_for_errors_is_told_what_the_path_takes() {
+    let mut host = Host::server();
+    let id = bind(&mut host, "0.0.0.0", 5000);
+    host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 5000), b"hello"));
+    recv(&mut host, id).unwrap();
+    host.stack.udp_set_receive_errors(id, [true, false]).unwrap();
+    send_to(&mut host, id, &[7; 1200], at(CLIENT, 9)).unwrap();
+    let packet = host.sent().pop().unwrap();
+    host.receive(icmp_about(&packet, "10.0.0.77", 3, 4, 1000));
+    let (_, received) = recv_error(&mut host, id, 8).unwrap();
+    assert_eq!((received.error, received.kind, received.code), (NetError::MessageTooLong, 3, 4));
+    assert_eq!((received.info, received.to), (1000, at(CLIENT, 9)));
+}
+
+/// What nobody reads is bounded.
+#[test]
+fn a_socket_keeps_so_many_errors_and_no_more() {
+    let mut host = Host::server();
+    let id = bind(&mut host, "0.0.0.0", 5000);
+    host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 5000), b"hello"));
+    recv(&mut host, id).unwrap();
+    host.stack.udp_set_receive_errors(id, [true, false]).unwrap();
+    send_to(&mut host, id, b"data", at(CLIENT, 9)).unwrap();
+    let packet = host.sent().pop().unwrap();
+    for _ in 0..1000 {
+        host.receive(icmp_about(&packet, CLIENT, 3, 3, 0));
+    }
+    let kept = std::iter::from_fn(|| recv_error(&mut host, id, 8).ok()).count();
+    assert!((1..=64).contains(&kept), "{kept}");
 }
 
 #[test]

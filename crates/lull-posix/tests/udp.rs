@@ -584,14 +584,65 @@ fn what_cannot_be_sent_is_refused_as_linux_does() {
 #[test]
 fn options_that_lull_would_only_store_are_refused() {
     let (fd, _) = bound(OWN);
-    assert_eq!(set(fd, libc::SOL_IP, libc::IP_RECVERR, 1), error(libc::EOPNOTSUPP));
+    assert_eq!(set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1), error(libc::EOPNOTSUPP));
     assert_eq!(set(fd, libc::SOL_UDP, libc::UDP_ENCAP, ESP_IN_UDP), error(libc::EOPNOTSUPP));
     assert_eq!(set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 65_536), Ok(()));
     let (both, _) = bound("0.0.0.0");
-    assert_eq!(set(both, libc::SOL_IP, libc::IP_RECVERR, 1), Ok(()), "the kernel's half has it");
+    assert_eq!(set(both, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1), Ok(()), "the kernel's half has it");
     assert_eq!(set(both, libc::SOL_UDP, libc::UDP_ENCAP, ESP_IN_UDP), error(libc::EOPNOTSUPP));
     close(fd);
     close(both);
+}
+
+/// IP_RECVERR, set before the socket is lull's or after, with a peer and without.
+#[test]
+fn what_icmp_says_is_read_from_the_queue_of_errors() {
+    let nowhere = {
+        let peer = peer();
+        peer.local_addr().unwrap()
+    };
+    for (first, connected) in [(false, false), (false, true), (true, false), (true, true)] {
+        let fd = udp();
+        if first {
+            set(fd, libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
+        }
+        socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+        if !first {
+            set(fd, libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
+        }
+        let mut control = [0; 64];
+        let mut read = |room: usize| {
+            let mut buffer = vec![0; room];
+            let room = Room { buffers: &mut [IoSliceMut::new(&mut buffer)], control: &mut control };
+            let message = socket::recv_message(fd, room, Receive { flags: libc::MSG_ERRQUEUE })?;
+            buffer.truncate(message.bytes);
+            let from = address::parse(message.from.as_bytes()).unwrap();
+            Ok((buffer, from, message.flags, control[..message.control_bytes].to_vec()))
+        };
+        assert_eq!(read(8), Err(WOULD_BLOCK), "it does not wait");
+        if connected {
+            socket::connect(fd, &bytes(&nowhere.to_string())).unwrap();
+            send(fd, b"data", 0).unwrap();
+        } else {
+            send_to(fd, b"data", nowhere).unwrap();
+        }
+        let mut asked = [pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        assert_eq!(poll::poll(&mut asked, Some(LOST)), Ok(1));
+        assert_eq!(asked[0].revents, libc::POLLERR);
+        assert_eq!(recv(fd, 0), error(libc::ECONNREFUSED));
+        let (data, to, flags, control) = read(3).unwrap();
+        assert_eq!((&data[..], to, flags), (&b"dat"[..], nowhere, libc::MSG_ERRQUEUE | libc::MSG_TRUNC));
+        // A header of 16 bytes, sock_extended_err and the address of who has said so.
+        assert_eq!(control.len(), 16 + 16 + 16);
+        assert_eq!(control[8..16], [[0; 4], [libc::IP_RECVERR as u8, 0, 0, 0]].concat());
+        assert_eq!(
+            control[16..32],
+            [libc::ECONNREFUSED as u8, 0, 0, 0, libc::SO_EE_ORIGIN_ICMP, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(control[32..40], [libc::AF_INET as u8, 0, 0, 0, 10, 0, 0, 1]);
+        assert_eq!(read(8), Err(WOULD_BLOCK));
+        close(fd);
+    }
 }
 
 #[test]

@@ -70,6 +70,11 @@ fn netlink_tells_a_program_of_lulls_napis_and_changes_them() {
 }
 
 #[test]
+fn a_program_that_lists_its_interfaces_finds_lulls_addresses() {
+    run("interfaces", "command -v cc && command -v python3 && command -v ip", "base", "");
+}
+
+#[test]
 fn a_program_on_one_core_has_one_interrupt_thread_for_all_its_queues() {
     run("one_core", "command -v memcached && command -v taskset && [ $(nproc) -gt 1 ]", "suspend20", "");
 }

@@ -9,6 +9,7 @@ use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::resolve::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
 use super::stack::{Io, Stack};
+use super::udp_errors::Report;
 use super::wire::{self, be16, be32};
 
 const UNUSED: Reason = |counters| &mut counters.drop_icmp;
@@ -44,17 +45,27 @@ impl Stack {
             V4_UNREACHABLE => {
                 let quoted = Quoted::v4(&icmp[HEADER..])?;
                 if icmp[1] == V4_FRAGMENTATION_NEEDED {
-                    return self.packet_too_big(frame, &quoted, be16(icmp, 6).into(), io);
+                    let mtu = be16(icmp, 6).into();
+                    return self.packet_too_big(
+                        frame,
+                        &quoted,
+                        report(NetError::MessageTooLong, icmp, mtu, packet),
+                        io,
+                    );
                 }
                 // icmp_err_convert
-                let (error, hard) = match icmp[1] {
+                let (error, is_hard) = match icmp[1] {
                     0 | 6 | 11 => (NetError::NetworkUnreachable, false),
                     2 => (NetError::ProtocolUnreachable, true),
                     V4_PORT_UNREACHABLE => (NetError::ConnectionRefused, true),
                     9 | 10 | 13..=15 => (NetError::HostUnreachable, true),
                     _ => (NetError::HostUnreachable, false),
                 };
-                self.icmp_error(&quoted, error, hard, io)
+                self.icmp_error(&quoted, report(error, icmp, 0, packet), is_hard, io)
+            }
+            V4_TIME_EXCEEDED => {
+                let quoted = Quoted::v4(&icmp[HEADER..])?;
+                self.time_exceeded(&quoted, report(NetError::HostUnreachable, icmp, 0, packet), io)
             }
             _ => Err(UNUSED),
         }
@@ -75,16 +86,26 @@ impl Stack {
             V6_UNREACHABLE | V6_PACKET_TOO_BIG => {
                 let quoted = Quoted::v6(&icmp[HEADER..])?;
                 if icmp[0] == V6_PACKET_TOO_BIG {
-                    return self.packet_too_big(frame, &quoted, be32(icmp, 4), io);
+                    let mtu = be32(icmp, 4);
+                    return self.packet_too_big(
+                        frame,
+                        &quoted,
+                        report(NetError::MessageTooLong, icmp, mtu, packet),
+                        io,
+                    );
                 }
                 // icmpv6_err_convert
-                let (error, hard) = match icmp[1] {
+                let (error, is_hard) = match icmp[1] {
                     0 => (NetError::NetworkUnreachable, false),
                     V6_PORT_UNREACHABLE => (NetError::ConnectionRefused, true),
                     1 => (NetError::HostUnreachable, true),
                     _ => (NetError::HostUnreachable, false),
                 };
-                self.icmp_error(&quoted, error, hard, io)
+                self.icmp_error(&quoted, report(error, icmp, 0, packet), is_hard, io)
+            }
+            V6_TIME_EXCEEDED => {
+                let quoted = Quoted::v6(&icmp[HEADER..])?;
+                self.time_exceeded(&quoted, report(NetError::HostUnreachable, icmp, 0, packet), io)
             }
             _ => Err(UNUSED),
         }
@@ -110,11 +131,26 @@ impl Stack {
         Ok(())
     }
 
-    /// A router could pass at most `mtu` bytes of a packet of ours.
-    fn packet_too_big(&mut self, frame: &Frame, quoted: &Quoted<'_>, mtu: u32, io: &mut Io<'_>) -> Result<(), Reason> {
+    /// A packet of ours was on its way for too long. Only a socket of datagrams that asks for it hears of that.
+    fn time_exceeded(&mut self, quoted: &Quoted<'_>, report: Report, io: &mut Io<'_>) -> Result<(), Reason> {
+        if quoted.protocol != wire::PROTOCOL_UDP || !self.udp_icmp(quoted, report, false, io) {
+            return Err(UNUSED);
+        }
+        self.counters.icmp_errors_taken += 1;
+        Ok(())
+    }
+
+    /// A router could pass at most as many bytes of a packet of ours as the report says.
+    fn packet_too_big(
+        &mut self,
+        frame: &Frame,
+        quoted: &Quoted<'_>,
+        report: Report,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
         let is_taken = match self.flows.get(&quoted.flow).copied() {
-            Some(Owner::Connection(index)) => self.path_mtu_input(index, be32(quoted.transport, 4), mtu, io),
-            _ if quoted.protocol == wire::PROTOCOL_UDP => self.datagram_mtu_input(frame, quoted, mtu, io),
+            Some(Owner::Connection(index)) => self.path_mtu_input(index, be32(quoted.transport, 4), report.info, io),
+            _ if quoted.protocol == wire::PROTOCOL_UDP => self.datagram_mtu_input(frame, quoted, report, io),
             _ => false,
         };
         self.counters.icmp_errors_taken += u64::from(is_taken);
@@ -122,20 +158,20 @@ impl Stack {
     }
 
     /// An error about a packet of ours.
-    fn icmp_error(&mut self, quoted: &Quoted<'_>, error: NetError, hard: bool, io: &mut Io<'_>) -> Result<(), Reason> {
-        let transport = quoted.transport;
-        match self.flows.get(&quoted.flow) {
-            Some(&Owner::Connection(index)) => {
+    fn icmp_error(&mut self, quoted: &Quoted<'_>, report: Report, hard: bool, io: &mut Io<'_>) -> Result<(), Reason> {
+        let (transport, error) = (quoted.transport, report.error);
+        match self.flows.get(&quoted.flow).copied() {
+            Some(Owner::Connection(index)) => {
                 if !self.connection_icmp(index, be32(transport, 4), error, hard, io) {
                     return Err(UNUSED);
                 }
             }
-            Some(&Owner::HalfOpen(index)) => {
+            Some(Owner::HalfOpen(index)) => {
                 if !self.half_open_icmp(index, be32(transport, 4), hard) {
                     return Err(UNUSED);
                 }
             }
-            Some(&Owner::Udp(index)) if hard => self.udp_error(index, error, io),
+            _ if quoted.protocol == wire::PROTOCOL_UDP && self.udp_icmp(quoted, report, hard, io) => {}
             _ => return Err(UNUSED),
         }
         self.counters.icmp_errors_taken += 1;
@@ -192,7 +228,12 @@ pub(super) struct Quoted<'a> {
     /// From the IP header on, in bytes.
     pub(super) length: usize,
     /// Eight bytes at least.
-    transport: &'a [u8],
+    pub(super) transport: &'a [u8],
+}
+
+/// What a message about a packet of ours says; `mtu` is what the path takes, where it says so.
+fn report(error: NetError, icmp: &[u8], mtu: u32, packet: &Packet) -> Report {
+    Report { error, kind: icmp[0], code: icmp[1], info: mtu, offender: packet.source }
 }
 
 impl<'a> Quoted<'a> {

@@ -100,6 +100,7 @@ mod tcp;
 mod time_wait;
 mod timers;
 mod udp;
+mod udp_errors;
 mod udp_joined;
 mod udp_send;
 mod udp_socket;
@@ -127,3 +128,4 @@ pub use socket::{
 };
 pub use stack::{Io, Stack};
 pub use steer::Place;
+pub use udp_errors::ReceivedError;

@@ -9,11 +9,11 @@ use super::config::MTU_BYTES_MIN;
 use super::connection::{Connection, Phase};
 use super::device::Shim;
 use super::elsewhere::is_claim;
-use super::error::NetError;
 use super::flow::Owner;
 use super::icmp::Quoted;
 use super::narrow::{EXPIRES_S, seconds};
 use super::stack::{Io, Stack};
+use super::udp_errors::Report;
 use super::wire::seq_lt;
 
 /// The smallest that a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is not served.
@@ -45,16 +45,22 @@ impl Stack {
         true
     }
 
-    /// A router could pass at most `mtu` bytes of a datagram's packet: later ones leave in fragments, and a socket with that peer gets
-    /// an error (`__udp4_lib_err`). False: nobody here can have sent it.
-    pub(super) fn datagram_mtu_input(&mut self, frame: &Frame, quoted: &Quoted<'_>, mtu: u32, io: &mut Io<'_>) -> bool {
+    /// A router could pass at most as many bytes of a datagram's packet as it says: later ones leave in fragments, and a socket with
+    /// that peer, or one that asks for it, gets an error (`__udp4_lib_err`). False: nobody here can have sent it.
+    pub(super) fn datagram_mtu_input(
+        &mut self,
+        frame: &Frame,
+        quoted: &Quoted<'_>,
+        report: Report,
+        io: &mut Io<'_>,
+    ) -> bool {
         let (own, peer) = (quoted.flow.local(), quoted.flow.remote().ip());
         let connected = match self.flows.get(&quoted.flow) {
             Some(&Owner::Udp(index)) => Some(index),
             _ => None,
         };
         let bound = connected.or_else(|| self.udp_ports.find(own.ip(), own.port(), |_| 0, || 0));
-        let Some(mtu) = believed(peer, mtu).filter(|&mtu| bound.is_some() && quoted.length > mtu.into()) else {
+        let Some(mtu) = believed(peer, report.info).filter(|&mtu| bound.is_some() && quoted.length > mtu.into()) else {
             return false;
         };
         if usize::from(mtu) < self.datagram_mtu(peer, true, io.now_ns) {
@@ -67,8 +73,8 @@ impl Stack {
         }
         self.claim(frame);
         let hears = |index: &u32| self.udps.get(*index).is_some_and(|socket| socket.discovery(peer).hears_of_routers());
-        if let Some(index) = connected.filter(hears) {
-            self.udp_error(index, NetError::MessageTooLong, io);
+        if bound.filter(hears).is_some() {
+            self.udp_icmp(quoted, report, true, io);
         }
         true
     }

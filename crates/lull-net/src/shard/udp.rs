@@ -37,6 +37,7 @@ impl Stack {
             held_bytes: 0,
             held_bytes_max: if options.rx_bytes == 0 { self.config.udp_rx_bytes } else { options.rx_bytes },
             error: None,
+            errors: None,
             read_shut: false,
             write_shut: false,
             blocked: false,

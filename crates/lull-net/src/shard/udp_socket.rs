@@ -11,6 +11,7 @@ use super::error::NetError;
 use super::flow::FlowKey;
 use super::fragment::PathMtuDiscovery;
 use super::socket::{Ready, SocketKind};
+use super::udp_errors::Errors;
 use super::wire;
 
 #[derive(Debug)]
@@ -52,6 +53,7 @@ pub(super) struct UdpSocket {
     pub(super) held_bytes: usize,
     pub(super) held_bytes_max: usize,
     pub(super) error: Option<NetError>,
+    pub(super) errors: Option<Box<Errors>>,
     pub(super) read_shut: bool,
     pub(super) write_shut: bool,
     pub(super) blocked: bool,
@@ -118,7 +120,7 @@ impl UdpSocket {
         ready.set(Ready::RDHUP, self.read_shut);
         ready.set(Ready::WRITABLE, !self.blocked);
         ready.set(Ready::HUP, self.read_shut && self.write_shut);
-        ready.set(Ready::ERR, self.error.is_some());
+        ready.set(Ready::ERR, self.error.is_some() || self.has_errors());
         ready
     }
 

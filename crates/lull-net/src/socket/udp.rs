@@ -14,7 +14,8 @@ use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
 use crate::shard::{
-    Io, IpFields, NetError, PathMtuDiscovery, Ready, Received, SendOptions, Shutdown, SocketId, Stack, UdpOptions,
+    Io, IpFields, NetError, PathMtuDiscovery, Ready, Received, ReceivedError, SendOptions, Shutdown, SocketId, Stack,
+    UdpOptions,
 };
 
 /// A UDP socket on one shard.
@@ -134,6 +135,23 @@ impl UdpSocket {
     /// The socket is gone.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_gro(id, on))?)
+    }
+
+    /// From now on what ICMP says of datagrams that it has sent is kept to be read, over IPv4 and over IPv6 (IP_RECVERR, IPV6_RECVERR):
+    /// also of those without a peer, and also that one was on its way for too long.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_receive_errors(&self, v4: bool, v6: bool) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_set_receive_errors(id, [v4, v6]))?)
+    }
+
+    /// Takes the oldest error that was kept, with what came back of its datagram. It never waits (MSG_ERRQUEUE).
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; the socket is gone.
+    pub fn recv_error(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<ReceivedError> {
+        Ok(self.0.part.call(|stack, id, io| stack.udp_recv_error(id, buffers, io))?)
     }
 
     /// What it may hold unread, in bytes of frame buffers (SO_RCVBUF): what comes beyond is dropped and counted. What is there stays.

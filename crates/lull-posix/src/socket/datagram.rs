@@ -6,6 +6,7 @@
 
 mod control;
 mod cork;
+mod errors;
 mod numbers;
 mod options;
 mod path_mtu;
@@ -312,5 +313,6 @@ fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resu
         datagram.sockets.put_egress(egress);
     }
     path_mtu::put(fd, &datagram.sockets);
+    errors::put(fd, &datagram.sockets);
     files::open(File::Datagram(datagram))
 }

@@ -32,6 +32,11 @@ pub(super) fn concerns(name: Name) -> bool {
     [ADDRESS, HOP_LIMIT, TRAFFIC_CLASS, TIMESTAMP].as_flattened().contains(&name)
 }
 
+/// Whether a socket of the kernel's has an option on.
+pub(super) fn is_on(fd: c_int, (level, name): Name) -> bool {
+    kernel::int_option(fd, level, name).is_ok_and(|value| value != 0)
+}
+
 /// Whether something was asked for, over IPv4 and over IPv6.
 #[derive(Debug, Default)]
 struct Flags([AtomicBool; 2]);
@@ -39,9 +44,7 @@ struct Flags([AtomicBool; 2]);
 impl Flags {
     /// As the placeholder has it.
     fn renew(&self, fd: c_int, names: [Name; 2]) {
-        for (flag, (level, name)) in self.0.iter().zip(names) {
-            flag.store(kernel::int_option(fd, level, name).is_ok_and(|value| value != 0), Relaxed);
-        }
+        self.0.iter().zip(names).for_each(|(flag, name)| flag.store(is_on(fd, name), Relaxed));
     }
 
     fn is_set(&self, is_v6: bool) -> bool {
@@ -70,9 +73,9 @@ impl Wanted {
 
     /// Writes what was asked for about a datagram. Returns how many bytes it took, and MSG_CTRUNC if there was too little room.
     pub(super) fn write(&self, received: &Received, room: &mut [u8]) -> (usize, c_int) {
-        let mut writer = Writer { room, used: 0, flags: 0 };
+        let mut writer = Writer::new(room);
         // In the order that `udp_recvmsg` writes them in.
-        self.write_timestamp(received, &mut writer);
+        self.write_timestamp(received.waited_ns, &mut writer);
         if let Some(each_bytes) = received.each_bytes {
             // It has the size of an int (`udp_cmsg_recv`).
             writer.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(each_bytes).to_ne_bytes());
@@ -83,13 +86,13 @@ impl Wanted {
     }
 
     /// When it came, by the clock of the day: seconds and what is beyond them (`__sock_recv_timestamp`).
-    fn write_timestamp(&self, received: &Received, writer: &mut Writer<'_>) {
+    pub(super) fn write_timestamp(&self, waited_ns: u64, writer: &mut Writer<'_>) {
         let [micros, nanos] = [false, true].map(|nanos| self.timestamp.is_set(nanos));
         if !micros && !nanos {
             return;
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let came = now.saturating_sub(Duration::from_nanos(received.waited_ns));
+        let came = now.saturating_sub(Duration::from_nanos(waited_ns));
         let beyond = if nanos { came.subsec_nanos() } else { came.subsec_micros() };
         let kind = if nanos { libc::SO_TIMESTAMPNS } else { libc::SO_TIMESTAMP };
         let data = [came.as_secs().to_ne_bytes(), u64::from(beyond).to_ne_bytes()].concat();
@@ -135,15 +138,22 @@ impl Wanted {
     }
 }
 
-struct Writer<'a> {
+/// Writes ancillary data as long as there is room.
+pub(super) struct Writer<'a> {
     room: &'a mut [u8],
-    used: usize,
-    flags: c_int,
+    /// Bytes that were written.
+    pub(super) used: usize,
+    /// MSG_CTRUNC, if something did not fit.
+    pub(super) flags: c_int,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    pub(super) fn new(room: &'a mut [u8]) -> Writer<'a> {
+        Writer { room, used: 0, flags: 0 }
+    }
+
     /// `put_cmsg`: what does not fit is cut off, and that is said.
-    fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
+    pub(super) fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let room = &mut self.room[self.used..];
         if room.len() < HEADER_BYTES {
             self.flags |= libc::MSG_CTRUNC;

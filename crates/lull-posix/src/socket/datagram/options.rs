@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::c_int;
 
-use super::{Datagram, control, path_mtu};
+use super::{Datagram, control, errors, path_mtu};
 use crate::socket::options::egress::{self, Egress};
 use crate::socket::options::{BUSY, Name, buffers, int, steer};
 use crate::{Errno, Result, kernel};
@@ -14,11 +14,10 @@ const REFUSED: [Name; 1] = [(libc::SOL_UDP, libc::UDP_ENCAP)];
 
 /// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both worlds
 /// has it from the kernel's; to one that is lull's alone it would be a lie.
-const KERNELS_ALONE: [Name; 18] = [
+const KERNELS_ALONE: [Name; 16] = [
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
     (libc::SOL_IP, libc::IP_ADD_MEMBERSHIP),
     (libc::SOL_IP, libc::IP_ADD_SOURCE_MEMBERSHIP),
-    (libc::SOL_IP, libc::IP_RECVERR),
     (libc::SOL_IP, libc::IP_RECVOPTS),
     (libc::SOL_IP, libc::IP_RETOPTS),
     (libc::SOL_IP, libc::IP_RECVORIGDSTADDR),
@@ -26,7 +25,6 @@ const KERNELS_ALONE: [Name; 18] = [
     (libc::SOL_IP, libc::IP_OPTIONS),
     (libc::SOL_IP, libc::IP_HDRINCL),
     (libc::SOL_IPV6, libc::IPV6_ADD_MEMBERSHIP),
-    (libc::SOL_IPV6, libc::IPV6_RECVERR),
     (libc::SOL_IPV6, IPV6_2292PKTINFO),
     (libc::SOL_IPV6, IPV6_2292PKTOPTIONS),
     (libc::SOL_IPV6, IPV6_2292HOPLIMIT),
@@ -79,6 +77,9 @@ impl Datagram {
         }
         if control::concerns((level, name)) {
             self.wanted.renew(fd);
+        }
+        if errors::concerns((level, name)) {
+            errors::put(fd, &self.sockets);
         }
         self.options.acted().set(level, name, value, None).unwrap_or(Ok(()))
     }

@@ -39,7 +39,10 @@ pub struct Message {
 impl Datagram {
     pub(crate) fn receive(&self, fd: c_int, mut room: Room<'_, '_>, flags: c_int) -> Result<Message> {
         if flags & libc::MSG_ERRQUEUE != 0 {
-            return Err(WOULD_BLOCK);
+            return match self.receive_error(&mut room) {
+                Err(WOULD_BLOCK) if self.is_kernels_too() => kernels(fd, &mut room, flags),
+                received => received,
+            };
         }
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         let mut until = None;

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use lull_net::{
-    Network, Part, PathMtuDiscovery, Ready, Received, SendOptions, Shutdown, Source, UdpOptions, UdpSocket,
+    Network, Part, PathMtuDiscovery, Ready, Received, ReceivedError, SendOptions, Shutdown, Source, UdpOptions,
+    UdpSocket,
 };
 
 use libc::c_int;
@@ -94,6 +95,17 @@ impl Sockets {
     /// Several datagrams of one flow may be taken as one from now on (UDP_GRO), or no more.
     pub(super) fn set_gro(&self, on: bool) -> Result<()> {
         Ok(self.0.iter().try_for_each(|socket| socket.set_gro(on))?)
+    }
+
+    /// What ICMP says of their datagrams is kept from now on, over IPv4 and over IPv6, or no more. One that is over hears nothing.
+    pub(super) fn set_receive_errors(&self, v4: bool, v6: bool) {
+        self.0.iter().for_each(|socket| drop(socket.set_receive_errors(v4, v6)));
+    }
+
+    /// Takes an error that one of them has kept.
+    pub(super) fn receive_error(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<ReceivedError> {
+        let mut kept = self.0.iter().map(|socket| socket.recv_error(buffers).map_err(Errno::from));
+        kept.find(|kept| *kept != Err(WOULD_BLOCK)).unwrap_or(Err(WOULD_BLOCK))
     }
 
     /// What each may hold unread. One that is over holds nothing.

@@ -1,0 +1,154 @@
+//! What ICMP says of datagrams that a socket has sent (IP_RECVERR, IPV6_RECVERR): kept for it to read, with what came back of the
+//! datagram (`ip_icmp_error`). Without being asked for it only a socket with a peer hears of an error, by its next call.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::net::{IpAddr, SocketAddr};
+
+use super::error::NetError;
+use super::flow::Owner;
+use super::icmp::Quoted;
+use super::socket::{Ready, SocketId};
+use super::stack::{Io, Stack};
+use super::udp_socket::UdpSocket;
+use super::wire;
+
+/// How many errors a socket keeps that it has not read; what comes beyond is lost, as beyond SO_RCVBUF (`sock_queue_err_skb`).
+const ERRORS_MAX: usize = 64;
+
+/// What an ICMP message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    /// What it means to a socket.
+    pub(super) error: NetError,
+    /// Its type.
+    pub(super) kind: u8,
+    pub(super) code: u8,
+    /// The MTU, where the packet was longer.
+    pub(super) info: u32,
+    /// Who sent it.
+    pub(super) offender: IpAddr,
+}
+
+/// An error that a socket has kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceivedError {
+    /// What it means to the socket.
+    pub error: NetError,
+    /// The type of the ICMP message.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// The MTU in bytes, where the datagram was longer; else 0.
+    pub info: u32,
+    /// Who sent the message.
+    pub offender: IpAddr,
+    /// Where the datagram was sent to.
+    pub to: SocketAddr,
+    /// Bytes of the datagram that were copied out.
+    pub bytes: usize,
+    /// Bytes of the datagram that came back. More than `bytes`: the rest is lost (`MSG_TRUNC`).
+    pub datagram_bytes: usize,
+    /// How long ago the stack took it in, in nanoseconds.
+    pub waited_ns: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    report: Report,
+    to: SocketAddr,
+    data: Vec<u8>,
+    came_ns: u64,
+}
+
+/// What few sockets have.
+#[derive(Debug, Default)]
+pub(super) struct Errors {
+    /// Whether they are kept, over IPv4 and over IPv6.
+    takes: [bool; 2],
+    kept: VecDeque<Kept>,
+}
+
+impl UdpSocket {
+    fn takes_errors(&self, is_v6: bool) -> bool {
+        self.errors.as_ref().is_some_and(|errors| errors.takes[usize::from(is_v6)])
+    }
+
+    /// Whether there are errors to read.
+    pub(super) fn has_errors(&self) -> bool {
+        self.errors.as_ref().is_some_and(|errors| !errors.kept.is_empty())
+    }
+}
+
+impl Stack {
+    /// Whether the socket keeps what ICMP says of its datagrams, over IPv4 and over IPv6 (`IP_RECVERR`, `IPV6_RECVERR`). What one of
+    /// them has kept is lost when both are off.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn udp_set_receive_errors(&mut self, id: SocketId, takes: [bool; 2]) -> Result<(), NetError> {
+        let socket = self.udp_mut(id)?;
+        match takes {
+            [false, false] => socket.errors = None,
+            _ => socket.errors.get_or_insert_default().takes = takes,
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest error that the socket has kept, and what came back of the datagram into several buffers in turn
+    /// (`MSG_ERRQUEUE`). The next call that does something else is told the next of them, if there is one (`sock_dequeue_err_skb`).
+    ///
+    /// # Errors
+    /// [`NetError::WouldBlock`]: there is none. [`NetError::InvalidSocket`].
+    pub fn udp_recv_error(
+        &mut self,
+        id: SocketId,
+        buffers: &mut [IoSliceMut<'_>],
+        io: &mut Io<'_>,
+    ) -> Result<ReceivedError, NetError> {
+        let socket = self.udp_mut(id)?;
+        let kept = socket.errors.as_mut().and_then(|errors| errors.kept.pop_front());
+        let Kept { report, to, data, came_ns } = kept.ok_or(NetError::WouldBlock)?;
+        socket.error = socket.errors.as_ref().and_then(|errors| errors.kept.front()).map(|next| next.report.error);
+        if socket.error.is_some() {
+            let ready = socket.ready();
+            self.notify(id, ready, Ready::ERR, io);
+        }
+        let mut rest = &data[..];
+        for buffer in buffers.iter_mut() {
+            let (first, behind) = rest.split_at(buffer.len().min(rest.len()));
+            buffer[..first.len()].copy_from_slice(first);
+            rest = behind;
+        }
+        let Report { error, kind, code, info, offender } = report;
+        let (bytes, datagram_bytes) = (data.len() - rest.len(), data.len());
+        let waited_ns = io.now_ns.saturating_sub(came_ns);
+        Ok(ReceivedError { error, kind, code, info, offender, to, bytes, datagram_bytes, waited_ns })
+    }
+
+    /// An error about a datagram of ours; `hard` is one that a socket with a peer hears of in any case (`__udp4_lib_err`). False:
+    /// nobody here takes it.
+    pub(super) fn udp_icmp(&mut self, quoted: &Quoted<'_>, report: Report, hard: bool, io: &mut Io<'_>) -> bool {
+        let (own, to) = (quoted.flow.local(), quoted.flow.remote());
+        let connected = match self.flows.get(&quoted.flow) {
+            Some(&Owner::Udp(index)) => Some(index),
+            _ => None,
+        };
+        let index = connected.or_else(|| self.udp_ports.find(own.ip(), own.port(), |_| 0, || 0));
+        let Some((index, socket)) = index.and_then(|index| Some((index, self.udps.get_mut(index)?))) else {
+            return false;
+        };
+        if socket.takes_errors(to.is_ipv6()) {
+            let kept = &mut socket.errors.get_or_insert_default().kept;
+            if kept.len() < ERRORS_MAX {
+                let data = quoted.transport.get(wire::UDP..).unwrap_or_default().to_vec();
+                kept.push_back(Kept { report, to, data, came_ns: io.now_ns });
+            }
+        } else if !hard || connected.is_none() {
+            return false;
+        }
+        self.udp_error(index, report.error, io);
+        true
+    }
+}
