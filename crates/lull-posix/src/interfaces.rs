@@ -23,6 +23,9 @@ pub type Free = unsafe extern "C" fn(*mut ifaddrs);
 /// that anybody would read; who does finds zeroes.
 static MARK: [u64; 64] = [0; 64];
 
+/// The name of an interface, which ends with a zero.
+type Name = [c_char; libc::IF_NAMESIZE];
+
 /// An entry of lull's, and what it points to.
 #[repr(C)]
 struct Entry {
@@ -30,13 +33,13 @@ struct Entry {
     address: [u8; ADDRESS_BYTES],
     netmask: [u8; ADDRESS_BYTES],
     broadcast: [u8; ADDRESS_BYTES],
-    name: [c_char; libc::IF_NAMESIZE],
+    name: Name,
 }
 
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_storage>();
 
 /// lull's device, and the addresses on it.
-fn device() -> Option<([c_char; libc::IF_NAMESIZE], &'static [(IpAddr, u8)])> {
+fn device() -> Option<(Name, &'static [(IpAddr, u8)])> {
     let (routing, ifindex) = (engine::routing()?, netlink::ifindex()?);
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: there is room for a name.
@@ -64,7 +67,7 @@ pub unsafe fn getifaddrs(list: *mut *mut ifaddrs, real: List) -> c_int {
 ///
 /// # Safety
 /// It is one of `getifaddrs`.
-unsafe fn append(list: &mut *mut ifaddrs, name: [c_char; libc::IF_NAMESIZE], addresses: &[(IpAddr, u8)]) {
+unsafe fn append(list: &mut *mut ifaddrs, name: Name, addresses: &[(IpAddr, u8)]) {
     let mut flags = (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST) as c_uint;
     let mut known = HashSet::new();
     let mut last: *mut *mut ifaddrs = list;
@@ -144,7 +147,7 @@ struct Conf {
 /// `struct ifreq`, as SIOCGIFCONF writes it.
 #[repr(C)]
 struct ConfEntry {
-    name: [c_char; libc::IF_NAMESIZE],
+    name: Name,
     address: [u8; 24],
 }
 
