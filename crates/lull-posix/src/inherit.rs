@@ -52,7 +52,7 @@ use crate::signals;
 
 pub(crate) use child::{
     adopt, asks, closed, connect, find, found, getpeername, getsockname, getsockopt, has_datagrams, is_relay,
-    setsockopt, uses, uses_to_send,
+    setsockopt, unused, uses, uses_to_send,
 };
 pub(crate) use datagrams::{GONE, receive, send};
 pub(crate) use outlived::{closed as number_closed, goes_on, goes_on_soon};
@@ -224,13 +224,12 @@ pub(crate) fn in_the_parent() {
 
 /// After a fork, in the child.
 pub(crate) fn in_the_child() {
-    if let Some(prepared) = PREPARED.take() {
-        let Prepared { parents, childs, held } = *prepared;
-        // The count of who has them is the parent's.
-        std::mem::forget(held);
-        signals::section(|| drop(parents));
-        child::begin(childs);
-    }
+    let Some(prepared) = PREPARED.take() else { return child::begin_further() };
+    let Prepared { parents, childs, held } = *prepared;
+    // The count of who has them is the parent's.
+    std::mem::forget(held);
+    signals::section(|| drop(parents));
+    child::begin(childs);
 }
 
 /// A child of a child has the same channel, so that neither can say for both that it is done with a connection.

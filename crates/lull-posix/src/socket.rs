@@ -48,7 +48,7 @@ pub(crate) use listen::asked;
 pub use listen::listen;
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
 pub(crate) use name::Name;
-pub use name::{getpeername, getsockname, is_named};
+pub use name::{getpeername, getsockname, has_names, is_named};
 pub use options::steer::{may_steer, steers};
 pub use options::{getsockopt, setsockopt};
 pub(crate) use pool::{ends_unless_used, leave_untaken, outstay};
@@ -111,6 +111,8 @@ pub(crate) struct Stream {
     pub(crate) options: Options,
     /// A [`Connecting`].
     pub(crate) connecting: AtomicU8,
+    /// Its own address and its peer's, for a child of `fork`, to which locks may be held for ever.
+    pub(crate) names: (SocketAddr, SocketAddr),
     /// Its place among the connections that somebody outlives.
     pub(crate) _flow: Flow,
 }

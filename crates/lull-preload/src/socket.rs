@@ -63,14 +63,14 @@ taken_over! {
     fn shutdown(fd: c_int, how: c_int) -> c_int, if is_lull(fd) => answer::done(|| lulls::shutdown(fd, how));
 
     fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        match lulls::is_named(fd).then(|| section(|| lulls::getsockname(fd))).flatten() {
+        match lulls::has_names(fd).then(|| section(|| lulls::getsockname(fd))).flatten() {
             Some(name) => answer::done(|| memory::write_name(&name?, address, length)),
             None => real::getsockname(fd, address, length),
         }
     }
 
     fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        match lulls::is_named(fd).then(|| section(|| lulls::getpeername(fd))).flatten() {
+        match lulls::has_names(fd).then(|| section(|| lulls::getpeername(fd))).flatten() {
             Some(name) => answer::done(|| memory::write_name(&name?, address, length)),
             None => real::getpeername(fd, address, length),
         }

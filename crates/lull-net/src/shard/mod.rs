@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
-//! | `icmp`, `pmtu` with `narrow`; `udp`, `udp_socket`, `udp_joined`, `udp_send` | answered, heeded or queued by our own code |
+//! | `icmp`, `pmtu` with `narrow`; `udp`, `udp_socket`, `udp_joined`, `udp_send`, `udp_errors` | answered, heeded or queued by our own code |
 //! | `segment`, `tcp`, `judge`, `paws`, `mend`, `challenge` | checks the segment, finds its connection, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
 //! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |

@@ -16,13 +16,16 @@ use super::datagrams::{ask, peer};
 use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, made, named, names_of, outlived};
 use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
+use crate::socket::Connecting;
 use crate::socket::options::written;
-use crate::{Errno, Result, kernel, signals};
+use crate::{Errno, Result, fork, kernel, signals};
 
 /// The child's end of the channel; -1 without one.
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
 /// This child has forked: another process has the same connections of the parent's.
 static SHARED: AtomicBool = AtomicBool::new(false);
+/// This process is a child of such a child, which may be the one that uses what both have.
+static FURTHER: AtomicBool = AtomicBool::new(false);
 /// There may be relays in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// There may be ends of listeners (`made.rs`).
@@ -34,6 +37,12 @@ static DATAGRAMS: AtomicBool = AtomicBool::new(false);
 pub(super) fn begin(channel: OwnedFd) {
     CHANNEL.store(channel.into_raw_fd(), Ordering::Relaxed);
     SHARED.store(false, Ordering::Relaxed);
+    FURTHER.store(false, Ordering::Relaxed);
+}
+
+/// This process was forked by a child of the parent's, and has the same channel.
+pub(super) fn begin_further() {
+    FURTHER.store(true, Ordering::Relaxed);
 }
 
 pub(super) fn share() {
@@ -326,6 +335,24 @@ pub(crate) fn closed(file: &Open) {
         let release = Message { verb: Verb::Releases, id: id(file) };
         let _ = release.send(kernel::borrow(channel), &[], SendFlags::DONTWAIT);
     }
+}
+
+/// The names of a connection of the parent's that this process, a child's child, has not used, and its domain. To ask for them is no use
+/// there: the child, which has made it, may be the one that serves (`ncat -l -k -e`). A child itself has the connection from then on,
+/// so that what it executes has it, too.
+pub(crate) fn unused(fd: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
+    if !FURTHER.load(Ordering::Relaxed) || !fork::is_husk() {
+        return None;
+    }
+    let file = files::inherited(fd)?;
+    let names = match &*file {
+        File::Stream(stream) if !stream.is_connecting(Connecting::Over) || !is_placeholder(fd, &file) => None,
+        File::Stream(stream) => Some((stream.names.0, stream.names.1, stream.domain)),
+        _ => None,
+    };
+    // The count of who has it is the parent's.
+    mem::forget(file);
+    names
 }
 
 /// The names of the relay behind a number, and its domain.

@@ -223,10 +223,11 @@ pub(super) fn file(
 ) -> Result<Stream> {
     stream.set_nonblocking(true)?;
     options.apply(&stream);
-    let flow = Flow::of(stream.local_addr()?, peer);
+    let names = (stream.local_addr()?, peer);
+    let flow = Flow::of(names.0, names.1);
     let nonblocking = AtomicBool::new(flags & libc::SOCK_NONBLOCK != 0);
     let connecting = AtomicU8::new(Connecting::Over as u8);
-    Ok(Stream { stream, domain, nonblocking, options, connecting, _flow: flow })
+    Ok(Stream { stream, domain, nonblocking, options, connecting, names, _flow: flow })
 }
 
 /// A number for a connection: a duplicate of a socket that is kept for this and never used, at a tenth of the price of a new

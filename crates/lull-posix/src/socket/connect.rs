@@ -106,8 +106,10 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
         .map_err(|error| not_available(Errno::from(error)))?;
     stream.set_nonblocking(true)?;
     options.apply(&stream);
+    let local = stream.local_addr()?;
     let file = Stream {
-        _flow: Flow::of(stream.local_addr()?, to),
+        names: (local, to),
+        _flow: Flow::of(local, to),
         connecting: AtomicU8::new(Connecting::UnderWay as u8),
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
         stream,
@@ -134,6 +136,7 @@ pub(crate) fn connected(stream: TcpStream) -> Result<Open> {
     let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
     let domain = if local.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     let file = Stream {
+        names: (local, peer),
         _flow: Flow::of(local, peer),
         connecting: AtomicU8::new(Connecting::Over as u8),
         nonblocking: AtomicBool::new(true),

@@ -34,10 +34,19 @@ pub fn is_named(fd: c_int) -> bool {
     files::is_lull_to_send(fd) || inherit::is_relay(fd)
 }
 
+/// Whether a socket's names are not the kernel's. As [`is_named`], but that to ask for them is no use of a number in a child's child.
+#[inline]
+pub fn has_names(fd: c_int) -> bool {
+    inherit::unused(fd).is_some() || is_named(fd)
+}
+
 /// `getsockname` of a number that is lull's; nothing if its placeholder knows it, as for a listener, which is bound.
 pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
     if let Some(name) = inherit::getsockname(fd) {
         return Some(Ok(name));
+    }
+    if let Some((own, _, domain)) = inherit::unused(fd) {
+        return Some(Ok(Bytes::new(own, domain)));
     }
     match &*files::get_to_send(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.local_addr())),
@@ -50,6 +59,9 @@ pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
 pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
     if let Some(name) = inherit::getpeername(fd) {
         return Some(name);
+    }
+    if let Some((_, peer, domain)) = inherit::unused(fd) {
+        return Some(Ok(Bytes::new(peer, domain)));
     }
     match &*files::get_to_send(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.peer_addr())),

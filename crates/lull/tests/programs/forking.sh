@@ -11,6 +11,12 @@ class Echo(socketserver.StreamRequestHandler):
     disable_nagle_algorithm = True
     def handle(self):
         assert os.getpid() != SERVER
+        # A child of the child's own asks what the connection is called, which takes it from nobody.
+        other = os.fork()
+        if other == 0:
+            names = self.connection.getpeername(), self.connection.getsockname()
+            os._exit(0 if names == (self.client_address, (sys.argv[1], 7777)) else 1)
+        assert os.waitpid(other, 0)[1] == 0
         assert self.connection.getpeername() == self.client_address, self.client_address
         assert self.connection.getsockname() == (sys.argv[1], 7777)
         assert self.connection.family == socket.AF_INET
