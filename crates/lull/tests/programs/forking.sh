@@ -9,20 +9,28 @@ import os, signal, socket, socketserver, sys
 
 class Echo(socketserver.StreamRequestHandler):
     disable_nagle_algorithm = True
+    def setup(self):
+        # A child of the child's own, which lives on, asks what the connection is called: that takes it from nobody.
+        (said, says), (stays, self.ends) = os.pipe(), os.pipe()
+        self.other = os.fork()
+        if self.other == 0:
+            os.close(self.ends)
+            names = self.request.getpeername(), self.request.getsockname()
+            os.write(says, b"y" if names == (self.client_address, (sys.argv[1], 7777)) else b"n")
+            os.read(stays, 1)
+            os._exit(0)
+        assert os.read(said, 1) == b"y"
+        super().setup()
     def handle(self):
         assert os.getpid() != SERVER
-        # A child of the child's own asks what the connection is called, which takes it from nobody.
-        other = os.fork()
-        if other == 0:
-            names = self.connection.getpeername(), self.connection.getsockname()
-            os._exit(0 if names == (self.client_address, (sys.argv[1], 7777)) else 1)
-        assert os.waitpid(other, 0)[1] == 0
         assert self.connection.getpeername() == self.client_address, self.client_address
         assert self.connection.getsockname() == (sys.argv[1], 7777)
         assert self.connection.family == socket.AF_INET
         assert self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
         while chunk := self.connection.recv(65536):
             self.connection.sendall(chunk)
+        os.close(self.ends)
+        os.waitpid(self.other, 0)
 
 class Inetd(socketserver.StreamRequestHandler):
     def handle(self):
