@@ -517,18 +517,19 @@ fn a_timestamp_says_when_a_datagram_came() {
                 if !first {
                     set(fd, libc::SOL_SOCKET, option, 1).unwrap();
                 }
-                let before = now();
-                peer.send_to(b"x", SocketAddr::new(OWN.parse().unwrap(), name(fd).port())).unwrap();
-                message(fd, libc::MSG_PEEK, 1).unwrap();
-                let after = now();
-                std::thread::sleep(10 * SLACK);
-                let (kind, secs, part) = stamp(fd).expect("a timestamp");
-                let came = Duration::from_secs(secs) + Duration::from_nanos(part * part_ns);
-                assert_eq!(kind, option);
-                assert!(
-                    came + SLACK > before && came < after + SLACK,
-                    "{came:?} is not between {before:?} and {after:?}"
-                );
+                // Others may have the CPU between two looks at the clocks, but not every time.
+                let is_when_it_came = (0..50).any(|_| {
+                    let before = now();
+                    peer.send_to(b"x", SocketAddr::new(OWN.parse().unwrap(), name(fd).port())).unwrap();
+                    message(fd, libc::MSG_PEEK, 1).unwrap();
+                    let after = now();
+                    std::thread::sleep(10 * SLACK);
+                    let (kind, secs, part) = stamp(fd).expect("a timestamp");
+                    assert_eq!(kind, option);
+                    let came = Duration::from_secs(secs) + Duration::from_nanos(part * part_ns);
+                    came + SLACK > before && came < after + SLACK
+                });
+                assert!(is_when_it_came, "{option} on {ip}");
                 set(fd, libc::SOL_SOCKET, option, 0).unwrap();
                 peer.send_to(b"x", SocketAddr::new(OWN.parse().unwrap(), name(fd).port())).unwrap();
                 assert_eq!(stamp(fd), None);
