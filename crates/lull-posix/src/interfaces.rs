@@ -82,8 +82,11 @@ unsafe fn append(list: &mut *mut ifaddrs, name: Name, addresses: &[(IpAddr, u8)]
         }
     }
     let new: Vec<(IpAddr, u8)> = addresses.iter().copied().filter(|(ip, _)| !known.contains(ip)).collect();
+    if new.is_empty() {
+        return;
+    }
     // SAFETY: a call of the allocator's; zeroes are a value of an entry.
-    let block: *mut Entry = unsafe { libc::calloc(new.len().max(1), size_of::<Entry>()) }.cast();
+    let block: *mut Entry = unsafe { libc::calloc(new.len(), size_of::<Entry>()) }.cast();
     if block.is_null() {
         return;
     }
@@ -109,10 +112,6 @@ unsafe fn append(list: &mut *mut ifaddrs, name: Name, addresses: &[(IpAddr, u8)]
         // SAFETY: the end of the list, or of what stands there by now.
         unsafe { *last = &raw mut entry.listed };
         last = &raw mut entry.listed.ifa_next;
-    }
-    if new.is_empty() {
-        // SAFETY: nobody else has it.
-        unsafe { libc::free(block.cast()) };
     }
 }
 

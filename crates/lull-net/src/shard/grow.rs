@@ -190,11 +190,10 @@ impl Stack {
     /// An acknowledgement has found the transmit buffer full.
     #[cold]
     pub(super) fn grow_to_send(&mut self, index: u32, io: &mut Io<'_>) {
-        if self.doubles_to_send(index, io) {
-            self.push_what_had_no_room(index, io);
+        let doubled = self.doubles_to_send(index, io);
+        self.push_what_had_no_room(index, io);
+        if doubled {
             self.announce(index, false, io);
-        } else {
-            self.push_what_had_no_room(index, io);
         }
     }
 
