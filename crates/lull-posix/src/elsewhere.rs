@@ -58,6 +58,13 @@ fn is_at(at: SocketAddr, local: SocketAddr) -> bool {
     at.port() == local.port() && (at.ip().is_unspecified() || at.ip() == local.ip())
 }
 
+/// Whom the process with the queue `own` asks next for what somebody may take, once so many have been asked, itself among them unless
+/// it had the connection. `others`: the queues of all other processes, in their order.
+fn next_in_ring(own: u32, others: &[u32], asked: u8) -> Option<u32> {
+    let behind = others.iter().find(|queue| **queue > own);
+    behind.or(others.first()).copied().filter(|_| usize::from(asked) <= others.len())
+}
+
 impl Others {
     /// Makes them known to this process.
     pub(crate) fn new(
@@ -212,7 +219,7 @@ impl Elsewhere for Others {
         }
     }
 
-    fn keeps(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
+    fn keeps(&self, local: SocketAddr, frame: &Frame, asked: u8) -> HandedOn {
         let Takers { now, soon } = self.takers(local);
         if now.is_none() && !soon {
             return HandedOn::Nobody;
@@ -226,6 +233,15 @@ impl Elsewhere for Others {
         if !soon {
             // Somebody listens since it was asked last.
             return given(now.is_some_and(|queue| self.pass_on(queue, frame, frame.seen_by())));
+        }
+        // Of those that listen on one listener, only who began last is known, and may have ended.
+        if frame.seen_by() == EVERYBODY
+            && now.is_none()
+            && let others = self.unseen(self.own_bits()).collect::<Vec<u32>>()
+            && let Some(queue) = self.own.last().and_then(|own| next_in_ring(*own, &others, asked))
+            && self.pass_on(queue, frame, EVERYBODY)
+        {
+            return HandedOn::Given;
         }
         let kept = passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
         // One that began to listen just before has not seen it.

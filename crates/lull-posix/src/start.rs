@@ -98,9 +98,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     };
     let network = Network::new(&host, device, config.with_mode(&mode))
         .map_err(|error| failed("cannot bring the network up", &error))?;
-    // Its peers have been told that somebody has what they sent. The rest is sent again.
-    let is_a_connection = |frame: &Frame| lull_net::addresses_of(frame).is_some();
-    for_the_one_before.into_iter().filter(is_a_connection).for_each(|frame| network.take_over(frame));
+    for_the_one_before.into_iter().for_each(|frame| network.take_over(frame));
     // The program is served without these as well.
     left_open::see_to_those_of_others(network.clone(), flows.clone(), claimed[0]).unwrap_or_else(|error| {
         say(&failed("peers of processes that are killed will wait for this program's end", &error))

@@ -2,6 +2,7 @@
 
 mod depot;
 mod ended;
+mod inboxes;
 mod nic;
 mod peers;
 mod queues;

@@ -272,9 +272,10 @@ fn peers_of_a_process_that_exits_have_everything_and_are_told_of_the_end() {
 
 /// Its peer has been told that what it sent has arrived, and does not send it again.
 #[test]
-fn what_is_handed_to_a_process_that_is_killed_goes_to_who_listens_next() {
+fn what_is_handed_to_a_process_that_is_killed_goes_to_who_listens_then() {
     for mode in ["base", "suspend20"] {
-        user::run("handed_late", "command -v python3 && command -v ip", mode, "");
+        user::run("handed_late", "command -v python3 && command -v ip", mode, "next");
+        user::run("handed_late", "command -v python3 && command -v ip", mode, "another");
     }
 }
 

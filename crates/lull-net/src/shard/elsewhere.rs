@@ -48,8 +48,9 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
 
     /// As [`Elsewhere::takes_over`], where nobody listens now and the asking stack is about to end; or the end of a handshake that
     /// one of these stacks began: whether the frame is kept, as it is marked, for whoever listens there next, which is given it by
-    /// [`Network::take_over`](crate::Network::take_over). [`HandedOn::Later`]: the asking stack is to hold it.
-    fn keeps(&self, _local: SocketAddr, _frame: &Frame) -> HandedOn {
+    /// [`Network::take_over`](crate::Network::take_over). [`HandedOn::Later`]: the asking stack is to hold it. `asked`: so many stacks
+    /// have been given it and have no listener for it.
+    fn keeps(&self, _local: SocketAddr, _frame: &Frame, _asked: u8) -> HandedOn {
         HandedOn::Nobody
     }
 
@@ -171,7 +172,7 @@ impl Stack {
         match self.flows.get(flow) {
             Some(&Owner::Connection(index)) if self.has_received_nothing(index, peer_isn) => {
                 if self.is_taken_back(index) {
-                    self.free(index);
+                    let _ = self.free_what_goes_on(index);
                 } else {
                     self.over(index, Some(NetError::ConnectionReset), io);
                 }

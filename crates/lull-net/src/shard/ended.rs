@@ -43,6 +43,11 @@ impl Stack {
     #[cold]
     pub(super) fn is_of_an_ended_connection(&self, flow: &FlowKey, segment: &Segment, now_ns: u64) -> bool {
         let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
-        self.ended.contains(flow, peer_isn) && self.secret.cookie_mss(flow, peer_isn, isn, now_ns).is_some()
+        // One that another stack has claimed goes on there, by what it was claimed by.
+        let is_known = match self.claimed.contains(flow, peer_isn) {
+            true => segment.length == 0,
+            false => self.ended.contains(flow, peer_isn),
+        };
+        is_known && self.secret.cookie_mss(flow, peer_isn, isn, now_ns).is_some()
     }
 }

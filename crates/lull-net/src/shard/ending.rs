@@ -84,20 +84,27 @@ impl Stack {
         }
     }
 
-    /// Forgets a connection altogether.
+    /// Forgets a connection altogether, which has ended.
     pub(super) fn free(&mut self, index: u32) {
+        if let Some(ended) = self.free_what_goes_on(index)
+            && self.config.elsewhere.is_some()
+        {
+            self.ended.note(ended.flow, ended.peer_isn);
+        }
+    }
+
+    /// Forgets a connection that goes on in another stack, or here as another one: what comes for it is not of one that has ended.
+    pub(super) fn free_what_goes_on(&mut self, index: u32) -> Option<Connection> {
         self.timers.remove(index);
         self.nobody_asks(index);
-        let Some(connection) = self.connections.remove(index) else { return };
+        let connection = self.connections.remove(index)?;
         if !self.egress.is_empty() {
             self.egress.remove(&index);
         }
         self.release_flow(index, &connection.flow);
-        if self.config.elsewhere.is_some() {
-            self.ended.note(connection.flow, connection.peer_isn);
-        }
         let socket = connection.socket();
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();
+        Some(connection)
     }
 
     /// The connections that nobody holds any more, or sends anything on, whose peers have not acknowledged everything yet.

@@ -24,7 +24,7 @@ use super::segment::Arrived;
 use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
-use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN};
+use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
 
 /// Between two looks for somebody who listens.
 const RETRY_NS: u64 = 2_000_000;
@@ -59,7 +59,9 @@ struct Left {
 #[derive(Debug)]
 struct End {
     frame: Frame,
-    local: SocketAddr,
+    flow: FlowKey,
+    seq: u32,
+    ack: u32,
     until_ns: u64,
 }
 
@@ -84,11 +86,13 @@ impl HandingOn {
     }
 
     /// Whether the end of a handshake is held for now.
-    fn hold(&mut self, frame: &Frame, local: SocketAddr, now_ns: u64) -> bool {
+    fn hold(&mut self, arrived: &Arrived<'_>, now_ns: u64) -> bool {
         let until_ns = self.held_until_ns.unwrap_or(now_ns + WAIT_NS);
         let is_held = now_ns < until_ns && self.ends.len() < ENDS_MAX;
         if is_held {
-            self.ends.push(End { frame: frame.clone(), local, until_ns });
+            let Arrived { flow, frame, segment, .. } = arrived;
+            let (flow, seq, ack) = (*flow, segment.seq, segment.ack);
+            self.ends.push(End { frame: Frame::clone(frame), flow, seq, ack, until_ns });
             self.look_again(now_ns);
         }
         is_held
@@ -137,11 +141,21 @@ impl Stack {
             return false;
         }
         frame.set_seen_by(frame.seen_by() | LAST_ROUND);
-        match elsewhere.keeps(flow.local(), frame) {
+        match elsewhere.keeps(flow.local(), frame, 0) {
             HandedOn::Given => true,
-            HandedOn::Later => self.handing_on.hold(frame, flow.local(), now_ns),
+            HandedOn::Later => self.handing_on.hold(arrived, now_ns),
             HandedOn::Nobody => false,
         }
+    }
+
+    /// Whether a segment that no stack knows comes behind the end of a handshake that is held here. It belongs to what will be made of
+    /// that: its sender sends it again, and must not be refused.
+    #[cold]
+    pub(super) fn holds_the_end_of_its_handshake(&self, arrived: &Arrived<'_>) -> bool {
+        let segment = &arrived.segment;
+        let is_in_front =
+            |end: &End| end.flow == arrived.flow && end.ack == segment.ack && seq_lt(end.seq, segment.seq);
+        self.handing_on.ends.iter().any(is_in_front)
     }
 
     /// What was kept for who listens.
@@ -206,13 +220,14 @@ impl Stack {
     pub fn end_handing_on(&mut self, io: &mut Io<'_>) {
         self.handing_on.again_ns = NEVER_NS;
         for left in std::mem::take(&mut self.handing_on.left) {
-            if self.is_kept(&left, io) { self.free_left(&left) } else { self.give_up(&left, io) }
+            if self.is_kept(&left, io) { self.goes_on(&left) } else { self.give_up(&left, io) }
         }
         let ends = std::mem::take(&mut self.handing_on.ends);
         let Some(elsewhere) = &self.config.elsewhere else { return };
-        for End { frame, local, .. } in ends {
+        for End { frame, flow, .. } in ends {
             // Another stack goes on to hold it. If it finds nobody either, the peer sends its data again.
-            let _ = elsewhere.takes_last_acknowledgement(&frame) || elsewhere.keeps(local, &frame) == HandedOn::Given;
+            let _ = elsewhere.takes_last_acknowledgement(&frame)
+                || elsewhere.keeps(flow.local(), &frame, 0) == HandedOn::Given;
         }
     }
 
@@ -223,14 +238,14 @@ impl Stack {
         let Some(elsewhere) = self.config.elsewhere.clone() else { return false };
         self.as_one_segment(&left.waiting, io).is_some_and(|mut frame| {
             frame.set_seen_by(EVERYBODY);
-            elsewhere.keeps(local, &frame) == HandedOn::Given
+            elsewhere.keeps(local, &frame, 0) == HandedOn::Given
         })
     }
 
     /// Gives a connection to whoever listens, keeps it while somebody will, and resets it otherwise.
     fn give_away(&mut self, left: Left, io: &mut Io<'_>) {
         match self.given_away(&left.waiting, left.generation, io) {
-            HandedOn::Given => self.free_left(&left),
+            HandedOn::Given => self.goes_on(&left),
             HandedOn::Later if io.now_ns < left.until_ns => {
                 self.handing_on.look_again(io.now_ns);
                 self.handing_on.left.push(left);
@@ -250,7 +265,7 @@ impl Stack {
             return elsewhere.takes_over(local, &frame);
         }
         // Another listener of this stack has the address.
-        self.free(index);
+        let _ = self.free_what_goes_on(index);
         frame.set_seen_by(EVERYBODY);
         self.take(frame, false, io);
         HandedOn::Given
@@ -266,13 +281,20 @@ impl Stack {
         if self.open_flow(left.waiting.index, left.generation).is_some() {
             self.send_reset(left.waiting.index, io);
         }
-        self.free_left(left);
-    }
-
-    fn free_left(&mut self, left: &Left) {
-        if self.connections.generation(left.waiting.index) == left.generation {
+        if self.is_still(left) {
             self.free(left.waiting.index);
         }
+    }
+
+    /// It is another stack's from now on.
+    fn goes_on(&mut self, left: &Left) {
+        if self.is_still(left) {
+            let _ = self.free_what_goes_on(left.waiting.index);
+        }
+    }
+
+    fn is_still(&self, left: &Left) -> bool {
+        self.connections.generation(left.waiting.index) == left.generation
     }
 
     /// A connection on which nothing was sent, and of which nothing was read, as its peer would say it in one segment. Nothing, if
@@ -343,10 +365,10 @@ impl Stack {
     /// left, so that there is an end to it.
     fn hand_further(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Result<(), Reason> {
         let Arrived { flow, frame, packet, .. } = &mut *arrived;
-        if wire::take_hop(&mut frame.data_mut()[packet.l3..])
+        if let Some(asked) = wire::take_hop(&mut frame.data_mut()[packet.l3..])
             && let Some(elsewhere) = &self.config.elsewhere
             && (elsewhere.takes_over(flow.local(), frame) == HandedOn::Given
-                || elsewhere.keeps(flow.local(), frame) == HandedOn::Given)
+                || elsewhere.keeps(flow.local(), frame, asked) == HandedOn::Given)
         {
             self.counters.passed_on += 1;
             return Ok(());

@@ -86,6 +86,9 @@ impl Stack {
             }
             return taken;
         }
+        if acknowledges && self.holds_the_end_of_its_handshake(arrived) {
+            return Err(NOBODY);
+        }
         let goes_on = match is_known_to_be_nobodys {
             true => self.is_elsewhere(None, arrived.frame),
             false => acknowledges && self.ends_elsewhere(arrived.frame),

@@ -162,22 +162,24 @@ pub(super) fn set_fragment_v4(packet: &mut [u8], id: u16, flags_and_offset: u16)
     put_checksum(&mut packet[..IPV4], 10, 0);
 }
 
-/// Takes one from the hops that an IP packet without options may still go. False: none is left, and it stays as it is.
-pub(super) fn take_hop(packet: &mut [u8]) -> bool {
+/// Takes one from the hops that an IP packet of ours without options may still go; how many were taken by now. None: none is left, and
+/// it stays as it is.
+pub(super) fn take_hop(packet: &mut [u8]) -> Option<u8> {
     const TTL: usize = 8;
     const V6_HOP_LIMIT: usize = 7;
     const CHECKSUM: usize = 10;
     let is_v4 = packet[0] >> 4 == 4;
     let at = if is_v4 { TTL } else { V6_HOP_LIMIT };
     if packet[at] <= 1 {
-        return false;
+        return None;
     }
     packet[at] -= 1;
+    let taken = HOP_LIMIT.saturating_sub(packet[at]);
     if is_v4 {
         put16(packet, CHECKSUM, 0);
         put_checksum(&mut packet[..IPV4], CHECKSUM, 0);
     }
-    true
+    Some(taken)
 }
 
 /// The Ethernet address of a multicast group.

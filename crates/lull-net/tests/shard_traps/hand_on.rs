@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lull_net::lull_nic::passing::EVERYBODY;
+use lull_net::lull_nic::passing::{CLAIMED, EVERYBODY};
 use lull_net::{Elsewhere, HandedOn};
 use lull_nic::Frame;
 
@@ -18,6 +18,8 @@ struct Beside {
     /// Whether what a stack cannot place is somebody's.
     takes_strangers: AtomicBool,
     given: Mutex<Vec<Frame>>,
+    /// How many had been asked already, each time that something was to be kept.
+    asked: Mutex<Vec<u8>>,
 }
 
 impl Elsewhere for Beside {
@@ -52,8 +54,9 @@ impl Elsewhere for Beside {
         answer
     }
 
-    fn keeps(&self, local: SocketAddr, frame: &Frame) -> HandedOn {
+    fn keeps(&self, local: SocketAddr, frame: &Frame, asked: u8) -> HandedOn {
         assert_eq!(local.port(), 80);
+        self.asked.lock().unwrap().push(asked);
         if self.keeps == HandedOn::Given {
             self.given.lock().unwrap().push(frame.clone());
         }
@@ -88,7 +91,13 @@ fn beside(answer: HandedOn) -> (Arc<Beside>, Host) {
 
 fn beside_that_keep(answer: HandedOn, keeps: HandedOn) -> (Arc<Beside>, Host) {
     let answer = Mutex::new(answer);
-    let others = Arc::new(Beside { answer, keeps, takes_strangers: AtomicBool::new(false), given: Mutex::default() });
+    let others = Arc::new(Beside {
+        answer,
+        keeps,
+        takes_strangers: AtomicBool::new(false),
+        given: Mutex::default(),
+        asked: Mutex::default(),
+    });
     let mut config = server_config();
     config.elsewhere = Some(others.clone());
     (others, Host::server_with(config))
@@ -296,6 +305,24 @@ fn a_stack_that_cannot_take_what_it_is_given_passes_it_on_or_resets_it() {
     assert_eq!((reset, next.stack.connections()), (vec![peers[1].from], 1));
 }
 
+/// Of those that have no listener each says how many have been asked.
+#[test]
+fn a_connection_that_several_stacks_cannot_take_has_them_counted() {
+    for mut peer in [Peer::new(4000), Peer::v6(4000)] {
+        let (others, mut host) = beside(HandedOn::Given);
+        let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+        peer.open(&mut host);
+        host.close(listener);
+        let mut frames = others.given();
+        for asked in 1..=3 {
+            let (others, mut next) = beside_that_keep(HandedOn::Later, HandedOn::Given);
+            frames.into_iter().for_each(|frame| next.receive(frame));
+            assert_eq!(*others.asked.lock().unwrap(), [asked]);
+            frames = others.given();
+        }
+    }
+}
+
 /// The stack that listens had the ports before, or has heard of the SYN.
 #[test]
 fn what_is_left_of_the_same_ports_makes_way() {
@@ -414,6 +441,57 @@ fn ends_too_late(host: &mut Host, peer: &mut Peer) {
     (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
     host.close(listener);
     peer.send(host, ACK, &[]);
+}
+
+/// The device goes on to bring what the peer sends to the stack that has given the connection away. So it does where the connection
+/// was left to the one that has claimed it.
+#[test]
+fn what_comes_for_a_connection_that_was_given_away_is_passed_on() {
+    for is_claimed in [false, true] {
+        let (others, mut host) = beside(HandedOn::Given);
+        let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+        let mut peer = Peer::new(4000);
+        peer.open(&mut host);
+        let request = peer.segment(ACK | PSH, b"request").frame();
+        if is_claimed {
+            let mut claim = request.clone();
+            claim.set_seen_by(CLAIMED);
+            let id = host.accept(listener);
+            host.receive(claim);
+            assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
+            host.close(id);
+        } else {
+            host.close(listener);
+            assert_eq!(others.given().len(), 1);
+        }
+        assert_eq!(host.stack.connections(), 0);
+        others.takes_strangers.store(true, Ordering::Relaxed);
+        host.receive(request);
+        let payloads: Vec<_> = others.given().iter().map(|frame| Tcp::parse(frame).unwrap().payload).collect();
+        assert_eq!((payloads, resets(&mut host)), (vec![b"request".to_vec()], 0), "claimed: {is_claimed}");
+    }
+}
+
+/// The peer sends it again, to who will have the connection.
+#[test]
+fn what_comes_behind_the_end_of_a_handshake_that_is_held_is_not_refused() {
+    let (others, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Later);
+    let mut peer = Peer::v6(4000);
+    ends_too_late(&mut host, &mut peer);
+    let behind = |host: &mut Host, offset: i32, ack: u32| {
+        let later = Peer { seq: peer.seq.wrapping_add_signed(offset), ack: peer.ack + ack, ..peer.clone() };
+        host.receive(later.segment(ACK, &[]).frame());
+        resets(host)
+    };
+    assert_eq!(behind(&mut host, 7, 0), 0, "the answer to a SYN-ACK that was sent again");
+    assert_eq!(behind(&mut host, 7, 500), 1, "it has heard of a connection");
+    assert_eq!(behind(&mut host, -7, 0), 1, "it is of a former connection");
+    others.takes_strangers.store(true, Ordering::Relaxed);
+    assert_eq!((behind(&mut host, 7, 0), others.given().len()), (0, 1), "whoever has the connection comes first");
+    host.run_for(SECOND);
+    assert_eq!(others.given().len(), 1, "the end of the handshake is theirs");
+    others.takes_strangers.store(false, Ordering::Relaxed);
+    assert_eq!(behind(&mut host, 7, 0), 1, "nothing is held any more");
 }
 
 /// Several processes are about to close their listeners, and others are about to listen. A server that speaks first gets no second

@@ -145,7 +145,7 @@ fn where_no_other_process_has_a_queue_the_end_of_a_handshake_is_kept_too() {
     others.listens_no_more(local, 7, true);
     let mut frame = Frame::copy_from(&[1; 60]);
     frame.set_seen_by(passing::LAST_ROUND);
-    assert_eq!(others.keeps(local, &frame), HandedOn::Given);
+    assert_eq!(others.keeps(local, &frame, 0), HandedOn::Given);
     assert_eq!(others.kept().iter().map(|frame| frame.seen_by()).collect::<Vec<_>>(), [passing::LAST_ROUND]);
 }
 
@@ -159,27 +159,39 @@ fn what_is_kept_goes_to_who_begins_to_listen() {
     let mut frame = Frame::copy_from(&[1; 60]);
     for seen_by in [0, passing::LAST_ROUND, EVERYBODY] {
         frame.set_seen_by(seen_by);
-        assert_eq!(others.keeps(local, &frame), HandedOn::Nobody, "nobody has a listener there");
+        assert_eq!(others.keeps(local, &frame, 0), HandedOn::Nobody, "nobody has a listener there");
     }
     others.listens(local, 7);
     others.listens_no_more(local, 7, true);
     frame.set_seen_by(EVERYBODY);
-    assert_eq!(others.keeps(local, &frame), HandedOn::Given);
+    assert!(others.keeps(local, &frame, 0) == HandedOn::Given && others.kept().is_empty());
+    assert_eq!(came(&inbox), Some(EVERYBODY), "it may listen, though it was not the last that began to");
+    assert_eq!(others.keeps(local, &frame, 2), HandedOn::Given, "it does not");
     let kept: Vec<_> = others.kept().iter().map(|frame| (frame.data().to_vec(), frame.seen_by())).collect();
     assert_eq!((kept, came(&inbox)), (vec![(vec![1; 60], EVERYBODY)], None), "what it says is not changed");
     frame.set_seen_by(passing::LAST_ROUND);
-    assert_eq!(others.keeps(local, &frame), HandedOn::Later, "another process may hear what follows");
+    assert_eq!(others.keeps(local, &frame, 0), HandedOn::Later, "another process may hear what follows");
     assert!(others.kept().is_empty() && came(&inbox).is_none());
     flows.listens(7, 80, 0);
-    assert_eq!(others.keeps(local, &frame), HandedOn::Later, "all are asked again");
+    assert_eq!(others.keeps(local, &frame, 0), HandedOn::Later, "all are asked again");
     assert!(came(&inbox).is_none());
     frame.set_seen_by(EVERYBODY);
-    assert!(others.keeps(local, &frame) == HandedOn::Given && others.kept().is_empty());
+    assert!(others.keeps(local, &frame, 0) == HandedOn::Given && others.kept().is_empty());
     assert_eq!(came(&inbox), Some(EVERYBODY), "somebody listens since it was asked last");
     // Of another listener at the port the process has ended, so that one is still waited for.
     flows.listens(8, 80, 5);
-    assert!(others.keeps(local, &frame) == HandedOn::Given && others.kept().is_empty());
+    assert!(others.keeps(local, &frame, 0) == HandedOn::Given && others.kept().is_empty());
     assert_eq!(came(&inbox), Some(EVERYBODY));
+}
+
+/// Each of the others is asked once.
+#[test]
+fn whoever_may_listen_is_asked_in_turn() {
+    let asked = |own, others: &[u32]| (0..4).map(|asked| next_in_ring(own, others, asked)).collect::<Vec<_>>();
+    assert_eq!(asked(1, &[0, 2, 3]), [Some(2); 4]);
+    assert_eq!(asked(3, &[0, 2]), [Some(0), Some(0), Some(0), None]);
+    assert_eq!(asked(1, &[0]), [Some(0), Some(0), None, None]);
+    assert_eq!(asked(0, &[]), [None; 4]);
 }
 
 #[test]

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use lull_nic::frame::FramePool;
-use lull_nic::passing;
 use lull_nic::rss::{SYMMETRIC_KEY, Toeplitz};
 use lull_nic::xdp::{Xdp, XdpSetup};
 use lull_nic::{Device, Queue};
 use lull_posix::{Flows, depot};
 
+use super::inboxes::Inboxes;
 use crate::failure::Failure;
 
 /// Frames that are passed on at a time: then others have their turn.
@@ -25,8 +25,7 @@ const POOL: usize = 256;
 pub(super) struct Depot {
     setup: Arc<XdpSetup>,
     asked: OwnedFd,
-    /// The end that is written of each queue's inbox; none if one process has all queues or nothing.
-    inboxes: Vec<OwnedFd>,
+    inboxes: Inboxes,
     queues: Vec<State>,
     hash: Toeplitz,
     /// The queues that had a process at the last look.
@@ -50,7 +49,7 @@ struct Read {
 
 impl Depot {
     /// `asked` is the launcher's end of the depot.
-    pub(super) fn new(setup: Arc<XdpSetup>, asked: OwnedFd, inboxes: Vec<OwnedFd>) -> Depot {
+    pub(super) fn new(setup: Arc<XdpSetup>, asked: OwnedFd, inboxes: Inboxes) -> Depot {
         let queues = std::iter::repeat_with(|| State::Idle).take(setup.queues()).collect();
         Depot { setup, asked, inboxes, queues, hash: Toeplitz::new(&SYMMETRIC_KEY), held: Vec::new() }
     }
@@ -64,8 +63,8 @@ impl Depot {
         std::iter::once(self.asked.as_fd()).chain(read)
     }
 
-    /// Begins to read what a process had that has ended. Returns who has the others.
-    pub(super) fn look(&mut self, flows: &Flows) -> Vec<i32> {
+    /// Begins to read what a process had that has ended. Returns who has each queue.
+    pub(super) fn look(&mut self, flows: &Flows) -> Vec<Option<i32>> {
         let holders: Vec<Option<i32>> = (0..self.queues.len()).map(|queue| flows.holder(queue as u32)).collect();
         self.held = (0..holders.len()).filter(|queue| holders[*queue].is_some()).collect();
         for (queue, holder) in holders.iter().enumerate() {
@@ -76,7 +75,7 @@ impl Depot {
             }
             match &self.queues[queue] {
                 // What fails is tried again: the kernel may not have taken it back yet.
-                State::Idle if !is_held && !self.held.is_empty() && !self.inboxes.is_empty() => {
+                State::Idle if !is_held && !self.held.is_empty() && !self.inboxes.all().is_empty() => {
                     if let Some(read) = self.read(queue) {
                         self.queues[queue] = State::Read(Box::new(read));
                     }
@@ -85,7 +84,7 @@ impl Depot {
                 _ => {}
             }
         }
-        holders.into_iter().flatten().collect()
+        holders
     }
 
     /// The device, while no process has a queue.
@@ -123,8 +122,7 @@ impl Depot {
             queue.rx.poll(BATCH, pool, &mut |frame, _| {
                 let flow = hash.hash_frame(frame.data()) as usize;
                 if let Some(to) = held.get(flow % held.len().max(1)) {
-                    // A frame that finds the inbox full is lost, as on a full ring.
-                    passing::pass_on(inboxes[*to].as_fd(), &frame, frame.seen_by());
+                    inboxes.pass_on(*to, &frame, frame.seen_by());
                 }
             });
         }

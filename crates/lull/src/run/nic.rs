@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use lull_core::Mode;
 use lull_linux::netdev::Netdev;
+use lull_nic::Device;
 use lull_nic::tap::{self, Tap, TapConfig};
 use lull_nic::xdp::{Xdp, XdpConfig, XdpSetup};
-use lull_nic::{Device, passing};
 use lull_posix::depot;
 use lull_posix::handover::Nic;
 
 use super::depot::Depot;
+use super::inboxes::Inboxes;
 use super::queues::{Attached, Queues};
 use crate::failure::Failure;
 
@@ -152,18 +153,8 @@ impl Opened {
         }
     }
 
-    /// Both ends of the inbox of each queue, the one that is read first, if processes can have one each.
-    pub(super) fn inboxes(&self) -> Result<Vec<(OwnedFd, OwnedFd)>, Failure> {
-        let queues = match self.queues() {
-            queues @ 2..=passing::QUEUES_MAX => queues,
-            _ => 0,
-        };
-        let inbox = |_| passing::inbox().map_err(|error| format!("cannot make a queue's inbox: {error}").into());
-        (0..queues).map(inbox).collect()
-    }
-
-    /// The queues that the processes of the program share; `inboxes` as [`Opened::inboxes`] made them.
-    pub(super) fn shared(&self, inboxes: &[(OwnedFd, OwnedFd)]) -> Result<Queues, Failure> {
+    /// The queues that the processes of the program share, with their inboxes.
+    pub(super) fn shared(&self, inboxes: &Inboxes) -> Result<Queues, Failure> {
         let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
         Ok(match self {
             Opened::Tap(tap) if tap.queue_fds().len() > 1 => {
@@ -171,8 +162,7 @@ impl Opened {
             }
             Opened::Tap(tap) => Queues::Unshared(tap.queue_fds().map(own).collect::<Result<_, _>>()?),
             Opened::Xdp { setup, depot } => {
-                let inboxes = inboxes.iter().map(|(_, writes)| own(writes.as_fd())).collect::<Result<_, _>>()?;
-                Queues::Xdp(Depot::new(setup.clone(), own(depot.0.as_fd())?, inboxes))
+                Queues::Xdp(Depot::new(setup.clone(), own(depot.0.as_fd())?, inboxes.clone()))
             }
         })
     }

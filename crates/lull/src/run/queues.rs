@@ -27,10 +27,10 @@ pub(super) enum Queues {
 }
 
 impl Queues {
-    /// Sees to what processes have that ended. Returns those that have queues.
-    pub(super) fn look(&mut self, flows: &Flows) -> Vec<i32> {
+    /// Sees to what processes had that have ended. Returns which process has each queue.
+    pub(super) fn look(&mut self, flows: &Flows) -> Vec<Option<i32>> {
         match self {
-            Queues::Unshared(queues) => (0..queues.len() as u32).filter_map(|queue| flows.holder(queue)).collect(),
+            Queues::Unshared(queues) => (0..queues.len() as u32).map(|queue| flows.holder(queue)).collect(),
             Queues::Tap(attached) => attached.look(flows),
             Queues::Xdp(depot) => depot.look(flows),
         }
@@ -103,8 +103,8 @@ impl Attached {
         Ok(())
     }
 
-    /// Takes out the queues that were in use and that nobody has any more. Returns who has the others.
-    fn look(&mut self, flows: &Flows) -> Vec<i32> {
+    /// Takes out the queues that were in use and that nobody has any more. Returns who has each.
+    fn look(&mut self, flows: &Flows) -> Vec<Option<i32>> {
         let mut holders = Vec::new();
         let begun = flows.begun_so_far();
         if begun != self.begun {
@@ -113,11 +113,10 @@ impl Attached {
         }
         for (nth, queue) in self.queues.iter().enumerate() {
             let number = nth as u32;
-            match flows.holder(number) {
-                Some(pid) => {
-                    self.in_use[nth] = true;
-                    holders.push(pid);
-                }
+            let holder = flows.holder(number);
+            holders.push(holder);
+            match holder {
+                Some(_) => self.in_use[nth] = true,
                 None if self.in_use[nth] => {
                     // The next process may claim it just now.
                     let out = flows

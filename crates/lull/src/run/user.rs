@@ -22,6 +22,7 @@ use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
 
 use super::ended::Ended;
+use super::inboxes::{Inbox, Inboxes};
 use super::{RunArgs, nic, peers, queues, watch};
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
@@ -261,9 +262,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     });
     let pcap = pcap.transpose()?;
     let flows = Flows::create()?;
-    let inboxes = nic.inboxes()?;
+    let inboxes = Inboxes::of(nic.queues())?;
     let lobby = passing::inbox().map_err(|error| format!("cannot make a place for connections: {error}"))?;
-    let handed_on = HandedOn::new(&asked, &nic, (&inboxes, &lobby), &flows, pcap.as_ref(), args.quiet)?;
+    let handed_on = HandedOn::new(&asked, &nic, (inboxes.all(), &lobby), &flows, pcap.as_ref(), args.quiet)?;
     let number = handed_on.hand_over.as_raw_fd();
     args.say(&format!("runs {}", asked.words(&args.command[0])));
     args.say(&format!("its traffic passes nftables and conntrack by, and {}", asked.who_may_send()));
@@ -287,7 +288,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let ended = Ended::new(asked.nic.clone(), network.clone(), queues, Box::new(log));
     let mut watching = None;
     let started = || {
-        watching = Some(watch::Watch::start(shared, ended, &flows));
+        watching = Some(watch::Watch::start(shared, inboxes.clone(), ended, &flows));
         // The program has its own of them by now.
         drop(handed_on);
     };
@@ -298,7 +299,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     drop((watching, keeper));
     // What was kept for who listens next, or passed on to a process that ended, and nobody took.
     let waits = |inbox: &Inbox| std::iter::from_fn(|| passing::taken(inbox.0.as_fd())).collect::<Vec<_>>();
-    let kept = inboxes.iter().chain([&lobby]).flat_map(waits).filter_map(|frame| lull_net::addresses_of(&frame));
+    let kept = inboxes.all().iter().chain([&lobby]).flat_map(waits).filter_map(|frame| lull_net::addresses_of(&frame));
     let left_open: Vec<_> = flows.all().into_iter().chain(kept).collect();
     if !left_open.is_empty() {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };
@@ -314,9 +315,6 @@ fn secret() -> Result<u64, Failure> {
         .map_err(|error| format!("cannot draw a random number: {error}"))?;
     Ok(u64::from_ne_bytes(bytes))
 }
-
-/// The ends of an inbox, the one that is read first.
-type Inbox = (OwnedFd, OwnedFd);
 
 /// Duplicates of everything that the program inherits, in numbers of their own.
 struct HandedOn {

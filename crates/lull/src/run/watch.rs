@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::ended::Ended;
+use super::inboxes::Inboxes;
 use super::queues::Queues;
 
 /// How often a look is taken at which process has which queue; the end of one that is known is seen at once.
@@ -24,16 +25,22 @@ pub(super) struct Watch {
 impl Watch {
     /// Looks after the queues from now on; nobody has one yet. The thread takes the signals that its maker lets it: start it
     /// where none of the launcher's own is left to it.
-    pub(super) fn start(mut queues: Queues, mut ended: Ended, flows: &Flows) -> std::io::Result<Watch> {
+    pub(super) fn start(
+        mut queues: Queues,
+        inboxes: Inboxes,
+        mut ended: Ended,
+        flows: &Flows,
+    ) -> std::io::Result<Watch> {
         let end = Arc::new(EventFdSink::new()?);
         let flows = Flows::open(flows.as_fd().try_clone_to_owned()?)?;
         let watched = end.clone();
         let look_after = move || {
             loop {
                 let holders = queues.look(&flows);
+                inboxes.pass_on_what_is_nobodys(&holders);
                 ended.look(&flows, &mut queues);
-                let ends =
-                    holders.into_iter().filter_map(|pid| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok());
+                let pids = holders.into_iter().flatten().filter_map(Pid::from_raw);
+                let ends = pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 let ends: Vec<OwnedFd> = ends.collect();
                 let mut awaited = vec![PollFd::from_borrowed_fd(watched.as_fd(), PollFlags::IN)];
                 awaited.extend(ends.iter().map(|end| PollFd::new(end, PollFlags::IN)));

@@ -1,5 +1,6 @@
 # A process that closes its listener hands what nobody has accepted to another one, which is stopped, and then killed. The next that
-# listens has the connection, with what its peer has sent and will not send again: SCRIPT LULL MODE.
+# listens ("next"), or one that has listened all the while and takes no other queue ("another"), has the connection, with what its peer
+# has sent and will not send again: SCRIPT LULL MODE WHO.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -24,6 +25,13 @@ def is_stopped(commands, said):
     ask()
     said.write(b"1")
     commands.read(1)
+
+def serves_later(commands, said):
+    ask()
+    said.write(b"1")
+    commands.read(1)
+    listener.setblocking(True)
+    serves(commands, said)
 
 def serves(commands, said):
     connection, _ = listener.accept()
@@ -51,6 +59,7 @@ first = Child(closes)
 open("listens", "w").close()
 while not os.path.exists("acknowledged"):
     signal.sigtimedwait([], 0.01)
+another = Child(serves_later) if sys.argv[2] == "another" else None
 second = Child(is_stopped)
 os.kill(second.number, signal.SIGSTOP)
 os.waitpid(second.number, os.WUNTRACED)
@@ -58,7 +67,11 @@ first.goes_on()
 first.waits()
 os.kill(second.number, signal.SIGKILL)
 os.waitpid(second.number, 0)
-Child(serves)
+if another:
+    another.goes_on()
+    another.waits()
+else:
+    Child(serves)
 first.goes_on()
 END
 cat >client.py <<'END'
@@ -71,8 +84,8 @@ while struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
 open("acknowledged", "w").close()
 assert connection.recv(100) == b"request"
 END
-options=(--queues 2)
-on_lull python3 server.py "$own"
+options=(--queues 3)
+on_lull python3 server.py "$own" "$3"
 until_it test -e listens
 timeout 120 python3 client.py "$own" >client 2>&1 || fail "the client: $(cat client)"
 wait "$launcher" || fail "the server failed"

@@ -40,6 +40,8 @@ on_nic() {
 
 # The host answers pings through the same interface all the while; "end" says how many it answered, and fails if one is lost.
 pings_begin() {
+    # An interface may take a while until it carries anything.
+    until_it there ping -c 1 -W 1 10.0.0.1
     there ping -i 0.02 10.0.0.1 >pings 2>&1 &
     pings=$!
     until_it pinged 5

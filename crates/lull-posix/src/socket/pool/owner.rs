@@ -29,14 +29,14 @@ struct Given {
     was: Unaccepted,
 }
 
-static GIVEN: Afresh<Mutex<Option<HashMap<u64, Given>>>> = Afresh::new();
+static GIVEN: Afresh<Mutex<HashMap<u64, Given>>> = Afresh::new();
 
-fn given() -> MutexGuard<'static, Option<HashMap<u64, Given>>> {
+fn given() -> MutexGuard<'static, HashMap<u64, Given>> {
     locked(GIVEN.get_or_init(Mutex::default))
 }
 
 fn take_back(connection: u64) -> Option<Given> {
-    given().as_mut()?.remove(&connection)
+    given().remove(&connection)
 }
 
 /// A connection that nobody has taken out of a pool. Its peer may have reset it, and is told all the same (`inet_getname`).
@@ -45,20 +45,24 @@ pub(super) fn taken_back(connection: u64) -> Option<(Open, SocketAddr)> {
 }
 
 /// What is passed on to other processes.
+#[derive(Default)]
 struct Counts {
-    /// Connections that nobody has taken yet, or that are being given.
+    /// Threads that may have taken a connection from the stack which is not among those that are [`given`] yet.
+    giving: usize,
+    /// Connections that are given, and that nobody has taken yet.
     offered: usize,
     /// Those that another process uses.
     used: usize,
     /// No other process lives that asks for any.
     nobody_asks: bool,
+    /// The process passes on no more.
+    ends: bool,
 }
 
-/// None once the process passes on no more.
-static COUNTS: Afresh<Mutex<Option<Counts>>> = Afresh::new();
+static COUNTS: Afresh<Mutex<Counts>> = Afresh::new();
 
-fn counted() -> MutexGuard<'static, Option<Counts>> {
-    locked(COUNTS.get_or_init(|| Mutex::new(Some(Counts { offered: 0, used: 0, nobody_asks: false }))))
+fn counted() -> MutexGuard<'static, Counts> {
+    locked(COUNTS.get_or_init(Mutex::default))
 }
 
 /// A child of `fork` gives nothing to anybody.
@@ -71,37 +75,67 @@ pub(crate) fn forget() {
 
 static CHANGED: Condvar = Condvar::new();
 
+/// How far this process has come with a connection that it passes on.
+#[derive(Clone, Copy)]
+enum Stage {
+    Giving,
+    Offered,
+    Used,
+}
+
 /// A connection that this process passes on or offers, counted for as long as it does.
 struct PassedOn {
-    is_used: bool,
+    stage: Stage,
 }
 
 impl PassedOn {
     /// Another one; none where the process is about to end.
     fn begin() -> Option<PassedOn> {
-        counted().as_mut().map(|counts| {
-            counts.offered += 1;
-            PassedOn { is_used: false }
-        })
+        let mut counts = counted();
+        if counts.ends {
+            return None;
+        }
+        let stage = Stage::Giving;
+        *counts.at(stage) += 1;
+        Some(PassedOn { stage })
+    }
+
+    /// It is among those that are [`given`].
+    fn is_offered(&mut self) {
+        self.comes_to(Stage::Offered, &mut counted());
     }
 
     /// Another process uses it from now on; false where this one is about to end.
     fn is_taken(&mut self) -> bool {
         let mut counts = counted();
-        let Some(counts) = counts.as_mut() else { return false };
-        (counts.offered, counts.used) = (counts.offered - 1, counts.used + 1);
-        self.is_used = true;
+        if !counts.ends {
+            self.comes_to(Stage::Used, &mut counts);
+        }
+        !counts.ends
+    }
+
+    fn comes_to(&mut self, stage: Stage, counts: &mut Counts) {
+        *counts.at(self.stage) -= 1;
+        *counts.at(stage) += 1;
+        self.stage = stage;
         CHANGED.notify_all();
-        true
+    }
+}
+
+impl Counts {
+    fn at(&mut self, stage: Stage) -> &mut usize {
+        match stage {
+            Stage::Giving => &mut self.giving,
+            Stage::Offered => &mut self.offered,
+            Stage::Used => &mut self.used,
+        }
     }
 }
 
 impl Drop for PassedOn {
     fn drop(&mut self) {
-        if let Some(counts) = counted().as_mut() {
-            *(if self.is_used { &mut counts.used } else { &mut counts.offered }) -= 1;
-            CHANGED.notify_all();
-        }
+        *counted().at(self.stage) -= 1;
+        CHANGED.notify_all();
     }
 }
 
@@ -121,17 +155,20 @@ pub(crate) fn outstay() {
     }
     let mut looks = false;
     let mut counts = counted();
-    while let Some(now) = counts.as_ref().filter(|counts| counts.used > 0 || counts.offered > 0 && !counts.nobody_asks)
-    {
-        if now.offered > 0 && !looks {
+    while counts.used > 0 || counts.giving + counts.offered > 0 && !counts.nobody_asks {
+        if counts.offered > 0 && !looks {
             looks = true;
             drop(counts);
             look_for_who_asks();
             counts = counted();
         } else {
-            counts = CHANGED.wait(counts).unwrap_or_else(PoisonError::into_inner);
+            counts = changed(counts);
         }
     }
+}
+
+fn changed(counts: MutexGuard<'static, Counts>) -> MutexGuard<'static, Counts> {
+    CHANGED.wait(counts).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has it told when no other process lives that asks.
@@ -149,27 +186,28 @@ fn look_for_who_asks() {
 }
 
 fn nobody_asks() {
-    if let Some(counts) = counted().as_mut() {
-        counts.nobody_asks = true;
-        CHANGED.notify_all();
-    }
+    counted().nobody_asks = true;
+    CHANGED.notify_all();
 }
 
 /// Passes on no more, if no other process uses a connection of this process's; false if one does. What comes to a listener
-/// afterwards stays there.
+/// afterwards stays there, and what has come before is among those that are given.
 pub(crate) fn ends_unless_used() -> bool {
     let mut counts = counted();
-    let ends = counts.as_ref().is_none_or(|counts| counts.used == 0);
-    if ends {
-        *counts = None;
+    if counts.used > 0 {
+        return false;
     }
-    ends
+    counts.ends = true;
+    while counts.giving > 0 {
+        counts = changed(counts);
+    }
+    true
 }
 
 /// What is offered and nobody has taken is left to who listens next: this process passes on no more.
 pub(crate) fn leave_untaken() {
-    let given = given().take();
-    given.into_iter().flat_map(HashMap::into_values).for_each(Given::leave);
+    let given = std::mem::take(&mut *given());
+    given.into_values().for_each(Given::leave);
 }
 
 impl Given {
@@ -367,28 +405,27 @@ impl Owner {
         let file = files::open(File::Stream(file)).map_err(to_io)?;
         let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
-        given().get_or_insert_default().insert(connection, Given { file, peer, was });
-        inherit::offer(mine, move |is_taken| {
-            let given = take_back(connection)?;
+        given().insert(connection, Given { file, peer, was });
+        passed_on.is_offered();
+        let offered = inherit::offer(mine, move |is_taken| {
             if !is_taken {
+                drop(take_back(connection));
                 return None;
             }
-            if passed_on.is_taken() {
-                return Some((given.file, passed_on));
-            }
-            given.leave();
-            None
-        })?;
+            // A process that is about to end leaves it, with all that nobody has taken.
+            let is_used = passed_on.is_taken();
+            is_used.then(|| take_back(connection)).flatten().map(|given| (given.file, passed_on))
+        });
         // While every process is busy it waits here, and later connections in the stack.
-        let sent = Message { process: std::process::id(), connection }.send(&self.gives, &theirs);
-        if sent.is_err() {
-            drop(taken_back(connection));
+        let sent = offered.and_then(|()| {
+            Message { process: std::process::id(), connection }.send(&self.gives, &theirs).map_err(io::Error::from)
+        });
+        if sent.is_err()
+            && let Some(given) = take_back(connection)
+        {
+            given.leave();
         }
-        if counted().is_none() {
-            // The process has begun to end meanwhile.
-            leave_untaken();
-        }
-        Ok(sent?)
+        sent
     }
 }
 
@@ -400,4 +437,38 @@ const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nse
 
 fn to_io(error: Errno) -> io::Error {
     io::Error::from_raw_os_error(error.number())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::thread::{scope, yield_now};
+
+    /// A connection that a thread has taken from the stack is nobody's to leave until it is given.
+    #[test]
+    fn a_process_that_ends_waits_for_what_is_being_given_and_ends_nothing_that_is_used() {
+        let mut used = used_by_another();
+        assert!(used.is_some() && !ends_unless_used());
+        used = None;
+        drop(used);
+        let mut passed_on = PassedOn::begin().unwrap();
+        let offered = AtomicBool::new(false);
+        scope(|scope| {
+            let ends = scope.spawn(|| (ends_unless_used(), offered.load(Ordering::Acquire)));
+            while !counted().ends {
+                yield_now();
+            }
+            // One that does not wait is done by now.
+            (0..1000).for_each(|_| yield_now());
+            assert!(PassedOn::begin().is_none(), "no more is taken");
+            offered.store(true, Ordering::Release);
+            passed_on.is_offered();
+            assert_eq!(ends.join().unwrap(), (true, true));
+        });
+        assert!(!passed_on.is_taken(), "it is left to who listens");
+        drop(passed_on);
+        assert_eq!({ counted().offered }, 0);
+        forget();
+    }
 }
