@@ -5,6 +5,9 @@
 //! stream. What would have stayed open is reset, and named on standard error; its number stands for a socket without a peer. The
 //! queues of the NIC are given back, for the executed program to take.
 //!
+//! In a child the connections are its parent's. One that it has not used, and that stays open, is left to the executed program
+//! (`inherit/left.rs`).
+//!
 //! A listener does stay open: the executed program finds it (`socket/kept.rs`), also one that a child executes. It is given the
 //! library for that where its environment has none (`environment`), and so is one that goes on in this one's place and makes its
 //! listeners anew.
@@ -22,6 +25,7 @@ use libc::c_int;
 use lull_fd::say;
 
 use crate::files::{self, File, Open};
+use crate::inherit::{self, left::Left};
 use crate::{claimed, engine, fork, kernel, leave, socket};
 
 /// How long what was written may take to be acknowledged. Linux would go on for as long as TCP tries; here nobody is left then.
@@ -38,6 +42,8 @@ pub struct Executing {
     closed: Option<(usize, String)>,
     /// The program has a listener of lull's open.
     listens: bool,
+    /// What a child leaves to it of its parent's connections.
+    left: Left,
     environment: Option<environment::Made>,
 }
 
@@ -49,6 +55,7 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
         return None;
     }
     let listens = socket::hand_on();
+    let left = inherit::left::leave_to_what_is_executed();
     let closed = has_engine.then(|| {
         let program = match path.is_empty() {
             true => format!("the program behind descriptor {at}"),
@@ -60,7 +67,8 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
         claimed::give_back();
         (closed, program)
     });
-    (listens || has_engine).then_some(Executing { closed, listens, environment: None })
+    let is_any = listens || has_engine || !left.is_empty();
+    is_any.then_some(Executing { closed, listens, left, environment: None })
 }
 
 /// As [`begins`], for a name that is searched along PATH unless it has a slash (`execvp`).
@@ -97,6 +105,7 @@ impl Executing {
         if self.listens {
             socket::keep_here();
         }
+        self.left.are_used();
         if let Some((closed, program)) = self.closed.filter(|(closed, _)| *closed > 0) {
             say::line(format_args!(
                 "{program} could not be executed after {closed} of lull's sockets were closed for it"

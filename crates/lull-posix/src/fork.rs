@@ -169,6 +169,7 @@ fn forget_the_parents() {
     epoll::forget_contexts();
     datagram::forget();
     pool::forget();
+    inherit::left::forget();
 }
 
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork`, and whoever takes

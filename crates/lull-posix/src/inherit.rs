@@ -20,6 +20,7 @@
 //! | `child` | a number becomes a relay; names and options of one |
 //! | `named` | what a relay's socket is called, for a program that the child executes |
 //! | `parent` | what children may ask for, and the relays' other ends |
+//! | `left` | what a program has that a child executes with a connection which it has not used |
 //! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
 //! | `passing` | the relay of a socket that another process is given over a Unix socket |
 //! | `made` | sockets that a child makes itself at lull's addresses, and listeners that it asks |
@@ -27,6 +28,7 @@
 
 mod child;
 mod datagrams;
+pub(crate) mod left;
 pub(crate) mod made;
 mod named;
 mod outlived;
@@ -62,7 +64,7 @@ pub(crate) use passing::{Passing, refuse_inherited};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     /// It uses it; the descriptor that comes along is the parent's end of the relay. For a UDP socket a second one is the kernel's
-    /// socket that stands behind it.
+    /// socket that stands behind it. None comes along for what it has left to a program that could not be executed.
     Claims,
     /// It has closed it without a use.
     Releases,
@@ -75,10 +77,24 @@ enum Verb {
     Binds,
     /// It asks a listener that it inherited: the kernel's socket comes along.
     Asks,
+    /// It is about to bind a TCP socket: the parent's end of a pair, by which the child has said where, and the kernel's socket come
+    /// along.
+    Probes,
+    /// It executes a program with a connection open that it has not used: the parent's end of the relay comes along.
+    Leaves,
 }
 
 impl Verb {
-    const ALL: [Verb; 6] = [Verb::Claims, Verb::Releases, Verb::Listens, Verb::Connects, Verb::Binds, Verb::Asks];
+    const ALL: [Verb; 8] = [
+        Verb::Claims,
+        Verb::Releases,
+        Verb::Listens,
+        Verb::Connects,
+        Verb::Binds,
+        Verb::Asks,
+        Verb::Probes,
+        Verb::Leaves,
+    ];
 }
 
 /// A message of a child's: the verb, and what is told of a socket: its place in the memory that both had at the fork, where it is one

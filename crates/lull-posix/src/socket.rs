@@ -37,7 +37,7 @@ use crate::{claimed, engine, files, inherit};
 
 pub use accept::accept;
 pub use bind::bind;
-pub(crate) use bind::bind_own;
+pub(crate) use bind::{bind_own, may_be_another_listeners, refuse_a_listeners};
 pub(crate) use connect::connected;
 pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};

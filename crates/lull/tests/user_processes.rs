@@ -254,6 +254,14 @@ fn php_fpm_and_uwsgi_reload_by_executing_themselves() {
     user::run("uwsgi", &format!("uwsgi --plugin python3 --version && command -v curl && {TOOLS}"), "base", "");
 }
 
+/// As on Linux, where all have the same open file: who reads has what comes.
+#[test]
+fn what_a_child_executes_has_a_connection_that_the_child_has_not_used() {
+    for mode in ["base", "suspend20"] {
+        user::run("left", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
 /// The NIC is their parent's, whose stack has them.
 #[test]
 fn children_of_a_server_listen_and_connect_at_lulls_addresses() {

@@ -252,6 +252,11 @@ pub(super) fn take_names(number: c_int, domain: c_int) -> Result<SocketAddr> {
     Ok(peer)
 }
 
+/// There may be relays in this process.
+pub(super) fn has_relays() {
+    ANY.store(true, Ordering::Release);
+}
+
 /// There may be ends of listeners in this process.
 pub(super) fn has_listeners() {
     LISTENERS.store(true, Ordering::Release);

@@ -25,11 +25,14 @@ use crate::address::{self, Bytes};
 use crate::flows::Kept;
 use crate::socket::Listener;
 use crate::socket::datagram::is_udp;
+use crate::socket::may_be_another_listeners;
 use crate::socket::options::refused;
 use crate::socket::pool::{self, Passed};
 use crate::{Errno, Result, engine, files, flags, kernel};
 
-pub(super) use owner::{bind as bind_for_a_child, connect as connect_for_a_child, listen as listen_for_a_child};
+pub(super) use owner::{
+    bind as bind_for_a_child, connect as connect_for_a_child, listen as listen_for_a_child, probe as probe_for_a_child,
+};
 
 /// Whether this process is a child that may ask its parent for sockets.
 #[inline]
@@ -61,10 +64,28 @@ pub(crate) fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
     if is_udp(fd) {
         return datagram::bind(fd, bytes);
     }
-    if bound(fd).is_some() && address::parse(bytes).is_some_and(is_lulls) {
-        return crate::socket::bind_own(fd, bytes);
+    let at = address::parse(bytes).filter(|_| bound(fd).is_some());
+    let is_own = at.is_some_and(is_lulls);
+    if let Some(at) = at.filter(|at| is_own || is_in_both_worlds(fd, *at)) {
+        refuse_if_taken(fd, at)?;
     }
-    kernel::bind(fd, bytes)
+    if is_own { crate::socket::bind_own(fd, bytes) } else { kernel::bind(fd, bytes) }
+}
+
+/// The parent knows where it listens itself, and where its other children do.
+fn refuse_if_taken(fd: c_int, at: SocketAddr) -> Result<()> {
+    if !may_be_another_listeners(fd, at) {
+        return Ok(());
+    }
+    let (mine, parents) = pair(SocketType::STREAM)?;
+    rustix::net::send(&mine, &names_bytes(at, NOBODY), SendFlags::NOSIGNAL).map_err(errno)?;
+    let asked = ask(&Message { verb: Verb::Probes, id: 0 }, &parents, fd);
+    drop(parents);
+    match asked.and_then(|()| read_answer(&mine)) {
+        Err(error) if error.number() == libc::EADDRINUSE => Err(error),
+        // Whoever could know has ended.
+        _ => Ok(()),
+    }
 }
 
 /// `listen`.

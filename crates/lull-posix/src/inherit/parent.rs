@@ -16,7 +16,7 @@ use lull_net::{Interest, Shutdown, TcpStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
 
-use super::{Message, TAKEN, Verb, datagrams, end, id, made, names_bytes};
+use super::{Message, TAKEN, Verb, datagrams, end, id, left, made, names_bytes};
 use crate::files::{File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::socket::pool;
@@ -54,6 +54,15 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
                 (Some(file), Some(kernels)) => datagrams::relay::start(file, socket, kernels, ()),
                 (None, _) => Ok(()),
             },
+            (Verb::Claims, None, _) => {
+                left::is_used(message.id);
+                Ok(())
+            }
+            // It is held for other processes that have the channel.
+            (Verb::Leaves, Some(socket), _) => match held.get(&message.id) {
+                Some(file) => left::offer(file.clone(), socket),
+                None => Ok(()),
+            },
             (Verb::Releases, ..) => {
                 drop(held.remove(&message.id));
                 Ok(())
@@ -61,6 +70,7 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
             (Verb::Listens, Some(gives), Some(kernels)) => made::listen_for_a_child(gives, kernels, message.id),
             (Verb::Connects, Some(socket), Some(kernels)) => made::connect_for_a_child(socket, kernels),
             (Verb::Binds, Some(socket), Some(kernels)) => made::bind_for_a_child(socket, kernels, message.id != 0),
+            (Verb::Probes, Some(socket), Some(kernels)) => made::probe_for_a_child(socket, kernels),
             (Verb::Asks, Some(kernels), _) => pool::begin_to_give(kernels, held.values()),
             // There was no free number for them: what the child waits for ends.
             _ => Ok(()),

@@ -130,19 +130,25 @@ fn bind_again(domain: c_int, bytes: &[u8]) -> Result<()> {
 /// SO_REUSEADDR lets a socket have a port that others have, unless one of them listens (`inet_csk_bind_conflict`). The
 /// placeholder of a listener that is lull's does not, so lull's own table is asked.
 fn refuse_if_taken(fd: c_int, address: Option<SocketAddr>) -> Result<()> {
-    let Some(address) = address.filter(|address| address.port() != 0) else { return Ok(()) };
+    match address.filter(|address| may_be_another_listeners(fd, *address)) {
+        Some(address) => refuse_a_listeners(fd, address),
+        None => Ok(()),
+    }
+}
+
+/// Whether the kernel would bind a socket to an address at which lull has a listener.
+pub(crate) fn may_be_another_listeners(fd: c_int, address: SocketAddr) -> bool {
+    let has_a_port = |name: &[u8]| address::parse(name).is_some_and(|at| at.port() != 0);
+    address.port() != 0
+        && kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR) == Ok(1)
+        && kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+        // One that is bound already is refused for that first (`__inet_bind`).
+        && !kernel::getsockname(fd).is_ok_and(|name| has_a_port(name.as_bytes()))
+}
+
+/// Refuses such an address where a listener of lull's has it that does not share it.
+pub(crate) fn refuse_a_listeners(fd: c_int, address: SocketAddr) -> Result<()> {
     let Some(engine) = engine::running() else { return Ok(()) };
-    // One that is bound already is refused for that first (`__inet_bind`).
-    let is_bound =
-        kernel::getsockname(fd).is_ok_and(|name| address::parse(name.as_bytes()).is_some_and(|at| at.port() != 0));
-    if is_bound {
-        return Ok(());
-    }
-    if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR) != Ok(1)
-        || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
-    {
-        return Ok(());
-    }
     match TcpListener::bind_with(&engine.network, None, address, asked(fd, 0, false)).map_err(Errno::from) {
         Err(error) if error.number() == libc::EADDRINUSE => Err(error),
         _ => Ok(()),

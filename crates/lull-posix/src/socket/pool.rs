@@ -34,7 +34,7 @@ use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
 
 pub(super) use owner::serve;
 pub(crate) use owner::{
-    begin_to_give, ends_unless_used, forget, leave_untaken, outstay, serve_a_child, used_by_another,
+    begin_to_give, ends_unless_used, forget, is_being_closed, leave_untaken, outstay, serve_a_child, used_by_another,
 };
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).

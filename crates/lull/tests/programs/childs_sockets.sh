@@ -1,12 +1,12 @@
 # A server whose children make sockets themselves, as those of FTP do: SCRIPT LULL MODE WAY, where WAY is "fork", or "clone" for
 # children that are made past the C library's `fork`. Each child listens for a second connection of its peer's, at lull's address
 # and at a wildcard, where the kernel's half listens, too; it connects to its peer from lull's address; and it answers datagrams from
-# a port of its own, as servers of TFTP do.
+# a port of its own, as servers of TFTP do. Where a listener has a port, the child is told so when it binds.
 . "$(dirname "$0")/harness.sh"
 way=$3
 
 cat >server.py <<'END'
-import ctypes, os, select, signal, socket, sys
+import ctypes, errno, os, select, signal, socket, sys
 
 own, way = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -55,6 +55,30 @@ def serve(connection):
                     data.sendall(chunk)
                 data.close()
             listener.close()
+        elif what == "ports":
+            def bound(at, port):
+                made = socket.socket()
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                made.bind((at, port))
+                return made
+            def is_refused(at, port):
+                try:
+                    raise SystemExit(f"bound: {bound(at, port)}")
+                except OSError as error:
+                    assert error.errno == errno.EADDRINUSE, error
+            # The parent listens there.
+            for at in own, "0.0.0.0":
+                is_refused(at, 7777)
+            for at in own, "0.0.0.0":
+                port = 0
+                for _ in range(50):
+                    first = bound(at, port)
+                    port = first.getsockname()[1]
+                    bound(at, port).close()
+                    first.listen(5)
+                    is_refused(own, port)
+                    is_refused("0.0.0.0", port)
+                    first.close()
         elif what == "datagrams":
             at, waits = rest
             data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -194,6 +218,7 @@ with connect() as control:
         echoed(("127.0.0.1", port), 100_000)
         assert lines.readline() == "done\n"
         closes(port)
+    assert ask("ports") == "done"
     for at, waits in (own, "receive"), (own, "epoll"), ("0.0.0.0", "receive"), ("0.0.0.0", "epoll"):
         port = int(ask(f"datagrams {at} {waits}"))
         answers((own, port), 20)

@@ -3,14 +3,18 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use libc::c_int;
 use lull_net::{ConnectOptions, Interest, TcpListener, TcpStream};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::super::{NAMES_BYTES, datagrams, names_of, parent};
-use crate::socket::{asked, connected, datagram, pool};
+use crate::socket::{asked, connected, datagram, pool, refuse_a_listeners};
 use crate::{Errno, Result, address, block, engine, kernel};
+
+/// Until a thread that serves a listener has heard that nobody has it any more.
+const LOOKS_APART: Duration = Duration::from_millis(1);
 
 /// Listens where the kernel's socket is bound, and answers the child by `gives`: what comes goes there until nobody has the other end.
 pub(in crate::inherit) fn listen(gives: OwnedFd, kernels: OwnedFd, backlog: usize) -> io::Result<()> {
@@ -22,12 +26,29 @@ pub(in crate::inherit) fn listen(gives: OwnedFd, kernels: OwnedFd, backlog: usiz
     }
 }
 
+/// Says whether a listener has the address to which a child is about to bind a socket, as it says by `socket`.
+pub(in crate::inherit) fn probe(socket: OwnedFd, kernels: OwnedFd) -> io::Result<()> {
+    let probed = names_said(&socket).and_then(|(at, _)| {
+        until_it_is_closed(at);
+        refuse_a_listeners(kernels.as_raw_fd(), at)
+    });
+    answer(&socket, probed.as_ref().err())
+}
+
+/// Waits until a listener has left its port that a child has closed: this process is just being told of it.
+fn until_it_is_closed(at: SocketAddr) {
+    while pool::is_being_closed(at.port()) {
+        std::thread::sleep(LOOKS_APART);
+    }
+}
+
 fn begin_to_listen(kernels: c_int, backlog: usize) -> Result<(TcpListener, SocketAddr)> {
     let engine = engine::engine()?;
     let name = kernel::getsockname(kernels)?;
     let bound = address::parse(name.as_bytes()).ok_or(Errno::new(libc::EINVAL))?;
     let v6_only = bound.is_ipv6() && kernel::int_option(kernels, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
     let asked = asked(kernels, c_int::try_from(backlog).unwrap_or(-1), v6_only);
+    until_it_is_closed(bound);
     let real = TcpListener::bind_with(&engine.network, None, bound, asked)?;
     real.set_nonblocking(true)?;
     Ok((real, bound))
@@ -56,11 +77,16 @@ pub(in crate::inherit) fn bind(socket: OwnedFd, kernels: OwnedFd, keeps_port: bo
     bound.map_or(Ok(()), |file| datagrams::relay::start(file, socket, kernels, ()))
 }
 
-fn begin_to_connect(socket: &OwnedFd) -> Result<TcpStream> {
+/// The two addresses that a child says first.
+fn names_said(socket: &OwnedFd) -> Result<(SocketAddr, SocketAddr)> {
     let mut names = [0; NAMES_BYTES];
     let gone = |_| Errno::new(libc::ENOTCONN);
     recv(socket, &mut names[..], RecvFlags::WAITALL).map_err(gone)?;
-    let (from, to) = names_of(&names).ok_or(Errno::new(libc::EINVAL))?;
+    names_of(&names).ok_or(Errno::new(libc::EINVAL))
+}
+
+fn begin_to_connect(socket: &OwnedFd) -> Result<TcpStream> {
+    let (from, to) = names_said(socket)?;
     let engine = engine::engine()?;
     let stream = TcpStream::start_connect(&engine.network, Some(from), to, ConnectOptions::default())?;
     stream.set_nonblocking(true)?;

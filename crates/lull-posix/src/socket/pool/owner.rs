@@ -70,6 +70,7 @@ pub(crate) fn forget() {
     GIVEN.forget();
     COUNTS.forget();
     SERVED.forget();
+    SERVED_FOR_CHILDREN.forget();
     KERNELS_SERVED.forget();
 }
 
@@ -253,16 +254,33 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
         options: Options::of_listener(number),
         kernels: Some(kernels),
     };
+    let mut children = served_for_children();
+    children.retain(|(_, gives)| gives.strong_count() > 0);
+    children.push((bound.port(), Arc::downgrade(&owner.gives)));
+    drop(children);
     inherit::thread("lull-pool").spawn(move || owner.pass_on(&Arc::new(real))).map(drop)
+}
+
+/// Whether nobody has a listener at a port any more that a child made, and the thread that serves it has not heard of it yet.
+pub(crate) fn is_being_closed(port: u16) -> bool {
+    let hung_up = |gives: &OwnedFd| poll(&mut [PollFd::new(gives, PollFlags::empty())], Some(&NOW)) == Ok(1);
+    let served = served_for_children();
+    served.iter().any(|(at, gives)| *at == port && gives.upgrade().is_some_and(|gives| hung_up(&gives)))
 }
 
 /// Pools that this process gives to, by the sockets that stand behind their listeners.
 static SERVED: Afresh<Mutex<BTreeMap<u32, Weak<OwnedFd>>>> = Afresh::new();
+/// Those of listeners that children made, by their ports.
+static SERVED_FOR_CHILDREN: Afresh<Mutex<Vec<(u16, Weak<OwnedFd>)>>> = Afresh::new();
 /// Those of the kernel's halves.
 static KERNELS_SERVED: Afresh<Mutex<BTreeSet<u32>>> = Afresh::new();
 
 fn served() -> MutexGuard<'static, BTreeMap<u32, Weak<OwnedFd>>> {
     locked(SERVED.get_or_init(Mutex::default))
+}
+
+fn served_for_children() -> MutexGuard<'static, Vec<(u16, Weak<OwnedFd>)>> {
+    locked(SERVED_FOR_CHILDREN.get_or_init(Mutex::default))
 }
 
 fn kernels_served() -> MutexGuard<'static, BTreeSet<u32>> {
@@ -325,6 +343,8 @@ fn give_kernels(gives: &OwnedFd, listener: &OwnedFd) {
 }
 
 struct Owner {
+    /// The kernel's socket, where what comes to that is given as well. It is closed before `gives`, by whose end others know that it is.
+    kernels: Option<OwnedFd>,
     gives: Arc<OwnedFd>,
     bound: SocketAddr,
     inode: u32,
@@ -332,8 +352,6 @@ struct Owner {
     is_inherited: bool,
     domain: c_int,
     options: Options,
-    /// The kernel's socket, where what comes to that is given as well.
-    kernels: Option<OwnedFd>,
 }
 
 impl Owner {
