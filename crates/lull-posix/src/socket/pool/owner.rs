@@ -270,8 +270,9 @@ pub(crate) fn is_being_closed(port: u16) -> bool {
 
 /// Pools that this process gives to, by the sockets that stand behind their listeners.
 static SERVED: Afresh<Mutex<BTreeMap<u32, Weak<OwnedFd>>>> = Afresh::new();
-/// Those of listeners that children made, by their ports.
-static SERVED_FOR_CHILDREN: Afresh<Mutex<Vec<(u16, Weak<OwnedFd>)>>> = Afresh::new();
+/// The pool of a listener that a child made, by its port.
+type OfAChild = (u16, Weak<OwnedFd>);
+static SERVED_FOR_CHILDREN: Afresh<Mutex<Vec<OfAChild>>> = Afresh::new();
 /// Those of the kernel's halves.
 static KERNELS_SERVED: Afresh<Mutex<BTreeSet<u32>>> = Afresh::new();
 
@@ -279,7 +280,7 @@ fn served() -> MutexGuard<'static, BTreeMap<u32, Weak<OwnedFd>>> {
     locked(SERVED.get_or_init(Mutex::default))
 }
 
-fn served_for_children() -> MutexGuard<'static, Vec<(u16, Weak<OwnedFd>)>> {
+fn served_for_children() -> MutexGuard<'static, Vec<OfAChild>> {
     locked(SERVED_FOR_CHILDREN.get_or_init(Mutex::default))
 }
 
