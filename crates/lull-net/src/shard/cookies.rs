@@ -18,6 +18,8 @@ const PERIOD_NS: u64 = 60_000_000_000;
 const PERIODS_MAX: u32 = 2;
 /// For how long after a cookie was sent acknowledgements are looked at for one (`TCP_SYNCOOKIE_VALID`).
 pub(super) const VALID_NS: u64 = PERIOD_NS * PERIODS_MAX as u64;
+/// The window of a SYN-ACK, at most: its field is not scaled.
+const WINDOW_MAX: u32 = u16::MAX as u32;
 /// The segment sizes that a cookie can hold (Linux's `msstab` of each family).
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS_V6: [u16; 4] = [1280 - 60, 1480 - 60, 1500 - 60, 9000 - 60];
@@ -41,6 +43,26 @@ impl Secret {
         let count = (self.common_ns(now_ns) / PERIOD_NS) as u32;
         let data = self.cookie_hash(flow, Some(count)).wrapping_add(index) & DATA_MASK;
         self.cookie_hash(flow, None).wrapping_add(peer_isn).wrapping_add(count << DATA_BITS).wrapping_add(data)
+    }
+
+    /// Whether `seq` is that of a segment behind the one that ends the handshake of a cookie of ours, within what its peer may send
+    /// before it hears more. So may be the numbers of a connection whose peer has sent more than it has heard.
+    pub(super) fn is_behind_a_cookie(&self, flow: &FlowKey, seq: u32, cookie: u32, now_ns: u64) -> bool {
+        if self.cookie_mss(flow, seq.wrapping_sub(1), cookie, now_ns).is_some() {
+            return false;
+        }
+        let now = (self.common_ns(now_ns) / PERIOD_NS) as u32;
+        let sizes = 0..table(flow.local().ip()).len() as u32;
+        (0..PERIODS_MAX).any(|age| {
+            let count = now.wrapping_sub(age);
+            let hash = self.cookie_hash(flow, Some(count));
+            sizes.clone().any(|index| {
+                let rest = (count << DATA_BITS).wrapping_add(hash.wrapping_add(index) & DATA_MASK);
+                let peer_isn = cookie.wrapping_sub(self.cookie_hash(flow, None)).wrapping_sub(rest);
+                let behind = seq.wrapping_sub(peer_isn).wrapping_sub(1);
+                (1..=WINDOW_MAX).contains(&behind)
+            })
+        })
     }
 
     /// The MSS that a cookie remembers, if it is one of ours and not too old (`check_tcp_syn_cookie`).

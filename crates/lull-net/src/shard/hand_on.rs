@@ -158,6 +158,18 @@ impl Stack {
         self.handing_on.ends.iter().any(is_in_front)
     }
 
+    /// Whether a segment says no more than that a SYN-ACK has come, behind data of its sender's, where several stacks have the address:
+    /// one sends the SYN-ACK again that has not heard the sender yet, and may end then, before anybody has the connection. The sender
+    /// sends the data again, of which a connection is made, or which is refused.
+    #[cold]
+    pub(super) fn answers_a_syn_ack_again(&self, arrived: &Arrived<'_>, now_ns: u64) -> bool {
+        let Arrived { flow, frame, segment, .. } = arrived;
+        let says_more = segment.length > 0 || segment.flags & FIN != 0;
+        !says_more
+            && self.others(frame).is_some()
+            && self.secret.is_behind_a_cookie(flow, segment.seq, segment.ack.wrapping_sub(1), now_ns)
+    }
+
     /// What was kept for who listens.
     pub(crate) fn take_kept(&mut self, frame: Frame, io: &mut Io<'_>) {
         self.take(frame, false, io);

@@ -96,6 +96,9 @@ impl Stack {
         if goes_on || acknowledges && self.keeps_last_acknowledgement(arrived, io.now_ns) {
             return Ok(());
         }
+        if acknowledges && self.answers_a_syn_ack_again(arrived, io.now_ns) {
+            return Err(NOBODY);
+        }
         // A listener ignores what neither begins nor acknowledges anything (RFC 9293 section 3.10.7.2); where nobody
         // listens, everything but a reset is reset.
         if segment.flags & (ACK | RST) == 0 && self.listener_for(arrived).is_some() {

@@ -480,10 +480,10 @@ fn what_comes_behind_the_end_of_a_handshake_that_is_held_is_not_refused() {
     ends_too_late(&mut host, &mut peer);
     let behind = |host: &mut Host, offset: i32, ack: u32| {
         let later = Peer { seq: peer.seq.wrapping_add_signed(offset), ack: peer.ack + ack, ..peer.clone() };
-        host.receive(later.segment(ACK, &[]).frame());
+        host.receive(later.segment(ACK | PSH, b"more").frame());
         resets(host)
     };
-    assert_eq!(behind(&mut host, 7, 0), 0, "the answer to a SYN-ACK that was sent again");
+    assert_eq!(behind(&mut host, 7, 0), 0);
     assert_eq!(behind(&mut host, 7, 500), 1, "it has heard of a connection");
     assert_eq!(behind(&mut host, -7, 0), 1, "it is of a former connection");
     others.takes_strangers.store(true, Ordering::Relaxed);
@@ -492,6 +492,43 @@ fn what_comes_behind_the_end_of_a_handshake_that_is_held_is_not_refused() {
     assert_eq!(others.given().len(), 1, "the end of the handshake is theirs");
     others.takes_strangers.store(false, Ordering::Relaxed);
     assert_eq!(behind(&mut host, 7, 0), 1, "nothing is held any more");
+}
+
+/// Whoever has sent the SYN-ACK again has ended since. The peer has sent data, and sends it again.
+#[test]
+fn the_answer_to_a_syn_ack_that_was_sent_again_is_not_refused() {
+    for mut peer in [Peer::new(4000), Peer::v6(4000)] {
+        let (_, mut host) = beside(HandedOn::Nobody);
+        ends_too_late(&mut host, &mut peer);
+        let request = peer.segment(ACK | PSH, b"request").frame();
+        let refused = |host: &mut Host, seq: u32, ack: u32, flags: u8, data: &[u8]| {
+            host.segments();
+            let later = Peer { seq: peer.seq + seq, ack: peer.ack + ack, ..peer.clone() };
+            host.receive(later.segment(flags, data).frame());
+            resets(host) == 1
+        };
+        assert!(!refused(&mut host, 7, 0, ACK, &[]) && !refused(&mut host, 65_535, 0, ACK, &[]));
+        assert!(refused(&mut host, 7, 0, ACK | PSH, b"more"), "what is to be answered");
+        assert!(refused(&mut host, 7, 0, ACK | FIN, &[]), "the end, too");
+        assert!(refused(&mut host, 70_000, 0, ACK, &[]), "more than the window");
+        assert!(refused(&mut host, 7, 500, ACK, &[]), "it has heard of a connection");
+        let later_ns = host.now_ns + 121 * SECOND;
+        let now_ns = std::mem::replace(&mut host.now_ns, later_ns);
+        assert!(refused(&mut host, 7, 0, ACK, &[]), "it is too late");
+        host.now_ns = now_ns;
+        let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+        host.receive(request);
+        let id = host.accept(listener);
+        assert_eq!(host.recv(id).unwrap(), b"request");
+    }
+    // A stack without others has heard everything.
+    let mut host = Host::server();
+    let mut peer = Peer::v6(4000);
+    ends_too_late(&mut host, &mut peer);
+    host.segments();
+    peer.seq += 7;
+    peer.send(&mut host, ACK, &[]);
+    assert_eq!(resets(&mut host), 1);
 }
 
 /// Several processes are about to close their listeners, and others are about to listen. A server that speaks first gets no second
