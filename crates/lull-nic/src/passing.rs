@@ -197,10 +197,14 @@ impl RxQueue for EitherRx {
 
 /// Reads a message; its length, which may be more than the buffer's. None: there is none.
 fn receive(inbox: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
+    receive_as(inbox, buffer, 0)
+}
+
+fn receive_as(inbox: BorrowedFd<'_>, buffer: &mut [u8], flags: libc::c_int) -> Option<usize> {
     loop {
         let (at, room) = (buffer.as_mut_ptr().cast(), buffer.len());
         // SAFETY: the kernel writes at most as many bytes as there is room for.
-        let got = unsafe { libc::recv(inbox.as_raw_fd(), at, room, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+        let got = unsafe { libc::recv(inbox.as_raw_fd(), at, room, flags | libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
         if got >= 0 {
             return Some(got as usize);
         }
@@ -212,8 +216,10 @@ fn receive(inbox: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
 
 /// The next frame of an inbox that no queue receives from. What is no message is dropped.
 pub fn taken(inbox: BorrowedFd<'_>) -> Option<Frame> {
-    let mut buffer = vec![0; HEADER + LARGE_FRAME_BYTES];
     loop {
+        // Most looks find nothing, and take no memory. Another process may take what was seen, and leave a longer one.
+        receive_as(inbox, &mut [], libc::MSG_PEEK)?;
+        let mut buffer = vec![0; HEADER + LARGE_FRAME_BYTES];
         let bytes = receive(inbox, &mut buffer)?;
         if let Some(frame) = buffer.get(..bytes).and_then(|message| opened(message, Frame::copy_from)) {
             return Some(frame);
