@@ -1,7 +1,7 @@
 //! What the shard keeps of a TCP connection beside smoltcp's socket.
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
-use smoltcp::socket::tcp::{CongestionControl, Socket, State};
+use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::{Duration, Instant};
 
 use super::cork::Cork;
@@ -10,8 +10,8 @@ use super::error::NetError;
 use super::flow::FlowKey;
 use super::grow::Growth;
 use super::paws::Timestamps;
-use super::recovery::Recovery;
 use super::segment::Segment;
+use super::sender::Sender;
 use super::socket::{Keepalive, Ready};
 use super::timers::NEVER_NS;
 use super::wire::{Mac, PSH, SYN, seq_lt};
@@ -109,8 +109,8 @@ pub(super) struct Asked {
     pub(super) fin_at: u32,
     /// Whether its buffers hold it up.
     pub(super) growth: Growth,
-    /// What was lost, and is sent again.
-    pub(super) recovery: Recovery,
+    /// Who is in charge of what is lost.
+    pub(super) sender: Option<Box<Sender>>,
 }
 
 /// A connection. Its socket, with smoltcp's state, is one allocation behind `sockets`.
@@ -198,13 +198,15 @@ impl Connection {
     ///
     /// With the peer's FIN there already that is LAST-ACK, in which smoltcp takes a window that opens for a duplicate
     /// acknowledgement, and waits for its next probe. So it comes into that state only once the window that the peer has opened
-    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6). And it waits for what smoltcp had no room
-    /// for.
+    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6); with a congestion window, once all has
+    /// left. And it waits for what smoltcp had no room for.
     pub(super) fn finish(&mut self) {
         if self.kept_bytes() != 0 {
             return;
         }
-        if self.socket().state() != State::CloseWait || self.socket().send_queue() <= self.peer_window_bytes() {
+        let flight = self.snd_nxt.wrapping_sub(self.snd_una) as usize;
+        let room = if self.sender().is_some() { flight } else { self.peer_window_bytes() };
+        if self.socket().state() != State::CloseWait || self.socket().send_queue() <= room {
             self.socket_mut().close();
         }
     }
@@ -379,9 +381,10 @@ impl Connection {
         self.snd_una != self.snd_nxt && now_ns.saturating_sub(self.progress_ns) >= RTO_NS_MIN
     }
 
-    /// Notes what was sent.
+    /// Notes what was sent. Returns whether it had been sent before.
     #[inline]
-    pub(super) fn sent(&mut self, last: Sent, now_ns: u64) {
+    pub(super) fn sent(&mut self, last: Sent, now_ns: u64) -> bool {
+        let mut again = false;
         if self.phase != Phase::Open && last.flags & SYN != 0 {
             (self.snd_una, self.snd_nxt, self.small_end) = (last.seq_end, last.seq_end, last.seq_end);
         } else if seq_lt(self.snd_nxt, last.seq_end) {
@@ -395,12 +398,14 @@ impl Connection {
                 self.small_end = last.seq_end;
             }
         } else if last.occupied {
-            self.sent_again(now_ns);
+            self.sent_again();
+            again = true;
         }
         self.rcv_ack = last.ack;
         self.rcv_window = last.window;
         self.consumed = 0;
         self.unanswered = 0;
+        again
     }
 
     /// Whether a segment is acknowledged as it comes (`__tcp_ack_snd_check`). It is several, by GRO or by the device, of which the
@@ -424,13 +429,8 @@ impl Connection {
 
     /// What is acknowledged next may be the first transmission or this one (Karn's rule): it tells no round trip.
     #[cold]
-    fn sent_again(&mut self, now_ns: u64) {
+    fn sent_again(&mut self) {
         self.flags.remove(Flags::TIMED);
-        self.recovers(now_ns);
-        if self.retransmits == 0 {
-            // From now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
-            self.socket_mut().set_congestion_control(CongestionControl::Reno);
-        }
         self.retransmits = self.retransmits.saturating_add(1);
     }
 
@@ -465,11 +465,12 @@ impl Connection {
 
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.
     /// smoltcp's own rule would hold back the tail of every response longer than a segment until the peer's delayed
-    /// acknowledgement. What `coalesce` holds back is held in the same way.
+    /// acknowledgement. What `coalesce` holds back is held in the same way, and what is no whole segment because of a congestion window.
     #[inline]
     pub(super) fn set_nagle(&mut self) {
         let held_back = self.flags.contains(Flags::HELD_BACK);
-        let hold = held_back || !self.flags.contains(Flags::NODELAY) && seq_lt(self.snd_una, self.small_end);
+        let is_small = !self.flags.contains(Flags::NODELAY) && seq_lt(self.snd_una, self.small_end);
+        let hold = held_back || is_small || self.sender().is_some_and(|sender| sender.room() < self.unsent());
         self.socket_mut().set_nagle_enabled(hold);
     }
 

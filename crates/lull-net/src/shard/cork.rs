@@ -38,7 +38,7 @@ const ROOM_BUFFERS: usize = 4;
 /// [`Connection::room`] is in these.
 const ROOM_UNIT_BYTES: usize = 4096;
 const TCP_HEADER_BYTES: usize = 20;
-const TIMESTAMP_BYTES: usize = 12;
+pub(super) const TIMESTAMP_BYTES: usize = 12;
 
 /// What a connection keeps.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// Bytes that smoltcp has not sent.
-    fn unsent(&self) -> usize {
+    pub(super) fn unsent(&self) -> usize {
         self.socket().send_queue().saturating_sub(self.snd_nxt.wrapping_sub(self.snd_una) as usize)
     }
 

@@ -12,6 +12,7 @@ use super::counters::StackCounters;
 use super::egress::{IpFields, Leaving};
 use super::looped::Looped;
 use super::options;
+use super::sender::Sender;
 use super::wire::{self, Mac};
 
 /// What an interface is told about the device; the same for all connections of a shard.
@@ -115,6 +116,12 @@ pub(super) struct Exit<'a> {
     pub(super) dropped: u32,
     pub(super) last: Sent,
     pub(super) refused: Option<Refused>,
+    /// Who is in charge of what is lost, and the time.
+    pub(super) sender: Option<(Box<Sender>, u64)>,
+    /// The peer's window is closed: what was sent before leaves again, to probe it.
+    pub(super) probes: bool,
+    /// How many segments smoltcp would have sent again.
+    pub(super) swallowed: u32,
 }
 
 /// One packet in, any number out.
@@ -134,9 +141,23 @@ impl<'p, 'a> Shim<'p, 'a> {
         looped: &'a mut Looped,
         pool: &'a mut FramePool,
     ) -> Shim<'p, 'a> {
-        let (frames, by_device, dropped, last, refused) = (0, 0, 0, Sent::default(), None);
-        let exit =
-            Exit { port, next_hop, leaving, corrections, tx, looped, pool, frames, by_device, dropped, last, refused };
+        let exit = Exit {
+            port,
+            next_hop,
+            leaving,
+            corrections,
+            tx,
+            looped,
+            pool,
+            frames: 0,
+            by_device: 0,
+            dropped: 0,
+            last: Sent::default(),
+            refused: None,
+            sender: None,
+            probes: false,
+            swallowed: 0,
+        };
         Shim { packet, exit }
     }
 }
@@ -211,6 +232,10 @@ impl Exit<'_> {
         let v4 = packet[0] >> 4 == 4;
         let l4 = if v4 { wire::IPV4 } else { wire::IPV6 };
         let tcp = &mut packet[l4..];
+        if self.sender.is_some() && self.swallows(tcp) {
+            self.pool.recycle(frame);
+            return;
+        }
         self.last = self.corrections.apply(tcp);
         if self.leaving.ip != IpFields::default() {
             wire::put_ip_fields(packet, self.leaving.ip);
@@ -251,6 +276,41 @@ impl Exit<'_> {
         }
     }
 
+    /// Whether a segment does not leave, because somebody else is in charge of what it repeats.
+    #[cold]
+    fn swallows(&mut self, tcp: &[u8]) -> bool {
+        let Some((sender, now_ns)) = &mut self.sender else { return false };
+        let (seq, has_fin) = (wire::be32(tcp, 4), tcp[13] & wire::FIN != 0);
+        let payload = &tcp[usize::from(tcp[12] >> 4) * 4..];
+        let is_data = !payload.is_empty() || has_fin;
+        if !is_data || self.probes || sender.is_probe(seq) || tcp[13] & (wire::SYN | wire::RST) != 0 {
+            return false;
+        }
+        let leaves = sender.takes(seq, payload, has_fin, *now_ns);
+        self.swallowed += u32::from(!leaves);
+        !leaves
+    }
+
+    /// Takes a packet that nothing has to be put right in.
+    pub(super) fn sends_as_it_is(&mut self, mut frame: Frame) {
+        let packet = frame.data_mut();
+        let l4 = if packet[0] >> 4 == 4 { wire::IPV4 } else { wire::IPV6 };
+        // As smoltcp leaves it.
+        wire::put16(packet, l4 + 16, 0);
+        self.corrections.windows = Windows::default();
+        self.send(frame);
+    }
+
+    /// Whether something can leave now.
+    pub(super) fn has_room(&mut self) -> bool {
+        if self.next_hop.is_none() {
+            self.refused = Some(Refused::NoNeighbour);
+        } else if self.next_hop != Some(self.port.mac) && self.tx.room_for(self.leaving.sender) == 0 {
+            self.refused = Some(Refused::RingFull);
+        }
+        self.refused.is_none()
+    }
+
     /// Counts what went out.
     #[inline]
     pub(super) fn count(&self, counters: &mut StackCounters) {
@@ -279,14 +339,7 @@ impl<'a> phy::Device for Shim<'_, 'a> {
     #[inline]
     fn transmit(&mut self, _now: Instant) -> Option<TxToken<'_, 'a>> {
         let exit = &mut self.exit;
-        if exit.next_hop.is_none() {
-            exit.refused = Some(Refused::NoNeighbour);
-        } else if exit.next_hop != Some(exit.port.mac) && exit.tx.room_for(exit.leaving.sender) == 0 {
-            exit.refused = Some(Refused::RingFull);
-        } else {
-            return Some(TxToken::new(exit));
-        }
-        None
+        exit.has_room().then(|| TxToken::new(exit))
     }
 
     #[inline]

@@ -24,6 +24,7 @@ use super::connection::{Connection, Phase};
 use super::error::NetError;
 use super::half_open::window_scale;
 use super::segment::Segment;
+use super::sender::Sender;
 use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::wire::seq_lt;
@@ -114,7 +115,9 @@ impl Connection {
     fn has_too_little_to_send_from(&mut self) -> bool {
         let (una, next) = (self.snd_una, self.snd_nxt);
         let grow_at = *self.asked_mut().growth.grow_at.get_or_insert(next);
-        !is_under_way(grow_at, una, next) && self.peer_window_bytes() > self.socket().send_capacity()
+        let capacity = self.socket().send_capacity();
+        let window = self.sender().and_then(Sender::congestion_window).map_or(usize::MAX, |window| window as usize);
+        !is_under_way(grow_at, una, next) && self.peer_window_bytes() > capacity && window > capacity / 2
     }
 
     /// Whether smoltcp keeps a congestion window, within which it sends: since something was lost, or from the start with a transmit
@@ -126,8 +129,8 @@ impl Connection {
     /// When it gives back what its transmit buffer has grown by, if nothing is sent until then.
     #[inline]
     pub(super) fn gives_back_ns(&self) -> Option<u64> {
-        let is_grown = self.asks(|asked| asked.growth.is_grown);
-        is_grown.then(|| self.heard_ns.max(self.progress_ns).saturating_add(GIVES_BACK_NS))
+        let has_grown = self.asks(|asked| asked.growth.is_grown || asked.sender.is_some());
+        has_grown.then(|| self.heard_ns.max(self.progress_ns).saturating_add(GIVES_BACK_NS))
     }
 
     /// How much the peer may send of what it was offered, at the most: as windows are told in units, an earlier one may have ended behind
@@ -201,8 +204,9 @@ impl Stack {
     fn doubles_to_send(&mut self, index: u32, io: &mut Io<'_>) -> bool {
         let growth = self.config.growth;
         let Some(connection) = self.connections.get_mut(index) else { return false };
-        // A congestion window begins again in another socket, and so when all is acknowledged.
-        let waits = connection.has_congestion_window() && connection.socket().send_queue() != 0;
+        // smoltcp's congestion window begins again in another socket, and so when all is acknowledged.
+        let waits =
+            connection.is_recovering() || connection.has_congestion_window() && connection.socket().send_queue() != 0;
         let asked = &mut connection.asked_mut().growth;
         asked.tx_filled = waits;
         if waits || asked.tx_fixed {
@@ -253,8 +257,8 @@ impl Stack {
     pub(super) fn give_back(&mut self, index: u32, io: &mut Io<'_>) {
         let first = self.config.tx_buffer_bytes;
         let Some(connection) = self.connections.get_mut(index) else { return };
-        let growth = &mut connection.asked_mut().growth;
-        (growth.grow_at, growth.is_grown) = (None, false);
+        let asked = connection.asked_mut();
+        (asked.growth.grow_at, asked.growth.is_grown, asked.sender) = (None, false, None);
         let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
         if tx > first && !connection.has_congestion_window() && connection.kept_bytes() == 0 {
             self.move_to(index, rx, first, io);

@@ -7,6 +7,8 @@ use smoltcp::time::{Duration, Instant};
 use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
 use super::device::{Refused, Shim, duration};
 use super::error::NetError;
+use super::ranges::later;
+use super::recovery::Cause;
 use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::timers::{NEVER_NS, TICK_NS};
@@ -40,6 +42,11 @@ impl Stack {
         let leaving = self.leaves_as(index);
         let mut idle = 0;
         let Some(connection) = self.connections.get_mut(index) else { return };
+        let mut in_charge = connection.sender().is_some();
+        if in_charge && !self.sends_again(index, io) {
+            self.block(index);
+        }
+        let Some(connection) = self.connections.get_mut(index) else { return };
         connection.set_nagle();
         connection.forget_path_mtu(io.now_ns);
         if let Some(timestamps) = &connection.timestamps {
@@ -53,10 +60,7 @@ impl Stack {
             let iface = self.iface.of(connection, io.now_ns);
             if !eager {
                 match iface.poll_at(now, &connection.sockets) {
-                    None => {
-                        connection.has_no_timer(io.now_ns);
-                        break NEVER_NS;
-                    }
+                    None => break NEVER_NS,
                     Some(at) if at > now => break connection.instant_ns(at),
                     // What has no time is to be sent now.
                     Some(at) if at != Instant::ZERO && connection.waits_for_acknowledgement_ns() > io.now_ns => {
@@ -75,16 +79,32 @@ impl Stack {
                 &mut self.looped,
                 io.pool,
             );
+            shim.exit.sender = connection.take_sender().map(|sender| (sender, io.now_ns));
+            shim.exit.probes = connection.peer_window == 0;
             iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             exit.count(&mut self.counters);
+            if let Some((sender, _)) = exit.sender {
+                if exit.swallowed > 0 {
+                    connection.snd_nxt = later(connection.snd_nxt, sender.next());
+                }
+                connection.asked_mut().sender = Some(sender);
+            }
+            if exit.swallowed > 0 {
+                continue;
+            }
             if exit.frames > 0 {
                 // The first segment of a response that is also its last: smoltcp has nothing more to send, and has
                 // just started its retransmission timer. That never runs for less than RTO_NS_MIN.
                 let quiet = all_acknowledged && exit.last.flags & PSH != 0 && exit.last.flags & FIN == 0;
                 let only = std::mem::take(&mut asked) && quiet;
-                connection.sent(exit.last, io.now_ns);
+                let again = connection.sent(exit.last, io.now_ns);
                 idle = 0;
+                if again && !in_charge {
+                    let range = (connection.snd_una, exit.last.seq_end);
+                    in_charge = self.takes_charge(index, Cause::Timeout(range), io);
+                    continue;
+                }
                 if only {
                     break io.now_ns + RTO_NS_MIN;
                 }

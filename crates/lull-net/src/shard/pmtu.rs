@@ -7,7 +7,6 @@ use lull_nic::Frame;
 
 use super::config::MTU_BYTES_MIN;
 use super::connection::{Connection, Phase};
-use super::device::Shim;
 use super::elsewhere::is_claim;
 use super::flow::Owner;
 use super::icmp::Quoted;
@@ -40,7 +39,7 @@ impl Stack {
         self.counters.path_mtu_reduced += 1;
         self.path_mtus.insert(destination, mtu, io.now_ns);
         if resend {
-            self.resend(index, io);
+            self.is_too_large_for_the_path(index, io);
         }
         true
     }
@@ -77,43 +76,6 @@ impl Stack {
             self.udp_icmp(quoted, report, true, io);
         }
         true
-    }
-
-    /// Sends again what is unacknowledged, at once (`tcp_simple_retransmit`). smoltcp does so only when its timer is due,
-    /// so it is told that it is.
-    fn resend(&mut self, index: u32, io: &mut Io<'_>) {
-        /// The delayed acknowledgement may be due first.
-        const DEADLINES_MAX: u32 = 3;
-        let next_hop = self.next_hop(index);
-        let leaving = self.leaves_as(index);
-        for _ in 0..DEADLINES_MAX {
-            let Some(connection) = self.connections.get_mut(index) else { return };
-            if let Some(timestamps) = &connection.timestamps {
-                timestamps.announce(io.now_ns);
-            }
-            let iface = self.iface.of(connection, io.now_ns);
-            let Some(due) = iface.poll_at(connection.instant(io.now_ns), &connection.sockets) else { break };
-            let mut shim = Shim::new(
-                None,
-                self.port,
-                (next_hop, leaving),
-                connection.corrections(connection.snd_una),
-                io.tx,
-                &mut self.looped,
-                io.pool,
-            );
-            iface.poll_egress(due, &mut shim, &mut connection.sockets);
-            let exit = shim.exit;
-            exit.count(&mut self.counters);
-            if exit.frames == 0 {
-                break;
-            }
-            connection.sent(exit.last, io.now_ns);
-            if exit.last.occupied {
-                break;
-            }
-        }
-        self.pump(index, false, io);
     }
 }
 

@@ -5,6 +5,7 @@ use smoltcp::socket::tcp::State;
 use super::agreed::SACK;
 use super::connection::Phase;
 use super::error::NetError;
+use super::sender::Sender;
 use super::socket::SocketId;
 use super::stack::Stack;
 use super::wire;
@@ -80,7 +81,10 @@ impl Stack {
             snd_mss: path_mtu.min(peers).saturating_sub(header + option).max(1),
             advertised_mss: self.config.mtu_bytes - header,
             path_mtu,
-            congestion_window: (!connection.has_congestion_window()).then(|| socket.send_capacity()),
+            congestion_window: match connection.sender().and_then(Sender::congestion_window) {
+                Some(window) => Some(window as usize),
+                None => (!connection.has_congestion_window()).then(|| socket.send_capacity()),
+            },
             receive_buffer: socket.recv_capacity(),
             snd_window: connection.peer_window_bytes(),
             rcv_window: usize::from(connection.rcv_window) << connection.rcv_scale(),

@@ -1,64 +1,52 @@
-//! What is lost and sent again before the retransmission timer runs out.
+//! What is lost and sent again.
 //!
-//! smoltcp sends the first segment again at the third duplicate of an acknowledgement, and waits for its timer where a window lost
-//! more than one, or where too little follows for three duplicates. So here are two rules more: an acknowledgement of a part of what
-//! was on its way when the loss was seen tells of the next one (NewReno, RFC 6582 section 3.2), and a peer that has selectively
-//! acknowledged the last that was sent has everything but what is missing (`tcp_rack_detect_loss`; some of a round trip later, in
-//! case it was overtaken).
+//! smoltcp sends the first segment again at the third duplicate of an acknowledgement, and everything from there on when its timer
+//! runs out; it does not read selective acknowledgements. So at the first sign that something is missing, or when smoltcp's timer has
+//! run out, a [`Sender`] takes charge of the connection: it decides what is lost and when it leaves, and what smoltcp sends a second
+//! time does not. When all is acknowledged, and the connection has been idle for a second, it goes.
 
-use smoltcp::socket::tcp::State;
+use smoltcp::socket::tcp::{CongestionControl, State};
 
 use super::agreed::SACK;
-use super::connection::{Connection, Phase, RTO_NS_MIN};
-use super::options;
+use super::connection::{Connection, Flags, Phase};
+use super::cork::TIMESTAMP_BYTES;
+use super::device::{Rehearsal, Shim, instant};
+use super::options::{self, Offer};
+use super::ranges::{Range, later};
+use super::resize;
 use super::segment::{Arrived, Segment};
+use super::sender::{Heard, Sender};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
-use super::wire::{ACK, BareSegment, FIN, RST, SYN, seq_lt};
+use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
 
-/// How long something may be overtaken while no round trip is known.
-const REORDERING_NS: u64 = 10_000_000;
-
-/// What a connection knows of a loss.
-#[derive(Debug, Default)]
-pub(super) struct Recovery {
-    /// Behind what had been sent when it was seen; none once all of that is acknowledged.
-    until: Option<u32>,
-    /// It was seen by the timer: smoltcp sends everything again, as far as it is not acknowledged by then.
-    by_timer: bool,
-    /// When what is missing counts as lost.
-    lost_ns: Option<u64>,
+/// Why somebody takes charge.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cause {
+    /// An acknowledgement says that something is missing.
+    Sign,
+    /// smoltcp's timer has run out, and it has sent this again.
+    Timeout(Range),
+    /// A router could not pass what is on its way.
+    Path,
 }
 
 impl Connection {
-    /// A segment that was sent before has been sent again.
-    pub(super) fn recovers(&mut self, now_ns: u64) {
-        let (una, next) = (self.snd_una, self.snd_nxt);
-        if una == next {
-            // It was a probe.
-            return;
-        }
-        // A round trip that is longer than the shortest timeout is taken for one: then the next hole waits for the timer as well.
-        let by_timer = now_ns.saturating_sub(self.progress_ns) >= RTO_NS_MIN;
-        let recovery = &mut self.asked_mut().recovery;
-        recovery.lost_ns = None;
-        if by_timer || !recovery.until.is_some_and(|until| seq_lt(una, until)) {
-            (recovery.until, recovery.by_timer) = (Some(next), by_timer);
-        }
+    /// Who is in charge of what is lost, if anybody is.
+    #[inline]
+    pub(super) fn sender(&self) -> Option<&Sender> {
+        self.asked.as_ref()?.sender.as_deref()
     }
 
-    /// smoltcp has been made to believe that what is on its way has just left, a long time from now: it sends nothing of it again.
-    #[cold]
-    pub(super) fn was_sent_nowhere(&mut self, now_ns: u64) {
-        self.asked_mut().recovery.lost_ns = Some(now_ns);
+    #[inline]
+    pub(super) fn sender_mut(&mut self) -> Option<&mut Sender> {
+        self.asked.as_mut()?.sender.as_deref_mut()
     }
 
-    /// Nothing tells smoltcp to send again what is on its way: it forgets a segment that the ring had no room for.
-    #[cold]
-    pub(super) fn has_no_timer(&mut self, now_ns: u64) {
-        if self.phase == Phase::Open && self.snd_una != self.snd_nxt && self.socket().send_queue() > 0 {
-            self.asked_mut().recovery.lost_ns.get_or_insert(now_ns + RTO_NS_MIN);
-        }
+    /// Takes it out, while smoltcp sends.
+    #[inline]
+    pub(super) fn take_sender(&mut self) -> Option<Box<Sender>> {
+        self.asked.as_mut()?.sender.take()
     }
 
     /// Whether nothing but our FIN is on its way. smoltcp, which takes three duplicates of an acknowledgement for a loss of data, would
@@ -68,10 +56,16 @@ impl Connection {
         self.is_acknowledged_again(segment) && self.socket().send_queue() == 0
     }
 
-    /// When something counts as lost.
+    /// Whether a segment says nothing to smoltcp, which in LAST-ACK would take it for a stranger's.
+    #[inline]
+    fn is_no_news_at_the_end(&self, segment: &Segment) -> bool {
+        self.is_acknowledged_again(segment) && self.socket().state() == State::LastAck
+    }
+
+    /// When something that is on its way has to be looked at.
     #[inline]
     pub(super) fn lost_ns(&self) -> u64 {
-        self.asked.as_ref().and_then(|asked| asked.recovery.lost_ns).unwrap_or(NEVER_NS)
+        self.sender().map_or(NEVER_NS, Sender::deadline_ns)
     }
 
     /// Whether a segment acknowledges what was acknowledged before, and nothing else, while something is on its way.
@@ -81,84 +75,228 @@ impl Connection {
         is_bare && segment.ack == self.snd_una && self.snd_una != self.snd_nxt
     }
 
+    /// Whether an acknowledgement is a duplicate, by RFC 5681: one that says another window is none.
+    #[inline]
+    fn is_duplicate(&self, window_before: u16, segment: &Segment) -> bool {
+        segment.window == window_before && self.is_acknowledged_again(segment)
+    }
+
     /// Whether something is known to be lost, or to be missing.
     #[inline]
     pub(super) fn is_recovering(&self) -> bool {
-        self.asks(|asked| asked.recovery.until.is_some() || asked.recovery.lost_ns.is_some())
+        self.sender().is_some_and(Sender::is_recovering)
     }
 
-    /// Notes if the peer has the last of what was sent, and not the first. Whether it has.
-    #[cold]
-    fn note_missing(&mut self, arrived: &Arrived<'_>, now_ns: u64) -> bool {
-        let next = self.snd_nxt;
-        let says = self.peer_mss & SACK != 0;
-        let is_missing = says
-            && !self.is_recovering()
-            && options::selectively_acknowledged(arrived.options()).any(|(_, edge)| edge == next);
-        if is_missing {
-            let reordering_ns = if self.rtt_us == 0 { REORDERING_NS } else { u64::from(self.rtt_us / 4) * 1000 };
-            self.asked_mut().recovery.lost_ns = Some(now_ns + reordering_ns);
+    /// Whether a segment may say that something is missing.
+    #[inline]
+    fn tells_of_a_loss(&self, window_before: u16, arrived: &Arrived<'_>) -> bool {
+        if self.snd_una == self.snd_nxt {
+            return false;
         }
-        is_missing
+        let segment = &arrived.segment;
+        let usual_bytes = if segment.timestamp.is_some() { wire::TCP + TIMESTAMP_BYTES } else { wire::TCP };
+        match self.peer_mss & SACK != 0 {
+            true => arrived.tcp().len() - segment.length > usual_bytes && self.has_hole(arrived),
+            false => self.is_duplicate(window_before, segment),
+        }
+    }
+
+    #[cold]
+    fn has_hole(&self, arrived: &Arrived<'_>) -> bool {
+        options::selectively_acknowledged(arrived.options()).any(|(_, edge)| seq_lt(arrived.segment.ack, edge))
+    }
+
+    /// The window to show smoltcp with an acknowledgement, as a header says it.
+    fn shown_window(&self, ack: u32) -> u16 {
+        let Some(sender) = self.sender() else { return self.peer_window };
+        let units = sender.window_from(ack, 1 << (self.scales >> 4));
+        // It would probe one that it takes for closed.
+        units.clamp(1, u16::MAX.into()).min(self.peer_window.into()) as u16
     }
 }
 
 impl Stack {
-    /// Follows what an acknowledgement says of a loss. `una`: what had been acknowledged before.
+    /// Learns what a segment says of a loss before smoltcp hears of it, and shows smoltcp what may leave. Whether smoltcp need not hear
+    /// of it.
     #[inline]
-    pub(super) fn follow_loss(&mut self, index: u32, una: u32, arrived: &Arrived<'_>, io: &mut Io<'_>) {
-        let Some(connection) = self.connections.get_mut(index).filter(|it| it.phase == Phase::Open) else { return };
-        if connection.snd_una != una {
-            if connection.is_recovering() {
-                self.partly_acknowledged(index, arrived, io);
-            }
-        } else if connection.is_acknowledged_again(&arrived.segment) && connection.note_missing(arrived, io.now_ns) {
-            self.pump(index, false, io);
+    pub(super) fn hears_of_loss(
+        &mut self,
+        index: u32,
+        window_before: u16,
+        arrived: &mut Arrived<'_>,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(index).filter(|it| it.phase == Phase::Open) else {
+            return false;
+        };
+        if connection.sender().is_none()
+            && (!connection.tells_of_a_loss(window_before, arrived) || !self.takes_charge(index, Cause::Sign, io))
+        {
+            return false;
         }
+        self.heeds(index, window_before, arrived, io)
     }
 
-    /// A peer that selectively acknowledges, and has nothing behind this, has no hole: what was sent again had been overtaken.
     #[cold]
-    fn partly_acknowledged(&mut self, index: u32, arrived: &Arrived<'_>, io: &mut Io<'_>) {
-        let Some(connection) = self.connections.get_mut(index) else { return };
-        let (una, says) = (connection.snd_una, connection.peer_mss & SACK != 0);
-        let has_hole = || options::selectively_acknowledged(arrived.options()).any(|(_, edge)| seq_lt(una, edge));
-        let recovery = &mut connection.asked_mut().recovery;
-        recovery.lost_ns = None;
-        match recovery.until {
-            Some(until) if seq_lt(una, until) => {
-                if !recovery.by_timer && (!says || has_hole()) {
-                    self.send_first_again(index, io);
-                }
-            }
-            _ => recovery.until = None,
+    fn heeds(&mut self, index: u32, window_before: u16, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> bool {
+        let mss = self.segment_bytes_to(index);
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        let segment = arrived.segment;
+        let ranges: Vec<Range> = match connection.peer_mss & SACK {
+            0 => Vec::new(),
+            _ => options::selectively_acknowledged(arrived.options()).collect(),
+        };
+        let is_bare = connection.is_duplicate(window_before, &segment);
+        let Some(sender) = connection.sender_mut() else { return false };
+        sender.set_mss(mss);
+        sender.hears(Heard { ack: segment.ack, ranges: &ranges, is_bare, now_ns: io.now_ns });
+        if sender.is_of_no_use() {
+            connection.asked_mut().sender = None;
+            return false;
         }
+        let window = connection.shown_window(later(segment.ack, connection.snd_una));
+        wire::put16(arrived.tcp_mut(), 14, window);
+        connection.is_no_news_at_the_end(&segment)
     }
 
-    /// Time has told that something is lost.
+    /// Somebody takes charge of what is on its way. False: nothing is, or smoltcp keeps it to itself.
+    #[cold]
+    pub(super) fn takes_charge(&mut self, index: u32, cause: Cause, io: &mut Io<'_>) -> bool {
+        let mss = self.segment_bytes_to(index);
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        let (una, next) = (connection.snd_una, connection.snd_nxt);
+        let is_due = connection.phase == Phase::Open && una != next && connection.peer_window != 0;
+        if !is_due || connection.sender().is_some() || connection.socket().send_queue() == 0 {
+            return false;
+        }
+        connection.socket_mut().set_congestion_control(CongestionControl::None);
+        let Some(kept) = resize::on_its_way(connection, &mut self.iface, self.port, io.now_ns) else { return false };
+        let round_trip = (connection.rtt_us, connection.rtt_var_us());
+        let says = connection.peer_mss & SACK != 0;
+        let waited_ns = io.now_ns.saturating_sub(connection.progress_ns);
+        let mut sender = Sender::new(una, next, kept, (mss, says), round_trip, waited_ns, io.now_ns);
+        match cause {
+            Cause::Sign => {}
+            Cause::Timeout(range) => sender.began_with_a_timeout(range, io.now_ns),
+            Cause::Path => sender.is_too_large_for_the_path(),
+        }
+        connection.snd_nxt = sender.next();
+        connection.asked_mut().sender = Some(Box::new(sender));
+        self.shows_window(index, io);
+        true
+    }
+
+    /// A router could not pass what is on its way: it leaves again at once, in smaller segments.
+    pub(super) fn is_too_large_for_the_path(&mut self, index: u32, io: &mut Io<'_>) {
+        let mss = self.segment_bytes_to(index);
+        if let Some(sender) = self.connections.get_mut(index).and_then(Connection::sender_mut) {
+            sender.set_mss(mss);
+            sender.is_too_large_for_the_path();
+        } else {
+            self.takes_charge(index, Cause::Path, io);
+        }
+        self.shows_window(index, io);
+        self.pump(index, false, io);
+    }
+
+    /// The largest segment that the path and the peer take, in bytes of data.
+    fn segment_bytes_to(&self, index: u32) -> u32 {
+        let path = self.segment_bytes(index);
+        let Some(connection) = self.connections.get(index) else { return 1 };
+        let options = if connection.timestamps.is_some() { TIMESTAMP_BYTES } else { 0 };
+        path.min(usize::from(connection.peer_mss & !SACK).saturating_sub(options)).max(1) as u32
+    }
+
+    /// The time has come to look at what is on its way.
     #[cold]
     pub(super) fn is_lost(&mut self, index: u32, io: &mut Io<'_>) {
-        let Some(connection) = self.connections.get_mut(index) else { return };
-        connection.asked_mut().recovery.lost_ns = None;
-        self.send_first_again(index, io);
+        if let Some(sender) = self.connections.get_mut(index).and_then(Connection::sender_mut) {
+            sender.looks(io.now_ns);
+            self.shows_window(index, io);
+        }
     }
 
-    /// Makes smoltcp send the first segment that is not acknowledged again. It does so at the third duplicate of an acknowledgement,
-    /// and counts from the beginning when the window has changed: so it hears of one that is smaller, and that it is not.
-    fn send_first_again(&mut self, index: u32, io: &mut Io<'_>) {
+    /// Shows smoltcp the window that whoever is in charge leaves it.
+    pub(super) fn shows_window(&mut self, index: u32, io: &mut Io<'_>) {
+        if let Some(connection) = self.connections.get(index).filter(|it| it.sender().is_some()) {
+            let window = connection.shown_window(connection.snd_una);
+            self.shows(index, window, io);
+        }
+    }
+
+    /// Shows smoltcp a window, of which nothing comes.
+    pub(super) fn shows(&mut self, index: u32, window: u16, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };
-        // Without data it would stop its timer, and in LAST-ACK it counts no duplicates.
-        if connection.socket().send_queue() == 0 || connection.socket().state() == State::LastAck {
+        if connection.socket().state() == State::LastAck {
             return;
         }
-        // Until it is sent: there may be no room for it now.
-        connection.asked_mut().recovery.lost_ns = Some(io.now_ns + RTO_NS_MIN);
-        let duplicate = connection.bare(connection.rcv_nxt());
-        // Whose window is closed is probed instead.
-        let Some(smaller) = duplicate.window.checked_sub(1) else { return };
-        let window = duplicate.window;
-        for window in [smaller, window, window, window, window] {
-            self.feed_bare(index, &BareSegment { window, ..duplicate }, io);
+        let bare = BareSegment { window, ..connection.bare(connection.rcv_nxt()) };
+        let frame = bare.build(io.pool);
+        let mut rehearsal = Rehearsal::new(self.port, frame.data());
+        let iface = self.iface.of(connection, io.now_ns);
+        iface.poll_ingress_single(instant(io.now_ns), &mut rehearsal, &mut connection.sockets);
+        io.pool.recycle(frame);
+    }
+
+    /// Sends again what is lost, as far as it may leave. False: it waits for room in the ring.
+    #[cold]
+    pub(super) fn sends_again(&mut self, index: u32, io: &mut Io<'_>) -> bool {
+        let (next_hop, leaving) = (self.next_hop(index), self.leaves_as(index));
+        loop {
+            let Some(connection) = self.connections.get_mut(index) else { return true };
+            let Some(range) = connection.sender().and_then(Sender::to_send_again) else { return true };
+            let mut shim = Shim::new(
+                None,
+                self.port,
+                (next_hop, leaving),
+                connection.corrections(connection.snd_una),
+                io.tx,
+                &mut self.looped,
+                io.pool,
+            );
+            if !shim.exit.has_room() {
+                return shim.exit.next_hop.is_none();
+            }
+            let (frame, bytes) = connection.cut(range, shim.exit.pool, io.now_ns);
+            shim.exit.sends_as_it_is(frame);
+            shim.exit.count(&mut self.counters);
+            connection.flags.remove(Flags::TIMED);
+            connection.retransmits = connection.retransmits.saturating_add(1);
+            let range = (range.0, range.0.wrapping_add(bytes));
+            if let Some(sender) = connection.sender_mut() {
+                sender.is_sent_again(range, io.now_ns);
+            }
         }
+    }
+}
+
+impl Connection {
+    /// A segment that carries a range of what was sent, and how much of it: what it acknowledges was acknowledged before.
+    fn cut(&self, range: Range, pool: &mut lull_nic::FramePool, now_ns: u64) -> (lull_nic::Frame, u32) {
+        let (own, peer) = (self.flow.local(), self.flow.remote());
+        let length = range.1.wrapping_sub(range.0);
+        let data: usize = self.sender().map_or(0, |sender| sender.copy(range).map(<[u8]>::len).sum());
+        let fin = if (data as u32) < length { FIN } else { 0 };
+        let push = if range.1 == self.snd_nxt && data > 0 { PSH } else { 0 };
+        let segment = BareSegment {
+            source: own.ip(),
+            source_port: own.port(),
+            destination: peer.ip(),
+            destination_port: peer.port(),
+            seq: range.0,
+            ack: self.rcv_ack,
+            flags: ACK | fin | push,
+            window: self.rcv_window,
+        };
+        let timestamp = self.timestamps.map(|timestamps| timestamps.option(now_ns));
+        let option = Offer { timestamp, ..Offer::default() };
+        let frame = segment.build_carrying(&option.write(), data, pool, |payload| {
+            let mut at = 0;
+            for part in self.sender().into_iter().flat_map(|sender| sender.copy(range)) {
+                payload[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+        });
+        (frame, length)
     }
 }

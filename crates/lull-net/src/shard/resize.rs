@@ -16,6 +16,7 @@ use super::half_open::{Handshake, window_scale};
 use super::narrow::Interfaces;
 use super::opening::one_socket;
 use super::options::Offer;
+use super::recovery::Cause;
 use super::stack::{Io, Stack};
 use super::wire::{self, ACK, BareSegment};
 
@@ -82,15 +83,18 @@ impl Stack {
             return false;
         }
         if connection.socket().send_queue() > 0 {
-            // smoltcp knows no window that came with a segment at the very end of ours, which it drops (`tcp_sequence` does not), and
-            // would give only what an earlier one lets out.
-            let now = connection.bare(connection.rcv_nxt());
-            self.feed_bare(index, &now, io);
+            // smoltcp knows no window that came with a segment at the very end of ours, which it drops (`tcp_sequence` does not), nor
+            // more of one than a congestion window leaves it, and would give only what it knows to be let out.
+            let window = connection.peer_window;
+            self.shows(index, window, io);
         }
+        let moves = self.moves_to(index, rx, tx, io);
+        self.shows_window(index, io);
+        moves
+    }
+
+    fn moves_to(&mut self, index: u32, rx: usize, tx: usize, io: &mut Io<'_>) -> bool {
         let Some(connection) = self.connections.get_mut(index) else { return false };
-        if !connection.can_move() {
-            return false;
-        }
         let (rx_before, tx_before) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
         let total = self.buffer_bytes - rx_before - tx_before + rx + tx;
         let is_growing = rx > rx_before || tx > tx_before;
@@ -127,10 +131,8 @@ impl Stack {
 
     /// The old socket stays, whose data has gone nowhere.
     fn goes_on_as_after_a_loss(&mut self, index: u32, io: &mut Io<'_>) {
-        if let Some(connection) = self.connections.get_mut(index) {
-            connection.was_sent_nowhere(io.now_ns);
-            self.timers.set(index, io.now_ns + 1);
-        }
+        self.takes_charge(index, Cause::Path, io);
+        self.timers.set(index, io.now_ns + 1);
     }
 
     /// A socket on these buffers that stands where the connection stands, with what the peer has not acknowledged. Unless the peer
@@ -178,15 +180,39 @@ fn zeroes(bytes: usize) -> Option<Vec<u8>> {
 
 /// All that the application has written and the peer has not acknowledged, which the old socket is made to send.
 fn unacknowledged(connection: &mut Connection, ifaces: &mut Interfaces, port: Port, now_ns: u64) -> Option<Vec<u8>> {
-    /// Longer than any retransmission timeout.
-    const LATER: Duration = Duration::from_secs(1 << 20);
     let (queued, first) = (connection.socket().send_queue(), connection.snd_una);
     if queued == 0 {
         return Some(Vec::new());
     }
     connection.socket_mut().set_nagle_enabled(false);
     let iface = ifaces.of(connection, now_ns);
-    drain(&mut connection.sockets, iface, port, instant(now_ns) + LATER, first).filter(|sent| sent.len() == queued)
+    rewind(&mut connection.sockets, iface, port, now_ns);
+    let data = drain(&mut connection.sockets, iface, port, instant(now_ns), (first, queued));
+    data.filter(|sent| sent.len() == queued)
+}
+
+/// What was sent and is not acknowledged, and what smoltcp sends with the end of it.
+pub(super) fn on_its_way(
+    connection: &mut Connection,
+    ifaces: &mut Interfaces,
+    port: Port,
+    now_ns: u64,
+) -> Option<Vec<u8>> {
+    let (first, queued) = (connection.snd_una, connection.socket().send_queue());
+    let sent = (connection.snd_nxt.wrapping_sub(first) as usize).min(queued);
+    connection.socket_mut().set_nagle_enabled(false);
+    let iface = ifaces.of(connection, now_ns);
+    rewind(&mut connection.sockets, iface, port, now_ns);
+    drain(&mut connection.sockets, iface, port, instant(now_ns), (first, sent)).filter(|data| !data.is_empty())
+}
+
+/// Makes a socket that waits for an acknowledgement begin again with what is not acknowledged, as if its timer had run out.
+fn rewind(sockets: &mut SocketSet<'static>, iface: &mut Interface, port: Port, now_ns: u64) {
+    /// Longer than any retransmission timeout.
+    const LATER: Duration = Duration::from_secs(1 << 20);
+    // Nothing leaves at that time: it would be taken for when it was sent.
+    let mut closed = Sink { port, first: 0, bytes: 0, data: Vec::new(), whole: true };
+    iface.poll_egress(instant(now_ns) + LATER, &mut closed, sockets);
 }
 
 /// Gives a new socket what the old one had, which begins with `first`: what is on its way, as if this one had sent it, and the rest.
@@ -202,20 +228,21 @@ fn takes_over(
     if socket.state() != State::Established || socket.send_slice(sent) != Ok(sent.len()) {
         return false;
     }
-    let gone = drain(sockets, iface, port, now, first).is_some_and(|gone| gone.len() == sent.len());
+    let gone = drain(sockets, iface, port, now, (first, sent.len())).is_some_and(|gone| gone.len() == sent.len());
     let socket = sockets.get_mut::<Socket<'static>>(SocketHandle::default());
     gone && socket.send_slice(rest) == Ok(rest.len())
 }
 
-/// The data that a socket sends until it has no more to send, which begins with `first` and has no hole.
+/// The data that a socket sends until it has no more to send, or until it has sent so many bytes. It begins with `first` and has no
+/// hole.
 fn drain(
     sockets: &mut SocketSet<'static>,
     iface: &mut Interface,
     port: Port,
     now: Instant,
-    first: u32,
+    (first, bytes): (u32, usize),
 ) -> Option<Vec<u8>> {
-    let mut sink = Sink { port, first, data: Vec::new(), whole: true };
+    let mut sink = Sink { port, first, bytes, data: Vec::new(), whole: true };
     loop {
         let before = sink.data.len();
         iface.poll_egress(now, &mut sink, sockets);
@@ -229,6 +256,7 @@ fn drain(
 struct Sink {
     port: Port,
     first: u32,
+    bytes: usize,
     data: Vec<u8>,
     whole: bool,
 }
@@ -259,7 +287,7 @@ impl phy::Device for Sink {
     }
 
     fn transmit(&mut self, _now: Instant) -> Option<SinkToken<'_>> {
-        Some(SinkToken(self))
+        (self.data.len() < self.bytes).then_some(SinkToken(self))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

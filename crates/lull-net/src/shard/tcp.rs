@@ -146,6 +146,7 @@ impl Stack {
         let Some(connection) = self.connections.get_mut(index) else { return Err(MALFORMED) };
         connection.heard_ns = io.now_ns;
         arrived.packet.make_plain(arrived.frame);
+        let window_before = connection.peer_window;
         match connection.phase {
             Phase::Open => match connection.judge(arrived, &mut self.counters, io.now_ns) {
                 Judged::Fits => {}
@@ -166,14 +167,15 @@ impl Stack {
             Phase::Over => return Err(|counters| &mut counters.drop_no_connection),
         }
         self.counters.tcp_segments += 1;
-        if connection.phase == Phase::Open && connection.only_lacks_its_fin(&arrived.segment) {
+        let only_lacks_its_fin = connection.phase == Phase::Open && connection.only_lacks_its_fin(&arrived.segment);
+        if self.hears_of_loss(index, window_before, arrived, io) || only_lacks_its_fin {
+            self.pump(index, false, io);
             return Ok(());
         }
+        let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
         let early_fin = connection.flags.contains(Flags::EARLY_FIN);
         let packet = &arrived.frame.data()[arrived.packet.l3..arrived.packet.end];
-        let una = connection.snd_una;
         let fills = self.feed(index, packet, &arrived.segment, io);
-        self.follow_loss(index, una, arrived, io);
         if early_fin {
             self.early_fin(index, io);
         }

@@ -1,0 +1,260 @@
+//! What is known of each byte that is on its way: the peer has it (RFC 2018), it is lost, or neither.
+//!
+//! Something is lost when the peer has three segments of what was sent behind it (RFC 6675 section 4, `IsLost`), or, what was sent
+//! again, when it has three that left after that. A peer that does not selectively acknowledge says with each duplicate of an
+//! acknowledgement that one segment more has come, and not which (RFC 6582).
+
+use std::collections::VecDeque;
+
+use super::ranges::{Range, Ranges, earlier, later};
+use super::wire::seq_lt;
+
+/// How many segments behind something have to have come for it to count as lost (RFC 5681: DupThresh).
+const SEGMENTS: u32 = 3;
+
+/// Something that was sent again.
+#[derive(Clone, Debug)]
+struct Again {
+    range: Range,
+    /// What was sent for the first time after it begins here.
+    mark: u32,
+    /// How many that were sent again after it have come.
+    passed: u32,
+}
+
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// So many bytes have come that were not known to have.
+    pub(super) delivered: u32,
+    /// Something is lost that was not known to be.
+    pub(super) lost: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Scoreboard {
+    /// The first that is not acknowledged.
+    una: u32,
+    /// Behind the last that was sent.
+    next: u32,
+    mss: u32,
+    /// What the peer has behind `una`.
+    sacked: Ranges,
+    /// What is lost and not sent again yet.
+    lost: Ranges,
+    /// Before this, what the peer does not have has counted as lost once.
+    judged: u32,
+    again: VecDeque<Again>,
+    /// Duplicates of an acknowledgement by a peer that says no more.
+    duplicates: u32,
+}
+
+impl Scoreboard {
+    pub(super) fn new(una: u32, next: u32, mss: u32) -> Scoreboard {
+        Scoreboard {
+            una,
+            next,
+            mss,
+            sacked: Ranges::default(),
+            lost: Ranges::default(),
+            judged: una,
+            again: VecDeque::new(),
+            duplicates: 0,
+        }
+    }
+
+    pub(super) fn una(&self) -> u32 {
+        self.una
+    }
+
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
+    pub(super) fn set_mss(&mut self, mss: u32) {
+        self.mss = mss;
+    }
+
+    /// All before this has been sent.
+    pub(super) fn sent_to(&mut self, next: u32) {
+        self.next = later(self.next, next);
+    }
+
+    pub(super) fn is_all_acknowledged(&self) -> bool {
+        self.una == self.next
+    }
+
+    /// What has left and not come yet, as far as is known (RFC 6675: `pipe`).
+    pub(super) fn in_flight(&self) -> u32 {
+        let unknown = self.next.wrapping_sub(self.una) - self.sacked.bytes() - self.lost.bytes();
+        unknown.saturating_sub(self.duplicates.saturating_mul(self.mss))
+    }
+
+    /// Whether the peer is known to have something behind what is missing.
+    pub(super) fn has_hole(&self) -> bool {
+        !self.sacked.is_empty() || self.duplicates > 0
+    }
+
+    /// What is to be sent again first, at most so many bytes.
+    pub(super) fn first_lost(&self, bytes: u32) -> Option<Range> {
+        let (start, end) = self.lost.first()?;
+        Some((start, earlier(end, start.wrapping_add(bytes))))
+    }
+
+    /// That has been sent again.
+    pub(super) fn sent_again(&mut self, range: Range) {
+        self.lost.remove(range);
+        self.again.push_back(Again { range, mark: self.next, passed: 0 });
+    }
+
+    /// An acknowledgement of all before `ack`, which lies in what was sent, and of these ranges. `is_duplicate`: it says nothing else.
+    pub(super) fn acknowledged(&mut self, ack: u32, ranges: &[Range], is_duplicate: bool) -> News {
+        let missing = self.next.wrapping_sub(self.una) - self.sacked.bytes();
+        let advanced = ack.wrapping_sub(self.una);
+        self.una = ack;
+        self.judged = later(self.judged, ack);
+        for &(start, end) in ranges {
+            let (start, end) = (later(start, ack), earlier(end, self.next));
+            if seq_lt(start, end) {
+                self.sacked.add((start, end));
+                self.lost.remove((start, end));
+            }
+        }
+        for ranges in [&mut self.sacked, &mut self.lost] {
+            ranges.remove_before(ack);
+        }
+        let mut delivered = missing - (self.next.wrapping_sub(self.una) - self.sacked.bytes());
+        if is_duplicate && advanced == 0 && ranges.is_empty() {
+            self.duplicates += 1;
+            delivered = self.mss;
+        }
+        self.duplicates = self.duplicates.saturating_sub(advanced.div_ceil(self.mss));
+        let lost = self.judge_again() | self.judge();
+        News { delivered, lost }
+    }
+
+    /// Judges what has left once.
+    fn judge(&mut self) -> bool {
+        let mut edge = None;
+        let (mut bytes, mut ranges) = (0, 0);
+        for (start, end) in self.sacked.backwards() {
+            (bytes, ranges) = (bytes + end.wrapping_sub(start), ranges + 1);
+            if bytes > (SEGMENTS - 1) * self.mss || ranges >= SEGMENTS {
+                edge = Some(start);
+                break;
+            }
+        }
+        if self.duplicates >= SEGMENTS && self.judged == self.una {
+            edge = Some(earlier(self.una.wrapping_add(self.mss), self.next));
+        }
+        edge.is_some_and(|edge| self.is_lost_before(edge))
+    }
+
+    /// Judges what was sent again.
+    fn judge_again(&mut self) -> bool {
+        let (una, sacked, mss) = (self.una, &self.sacked, self.mss);
+        let mut came = 0;
+        for again in self.again.iter_mut().rev() {
+            again.passed += came;
+            again.range.0 = later(again.range.0, una);
+            came += u32::from(!seq_lt(again.range.0, again.range.1) || sacked.has(again.range));
+        }
+        let mut found = false;
+        let lost = &mut self.lost;
+        self.again.retain(|again| {
+            if !seq_lt(again.range.0, again.range.1) || sacked.has(again.range) {
+                return false;
+            }
+            let is_lost = again.passed >= SEGMENTS || sacked.bytes_from(again.mark) > (SEGMENTS - 1) * mss;
+            if is_lost {
+                found = true;
+                sacked.gaps_in(again.range).into_iter().for_each(|gap| lost.add(gap));
+            }
+            !is_lost
+        });
+        found
+    }
+
+    /// What the peer does not have before `edge` is lost, if it was not judged before. Whether there is any.
+    pub(super) fn is_lost_before(&mut self, edge: u32) -> bool {
+        if !seq_lt(self.judged, edge) {
+            return false;
+        }
+        let gaps = self.sacked.gaps_in((self.judged, edge));
+        self.judged = edge;
+        gaps.iter().for_each(|&gap| self.lost.add(gap));
+        !gaps.is_empty()
+    }
+
+    /// The last that the peer has is a while ago: what is before it and has not come since does not come. Whether there is any that
+    /// was not judged before.
+    pub(super) fn is_overdue(&mut self) -> bool {
+        let last = self.sacked.backwards().next();
+        last.is_some_and(|(start, _)| self.is_lost_before(start))
+    }
+
+    /// Nothing has come for so long that all is lost that the peer does not have.
+    pub(super) fn timed_out(&mut self) {
+        // It may have thrown away what it said it has (RFC 2018 section 8): then that stands first.
+        if self.sacked.first().is_some_and(|(start, _)| start == self.una) {
+            self.sacked.clear();
+        }
+        (self.duplicates, self.judged) = (0, self.next);
+        self.again.clear();
+        for gap in self.sacked.gaps_in((self.una, self.next)) {
+            self.lost.add(gap);
+        }
+    }
+
+    /// A peer that says no more has acknowledged a part of what was on its way when a loss was seen: the next is lost, too.
+    pub(super) fn is_partly_acknowledged(&mut self) -> bool {
+        self.judged == self.una && self.is_lost_before(earlier(self.una.wrapping_add(self.mss), self.next))
+    }
+
+    /// The loss is made good.
+    pub(super) fn recovered(&mut self) {
+        self.duplicates = 0;
+    }
+
+    /// This was never sent, though it counts as such.
+    pub(super) fn is_still_to_be_sent(&mut self, range: Range) {
+        self.lost.add(range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    /// A board on which so many segments were sent, from a number that comes round.
+    fn board(segments: u32) -> (Scoreboard, impl Fn(u32) -> u32) {
+        let first = u32::MAX - 3999;
+        (Scoreboard::new(first, first.wrapping_add(segments * MSS), MSS), move |nth| first.wrapping_add(nth * MSS))
+    }
+
+    /// All that is to be sent again, which is sent.
+    fn sent_again(board: &mut Scoreboard, at: &impl Fn(u32) -> u32) -> Vec<u32> {
+        let mut sent = Vec::new();
+        while let Some(range) = board.first_lost(MSS) {
+            sent.push(range.0.wrapping_sub(at(0)) / MSS);
+            board.sent_again(range);
+        }
+        sent
+    }
+
+    #[test]
+    fn what_has_three_segments_behind_it_is_lost() {
+        let (mut board, at) = board(12);
+        assert_eq!(board.acknowledged(at(1), &[], false), News { delivered: MSS, lost: false });
+        for (range, again) in
+            [((2, 3), vec![]), ((2, 4), vec![]), ((6, 7), vec![1]), ((6, 8), vec![]), ((6, 9), vec![4, 5])]
+        {
+            let news = board.acknowledged(at(1), &[(at(range.0), at(range.1))], true);
+            assert_eq!((news.delivered, news.lost), (MSS, !again.is_empty()), "{range:?}");
+            assert_eq!(sent_again(&mut board, &at), again, "{range:?}");
+        }
+        assert_eq!(board.in_flight(), 6 * MSS, "1, 4, 5 again, and 9 to 11");
+    }
+}

@@ -1,0 +1,365 @@
+//! What a connection knows, and keeps, to make good what is lost on its way: since the first sign of a loss, and for as long as the
+//! connection is busy afterwards. smoltcp is left to hold the stream and to send what is new; what it would send again does not leave.
+//!
+//! - *What* is lost says the [`Scoreboard`], by acknowledgements; the time, a quarter of a round trip after the peer had something
+//!   behind it (`tcp_rack_detect_loss`); and the retransmission timer (RFC 6298).
+//! - *When* something may leave says the congestion window ([`Cubic`]). smoltcp is shown a window of the peer's that ends where the
+//!   congestion window does.
+//! - What is sent again is cut from a copy: smoltcp's buffer cannot be read a second time.
+
+use std::collections::VecDeque;
+
+use super::connection::RTO_NS_MIN;
+use super::cubic::Cubic;
+use super::ranges::{Range, later};
+use super::scoreboard::Scoreboard;
+use super::timers::NEVER_NS;
+use super::wire::seq_lt;
+
+/// How long something may be overtaken while no round trip is known.
+const REORDERING_NS: u64 = 10_000_000;
+/// What an acknowledgement may be put off by (`TCP_RTO_MIN`, which `tcp_set_rto` adds to the round trip).
+const RTO_MARGIN_US: u64 = 200_000;
+/// The longest that it runs at first while no round trip is known (`TCP_TIMEOUT_FALLBACK`).
+const FIRST_RTO_NS_MAX: u64 = 3_000_000_000;
+/// The longest time that the retransmission timer runs (`TCP_RTO_MAX`).
+const RTO_NS_MAX: u64 = 120_000_000_000;
+
+/// How far it is with a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Episode {
+    /// Nothing is lost.
+    None,
+    /// An acknowledgement, or the time, has told of something; it is made good once all before this is acknowledged.
+    Fast { until: u32 },
+    /// The timer has.
+    Slow { until: u32 },
+}
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    board: Scoreboard,
+    /// What was sent and is not acknowledged, from `kept_from` on.
+    kept: VecDeque<u8>,
+    kept_from: u32,
+    mss: u32,
+    /// The peer selectively acknowledges.
+    says: bool,
+    cubic: Option<Cubic>,
+    episode: Episode,
+    /// When what is missing counts as lost.
+    overdue_ns: Option<u64>,
+    /// When all that is on its way does.
+    timeout_ns: u64,
+    backoff: u32,
+    /// How long the timer runs while no round trip is known.
+    first_rto_ns: u64,
+    rtt_us: u32,
+    rtt_var_us: u32,
+    /// What tells the next round trip: it comes once all before this has, and left then.
+    timed: Option<(u32, u64)>,
+}
+
+/// What an acknowledgement says, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard<'a> {
+    pub(super) ack: u32,
+    /// What it selectively acknowledges.
+    pub(super) ranges: &'a [Range],
+    /// It has no data, and says no other window than the one before.
+    pub(super) is_bare: bool,
+    pub(super) now_ns: u64,
+}
+
+impl Sender {
+    /// Of a connection whose copy begins with `una`, has been sent up to `next`, and may hold more, which smoltcp takes for sent. The
+    /// last acknowledgement, or the first that is to be acknowledged, was so long ago.
+    pub(super) fn new(
+        una: u32,
+        next: u32,
+        kept: Vec<u8>,
+        (mss, says): (u32, bool),
+        (rtt_us, rtt_var_us): (u32, u32),
+        waited_ns: u64,
+        now_ns: u64,
+    ) -> Sender {
+        let end = una.wrapping_add(kept.len() as u32);
+        let mut board = Scoreboard::new(una, later(next, end), mss);
+        board.is_still_to_be_sent((next, end));
+        let mut sender = Sender {
+            board,
+            kept: kept.into(),
+            kept_from: una,
+            mss,
+            says,
+            cubic: None,
+            episode: Episode::None,
+            overdue_ns: None,
+            timeout_ns: NEVER_NS,
+            backoff: 0,
+            first_rto_ns: waited_ns.clamp(RTO_NS_MIN, FIRST_RTO_NS_MAX),
+            rtt_us,
+            rtt_var_us,
+            timed: None,
+        };
+        sender.start_timer(now_ns);
+        sender
+    }
+
+    /// Behind the last that was sent.
+    pub(super) fn next(&self) -> u32 {
+        self.board.next()
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_all_acknowledged(&self) -> bool {
+        self.board.is_all_acknowledged()
+    }
+
+    /// Whether something is lost, or known to be missing.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.episode != Episode::None || self.overdue_ns.is_some()
+    }
+
+    /// Whether nothing is left of a loss that would have to be kept.
+    pub(super) fn is_of_no_use(&self) -> bool {
+        self.is_all_acknowledged() && self.cubic.is_none()
+    }
+
+    pub(super) fn congestion_window(&self) -> Option<u32> {
+        self.cubic.as_ref().map(Cubic::window)
+    }
+
+    /// What it keeps, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.kept.capacity()
+    }
+
+    /// When it has to be looked at.
+    pub(super) fn deadline_ns(&self) -> u64 {
+        if self.is_all_acknowledged() { NEVER_NS } else { self.timeout_ns.min(self.overdue_ns.unwrap_or(NEVER_NS)) }
+    }
+
+    /// The path carries segments of this size.
+    pub(super) fn set_mss(&mut self, mss: u32) {
+        self.mss = mss;
+        self.board.set_mss(mss);
+    }
+
+    /// RFC 6298 section 2, with Linux's floor.
+    fn rto_ns(&self) -> u64 {
+        let us = u64::from(self.rtt_us) + (u64::from(self.rtt_var_us) * 4).max(RTO_MARGIN_US);
+        let ns = if self.rtt_us == 0 { self.first_rto_ns } else { (us * 1000).max(RTO_NS_MIN) };
+        ns.saturating_mul(1 << self.backoff.min(20)).min(RTO_NS_MAX)
+    }
+
+    fn start_timer(&mut self, now_ns: u64) {
+        self.timeout_ns = now_ns.saturating_add(self.rto_ns());
+    }
+
+    /// Whether a segment probes a peer that has acknowledged all.
+    pub(super) fn is_probe(&self, seq: u32) -> bool {
+        self.is_all_acknowledged() && seq != self.next()
+    }
+
+    /// smoltcp has sent this. It leaves if it is new; what is new in something that does not leave is to be sent from here.
+    pub(super) fn takes(&mut self, seq: u32, payload: &[u8], has_fin: bool, now_ns: u64) -> bool {
+        let next = self.next();
+        let end = seq.wrapping_add(payload.len() as u32).wrapping_add(has_fin.into());
+        let is_new = !seq_lt(seq, next);
+        if self.is_all_acknowledged() {
+            (self.kept_from, self.timeout_ns) = (seq, NEVER_NS);
+            self.kept.clear();
+            self.board = Scoreboard::new(seq, seq, self.mss);
+        }
+        let kept_to = self.kept_from.wrapping_add(self.kept.len() as u32);
+        if let Some(new) = payload.get(kept_to.wrapping_sub(seq) as usize..) {
+            self.kept.extend(new);
+        }
+        if self.timeout_ns == NEVER_NS {
+            self.start_timer(now_ns);
+        }
+        self.board.sent_to(end);
+        if is_new {
+            if self.timed.is_none() {
+                self.timed = Some((end, now_ns));
+            }
+            if let Some(cubic) = &mut self.cubic {
+                cubic.sent(end.wrapping_sub(seq));
+            }
+        } else if seq_lt(next, end) {
+            self.board.is_still_to_be_sent((next, end));
+        }
+        is_new
+    }
+
+    /// An acknowledgement has come, of what has been sent.
+    pub(super) fn hears(&mut self, heard: Heard<'_>) {
+        let Heard { ack, ranges, is_bare, now_ns } = heard;
+        // One that was overtaken says nothing of the rest, but its ranges are true.
+        let ack = later(ack, self.board.una());
+        // A probe of a closed window is not counted as sent until then.
+        self.board.sent_to(ack);
+        let had_in_flight = self.board.in_flight();
+        let advances = seq_lt(self.board.una(), ack);
+        self.tells_round_trip(ack, ranges, now_ns);
+        let mut news = self.board.acknowledged(ack, ranges, is_bare && !self.says);
+        let gone = ack.wrapping_sub(self.kept_from).min(self.kept.len() as u32);
+        self.kept.drain(..gone as usize);
+        self.kept_from = ack;
+        match self.episode {
+            Episode::Fast { until } | Episode::Slow { until } if !seq_lt(ack, until) => self.is_made_good(),
+            Episode::Fast { .. } if advances && !self.says => news.lost |= self.board.is_partly_acknowledged(),
+            _ => {}
+        }
+        if advances {
+            self.backoff = 0;
+            self.start_timer(now_ns);
+        }
+        if news.lost {
+            self.is_lost(had_in_flight);
+        }
+        let limits = self.congestion_window().is_some_and(|window| had_in_flight + 2 * self.mss > window);
+        let in_flight = self.board.in_flight();
+        if let Some(cubic) = &mut self.cubic {
+            cubic.delivered(news.delivered, limits, now_ns, self.rtt_us);
+            cubic.reduce(news.delivered, in_flight, advances && !news.lost);
+        }
+        self.overdue_ns = match self.board.has_hole() && self.says {
+            true if news.delivered > 0 || self.overdue_ns.is_none() => Some(now_ns + self.reordering_ns()),
+            true => self.overdue_ns,
+            false => None,
+        };
+    }
+
+    /// How long something may be overtaken.
+    fn reordering_ns(&self) -> u64 {
+        if self.rtt_us == 0 { REORDERING_NS } else { u64::from(self.rtt_us / 4) * 1000 }
+    }
+
+    /// Something is lost, of so much that was on its way.
+    fn is_lost(&mut self, in_flight: u32) {
+        if self.episode == Episode::None {
+            self.episode = Episode::Fast { until: self.next() };
+            let mss = self.mss;
+            self.cubic.get_or_insert_with(|| Cubic::new(in_flight, mss)).lost(in_flight);
+        }
+    }
+
+    fn is_made_good(&mut self) {
+        self.episode = Episode::None;
+        self.board.recovered();
+        if let Some(cubic) = &mut self.cubic {
+            cubic.recovered();
+        }
+    }
+
+    /// What a router could not pass is lost, which says nothing of congestion (`tcp_simple_retransmit`).
+    pub(super) fn is_too_large_for_the_path(&mut self) {
+        self.board.timed_out();
+    }
+
+    /// smoltcp's timer has told, before there was anything here, and this has been sent again.
+    pub(super) fn began_with_a_timeout(&mut self, sent_again: Range, now_ns: u64) {
+        self.times_out(now_ns);
+        self.is_sent_again(sent_again, now_ns);
+    }
+
+    /// The time has come that it waited for.
+    pub(super) fn looks(&mut self, now_ns: u64) {
+        if self.timeout_ns <= now_ns {
+            self.times_out(now_ns);
+        } else if self.overdue_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.overdue_ns = None;
+            let in_flight = self.board.in_flight();
+            if self.board.is_overdue() {
+                self.is_lost(in_flight);
+                let left = self.board.in_flight();
+                if let Some(cubic) = &mut self.cubic {
+                    cubic.reduce(0, left, false);
+                }
+            }
+        }
+    }
+
+    fn times_out(&mut self, now_ns: u64) {
+        let (in_flight, mss) = (self.board.in_flight(), self.mss);
+        let anew = !matches!(self.episode, Episode::Slow { .. });
+        self.cubic.get_or_insert_with(|| Cubic::new(in_flight, mss)).timed_out(in_flight, anew);
+        self.board.timed_out();
+        (self.episode, self.overdue_ns, self.timed) = (Episode::Slow { until: self.next() }, None, None);
+        self.backoff += 1;
+        self.start_timer(now_ns);
+    }
+
+    /// What is to be sent again now, if it may leave.
+    pub(super) fn to_send_again(&self) -> Option<Range> {
+        let range = self.board.first_lost(self.mss)?;
+        let window = self.congestion_window().unwrap_or(u32::MAX);
+        let in_flight = self.board.in_flight();
+        // The first of a loss leaves whatever else is on its way.
+        let may = in_flight == 0 || in_flight.saturating_add(range.1.wrapping_sub(range.0)) <= window;
+        may.then_some(range)
+    }
+
+    /// The bytes of a range, as far as they are data: a FIN may stand behind them.
+    pub(super) fn copy(&self, (start, end): Range) -> impl Iterator<Item = &[u8]> {
+        let from = (start.wrapping_sub(self.kept_from) as usize).min(self.kept.len());
+        let to = (end.wrapping_sub(self.kept_from) as usize).min(self.kept.len());
+        let (front, back) = self.kept.as_slices();
+        let cut = |slice: &[u8], before: usize| {
+            (from.saturating_sub(before).min(slice.len()), to.saturating_sub(before).min(slice.len()))
+        };
+        let (a, b) = (cut(front, 0), cut(back, front.len()));
+        [&front[a.0..a.1], &back[b.0..b.1]].into_iter()
+    }
+
+    /// It has been sent again.
+    pub(super) fn is_sent_again(&mut self, range: Range, now_ns: u64) {
+        self.board.sent_again(range);
+        if let Some(cubic) = &mut self.cubic {
+            cubic.sent(range.1.wrapping_sub(range.0));
+        }
+        // Which of the two is acknowledged nobody knows (Karn's rule).
+        self.timed = self.timed.filter(|&(end, _)| seq_lt(range.1, end) || seq_lt(end, range.0));
+        if self.timeout_ns == NEVER_NS {
+            self.start_timer(now_ns);
+        }
+    }
+
+    /// How much may be sent for the first time now, in bytes: whole segments.
+    pub(super) fn room(&self) -> usize {
+        let in_flight = self.board.in_flight();
+        match self.congestion_window() {
+            _ if self.board.first_lost(1).is_some() => 0,
+            Some(window) if in_flight != 0 => (window.saturating_sub(in_flight) / self.mss * self.mss) as usize,
+            Some(window) => window.max(self.mss) as usize,
+            None => usize::MAX / 2,
+        }
+    }
+
+    /// The window to show smoltcp with an acknowledgement of all before `ack`, in units of so many bytes: what is on its way, and what
+    /// may be sent besides. The last unit may hold more than that, which is no segment and so does not leave ([`Sender::room`]), but
+    /// where a unit is larger than a segment.
+    pub(super) fn window_from(&self, ack: u32, unit: usize) -> usize {
+        let bytes = (self.next().wrapping_sub(ack) as usize).saturating_add(self.room());
+        if unit <= self.mss as usize { bytes.div_ceil(unit) } else { bytes / unit }
+    }
+
+    /// A round trip, if what tells it has come (`tcp_rtt_estimator`).
+    fn tells_round_trip(&mut self, ack: u32, ranges: &[Range], now_ns: u64) {
+        let Some((end, sent_ns)) = self.timed else { return };
+        let has_come = |start: u32, behind: u32| seq_lt(start, end) && !seq_lt(behind, end);
+        if seq_lt(ack, end) && !ranges.iter().any(|&(start, behind)| has_come(start, behind)) {
+            return;
+        }
+        self.timed = None;
+        let sample = u32::try_from(now_ns.saturating_sub(sent_ns) / 1000).unwrap_or(u32::MAX).max(1);
+        if self.rtt_us == 0 {
+            (self.rtt_us, self.rtt_var_us) = (sample, sample / 2);
+        } else {
+            self.rtt_var_us = self.rtt_var_us - self.rtt_var_us / 4 + self.rtt_us.abs_diff(sample) / 4;
+            self.rtt_us = self.rtt_us - self.rtt_us / 8 + sample / 8;
+        }
+    }
+}
