@@ -94,7 +94,7 @@ impl BufferGrowth {
 
 impl Default for BufferGrowth {
     fn default() -> BufferGrowth {
-        BufferGrowth { rx_bytes_max: 512 << 10, tx_bytes_max: 4 << 20, total_bytes_max: 256 << 20 }
+        BufferGrowth { rx_bytes_max: 4 << 20, tx_bytes_max: 4 << 20, total_bytes_max: 256 << 20 }
     }
 }
 

@@ -445,6 +445,14 @@ impl Connection {
         self.progress_ns = now_ns;
     }
 
+    /// A handshake tells the first round trip, if it took any time. One that took a second may be of a repeated SYN.
+    pub(super) fn shook_hands(&mut self, sent_ns: Option<u64>, now_ns: u64) {
+        let took_us = sent_ns.map_or(0, |sent_ns| now_ns.saturating_sub(sent_ns) / 1000);
+        if (1..1_000_000).contains(&took_us) {
+            self.note_round_trip(took_us as u32);
+        }
+    }
+
     /// RFC 6298 section 2.
     #[inline]
     fn note_round_trip(&mut self, sample_us: u32) {

@@ -7,7 +7,8 @@
 //! - the transmit buffer when an acknowledgement finds it full, the peer's window is larger, and the peer has acknowledged all that
 //!   was in flight when it was first found full, or last grew. So it grows by the rule of slow start (RFC 5681 section 3.1), and is
 //!   the congestion window until something is lost; then smoltcp has one, and the buffer stays as it is.
-//! - the receive buffer when the peer has used all of the window and the application has read all that came.
+//! - the receive buffer when the peer has used all of the window, or has sent half of one within a round trip (`tcp_rcv_space_adjust`),
+//!   and the application has read all that came.
 //!
 //! A receive buffer that the program asks for (SO_RCVBUF) is that large from when the application has read all that came. A smaller
 //! one is come to by steps: a window that was offered is not taken back, so that each time the buffer becomes what is left of that.
@@ -20,7 +21,7 @@ use smoltcp::socket::tcp::CongestionControl;
 
 use super::agreed::SACK;
 use super::config::BUFFER_BYTES_RANGE;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, HEADERS_BYTES, Phase};
 use super::error::NetError;
 use super::half_open::window_scale;
 use super::segment::Segment;
@@ -46,6 +47,8 @@ pub(super) struct Growth {
     tx_fixed: bool,
     /// The peer has used all of the window that it was offered.
     pub(super) rx_filled: bool,
+    /// What comes is counted from this number on, since then.
+    rx_from: Option<(u32, u64)>,
     /// An acknowledgement has found the transmit buffer full, which may grow once nothing is on its way.
     tx_filled: bool,
     /// Behind the last of the data that came out of order.
@@ -78,9 +81,13 @@ impl Connection {
 
     /// Notes of data that comes whether it leaves a hole, and whether it uses all of the window.
     #[inline]
-    pub(super) fn note_data(&mut self, segment: &Segment) {
+    pub(super) fn note_data(&mut self, segment: &Segment, now_ns: u64) {
         if segment.length == 0 {
             return;
+        }
+        // Of a stream every other segment is a full one, if not each.
+        if segment.length + HEADERS_BYTES >= (self.peer_mss & !SACK).into() {
+            self.note_stream(segment, now_ns);
         }
         let end = segment.seq.wrapping_add(segment.length as u32);
         if seq_lt(self.rcv_nxt(), segment.seq) {
@@ -92,6 +99,33 @@ impl Connection {
             let growth = &mut self.asked_mut().growth;
             growth.rx_filled = !growth.rx_fixed;
         }
+    }
+
+    /// Notes whether the peer sends half of a window in a round trip: then it may be waiting for acknowledgements, though its segments
+    /// do not come to the edge of the window, which each acknowledgement moves.
+    #[cold]
+    fn note_stream(&mut self, segment: &Segment, now_ns: u64) {
+        let end = segment.seq.wrapping_add(segment.length as u32);
+        let window = self.socket().recv_capacity() as u64;
+        let Some(round_trip_ns) = self.round_trip_ns(segment, now_ns) else { return };
+        let growth = &mut self.asked_mut().growth;
+        let (from, since_ns) = *growth.rx_from.get_or_insert((segment.seq, now_ns));
+        if now_ns.saturating_sub(since_ns) < round_trip_ns {
+            return;
+        }
+        // Who was silent for a while is counted anew.
+        let within_two = now_ns - since_ns <= 2 * round_trip_ns;
+        growth.rx_filled |= !growth.rx_fixed && within_two && u64::from(end.wrapping_sub(from)) * 2 >= window;
+        growth.rx_from = Some((end, now_ns));
+    }
+
+    /// The round trip, if anything is known of it: what was measured of what was sent from here, or what a segment's timestamp tells.
+    fn round_trip_ns(&self, segment: &Segment, now_ns: u64) -> Option<u64> {
+        if self.rtt_us != 0 {
+            return Some(u64::from(self.rtt_us) * 1000);
+        }
+        let (timestamps, option) = (self.timestamps?, segment.timestamp?);
+        Some(timestamps.echoed_after_ns(option.echo, now_ns))
     }
 
     #[cold]

@@ -31,7 +31,7 @@ impl Connection {
             return Judged::Old;
         }
         let judged = match arrived.segment.flags & RST {
-            0 => self.judge_usual(arrived, counters),
+            0 => self.judge_usual(arrived, counters, now_ns),
             _ => self.judge_reset(&arrived.segment),
         };
         if matches!(judged, Judged::Fits) && self.flags.contains(Flags::PROBING) {
@@ -64,7 +64,7 @@ impl Connection {
     }
 
     #[inline]
-    fn judge_usual(&mut self, arrived: &mut Arrived<'_>, counters: &mut StackCounters) -> Judged {
+    fn judge_usual(&mut self, arrived: &mut Arrived<'_>, counters: &mut StackCounters, now_ns: u64) -> Judged {
         // A SYN (RFC 5961 section 4.2), or an acknowledgement of what was not sent or of what was acknowledged long ago
         // (section 5.2). smoltcp is silent to the SYN of a client that has restarted and took the same port, and
         // believes the acknowledgement of data that only lies in its buffer.
@@ -81,7 +81,7 @@ impl Connection {
             mend::at_closed_window(self, arrived);
             self.peer_window = arrived.segment.window;
         }
-        self.note_data(&arrived.segment);
+        self.note_data(&arrived.segment, now_ns);
         if self.takes_no_more(&arrived.segment) {
             return Judged::Unwanted;
         }

@@ -180,6 +180,7 @@ impl Stack {
             connection.timestamps = recent.map(|recent| Timestamps::new(offset, recent, io.now_ns));
             connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.flags.insert(Flags::QUEUED);
+            connection.shook_hands(handshake.sent_ns, io.now_ns);
         }
         self.suggested(arrived.packet.source, arrived.packet.source_mac, io);
         self.counters.tcp_established += 1;
@@ -304,6 +305,7 @@ impl Stack {
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.phase = Phase::Open;
         connection.state_until_ns = NEVER_NS;
+        connection.shook_hands(Some(connection.progress_ns), io.now_ns);
         connection.progress_ns = io.now_ns;
         self.counters.tcp_established += 1;
     }

@@ -57,6 +57,12 @@ impl Timestamps {
         (clock(now_ns).wrapping_add(self.offset), self.recent)
     }
 
+    /// How long ago our clock said what a segment echoes, in its milliseconds and no less than one.
+    pub(super) fn echoed_after_ns(&self, echo: u32, now_ns: u64) -> u64 {
+        let ago_ms = clock(now_ns).wrapping_add(self.offset).wrapping_sub(echo);
+        u64::from(ago_ms.clamp(1, 60_000)) * 1_000_000
+    }
+
     /// Tells smoltcp the value for what it sends in this call.
     #[inline]
     pub(super) fn announce(&self, now_ns: u64) {

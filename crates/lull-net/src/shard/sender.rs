@@ -130,11 +130,6 @@ impl Sender {
         self.cubic.as_ref().map(Cubic::window)
     }
 
-    /// What it keeps, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.kept.capacity()
-    }
-
     /// When it has to be looked at.
     pub(super) fn deadline_ns(&self) -> u64 {
         if self.is_all_acknowledged() { NEVER_NS } else { self.timeout_ns.min(self.overdue_ns.unwrap_or(NEVER_NS)) }
@@ -169,7 +164,7 @@ impl Sender {
         let is_new = !seq_lt(seq, next);
         if self.is_all_acknowledged() {
             (self.kept_from, self.timeout_ns) = (seq, NEVER_NS);
-            self.kept.clear();
+            self.kept = VecDeque::new();
             self.board = Scoreboard::new(seq, seq, self.mss);
         }
         let kept_to = self.kept_from.wrapping_add(self.kept.len() as u32);

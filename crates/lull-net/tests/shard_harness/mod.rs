@@ -220,11 +220,15 @@ pub struct Net {
     /// Frames that overtake or are overtaken, of a thousand.
     pub reorder: u64,
     pub cut: bool,
+    /// How long each frame takes in either direction, and how many may wait; those beyond are lost.
+    pub bottleneck: Option<(u64, u64)>,
     pub random: Random,
     pub to_server: u64,
     pub to_client: u64,
     flight: BTreeMap<(u64, u64), (bool, Frame)>,
     sequence: u64,
+    /// Until when the bottleneck is busy in each direction.
+    busy_ns: [u64; 2],
 }
 
 impl Net {
@@ -241,11 +245,13 @@ impl Net {
             loss: 0,
             reorder: 0,
             cut: false,
+            bottleneck: None,
             random: Random(7),
             to_server: 0,
             to_client: 0,
             flight: BTreeMap::new(),
             sequence: 0,
+            busy_ns: [0; 2],
         }
     }
 
@@ -257,6 +263,15 @@ impl Net {
                     continue;
                 }
                 let mut delay = self.delay_ns;
+                if let Some((frame_ns, frames)) = self.bottleneck {
+                    let busy_ns = &mut self.busy_ns[usize::from(to_server)];
+                    let waits_ns = busy_ns.saturating_sub(self.now_ns);
+                    if waits_ns >= frame_ns * frames {
+                        continue;
+                    }
+                    *busy_ns = self.now_ns + waits_ns + frame_ns;
+                    delay += waits_ns + frame_ns;
+                }
                 if self.random.below(1000) < self.reorder {
                     delay += self.random.below(4) * self.delay_ns;
                 }
