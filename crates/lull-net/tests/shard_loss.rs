@@ -40,7 +40,9 @@ fn a_lossy_path_carries_a_congestion_window_in_each_round_trip() {
             let (mut net, ids) = long_path(timestamps);
             (net.random, net.loss) = (Random(seed), 10);
             rounds += exchange(&mut net, ids, 0, LENGTH) / RTT;
-            let lost = (LENGTH / SEGMENT) as u64 / 100;
+            let (segments, lost) = ((LENGTH / SEGMENT) as u64, (LENGTH / SEGMENT) as u64 / 100);
+            let least = segments + retransmits(&net) - lost;
+            assert!(net.to_client < least + segments / 10, "{} frames, not {least}: segments are full", net.to_client);
             assert!(retransmits(&net) < lost * 3, "{} times for about {lost}", retransmits(&net));
         }
         let window = 4 * LENGTH / SEGMENT / rounds as usize;

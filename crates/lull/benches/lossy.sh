@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # What a path that loses frames costs the same server on lull's stack and on Linux's, interleaved: a program between the two ends
-# passes frames on, and loses some of those that bring the server's data. Prints figures and judges none.
+# passes frames on, and loses some of those that bring data. Prints figures and judges none.
 #
 #   lossy.sh LULL [ROUNDS [LOSS...]]     the release build's command; 3 rounds; loses 0, 0.01 and 0.03 of the frames
 #
-# For each loss: the seconds in which curl has 5 MB of Python's http.server, and the latencies of memcached at 1,000 requests a
-# second on 16 connections. lull's side is suspend20 over a TAP, Linux's a pair of veth ends; no frame is longer than the MTU.
+# DELAY_MS: how long each frame takes either way, in milliseconds (0). MBIT: how much passes each way, in Mbit/s, with 100 frames
+# that wait and no more (unbounded). A delay shows what buffers and congestion windows do: DELAY_MS=20 MBIT=50 lossy.sh LULL 3 0
+#
+# For each loss: the seconds in which curl has 5 MB of Python's http.server, and in which a program there has them of a client, and
+# the latencies of memcached at 1,000 requests a second on 16 connections. lull's side is suspend20 over a TAP, Linux's a pair of
+# veth ends, with Reno in either direction (a namespace may have no other); no frame is longer than the MTU.
 set -uo pipefail
 if [ -z "${LULL_BENCH_SIDE:-}" ]; then
     [ "$(id -u)" = 0 ] || { echo "SKIP: this is not root, which network namespaces take"; exit 0; }
@@ -17,7 +21,7 @@ if [ -z "${LULL_BENCH_SIDE:-}" ]; then
     [ $# -gt 0 ] || set -- 0 0.01 0.03
     for loss; do
         for round in $(seq "$rounds"); do
-            for what in file memcached; do
+            for what in file upload memcached; do
                 for side in kernel lull; do
                     directory=$(mktemp -d)
                     export LULL_BENCH_SIDE=$side LULL_BENCH_WHAT=$what
@@ -36,7 +40,7 @@ loss=$2
 set -- "$1" suspend20
 . "$(dirname "$0")/../tests/programs/harness.sh"
 cat >relay.py <<'END'
-import random, select, socket, sys
+import heapq, os, random, select, socket, sys, time
 
 def raw(device):
     end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -45,17 +49,53 @@ def raw(device):
     return end
 
 server, client = raw("lull0"), raw("x0")
+loss, delay = float(sys.argv[1]), float(os.environ.get("DELAY_MS", "0")) / 1e3
+second = float(os.environ.get("MBIT", "0")) * 1e6 / 8
 random.seed(7)
 open("relaying", "w").close()
+waiting, count, free = [], 0, {server: 0.0, client: 0.0}
 while True:
-    for end in select.select([server, client], [], [])[0]:
+    now = time.monotonic()
+    while waiting and waiting[0][0] <= now:
+        _, _, to, frame = heapq.heappop(waiting)
+        to.send(frame)
+    left = max(0, waiting[0][0] - time.monotonic()) if waiting else None
+    for end in select.select([server, client], [], [], left)[0]:
         frame, address = end.recvfrom(65536)
         if address[2] == socket.PACKET_OUTGOING:
             continue
         # Acknowledgements and handshakes arrive.
-        if end is server and len(frame) > 80 and random.random() < float(sys.argv[1]):
+        if len(frame) > 80 and random.random() < loss:
             continue
-        (client if end is server else server).send(frame)
+        at = time.monotonic()
+        if second:
+            if (free[end] - at) * second > 100 * 1514:
+                continue
+            free[end] = at = max(free[end], at) + len(frame) / second
+        count += 1
+        heapq.heappush(waiting, (at + delay, count, client if end is server else server, frame))
+END
+cat >take.py <<'END'
+import socket, sys
+
+listener = socket.create_server((sys.argv[1], 8000))
+while True:
+    connection, _ = listener.accept()
+    count = 0
+    while data := connection.recv(1 << 16):
+        count += len(data)
+    connection.sendall(b"%d" % count)
+    connection.close()
+END
+cat >give.py <<'END'
+import socket, sys, time
+
+start = time.monotonic()
+connection = socket.create_connection((sys.argv[1], 8000))
+connection.sendall(bytes(5_000_000))
+connection.shutdown(socket.SHUT_WR)
+assert connection.recv(100) == b"5000000"
+print(f"5 MB there in {time.monotonic() - start:.6f} s")
 END
 namespace() {
     unshare -n sleep infinity &
@@ -63,6 +103,9 @@ namespace() {
     until_it eval '[ "$(readlink "/proc/$made/ns/net")" != "$(readlink /proc/$$/ns/net)" ]'
 }
 namespace && peer=$made
+# The machine's may be another, which one side alone would then have.
+reno() { nsenter -t "$1" -n sh -c 'echo reno >/proc/sys/net/ipv4/tcp_congestion_control'; }
+reno "$peer"
 there() { nsenter -t "$peer" -n "$@"; }
 # A pair of veth ends: the first is here, the second has an address in another namespace, and no offloads.
 pair() {
@@ -75,6 +118,7 @@ pair() {
 pair x0 x1 10.0.0.1 "$peer"
 if [ "$LULL_BENCH_SIDE" = kernel ]; then
     namespace && server=$made
+    reno "$server"
     pair lull0 y1 "$own" "$server"
     serve() { nsenter -t "$server" -n "$@" >said 2>&1 & }
 else
@@ -84,6 +128,8 @@ if [ "$LULL_BENCH_WHAT" = file ]; then
     mkdir files
     head -c 5000000 /dev/urandom >files/file
     serve python3 -m http.server -d files -b "$own" 8000
+elif [ "$LULL_BENCH_WHAT" = upload ]; then
+    serve python3 take.py "$own"
 else
     serve memcached -u nobody -l "$own" -p 11211 -t 1
 fi
@@ -96,6 +142,11 @@ if [ "$LULL_BENCH_WHAT" = file ]; then
     for _ in 1 2 3; do
         there curl -s -o got -w '5 MB in %{time_total} s\n' "http://$own:8000/file"
         cmp got files/file || fail "it is not the same file"
+    done
+elif [ "$LULL_BENCH_WHAT" = upload ]; then
+    until_it there python3 -c "import socket; socket.create_connection(('$own', 8000))"
+    for _ in 1 2 3; do
+        there python3 give.py "$own" || fail "not all of it came"
     done
 else
     until_it memcached_answers
