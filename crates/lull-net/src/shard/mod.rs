@@ -21,6 +21,7 @@
 //! | `resize` | how: it moves to another socket of smoltcp |
 //! | `reassembly`, `fragment` | packets that come, and datagrams that leave, in several parts |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
+//! | `recovery` with `sender`, `scoreboard`, `ranges`, `cubic` | what is lost, and when it leaves again |
 //! | `ending`, `time_wait`, `ended` | a connection ends, and what is left of it |
 //! | `hand_on` | what nobody accepted goes to another stack that listens, now or later |
 //! | `timers` | one deadline per connection |
@@ -30,8 +31,7 @@
 //! are searched linearly and a packet that no socket claims is answered from whatever set was asked. Every frame costs
 //! the same at ten connections and at ten thousand.
 //!
-//! Stated limits, inherited from smoltcp 0.14: of several segments that a window lost one is sent again in each round trip
-//! (`recovery.rs`), and the urgent pointer is ignored.
+//! A stated limit, inherited from smoltcp 0.14: the urgent pointer is ignored.
 //!
 //! ```
 //! use std::sync::Arc;
