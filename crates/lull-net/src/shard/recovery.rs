@@ -173,8 +173,9 @@ impl Stack {
         let Some(kept) = resize::on_its_way(connection, &mut self.iface, self.port, io.now_ns) else { return false };
         let round_trip = (connection.rtt_us, connection.rtt_var_us());
         let says = connection.peer_mss & SACK != 0;
+        let has_fin = next.wrapping_sub(una) as usize > connection.socket().send_queue();
         let waited_ns = io.now_ns.saturating_sub(connection.progress_ns);
-        let mut sender = Sender::new(una, next, kept, (mss, says), round_trip, waited_ns, io.now_ns);
+        let mut sender = Sender::new(una, (next, has_fin), kept, (mss, says), round_trip, waited_ns, io.now_ns);
         match cause {
             Cause::Sign => {}
             Cause::Timeout(range) => sender.began_with_a_timeout(range, io.now_ns),
@@ -276,7 +277,7 @@ impl Connection {
         let (own, peer) = (self.flow.local(), self.flow.remote());
         let length = range.1.wrapping_sub(range.0);
         let data: usize = self.sender().map_or(0, |sender| sender.copy(range).map(<[u8]>::len).sum());
-        let fin = if (data as u32) < length { FIN } else { 0 };
+        let fin = if self.sender().is_some_and(|sender| sender.ends_with_fin(range)) { FIN } else { 0 };
         let push = if range.1 == self.snd_nxt && data > 0 { PSH } else { 0 };
         let segment = BareSegment {
             source: own.ip(),

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use super::connection::RTO_NS_MIN;
 use super::cubic::Cubic;
-use super::ranges::{Range, later};
+use super::ranges::{Range, earlier, later};
 use super::scoreboard::Scoreboard;
 use super::timers::NEVER_NS;
 use super::wire::seq_lt;
@@ -42,6 +42,8 @@ pub(super) struct Sender {
     /// What was sent and is not acknowledged, from `kept_from` on.
     kept: VecDeque<u8>,
     kept_from: u32,
+    /// The number of our FIN, once it was sent.
+    fin_at: Option<u32>,
     mss: u32,
     /// The peer selectively acknowledges.
     says: bool,
@@ -72,11 +74,12 @@ pub(super) struct Heard<'a> {
 }
 
 impl Sender {
-    /// Of a connection whose copy begins with `una`, has been sent up to `next`, and may hold more, which smoltcp takes for sent. The
-    /// last acknowledgement, or the first that is to be acknowledged, was so long ago.
+    /// Of a connection whose copy begins with `una` and may hold more than was sent, up to `next`, since smoltcp sends whole segments, or
+    /// less, where the peer has taken back what it offered: then smoltcp sends the rest later. The last acknowledgement, or the first
+    /// that is to be acknowledged, was so long ago.
     pub(super) fn new(
         una: u32,
-        next: u32,
+        (next, has_fin): (u32, bool),
         kept: Vec<u8>,
         (mss, says): (u32, bool),
         (rtt_us, rtt_var_us): (u32, u32),
@@ -90,6 +93,7 @@ impl Sender {
             board,
             kept: kept.into(),
             kept_from: una,
+            fin_at: has_fin.then(|| next.wrapping_sub(1)),
             mss,
             says,
             cubic: None,
@@ -167,7 +171,11 @@ impl Sender {
             self.kept = VecDeque::new();
             self.board = Scoreboard::new(seq, seq, self.mss);
         }
-        let kept_to = self.kept_from.wrapping_add(self.kept.len() as u32);
+        let kept_to = self.kept_to();
+        debug_assert!(!seq_lt(kept_to, seq), "nothing is missing in the copy");
+        if has_fin {
+            self.fin_at = Some(end.wrapping_sub(1));
+        }
         if let Some(new) = payload.get(kept_to.wrapping_sub(seq) as usize..) {
             self.kept.extend(new);
         }
@@ -287,9 +295,24 @@ impl Sender {
         self.start_timer(now_ns);
     }
 
+    fn kept_to(&self) -> u32 {
+        self.kept_from.wrapping_add(self.kept.len() as u32)
+    }
+
+    /// Whether our FIN stands at the end of a range.
+    pub(super) fn ends_with_fin(&self, range: Range) -> bool {
+        self.fin_at.is_some_and(|at| at.wrapping_add(1) == range.1)
+    }
+
     /// What is to be sent again now, if it may leave.
     pub(super) fn to_send_again(&self) -> Option<Range> {
-        let range = self.board.first_lost(self.mss)?;
+        let (start, end) = self.board.first_lost(self.mss)?;
+        let kept_to = self.kept_to();
+        let known_to = if self.fin_at == Some(kept_to) { kept_to.wrapping_add(1) } else { kept_to };
+        let range = (start, earlier(end, known_to));
+        if !seq_lt(range.0, range.1) {
+            return None;
+        }
         let window = self.congestion_window().unwrap_or(u32::MAX);
         let in_flight = self.board.in_flight();
         // The first of a loss leaves whatever else is on its way.
