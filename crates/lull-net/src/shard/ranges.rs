@@ -24,6 +24,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// How many ranges there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

@@ -12,6 +12,9 @@ use super::wire::seq_lt;
 /// How many segments behind something have to have come for it to count as lost (RFC 5681: DupThresh).
 const SEGMENTS: u32 = 3;
 
+/// So many ranges a peer may have however little is on its way.
+const RANGES_MIN: usize = 16;
+
 /// Something that was sent again.
 #[derive(Clone, Debug)]
 struct Again {
@@ -113,9 +116,11 @@ impl Scoreboard {
         let advanced = ack.wrapping_sub(self.una);
         self.una = ack;
         self.judged = later(self.judged, ack);
+        // No peer has more ranges than segments were sent. One that says so keeps no more of us busy.
+        let count_max = (self.next.wrapping_sub(self.una) / self.mss) as usize + RANGES_MIN;
         for &(start, end) in ranges {
             let (start, end) = (later(start, ack), earlier(end, self.next));
-            if seq_lt(start, end) {
+            if seq_lt(start, end) && self.sacked.count() < count_max {
                 self.sacked.add((start, end));
                 self.lost.remove((start, end));
             }
@@ -242,6 +247,58 @@ mod tests {
             board.sent_again(range);
         }
         sent
+    }
+
+    #[test]
+    fn a_peer_that_says_it_has_every_other_byte_takes_no_memory() {
+        let (mut board, at) = board(100);
+        for byte in (1..100 * MSS).step_by(2) {
+            let range = (at(0).wrapping_add(byte), at(0).wrapping_add(byte + 1));
+            board.acknowledged(at(0), &[range], false);
+            assert!(board.sacked.count() <= 100 + RANGES_MIN && board.lost.count() <= 101 + RANGES_MIN);
+        }
+    }
+
+    /// All that happens to a stream of segments, whatever is lost, overtaken and said twice: nothing is forgotten, and what is counted
+    /// adds up.
+    #[test]
+    fn whatever_happens_all_is_delivered_in_the_end() {
+        for seed in 0..200u64 {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut below = |bound: u64| {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random % bound
+            };
+            let (mut board, at) = board(40);
+            let mut has = [false; 40];
+            let mut under_way: Vec<u32> = (0..40).collect();
+            let mut steps = 0;
+            while !board.is_all_acknowledged() {
+                steps += 1;
+                assert!(steps < 4000, "seed {seed}: {board:?}");
+                if under_way.is_empty() {
+                    board.timed_out();
+                } else {
+                    let nth = under_way.remove(below(under_way.len().min(3) as u64) as usize);
+                    if below(4) == 0 {
+                        continue;
+                    }
+                    has[nth as usize] = true;
+                    let una = has.iter().position(|has| !has).unwrap_or(40) as u32;
+                    let mut ranges = Vec::new();
+                    for segment in (una..40).rev().filter(|segment| has[*segment as usize]).take(3) {
+                        ranges.push((at(segment), at(segment + 1)));
+                    }
+                    board.acknowledged(at(una), &ranges, false);
+                }
+                for again in sent_again(&mut board, &at) {
+                    under_way.push(again);
+                }
+                assert!(board.in_flight() <= 40 * MSS);
+            }
+        }
     }
 
     #[test]
