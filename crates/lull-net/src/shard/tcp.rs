@@ -288,9 +288,14 @@ impl Stack {
                 State::Closed => return self.over_by_peer(index, cause, io),
                 State::TimeWait => return self.enter_time_wait(index, cause, arrived, io),
                 State::FinWait2 => {
+                    let probes = connection.snd_una != connection.snd_nxt && connection.peer_window == 0;
                     connection.snd_una = connection.snd_nxt;
                     if !connection.flags.contains(Flags::HELD) && connection.state_until_ns == NEVER_NS {
                         connection.state_until_ns = io.now_ns + self.config.timeouts.fin_wait_2_ns;
+                    }
+                    if probes {
+                        // smoltcp goes on probing a closed window that it has nothing for, without a pause.
+                        self.shows(index, 1, io);
                     }
                 }
                 _ => {}

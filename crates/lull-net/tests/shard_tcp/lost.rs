@@ -445,3 +445,23 @@ fn an_acknowledgement_may_be_put_off_on_a_long_path_as_well() {
     let again = lost(&mut receiver.host, 1);
     assert!((340..400).contains(&again[0].0), "after {} ms", again[0].0);
 }
+
+/// smoltcp would go on probing the window, without a pause, when there is nothing left to probe it for.
+#[test]
+fn an_end_that_is_acknowledged_with_a_closed_window_is_the_end() {
+    for selectively in [true, false] {
+        let mut receiver = Receiver::that(selectively, 2);
+        let id = receiver.id;
+        receiver.host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap();
+        receiver.host.segments();
+        receiver.peer.window = 0;
+        receiver.peer.ack = receiver.at(2) - 8;
+        receiver.peer.send(&mut receiver.host, ACK, &[]);
+        receiver.peer.ack = receiver.at(2) + 1;
+        receiver.peer.send(&mut receiver.host, ACK, &[]);
+        assert_eq!(receiver.host.stack.tcp_state(id), Ok("FIN-WAIT-2"));
+        receiver.host.segments();
+        receiver.host.run_for(5 * SECOND);
+        assert_eq!(receiver.host.sent().len(), 0);
+    }
+}
