@@ -109,6 +109,8 @@ pub(super) struct Asked {
     pub(super) fin_at: u32,
     /// Whether its buffers hold it up.
     pub(super) growth: Growth,
+    /// When what is on its way has to be sent again though smoltcp has no timer for it.
+    pub(super) untimed_ns: Option<u64>,
     /// Who is in charge of what is lost.
     pub(super) sender: Option<Box<Sender>>,
 }

@@ -283,7 +283,9 @@ impl Exit<'_> {
         let (seq, has_fin) = (wire::be32(tcp, 4), tcp[13] & wire::FIN != 0);
         let payload = &tcp[usize::from(tcp[12] >> 4) * 4..];
         let is_data = !payload.is_empty() || has_fin;
-        if !is_data || self.probes || sender.is_probe(seq) || tcp[13] & (wire::SYN | wire::RST) != 0 {
+        // A probe of a closed window is a byte that does not count as sent.
+        let probes = self.probes && (seq != sender.next() || payload.len() < 2);
+        if !is_data || probes || sender.is_probe(seq) || tcp[13] & (wire::SYN | wire::RST) != 0 {
             return false;
         }
         let leaves = sender.takes(seq, payload, has_fin, *now_ns);

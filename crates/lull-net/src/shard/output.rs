@@ -54,13 +54,18 @@ impl Stack {
         }
         let all_acknowledged = connection.snd_una == connection.snd_nxt;
         let now = connection.instant(io.now_ns);
-        let mut asked = eager;
+        let (mut asked, mut untold) = (eager, false);
         let smoltcp_ns = loop {
             let Some(connection) = self.connections.get_mut(index) else { return };
             let iface = self.iface.of(connection, io.now_ns);
             if !eager {
                 match iface.poll_at(now, &connection.sockets) {
-                    None => break NEVER_NS,
+                    None => {
+                        if !in_charge {
+                            connection.has_no_timer(io.now_ns);
+                        }
+                        break NEVER_NS;
+                    }
                     Some(at) if at > now => break connection.instant_ns(at),
                     // What has no time is to be sent now.
                     Some(at) if at != Instant::ZERO && connection.waits_for_acknowledgement_ns() > io.now_ns => {
@@ -88,9 +93,12 @@ impl Stack {
                 if exit.swallowed > 0 {
                     connection.snd_nxt = later(connection.snd_nxt, sender.next());
                 }
-                connection.asked_mut().sender = Some(sender);
+                in_charge = !sender.is_broken();
+                connection.asked_mut().sender = in_charge.then_some(sender);
             }
             if exit.swallowed > 0 {
+                // And its acknowledgement with it.
+                untold = true;
                 continue;
             }
             if exit.frames > 0 {
@@ -126,6 +134,9 @@ impl Stack {
                 }
             }
         };
+        if untold {
+            self.tells_what_came(index, io);
+        }
         let Some(connection) = self.connections.get(index) else { return };
         let deadline_ns = connection.deadline_ns(smoltcp_ns).max(io.now_ns + 1);
         self.timers.set(index, deadline_ns);

@@ -8,7 +8,7 @@
 use smoltcp::socket::tcp::{CongestionControl, State};
 
 use super::agreed::SACK;
-use super::connection::{Connection, Flags, Phase};
+use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
 use super::cork::TIMESTAMP_BYTES;
 use super::device::{Rehearsal, Shim, instant};
 use super::options::{self, Offer};
@@ -65,7 +65,18 @@ impl Connection {
     /// When something that is on its way has to be looked at.
     #[inline]
     pub(super) fn lost_ns(&self) -> u64 {
-        self.sender().map_or(NEVER_NS, Sender::deadline_ns)
+        self.asked.as_deref().map_or(NEVER_NS, |asked| match &asked.sender {
+            Some(sender) => sender.deadline_ns(),
+            None => asked.untimed_ns.unwrap_or(NEVER_NS),
+        })
+    }
+
+    /// Nothing tells smoltcp to send again what is on its way: its timer ends when a window opens that it had begun to probe.
+    #[cold]
+    pub(super) fn has_no_timer(&mut self, now_ns: u64) {
+        if self.phase == Phase::Open && self.snd_una != self.snd_nxt && self.socket().send_queue() > 0 {
+            self.asked_mut().untimed_ns.get_or_insert(now_ns + RTO_NS_MIN);
+        }
     }
 
     /// Whether a segment acknowledges what was acknowledged before, and nothing else, while something is on its way.
@@ -142,6 +153,11 @@ impl Stack {
         let mss = self.segment_bytes_to(index);
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let segment = arrived.segment;
+        // smoltcp believes no acknowledgement that comes with a number out of nowhere, which a stranger may have sent.
+        let off = segment.seq.wrapping_sub(connection.rcv_nxt()) as i32;
+        if off.unsigned_abs() as usize > connection.socket().recv_capacity() {
+            return false;
+        }
         let ranges: Vec<Range> = match connection.peer_mss & SACK {
             0 => Vec::new(),
             _ => options::selectively_acknowledged(arrived.options()).collect(),
@@ -184,7 +200,33 @@ impl Stack {
         connection.snd_nxt = sender.next();
         connection.asked_mut().sender = Some(Box::new(sender));
         self.shows_window(index, io);
+        self.tells_what_came(index, io);
         true
+    }
+
+    /// smoltcp has sent an acknowledgement with something that went nowhere: the peer is told by one of its own.
+    #[cold]
+    pub(super) fn tells_what_came(&mut self, index: u32, io: &mut Io<'_>) {
+        let (next_hop, leaving) = (self.next_hop(index), self.leaves_as(index));
+        let Some(connection) = self.connections.get_mut(index).filter(|it| it.unanswered != 0) else { return };
+        let probe = connection.bare(connection.rcv_nxt().wrapping_sub(1)).build(io.pool);
+        let mut shim = Shim::new(
+            Some(probe.data()),
+            self.port,
+            (next_hop, leaving),
+            connection.corrections(connection.snd_una),
+            io.tx,
+            &mut self.looped,
+            io.pool,
+        );
+        let iface = self.iface.of(connection, io.now_ns);
+        iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
+        let exit = shim.exit;
+        exit.count(&mut self.counters);
+        if exit.frames > 0 {
+            connection.sent(exit.last, io.now_ns);
+        }
+        io.pool.recycle(probe);
     }
 
     /// A router could not pass what is on its way: it leaves again at once, in smaller segments.
@@ -211,9 +253,21 @@ impl Stack {
     /// The time has come to look at what is on its way.
     #[cold]
     pub(super) fn is_lost(&mut self, index: u32, io: &mut Io<'_>) {
-        if let Some(sender) = self.connections.get_mut(index).and_then(Connection::sender_mut) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if let Some(sender) = connection.sender_mut() {
             sender.looks(io.now_ns);
-            self.shows_window(index, io);
+            return self.shows_window(index, io);
+        }
+        connection.asked_mut().untimed_ns = None;
+        let iface = self.iface.of(connection, io.now_ns);
+        let is_untimed = iface.poll_at(instant(io.now_ns), &connection.sockets).is_none();
+        if is_untimed && connection.socket().send_queue() > 0 && connection.socket().state() != State::LastAck {
+            // It sends at the third duplicate of an acknowledgement, and counts from the beginning when the window has changed.
+            let duplicate = connection.bare(connection.rcv_nxt());
+            let Some(smaller) = duplicate.window.checked_sub(1) else { return };
+            for window in [smaller, duplicate.window, duplicate.window, duplicate.window, duplicate.window] {
+                self.feed_bare(index, &BareSegment { window, ..duplicate }, io);
+            }
         }
     }
 

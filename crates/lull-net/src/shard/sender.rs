@@ -44,6 +44,8 @@ pub(super) struct Sender {
     kept_from: u32,
     /// The number of our FIN, once it was sent.
     fin_at: Option<u32>,
+    /// Something is missing in the copy: smoltcp has to send again what is lost.
+    is_broken: bool,
     mss: u32,
     /// The peer selectively acknowledges.
     says: bool,
@@ -93,6 +95,7 @@ impl Sender {
             board,
             kept: kept.into(),
             kept_from: una,
+            is_broken: false,
             fin_at: has_fin.then(|| next.wrapping_sub(1)),
             mss,
             says,
@@ -127,7 +130,12 @@ impl Sender {
 
     /// Whether nothing is left of a loss that would have to be kept.
     pub(super) fn is_of_no_use(&self) -> bool {
-        self.is_all_acknowledged() && self.cubic.is_none()
+        self.is_broken || self.is_all_acknowledged() && self.cubic.is_none()
+    }
+
+    /// Whether it cannot be in charge any longer.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     pub(super) fn congestion_window(&self) -> Option<u32> {
@@ -172,7 +180,10 @@ impl Sender {
             self.board = Scoreboard::new(seq, seq, self.mss);
         }
         let kept_to = self.kept_to();
-        debug_assert!(!seq_lt(kept_to, seq), "nothing is missing in the copy");
+        if seq_lt(kept_to, seq) {
+            self.is_broken = true;
+            return true;
+        }
         if has_fin {
             self.fin_at = Some(end.wrapping_sub(1));
         }

@@ -465,3 +465,51 @@ fn an_end_that_is_acknowledged_with_a_closed_window_is_the_end() {
         assert_eq!(receiver.host.sent().len(), 0);
     }
 }
+
+/// smoltcp's timer ends when a window opens that it had begun to probe, whatever is on its way.
+#[test]
+fn what_was_lost_before_a_window_closed_and_opened_is_sent_again() {
+    let mut receiver = Receiver::of(2);
+    receiver.host.run_for(40 * MS);
+    receiver.peer.window = 0;
+    assert_eq!(receiver.has_all(1), [0; 0]);
+    receiver.host.run_for(20 * MS);
+    receiver.peer.window = 60_000;
+    assert_eq!(receiver.has_all(1), [0; 0]);
+    assert_eq!(receiver.waits_ms(300), [1]);
+    assert_eq!(receiver.has_all(2), [0; 0]);
+    assert_eq!(receiver.waits_ms(5000), [0; 0]);
+}
+
+/// What the copy was made of carried the acknowledgement as well.
+#[test]
+fn what_came_is_acknowledged_though_somebody_takes_charge() {
+    let mut receiver = Receiver::of(6);
+    receiver.peer.send(&mut receiver.host, ACK | PSH, b"request");
+    receiver.host.segments();
+    receiver.host.run_for(MS);
+    let next = receiver.peer.seq;
+    assert_eq!(receiver.has(0, (1, 2)), [0; 0]);
+    receiver.host.run_for(5 * MS);
+    receiver.peer.send(&mut receiver.host, ACK | PSH, b"more");
+    assert_eq!(receiver.has(0, (1, 4)), [0]);
+    receiver.host.run_for(60 * MS);
+    assert!(next < receiver.peer.seq);
+    receiver.peer.send(&mut receiver.host, ACK | PSH, &[1; 1000]);
+    receiver.host.run_for(60 * MS);
+    let told = receiver.host.segments().iter().map(|segment| segment.ack).max();
+    assert_eq!(told, Some(receiver.peer.seq));
+}
+
+/// A stranger who knows how much was sent, and not what came.
+#[test]
+fn an_acknowledgement_with_a_number_out_of_nowhere_changes_nothing() {
+    let mut receiver = Receiver::of(6);
+    assert_eq!(receiver.has(0, (1, 2)), [0; 0]);
+    let (seq, ack) = (receiver.peer.seq, receiver.peer.ack);
+    (receiver.peer.seq, receiver.peer.ack) = (seq.wrapping_add(1 << 30), ack + 3000);
+    receiver.peer.send(&mut receiver.host, ACK, &[]);
+    receiver.host.segments();
+    (receiver.peer.seq, receiver.peer.ack) = (seq, ack);
+    assert_eq!(receiver.waits_ms(300).first(), Some(&0));
+}
