@@ -3,7 +3,7 @@
 
 mod shard_harness;
 
-use lull_net::shard::{BufferGrowth, SocketId};
+use lull_net::shard::{BufferGrowth, ListenOptions, SocketId};
 use shard_harness::stream::exchange;
 use shard_harness::*;
 
@@ -127,4 +127,25 @@ fn a_stream_goes_on_behind_a_gap() {
         let took_ns = net.now_ns - start;
         assert!(took_ns <= 2 * cut_ns + 12 * RTT + SECOND / 2, "{} ms behind {} ms", took_ns / MS, cut_ns / MS);
     }
+}
+
+/// What the program asked for it keeps, whatever is lost.
+#[test]
+fn a_transmit_buffer_that_was_asked_for_outlives_a_loss() {
+    let [client, server] = [client_config(), server_config()].map(|mut config| {
+        config.growth = GROWTH;
+        Host::new(config)
+    });
+    let mut net = Net::of(client, server);
+    net.delay_ns = RTT / 2;
+    let options = ListenOptions { tx_buffer_bytes: 256 << 10, ..ListenOptions::default() };
+    let listener = net.server.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
+    let client = net.client.connect(at(SERVER, 80));
+    net.run_for(3 * RTT);
+    let server = net.server.accept(listener);
+    net.loss = 30;
+    exchange(&mut net, (client, server), 0, 1 << 20);
+    assert!(retransmits(&net) > 0);
+    net.run_for(5 * SECOND);
+    assert_eq!(net.server.stack.buffer_sizes(server).unwrap().1, 256 << 10);
 }

@@ -283,8 +283,9 @@ impl Exit<'_> {
         let (seq, has_fin) = (wire::be32(tcp, 4), tcp[13] & wire::FIN != 0);
         let payload = &tcp[usize::from(tcp[12] >> 4) * 4..];
         let is_data = !payload.is_empty() || has_fin;
-        // A probe of a closed window is a byte that does not count as sent.
-        let probes = self.probes && (seq != sender.next() || payload.len() < 2);
+        // A probe of a closed window is a byte that does not count as sent, or repeats what was.
+        let end = seq.wrapping_add(payload.len() as u32);
+        let probes = self.probes && (payload.len() < 2 || !wire::seq_lt(sender.next(), end));
         if !is_data || probes || sender.is_probe(seq) || tcp[13] & (wire::SYN | wire::RST) != 0 {
             return false;
         }

@@ -71,6 +71,7 @@ impl Stack {
             return self.free(index);
         }
         connection.phase = Phase::Over;
+        drop(connection.take_sender());
         connection.error = error.or(connection.error);
         let flow = connection.flow;
         self.release_flow(index, &flow);

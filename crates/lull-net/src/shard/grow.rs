@@ -293,8 +293,9 @@ impl Stack {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let asked = connection.asked_mut();
         (asked.growth.grow_at, asked.growth.is_grown, asked.sender) = (None, false, None);
+        let is_fixed = asked.growth.tx_fixed;
         let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
-        if tx > first && !connection.has_congestion_window() && connection.kept_bytes() == 0 {
+        if tx > first && !is_fixed && !connection.has_congestion_window() && connection.kept_bytes() == 0 {
             self.move_to(index, rx, first, io);
         }
     }

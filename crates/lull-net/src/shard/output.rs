@@ -136,6 +136,10 @@ impl Stack {
         };
         if untold {
             self.tells_what_came(index, io);
+            // What it held, too, may be sent from the copy now.
+            if !self.sends_again(index, io) {
+                self.block(index);
+            }
         }
         let Some(connection) = self.connections.get(index) else { return };
         let deadline_ns = connection.deadline_ns(smoltcp_ns).max(io.now_ns + 1);

@@ -104,7 +104,7 @@ impl Stack {
             return false;
         };
         let Some(queued) = unacknowledged(connection, &mut self.iface, self.port, io.now_ns) else {
-            debug_assert!(false, "smoltcp keeps something to itself");
+            // Its timer had ended, so that it does not begin again.
             self.goes_on_as_after_a_loss(index, io);
             return false;
         };
@@ -131,7 +131,11 @@ impl Stack {
 
     /// The old socket stays, whose data has gone nowhere.
     fn goes_on_as_after_a_loss(&mut self, index: u32, io: &mut Io<'_>) {
-        self.takes_charge(index, Cause::Path, io);
+        if !self.takes_charge(index, Cause::Path, io)
+            && let Some(connection) = self.connections.get_mut(index)
+        {
+            connection.has_no_timer(io.now_ns);
+        }
         self.timers.set(index, io.now_ns + 1);
     }
 

@@ -15,6 +15,9 @@ const SEGMENTS: u32 = 3;
 /// So many ranges a peer may have however little is on its way.
 const RANGES_MIN: usize = 16;
 
+/// And so many are kept, since each is looked at with each acknowledgement.
+const RANGES_MAX: usize = 512;
+
 /// Something that was sent again.
 #[derive(Clone, Debug)]
 struct Again {
@@ -117,7 +120,7 @@ impl Scoreboard {
         self.una = ack;
         self.judged = later(self.judged, ack);
         // No peer has more ranges than segments were sent. One that says so keeps no more of us busy.
-        let count_max = (self.next.wrapping_sub(self.una) / self.mss) as usize + RANGES_MIN;
+        let count_max = ((self.next.wrapping_sub(self.una) / self.mss) as usize + RANGES_MIN).min(RANGES_MAX);
         for &(start, end) in ranges {
             let (start, end) = (later(start, ack), earlier(end, self.next));
             if seq_lt(start, end) && self.sacked.count() < count_max {
