@@ -697,7 +697,6 @@ fn a_receive_buffer_is_as_large_as_is_asked_for_before_or_afterwards() {
     assert_eq!(told(fd).tcpi_rcv_space, 30_000);
     set_lulls(fd, libc::SO_RCVBUF, 70_000).unwrap();
     assert_eq!(told(fd).tcpi_rcv_space, 70_000);
-    assert_eq!(told(fd).tcpi_rtt, 0, "not one round trip is known yet");
     send(fd, b"question", 0).unwrap();
     peer.read_exact(&mut [0; 8]).unwrap();
     peer.write_all(b"answer").unwrap();
