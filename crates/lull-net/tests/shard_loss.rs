@@ -30,6 +30,19 @@ fn retransmits(net: &Net) -> u64 {
     net.server.stack.list().iter().map(|socket| u64::from(socket.retransmits)).sum()
 }
 
+/// As on Linux, to either end, before anything was sent. (A first SYN waits for the peer's link address as well.)
+#[test]
+fn a_handshake_tells_the_first_round_trip() {
+    let (mut net, _) = long_path(true);
+    let listener = net.server.listen(81);
+    let client = net.client.connect(at(SERVER, 81));
+    net.run_for(3 * RTT);
+    let server = net.server.accept(listener);
+    for (host, id) in [(&net.client, client), (&net.server, server)] {
+        assert_eq!(host.stack.tcp_info(id, net.now_ns).unwrap().rtt_us, (RTT / 1000) as u32);
+    }
+}
+
 /// CUBIC's window is about 1.1 / sqrt(loss) segments where Reno's would be larger (RFC 9438 section 5.1): eleven at one in a hundred.
 #[test]
 fn a_lossy_path_carries_a_congestion_window_in_each_round_trip() {

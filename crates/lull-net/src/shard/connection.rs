@@ -21,7 +21,7 @@ use super::wire::{Mac, PSH, SYN, seq_lt};
 /// that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
 /// How long a peer may take for that (`TCP_DELACK_MAX`).
-const ACK_DELAY_NS_MAX: u64 = 200_000_000;
+pub(super) const ACK_DELAY_NS_MAX: u64 = 200_000_000;
 
 /// Ours, in smoltcp's terms.
 pub(super) const ACK_DELAY: Duration = duration(ACK_DELAY_NS);

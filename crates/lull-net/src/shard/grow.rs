@@ -103,7 +103,6 @@ impl Connection {
 
     /// Notes whether the peer sends half of a window in a round trip: then it may be waiting for acknowledgements, though its segments
     /// do not come to the edge of the window, which each acknowledgement moves.
-    #[cold]
     fn note_stream(&mut self, segment: &Segment, now_ns: u64) {
         let end = segment.seq.wrapping_add(segment.length as u32);
         let window = self.socket().recv_capacity() as u64;

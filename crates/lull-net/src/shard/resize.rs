@@ -54,7 +54,7 @@ impl Connection {
     }
 
     /// What smoltcp answers by the window, which both ends then go by: a probe of what it has long received.
-    fn window_probe(&self) -> BareSegment {
+    pub(super) fn window_probe(&self) -> BareSegment {
         self.bare(self.rcv_nxt().wrapping_sub(1))
     }
 

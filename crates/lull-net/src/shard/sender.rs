@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use super::connection::RTO_NS_MIN;
+use super::connection::{ACK_DELAY_NS_MAX, RTO_NS_MIN};
 use super::cubic::Cubic;
 use super::ranges::{Range, earlier, later};
 use super::scoreboard::Scoreboard;
@@ -18,8 +18,6 @@ use super::wire::seq_lt;
 
 /// How long something may be overtaken while no round trip is known.
 const REORDERING_NS: u64 = 10_000_000;
-/// What an acknowledgement may be put off by (`TCP_RTO_MIN`, which `tcp_set_rto` adds to the round trip).
-const RTO_MARGIN_US: u64 = 200_000;
 /// The longest that it runs at first while no round trip is known (`TCP_TIMEOUT_FALLBACK`).
 const FIRST_RTO_NS_MAX: u64 = 3_000_000_000;
 /// The longest time that the retransmission timer runs (`TCP_RTO_MAX`).
@@ -155,7 +153,7 @@ impl Sender {
 
     /// RFC 6298 section 2, with Linux's floor.
     fn rto_ns(&self) -> u64 {
-        let us = u64::from(self.rtt_us) + (u64::from(self.rtt_var_us) * 4).max(RTO_MARGIN_US);
+        let us = u64::from(self.rtt_us) + (u64::from(self.rtt_var_us) * 4).max(ACK_DELAY_NS_MAX / 1000);
         let ns = if self.rtt_us == 0 { self.first_rto_ns } else { (us * 1000).max(RTO_NS_MIN) };
         ns.saturating_mul(1 << self.backoff.min(20)).min(RTO_NS_MAX)
     }
