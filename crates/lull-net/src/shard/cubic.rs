@@ -3,6 +3,8 @@
 //!
 //! Before the first loss a connection has no congestion window: its transmit buffer is one ([`grow`](super::grow)).
 
+/// The segments that may be on their way at first (RFC 6928).
+const INITIAL_SEGMENTS: u32 = 10;
 /// Segments per cubic second (RFC 9438 section 5).
 const C: f64 = 0.4;
 /// What is left of the window when something is lost.
@@ -34,9 +36,10 @@ struct Reduction {
 }
 
 impl Cubic {
-    /// Of a connection with so much on its way when it first loses something.
+    /// Of a connection with so much on its way when it first loses something. What it may send at the beginning it may then, too,
+    /// however little it has sent of late.
     pub(super) fn new(in_flight: u32, mss: u32) -> Cubic {
-        let window = in_flight.max(2 * mss);
+        let window = in_flight.max(INITIAL_SEGMENTS * mss);
         Cubic { mss, window, ssthresh: u32::MAX, w_max: 0.0, w_est: 0.0, epoch: None, reduction: None }
     }
 
@@ -45,8 +48,9 @@ impl Cubic {
         self.window
     }
 
-    fn shrink(&mut self, in_flight: u32) {
-        let window = f64::from(self.window.min(in_flight.max(2 * self.mss)));
+    /// However little is on its way: a window that is not used does not grow (RFC 9438 section 4.6).
+    fn shrink(&mut self) {
+        let window = f64::from(self.window);
         // Who has less than last time leaves room for others (fast convergence).
         self.w_max = if window < self.w_max { window * (1.0 + BETA) / 2.0 } else { window };
         self.ssthresh = ((window * BETA) as u32).max(2 * self.mss);
@@ -55,14 +59,14 @@ impl Cubic {
 
     /// Acknowledgements say that something is lost, of so much that was on its way.
     pub(super) fn lost(&mut self, in_flight: u32) {
-        self.shrink(in_flight);
+        self.shrink();
         self.reduction = Some(Reduction { delivered: 0, sent: 0, in_flight_at_first: in_flight.max(1).into() });
     }
 
-    /// The timer says so: all that was on its way has left the network. `anew`: it has not said so of this before.
-    pub(super) fn timed_out(&mut self, in_flight: u32, anew: bool) {
+    /// The timer says so: all that was on its way has left the network. `anew`: nothing has said so of this before.
+    pub(super) fn timed_out(&mut self, anew: bool) {
         if anew {
-            self.shrink(in_flight);
+            self.shrink();
         }
         self.reduction = None;
         self.window = self.mss;
@@ -185,9 +189,9 @@ mod tests {
     #[test]
     fn behind_the_timer_it_begins_with_a_segment_and_doubles_to_seven_tenths() {
         let mut cubic = Cubic::new(100 * MSS, MSS);
-        cubic.timed_out(100 * MSS, true);
+        cubic.timed_out(true);
         assert_eq!(cubic.window(), MSS);
-        cubic.timed_out(MSS, false);
+        cubic.timed_out(false);
         let now_ns = after(&mut cubic, 3, 0);
         assert_eq!(cubic.window(), 8 * MSS);
         after(&mut cubic, 4, now_ns);

@@ -296,8 +296,8 @@ impl Sender {
 
     fn times_out(&mut self, now_ns: u64) {
         let (in_flight, mss) = (self.board.in_flight(), self.mss);
-        let anew = !matches!(self.episode, Episode::Slow { .. });
-        self.cubic.get_or_insert_with(|| Cubic::new(in_flight, mss)).timed_out(in_flight, anew);
+        let anew = self.episode == Episode::None;
+        self.cubic.get_or_insert_with(|| Cubic::new(in_flight, mss)).timed_out(anew);
         self.board.timed_out();
         (self.episode, self.overdue_ns, self.timed) = (Episode::Slow { until: self.next() }, None, None);
         self.backoff += 1;

@@ -372,6 +372,31 @@ fn what_nobody_acknowledges_is_sent_again_by_one_timer() {
     assert!((3..=5).contains(&times), "{times}: after 240 ms, and each time after twice as long");
 }
 
+/// RFC 9438 section 4.6. What is left of a window by a loss is a share of what might have been on its way, and not of the little that
+/// was: answers of a few segments lose their ends to the timer.
+#[test]
+fn a_loss_of_little_leaves_a_window_for_more() {
+    for by_the_timer in [true, false] {
+        let mut receiver = Receiver::of(4);
+        if by_the_timer {
+            assert_eq!(receiver.waits_ms(270), [0]);
+        } else {
+            assert_eq!(receiver.has(0, (1, 4)), [0]);
+        }
+        assert_eq!(receiver.has_all(4), [0; 0]);
+        let (id, mut up_to, mut flights) = (receiver.id, 4, Vec::new());
+        receiver.host.send(id, &[2; 10_000]).unwrap();
+        let mut sent = receiver.sent();
+        while !sent.is_empty() {
+            flights.push(sent.len());
+            up_to += sent.len() as u32;
+            receiver.host.run_for(40 * MS);
+            sent = receiver.has_all(up_to);
+        }
+        assert_eq!((up_to, flights.len()), (14, 2), "{flights:?}");
+    }
+}
+
 /// What finds no room in the ring is not taken for sent.
 #[test]
 fn a_segment_that_the_ring_has_no_room_for_is_sent_again_later() {
