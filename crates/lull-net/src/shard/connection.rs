@@ -111,6 +111,8 @@ pub(super) struct Asked {
     pub(super) growth: Growth,
     /// When what is on its way has to be sent again though smoltcp has no timer for it.
     pub(super) untimed_ns: Option<u64>,
+    /// The last that was sent has been sent again when this was the first that was not acknowledged.
+    pub(super) probed_at: Option<u32>,
     /// Who is in charge of what is lost.
     pub(super) sender: Option<Box<Sender>>,
 }

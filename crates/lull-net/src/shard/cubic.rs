@@ -36,10 +36,11 @@ struct Reduction {
 }
 
 impl Cubic {
-    /// Of a connection with so much on its way when it first loses something. What it may send at the beginning it may then, too,
-    /// however little it has sent of late.
-    pub(super) fn new(in_flight: u32, mss: u32) -> Cubic {
-        let window = in_flight.max(INITIAL_SEGMENTS * mss);
+    /// Of a connection with so much on its way, that might be so much, when it first loses something. What it may send at the beginning
+    /// it may then, too, however little it has sent of late, and twice as much once that was not too much.
+    pub(super) fn new(in_flight: u32, may_be: u32, mss: u32) -> Cubic {
+        let first = INITIAL_SEGMENTS * mss;
+        let window = in_flight.max(may_be.clamp(first, 2 * first));
         Cubic { mss, window, ssthresh: u32::MAX, w_max: 0.0, w_est: 0.0, epoch: None, reduction: None }
     }
 
@@ -70,6 +71,12 @@ impl Cubic {
         }
         self.reduction = None;
         self.window = self.mss;
+    }
+
+    /// Whether it is what holds back more, if so much is on its way (`tcp_is_cwnd_limited`).
+    pub(super) fn limits(&self, in_flight: u32) -> bool {
+        let is_in_slow_start = self.window < self.ssthresh;
+        in_flight + 2 * self.mss > self.window || is_in_slow_start && in_flight > self.window / 2
     }
 
     /// The loss is made good.
@@ -154,7 +161,7 @@ mod tests {
 
     #[test]
     fn three_tenths_of_the_window_go_with_a_loss_and_it_is_back_when_the_cubic_says() {
-        let mut cubic = Cubic::new(1000 * MSS, MSS);
+        let mut cubic = Cubic::new(1000 * MSS, 0, MSS);
         cubic.lost(1000 * MSS);
         cubic.recovered();
         assert_eq!(cubic.window(), 700 * MSS);
@@ -167,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_small_window_grows_as_renos_does() {
-        let mut cubic = Cubic::new(10 * MSS, MSS);
+        let mut cubic = Cubic::new(10 * MSS, 0, MSS);
         cubic.lost(10 * MSS);
         cubic.recovered();
         assert_eq!(cubic.window(), 7 * MSS);
@@ -177,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_used_does_not_grow() {
-        let mut cubic = Cubic::new(10 * MSS, MSS);
+        let mut cubic = Cubic::new(10 * MSS, 0, MSS);
         cubic.lost(10 * MSS);
         cubic.recovered();
         for _ in 0..100 {
@@ -188,7 +195,7 @@ mod tests {
 
     #[test]
     fn behind_the_timer_it_begins_with_a_segment_and_doubles_to_seven_tenths() {
-        let mut cubic = Cubic::new(100 * MSS, MSS);
+        let mut cubic = Cubic::new(100 * MSS, 0, MSS);
         cubic.timed_out(true);
         assert_eq!(cubic.window(), MSS);
         cubic.timed_out(false);
@@ -200,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_leaves_while_a_loss_is_made_good_is_a_share_of_what_arrives() {
-        let mut cubic = Cubic::new(100 * MSS, MSS);
+        let mut cubic = Cubic::new(100 * MSS, 0, MSS);
         cubic.lost(100 * MSS);
         let (mut in_flight, mut sent) = (99 * MSS, 0);
         for _ in 0..90 {

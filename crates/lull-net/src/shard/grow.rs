@@ -6,16 +6,16 @@
 //!
 //! - the transmit buffer when an acknowledgement finds it full, the peer's window is larger, and the peer has acknowledged all that
 //!   was in flight when it was first found full, or last grew. So it grows by the rule of slow start (RFC 5681 section 3.1), and is
-//!   the congestion window until something is lost; then smoltcp has one, and the buffer stays as it is.
+//!   the congestion window until something is lost; then there is one ([`cubic`](super::cubic)), for as long as the connection is busy.
 //! - the receive buffer when the peer has used all of the window, or has sent half of one within a round trip (`tcp_rcv_space_adjust`),
 //!   and the application has read all that came.
 //!
 //! A receive buffer that the program asks for (SO_RCVBUF) is that large from when the application has read all that came. A smaller
 //! one is come to by steps: a window that was offered is not taken back, so that each time the buffer becomes what is left of that.
 //!
-//! smoltcp's sockets cannot change their buffers, so the connection moves to a new one ([`resize`](super::resize)). The window scale is agreed on by the SYN for the largest
-//! buffer that there may be ([`Stack::offered_scale`]); smoltcp goes by the one it has, and its windows are shifted as they leave
-//! ([`Corrections`](super::device::Corrections)).
+//! smoltcp's sockets cannot change their buffers, so the connection moves to a new one ([`resize`](super::resize)). The window scale
+//! is agreed on by the SYN for the largest buffer that there may be ([`Stack::offered_scale`]); smoltcp goes by the one it has, and
+//! its windows are shifted as they leave ([`Corrections`](super::device::Corrections)).
 
 use smoltcp::socket::tcp::CongestionControl;
 
@@ -24,6 +24,7 @@ use super::config::BUFFER_BYTES_RANGE;
 use super::connection::{Connection, HEADERS_BYTES, Phase};
 use super::error::NetError;
 use super::half_open::window_scale;
+use super::opening::INITIAL_WINDOW_BYTES;
 use super::segment::Segment;
 use super::sender::Sender;
 use super::socket::SocketId;
@@ -294,7 +295,12 @@ impl Stack {
         (asked.growth.grow_at, asked.growth.is_grown, asked.sender) = (None, false, None);
         let is_fixed = asked.growth.tx_fixed;
         let (rx, tx) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
-        if tx > first && !is_fixed && !connection.has_congestion_window() && connection.kept_bytes() == 0 {
+        if connection.has_congestion_window() {
+            return;
+        }
+        if is_fixed && tx > INITIAL_WINDOW_BYTES {
+            connection.socket_mut().set_congestion_control(CongestionControl::Reno);
+        } else if tx > first && !is_fixed && connection.kept_bytes() == 0 {
             self.move_to(index, rx, first, io);
         }
     }

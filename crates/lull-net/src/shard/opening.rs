@@ -28,7 +28,7 @@ use super::wire::{BareSegment, SYN};
 /// transmit buffer. smoltcp's Reno starts with 2 KiB and takes no other value: a response of 10 KiB would take several
 /// round trips and delayed acknowledgements. A connection whose transmit buffer is no larger than this cannot have more
 /// in flight, so it does without a congestion window until its first retransmission.
-const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
+pub(super) const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
 
 /// The round trip of a handshake that was repeated, or of which nothing was kept, as far as smoltcp is told: it makes a timeout of a
 /// second of it (RFC 6298 sections 2.1 and 2.2).

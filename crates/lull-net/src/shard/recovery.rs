@@ -8,14 +8,14 @@
 use smoltcp::socket::tcp::{CongestionControl, State};
 
 use super::agreed::SACK;
-use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
+use super::connection::{Asked, Connection, Flags, Phase, RTO_NS_MIN};
 use super::cork::TIMESTAMP_BYTES;
 use super::device::{Rehearsal, Shim, instant};
 use super::options::{self, Offer};
 use super::ranges::{Range, later};
 use super::resize;
 use super::segment::{Arrived, Segment};
-use super::sender::{Heard, Sender};
+use super::sender::{Heard, Sender, Start, tail_probe_after_ns};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
@@ -29,6 +29,8 @@ pub(super) enum Cause {
     Timeout(Range),
     /// A router could not pass what is on its way.
     Path,
+    /// Nothing tells whether the last that was sent has come.
+    Tail,
 }
 
 impl Connection {
@@ -65,10 +67,23 @@ impl Connection {
     /// When something that is on its way has to be looked at.
     #[inline]
     pub(super) fn lost_ns(&self) -> u64 {
-        self.asked.as_deref().map_or(NEVER_NS, |asked| match &asked.sender {
-            Some(sender) => sender.deadline_ns(),
-            None => asked.untimed_ns.unwrap_or(NEVER_NS),
-        })
+        match self.asked.as_deref() {
+            Some(Asked { sender: Some(sender), .. }) => sender.deadline_ns(),
+            Some(asked) => self.probes_tail_ns().min(asked.untimed_ns.unwrap_or(NEVER_NS)),
+            None => self.probes_tail_ns(),
+        }
+    }
+
+    /// When the last that is on its way is sent again though nobody is in charge. Of one segment alone the peer may put the
+    /// acknowledgement off for longer than the retransmission timer waits.
+    #[inline]
+    fn probes_tail_ns(&self) -> u64 {
+        let on_its_way = self.snd_nxt.wrapping_sub(self.snd_una);
+        let may = on_its_way > u32::from(self.peer_mss & !SACK) && self.peer_mss & SACK != 0 && self.peer_window != 0;
+        if !may || self.asks(|asked| asked.probed_at == Some(self.snd_una)) {
+            return NEVER_NS;
+        }
+        tail_probe_after_ns(self.rtt_us).map_or(NEVER_NS, |wait_ns| self.progress_ns.saturating_add(wait_ns))
     }
 
     /// Nothing tells smoltcp to send again what is on its way: its timer ends when a window opens that it had begun to probe.
@@ -185,15 +200,30 @@ impl Stack {
         if !is_due || connection.sender().is_some() || connection.socket().send_queue() == 0 {
             return false;
         }
+        let has_congestion_window = connection.has_congestion_window();
         connection.socket_mut().set_congestion_control(CongestionControl::None);
         let Some(kept) = resize::on_its_way(connection, &mut self.iface, self.port, io.now_ns) else { return false };
-        let round_trip = (connection.rtt_us, connection.rtt_var_us());
-        let says = connection.peer_mss & SACK != 0;
-        let has_fin = next.wrapping_sub(una) as usize > connection.socket().send_queue();
         let waited_ns = io.now_ns.saturating_sub(connection.progress_ns);
-        let mut sender = Sender::new(una, (next, has_fin), kept, (mss, says), round_trip, waited_ns, io.now_ns);
+        let start = Start {
+            una,
+            next,
+            has_fin: next.wrapping_sub(una) as usize > connection.socket().send_queue(),
+            kept,
+            mss,
+            says: connection.peer_mss & SACK != 0,
+            rtt_us: connection.rtt_us,
+            rtt_var_us: connection.rtt_var_us(),
+            // A buffer that grows is no larger than twice what has been on its way, and arrived.
+            may_be: if has_congestion_window { 0 } else { connection.socket().send_capacity() as u32 },
+            waited_ns,
+        };
+        let mut sender = Sender::new(start, io.now_ns);
+        if has_congestion_window {
+            sender.keeps_a_congestion_window();
+        }
         match cause {
             Cause::Sign => {}
+            Cause::Tail => sender.began_with_a_probe(waited_ns, io.now_ns),
             Cause::Timeout(range) => sender.began_with_a_timeout(range, io.now_ns),
             Cause::Path => sender.is_too_large_for_the_path(),
         }
@@ -257,6 +287,17 @@ impl Stack {
         if let Some(sender) = connection.sender_mut() {
             sender.looks(io.now_ns);
             return self.shows_window(index, io);
+        }
+        if connection.probes_tail_ns() <= io.now_ns {
+            let una = connection.snd_una;
+            connection.asked_mut().probed_at = Some(una);
+            if self.takes_charge(index, Cause::Tail, io) {
+                return;
+            }
+        }
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if !connection.asks(|asked| asked.untimed_ns.is_some_and(|at_ns| at_ns <= io.now_ns)) {
+            return;
         }
         connection.asked_mut().untimed_ns = None;
         let iface = self.iface.of(connection, io.now_ns);

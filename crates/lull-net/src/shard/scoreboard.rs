@@ -101,6 +101,11 @@ impl Scoreboard {
         !self.sacked.is_empty() || self.duplicates > 0
     }
 
+    /// Whether nothing is known, or suspected, of what is on its way, and nothing of it was sent again.
+    pub(super) fn is_clean(&self) -> bool {
+        !self.has_hole() && self.lost.is_empty() && self.again.is_empty()
+    }
+
     /// What is to be sent again first, at most so many bytes.
     pub(super) fn first_lost(&self, bytes: u32) -> Option<Range> {
         let (start, end) = self.lost.first()?;

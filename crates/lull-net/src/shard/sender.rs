@@ -23,6 +23,14 @@ const FIRST_RTO_NS_MAX: u64 = 3_000_000_000;
 /// The longest time that the retransmission timer runs (`TCP_RTO_MAX`).
 const RTO_NS_MAX: u64 = 120_000_000_000;
 
+/// The least time before a probe: the peer may be busy for as long.
+const PROBE_NS_MIN: u64 = 10_000_000;
+
+/// How long nothing is acknowledged before the last that was sent is sent again (RFC 8985 section 7.2), if a round trip is known.
+pub(super) fn tail_probe_after_ns(rtt_us: u32) -> Option<u64> {
+    (rtt_us != 0).then(|| (u64::from(rtt_us) * 2000).max(PROBE_NS_MIN))
+}
+
 /// How far it is with a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Episode {
@@ -32,6 +40,23 @@ enum Episode {
     Fast { until: u32 },
     /// The timer has.
     Slow { until: u32 },
+}
+
+/// The last that is on its way is sent again where nothing tells whether it came (RFC 8985 section 7, a tail loss probe): the answer says
+/// what is missing, long before the retransmission timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    None,
+    /// It leaves then.
+    At {
+        ns: u64,
+    },
+    /// It leaves as soon as there is room in the ring.
+    Due(Range),
+    /// It has left, behind all before this.
+    Sent {
+        until: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -48,9 +73,14 @@ pub(super) struct Sender {
     /// The peer selectively acknowledges.
     says: bool,
     cubic: Option<Cubic>,
+    /// How much might be on its way before anything was lost.
+    may_be: u32,
+    /// All before this left while the congestion window held back more.
+    limited_to: Option<u32>,
     episode: Episode,
     /// When what is missing counts as lost.
     overdue_ns: Option<u64>,
+    probe: Probe,
     /// When all that is on its way does.
     timeout_ns: u64,
     backoff: u32,
@@ -60,6 +90,28 @@ pub(super) struct Sender {
     rtt_var_us: u32,
     /// What tells the next round trip: it comes once all before this has, and left then.
     timed: Option<(u32, u64)>,
+}
+
+/// What is known of a connection that somebody takes charge of.
+#[derive(Debug)]
+pub(super) struct Start {
+    /// The first that is not acknowledged, and behind the last that was sent, which may be our FIN.
+    pub(super) una: u32,
+    pub(super) next: u32,
+    pub(super) has_fin: bool,
+    /// What was sent, from `una` on. It may hold more, since smoltcp sends whole segments, or less, where the peer has taken back what
+    /// it offered: then smoltcp sends the rest later.
+    pub(super) kept: Vec<u8>,
+    pub(super) mss: u32,
+    /// The peer selectively acknowledges.
+    pub(super) says: bool,
+    /// The round trip, and how far round trips lie from it; 0 if none is known.
+    pub(super) rtt_us: u32,
+    pub(super) rtt_var_us: u32,
+    /// How much might have been on its way before anything was lost.
+    pub(super) may_be: u32,
+    /// The last acknowledgement, or the first that is to be acknowledged, was so long ago.
+    pub(super) waited_ns: u64,
 }
 
 /// What an acknowledgement says, and when.
@@ -74,18 +126,9 @@ pub(super) struct Heard<'a> {
 }
 
 impl Sender {
-    /// Of a connection whose copy begins with `una` and may hold more than was sent, up to `next`, since smoltcp sends whole segments, or
-    /// less, where the peer has taken back what it offered: then smoltcp sends the rest later. The last acknowledgement, or the first
-    /// that is to be acknowledged, was so long ago.
-    pub(super) fn new(
-        una: u32,
-        (next, has_fin): (u32, bool),
-        kept: Vec<u8>,
-        (mss, says): (u32, bool),
-        (rtt_us, rtt_var_us): (u32, u32),
-        waited_ns: u64,
-        now_ns: u64,
-    ) -> Sender {
+    /// Takes charge.
+    pub(super) fn new(start: Start, now_ns: u64) -> Sender {
+        let Start { una, next, has_fin, kept, mss, says, rtt_us, rtt_var_us, may_be, waited_ns } = start;
         let end = una.wrapping_add(kept.len() as u32);
         let mut board = Scoreboard::new(una, later(next, end), mss);
         board.is_still_to_be_sent((next, end));
@@ -98,8 +141,11 @@ impl Sender {
             mss,
             says,
             cubic: None,
+            may_be,
+            limited_to: None,
             episode: Episode::None,
             overdue_ns: None,
+            probe: Probe::None,
             timeout_ns: NEVER_NS,
             backoff: 0,
             first_rto_ns: waited_ns.clamp(RTO_NS_MIN, FIRST_RTO_NS_MAX),
@@ -126,9 +172,10 @@ impl Sender {
         self.episode != Episode::None || self.overdue_ns.is_some()
     }
 
-    /// Whether nothing is left of a loss that would have to be kept.
+    /// Whether nothing is left of a loss, or of what looked like one, that would have to be kept.
     pub(super) fn is_of_no_use(&self) -> bool {
-        self.is_broken || self.is_all_acknowledged() && self.cubic.is_none()
+        let is_calm = self.probe == Probe::None || matches!(self.probe, Probe::At { .. });
+        self.is_broken || self.cubic.is_none() && !self.is_recovering() && self.board.is_clean() && is_calm
     }
 
     /// Whether it cannot be in charge any longer.
@@ -142,7 +189,11 @@ impl Sender {
 
     /// When it has to be looked at.
     pub(super) fn deadline_ns(&self) -> u64 {
-        if self.is_all_acknowledged() { NEVER_NS } else { self.timeout_ns.min(self.overdue_ns.unwrap_or(NEVER_NS)) }
+        if self.is_all_acknowledged() {
+            return NEVER_NS;
+        }
+        let probe_ns = if let Probe::At { ns } = self.probe { ns } else { NEVER_NS };
+        self.timeout_ns.min(self.overdue_ns.unwrap_or(NEVER_NS)).min(probe_ns)
     }
 
     /// The path carries segments of this size.
@@ -160,6 +211,45 @@ impl Sender {
 
     fn start_timer(&mut self, now_ns: u64) {
         self.timeout_ns = now_ns.saturating_add(self.rto_ns());
+    }
+
+    /// After so long without an answer the last that was sent is sent again.
+    fn waits_to_probe(&mut self, now_ns: u64) {
+        if matches!(self.probe, Probe::None | Probe::At { .. }) {
+            let may = self.says && self.episode == Episode::None && !self.board.has_hole();
+            let wait_ns = tail_probe_after_ns(self.rtt_us).filter(|_| may && self.board.in_flight() > self.mss);
+            self.probe = wait_ns.map_or(Probe::None, |wait_ns| Probe::At { ns: now_ns + wait_ns });
+        }
+    }
+
+    /// It is sent again now.
+    fn probes(&mut self) {
+        let next = self.next();
+        self.probe = Probe::Due((later(self.board.una(), next.wrapping_sub(self.mss)), next));
+    }
+
+    /// What an acknowledgement says of the probe (`tcp_process_tlp_ack`). Whether what left before it is missing.
+    fn hears_of_probe(&mut self, ack: u32, ranges: &[Range], is_bare: bool) -> bool {
+        match self.probe {
+            Probe::Due(_) => self.probe = Probe::None,
+            Probe::Sent { until } => {
+                let came_twice = ranges.iter().any(|&(_, end)| !seq_lt(ack, end));
+                if self.board.has_hole() {
+                    return true;
+                } else if came_twice || is_bare && ranges.is_empty() {
+                    self.probe = Probe::None;
+                } else if seq_lt(until, ack) {
+                    // It has made good a loss itself, of which nothing else tells.
+                    self.probe = Probe::None;
+                    let in_flight = self.board.in_flight();
+                    let cubic = self.window_at(in_flight);
+                    cubic.lost(in_flight);
+                    cubic.recovered();
+                }
+            }
+            Probe::None | Probe::At { .. } => {}
+        }
+        false
     }
 
     /// Whether a segment probes a peer that has acknowledged all.
@@ -199,6 +289,7 @@ impl Sender {
             if let Some(cubic) = &mut self.cubic {
                 cubic.sent(end.wrapping_sub(seq));
             }
+            self.waits_to_probe(now_ns);
         } else if seq_lt(next, end) {
             self.board.is_still_to_be_sent((next, end));
         }
@@ -213,6 +304,7 @@ impl Sender {
         // A probe of a closed window is not counted as sent until then.
         self.board.sent_to(ack);
         let had_in_flight = self.board.in_flight();
+        let limits = self.is_limited(had_in_flight);
         let advances = seq_lt(self.board.una(), ack);
         self.tells_round_trip(ack, ranges, now_ns);
         let mut news = self.board.acknowledged(ack, ranges, is_bare && !self.says);
@@ -224,6 +316,9 @@ impl Sender {
             Episode::Fast { .. } if advances && !self.says => news.lost |= self.board.is_partly_acknowledged(),
             _ => {}
         }
+        if self.hears_of_probe(ack, ranges, is_bare && !advances) {
+            news.lost |= self.board.is_overdue();
+        }
         if advances {
             self.backoff = 0;
             self.start_timer(now_ns);
@@ -231,7 +326,6 @@ impl Sender {
         if news.lost {
             self.is_lost(had_in_flight);
         }
-        let limits = self.congestion_window().is_some_and(|window| had_in_flight + 2 * self.mss > window);
         let in_flight = self.board.in_flight();
         if let Some(cubic) = &mut self.cubic {
             cubic.delivered(news.delivered, limits, now_ns, self.rtt_us);
@@ -242,6 +336,23 @@ impl Sender {
             true => self.overdue_ns,
             false => None,
         };
+        if advances || self.board.has_hole() {
+            self.waits_to_probe(now_ns);
+        }
+    }
+
+    /// Whether the congestion window holds back more, of which so much was on its way, or has in the same round trip.
+    fn is_limited(&mut self, in_flight: u32) -> bool {
+        if self.cubic.as_ref().is_some_and(|cubic| cubic.limits(in_flight)) {
+            self.limited_to = Some(self.next());
+        }
+        self.limited_to = self.limited_to.filter(|&to| seq_lt(self.board.una(), to));
+        self.limited_to.is_some()
+    }
+
+    /// The congestion window, of a connection that has lost something with so much on its way.
+    fn window_at(&mut self, in_flight: u32) -> &mut Cubic {
+        self.cubic.get_or_insert_with(|| Cubic::new(in_flight, self.may_be, self.mss))
     }
 
     /// How long something may be overtaken.
@@ -252,9 +363,8 @@ impl Sender {
     /// Something is lost, of so much that was on its way.
     fn is_lost(&mut self, in_flight: u32) {
         if self.episode == Episode::None {
-            self.episode = Episode::Fast { until: self.next() };
-            let mss = self.mss;
-            self.cubic.get_or_insert_with(|| Cubic::new(in_flight, mss)).lost(in_flight);
+            (self.episode, self.probe) = (Episode::Fast { until: self.next() }, Probe::None);
+            self.window_at(in_flight).lost(in_flight);
         }
     }
 
@@ -277,6 +387,17 @@ impl Sender {
         self.is_sent_again(sent_again, now_ns);
     }
 
+    /// The last that is on its way is sent again, to hear what of it came: nothing was acknowledged for so long.
+    pub(super) fn began_with_a_probe(&mut self, waited_ns: u64, now_ns: u64) {
+        self.timeout_ns = self.timeout_ns.saturating_sub(waited_ns).max(now_ns + 1);
+        self.probes();
+    }
+
+    /// Something holds back what leaves, though nothing is lost yet.
+    pub(super) fn keeps_a_congestion_window(&mut self) {
+        self.window_at(self.board.in_flight());
+    }
+
     /// The time has come that it waited for.
     pub(super) fn looks(&mut self, now_ns: u64) {
         if self.timeout_ns <= now_ns {
@@ -291,15 +412,17 @@ impl Sender {
                     cubic.reduce(0, left, false);
                 }
             }
+        } else if matches!(self.probe, Probe::At { ns } if ns <= now_ns) {
+            self.probes();
         }
     }
 
     fn times_out(&mut self, now_ns: u64) {
-        let (in_flight, mss) = (self.board.in_flight(), self.mss);
         let anew = self.episode == Episode::None;
-        self.cubic.get_or_insert_with(|| Cubic::new(in_flight, mss)).timed_out(anew);
+        self.window_at(self.board.in_flight()).timed_out(anew);
         self.board.timed_out();
         (self.episode, self.overdue_ns, self.timed) = (Episode::Slow { until: self.next() }, None, None);
+        self.probe = Probe::None;
         self.backoff += 1;
         self.start_timer(now_ns);
     }
@@ -315,7 +438,8 @@ impl Sender {
 
     /// What is to be sent again now, if it may leave.
     pub(super) fn to_send_again(&self) -> Option<Range> {
-        let (start, end) = self.board.first_lost(self.mss)?;
+        let probe = if let Probe::Due(range) = self.probe { Some(range) } else { None };
+        let (start, end) = probe.or_else(|| self.board.first_lost(self.mss))?;
         let kept_to = self.kept_to();
         let known_to = if self.fin_at == Some(kept_to) { kept_to.wrapping_add(1) } else { kept_to };
         let range = (start, earlier(end, known_to));
@@ -324,8 +448,9 @@ impl Sender {
         }
         let window = self.congestion_window().unwrap_or(u32::MAX);
         let in_flight = self.board.in_flight();
-        // The first of a loss leaves whatever else is on its way.
-        let may = in_flight == 0 || in_flight.saturating_add(range.1.wrapping_sub(range.0)) <= window;
+        // The first of a loss leaves whatever else is on its way, and so does a probe.
+        let may =
+            in_flight == 0 || probe.is_some() || in_flight.saturating_add(range.1.wrapping_sub(range.0)) <= window;
         may.then_some(range)
     }
 
@@ -344,6 +469,9 @@ impl Sender {
     /// It has been sent again.
     pub(super) fn is_sent_again(&mut self, range: Range, now_ns: u64) {
         self.board.sent_again(range);
+        if matches!(self.probe, Probe::Due(_)) {
+            self.probe = Probe::Sent { until: self.next() };
+        }
         if let Some(cubic) = &mut self.cubic {
             cubic.sent(range.1.wrapping_sub(range.0));
         }
