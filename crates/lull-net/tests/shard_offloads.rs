@@ -129,12 +129,20 @@ fn a_narrow_path_gets_nothing_above_it() {
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
     host.receive(ip_packet(ip(CLIENT), ip(SERVER), 1, 0, &[], &icmp));
     assert_eq!(host.stack.counters().path_mtu_reduced, 1);
-    let sent = host.sent();
-    assert!(!sent.is_empty());
-    for frame in &sent {
-        let (payload, segmentation) = shape(frame);
-        assert!(payload <= 960 && segmentation == Segmentation::None, "{payload} {segmentation:?}");
-    }
+    let fits = |sent: Vec<Frame>| {
+        assert!(!sent.is_empty());
+        for frame in &sent {
+            let (payload, segmentation) = shape(frame);
+            assert!(payload <= 960 && segmentation == Segmentation::None, "{payload} {segmentation:?}");
+        }
+    };
+    fits(host.sent());
+    // And so is what is sent for the first time afterwards.
+    peer.ack += 6000;
+    peer.send(&mut host, ACK, &[]);
+    host.sent();
+    host.send(id, &[9; 6000]).unwrap();
+    fits(host.sent());
 }
 
 #[test]

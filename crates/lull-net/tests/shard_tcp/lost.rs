@@ -129,12 +129,17 @@ impl Receiver {
         Receiver::that(true, segments)
     }
 
-    /// The round trip is 40 ms. Whether it acknowledges selectively.
+    /// Whether it acknowledges selectively.
     fn that(selectively: bool, segments: usize) -> Receiver {
+        Receiver::of_listener(ListenOptions::default(), selectively, segments)
+    }
+
+    /// The round trip is 40 ms.
+    fn of_listener(options: ListenOptions, selectively: bool, segments: usize) -> Receiver {
         let mut config = server_config();
         config.growth = BufferGrowth::default();
         let (mut host, mut peer) = (Host::server_with(config), Peer::new(4000));
-        let listener = host.listen(80);
+        let listener = host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
         let permitted = if selectively { [1, 1, 4, 2] } else { [1; 4] };
         host.receive(Tcp { options: [[2, 4, 3, 232], permitted].concat(), ..peer.syn() }.frame());
         let answer = host.segments().remove(0);
@@ -448,6 +453,31 @@ fn a_segment_alone_is_not_sent_again_before_the_timer() {
     assert_eq!(receiver.has_all(3), [0; 0]);
     assert_eq!(receiver.waits_ms(230), [0; 0]);
     assert_eq!(receiver.waits_ms(40), [3]);
+}
+
+/// A transmit buffer that is larger than what may be on its way at first is never all on its way at once: whoever finds out that
+/// nothing was lost goes by a congestion window, too, and after a second without anything to send it begins anew.
+#[test]
+fn a_large_transmit_buffer_has_a_congestion_window_whatever_is_overtaken() {
+    let options = ListenOptions { tx_buffer_bytes: 200_000, nodelay: true, ..ListenOptions::default() };
+    let mut receiver = Receiver::of_listener(options, true, 2);
+    let id = receiver.id;
+    let sent = |receiver: &mut Receiver, bytes| {
+        receiver.host.send(id, &vec![1; bytes]).unwrap();
+        receiver.sent().len()
+    };
+    assert_eq!(receiver.has(0, (1, 2)), [0; 0], "overtaken");
+    assert_eq!(receiver.has_all(2), [0; 0]);
+    let first = sent(&mut receiver, 60_000);
+    assert!((10..=20).contains(&first), "{first}");
+    let mut up_to = 2 + first as u32;
+    while up_to < 62 {
+        up_to += receiver.has_all(up_to).len() as u32;
+    }
+    assert_eq!(receiver.has_all(62), [0; 0]);
+    receiver.host.run_for(3 * SECOND);
+    let again = sent(&mut receiver, 60_000);
+    assert!(again < first, "{again}, not {first}");
 }
 
 /// Linux does so after a few retransmissions (`dst_negative_advice`): the next hop may have moved.
