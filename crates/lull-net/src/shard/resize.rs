@@ -29,7 +29,7 @@ impl Connection {
         let has_holes = growth.holes_end.is_some();
         let socket = self.socket();
         let is_plain = self.phase == Phase::Open && socket.state() == State::Established;
-        // What was refused may have been a segment that smoltcp meant to send again: it has no timer then that would send everything.
+        // What the ring has refused, or a next hop is asked for, may be a window, which the new socket would take for told.
         let hampered = Flags::EARLY_FIN | Flags::PROBING | Flags::BLOCKED | Flags::UNRESOLVED;
         let is_fit = !has_holes && !self.flags.intersects(hampered) && !self.is_recovering();
         // What lies beyond the peer's window, or beyond a congestion window, would not come out of the old socket.

@@ -510,7 +510,6 @@ fn a_segment_that_the_ring_has_no_room_for_is_sent_again_later() {
     }
 }
 
-/// What smoltcp forgets so no other socket can be given: the connection keeps its buffers.
 #[test]
 fn a_segment_that_the_ring_had_no_room_for_is_not_lost_with_a_larger_receive_buffer() {
     let mut receiver = Receiver::of(6);
@@ -533,6 +532,24 @@ fn a_segment_that_the_ring_had_no_room_for_is_not_lost_with_a_larger_receive_buf
         again.extend(receiver.host.segments().into_iter().filter(|segment| !segment.payload.is_empty()));
     }
     assert_eq!(again.first().map(|segment| segment.seq), Some(receiver.first));
+}
+
+/// A window that finds no room in the ring is told later: while it waits for that the connection keeps its buffers.
+#[test]
+fn a_window_that_the_ring_had_no_room_for_is_told_with_a_larger_receive_buffer() {
+    let mut receiver = Receiver::of(6);
+    assert_eq!(receiver.has_all(6), [0; 0]);
+    let id = receiver.id;
+    receiver.host.ring.slots = 0;
+    for bytes in [[1000; 16].as_slice(), &[384]].concat() {
+        receiver.peer.send(&mut receiver.host, ACK | PSH, &vec![7; bytes]);
+    }
+    assert_eq!(receiver.host.recv(id).unwrap().len(), 16 << 10, "all of the window is used, and read");
+    receiver.host.ring.slots = 4096;
+    receiver.host.call(|stack, io| stack.flush_blocked(io));
+    let told = receiver.host.segments().pop().expect("an acknowledgement");
+    assert_eq!(told.ack, receiver.peer.seq);
+    assert!(told.window >= 16 << 10, "{}", told.window);
 }
 
 /// What seemed lost was only overtaken, so that nothing behind it is missing.
