@@ -61,7 +61,7 @@ fn empty_busy_round(bencher: Bencher<'_, '_>) {
     let napi = napi(&NapiSettings::default());
     let cx = Cx::new(0, 1_000);
     let end = lull_core::BusyEnd::AfterUsecs(u32::MAX >> 1);
-    let plan = BusyPlan { napi_id: lull_core::NAPI_ID_MIN, prefer: true, budget: 64, end };
+    let plan = BusyPlan { napi_id: lull_core::NAPI_ID_MIN, prefer: true, budget: 64, end, catch_up: false };
     let mut busy = BusyLoop::begin(&napi, &plan, &cx);
     bencher.bench_local(|| {
         if let BusyRound::Poll { .. } = busy.round(&napi, &cx) {

@@ -62,7 +62,13 @@ pub struct BusyPlan {
     pub budget: u32,
     /// When to give up.
     pub end: BusyEnd,
+    /// The ring fills faster than the application comes back: the loop polls on although it has found events, for as long as a poll
+    /// uses its whole budget, and [`CATCH_UP_PACKETS`] at most ([`EpollOptions::catch_up`](crate::EpollOptions::catch_up)).
+    pub catch_up: bool,
 }
+
+/// So many packets a busy loop takes at the most because it is to catch up: a ring of Linux's drivers has no more by default.
+pub const CATCH_UP_PACKETS: u64 = 4096;
 
 impl BusyPlan {
     /// The budget rule: 0 means the default of 8.
@@ -97,6 +103,9 @@ pub struct BusyLoop {
     last_only: bool,
     budget: u32,
     work: u64,
+    catch_up: bool,
+    /// The last poll used its whole budget.
+    is_full: bool,
 }
 
 impl BusyLoop {
@@ -104,8 +113,9 @@ impl BusyLoop {
     pub fn begin(napi: &Napi, plan: &BusyPlan, cx: &Cx<'_>) -> BusyLoop {
         napi.count_busy_call();
         cx.emit(napi.index(), EventKind::BusyBegin);
-        let last_only = plan.end == BusyEnd::LastPoll;
-        BusyLoop { owner: None, prefer: plan.prefer, last_only, budget: plan.budget, work: 0 }
+        let BusyPlan { prefer, budget, catch_up, .. } = *plan;
+        let last_only = plan.end == BusyEnd::LastPoll && !catch_up;
+        BusyLoop { owner: None, prefer, last_only, budget, work: 0, catch_up, is_full: false }
     }
 
     /// Begins a round: acquires the instance if it is not owned yet.
@@ -131,8 +141,15 @@ impl BusyLoop {
     pub fn polled(&mut self, napi: &Napi, work: u32, cx: &Cx<'_>) {
         assert!(work <= self.budget, "the device took {work} packets with a budget of {}", self.budget);
         self.work += u64::from(work);
+        self.is_full = work == self.budget;
         napi.count_busy_poll();
         napi.note_poll(work, cx);
+    }
+
+    /// Whether there is another round whatever was found, to catch up.
+    #[inline]
+    pub fn catches_up(&self) -> bool {
+        self.catch_up && self.is_full && self.work < CATCH_UP_PACKETS
     }
 
     /// Packets that this call took so far (`BusyPollRxPackets`).

@@ -64,7 +64,15 @@ pub struct EpollOptions {
     /// ended it; the others would come while the application works. It pays where such an interrupt wakes a thread, as in user
     /// space, and not quite where it is one (`cargo test -p lull-sim --test several_napis -- --nocapture`: 3 points of CPU more).
     pub tour_when_woken: bool,
+    /// A context whose calls have used the whole budget of a poll [`BEHIND_CALLS`] times in a row is behind: more comes in while the
+    /// application answers a batch than a poll takes, so that the ring fills, and loses frames. Then each call polls before
+    /// it returns events, and polls until the ring has no more. So what waits does so in its sockets, as with softirq, where there is
+    /// room. It ends when as many calls in turn did not use their budget.
+    pub catch_up: bool,
 }
+
+/// See [`EpollOptions::catch_up`].
+pub const BEHIND_CALLS: u32 = 8;
 
 impl EpollOptions {
     /// Every weak spot is as Linux has it.
@@ -80,6 +88,7 @@ impl EpollOptions {
             timeout_zero: TimeoutZero::PollOnce,
             every_napi: true,
             tour_when_woken: true,
+            catch_up: true,
         }
     }
 }
@@ -96,6 +105,8 @@ pub struct EpollBusy {
     /// The instance whose timer we stretched last; 0 if it was polled or resumed since.
     suspended_id: AtomicU32,
     pub(crate) returns_without_poll: AtomicU32,
+    /// Calls that used the whole budget of a poll: in a row until they are [`BEHIND_CALLS`], then less those that did not.
+    full_calls: AtomicU32,
     /// All instances of the context, with [`EpollOptions::every_napi`]; else none.
     pub(crate) napis: Napis,
     pub(crate) options: EpollOptions,
@@ -205,7 +216,31 @@ impl EpollBusy {
             prefer: self.prefer.load(Relaxed),
             budget: BusyPlan::budget_or_default(self.budget.load(Relaxed)),
             end: if one_round { BusyEnd::OneRound } else { self.busy_end() },
+            catch_up: self.is_behind(),
         })
+    }
+
+    /// Whether more comes in than calls poll: see [`EpollOptions::catch_up`].
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.options.catch_up && self.full_calls.load(Relaxed) >= BEHIND_CALLS
+    }
+
+    /// A call has polled, and took so many packets at the most with one poll.
+    #[inline]
+    pub(crate) fn note_polled(&self, most: u32) {
+        if !self.options.catch_up {
+            return;
+        }
+        let is_full = most >= BusyPlan::budget_or_default(self.budget.load(Relaxed));
+        let calls = self.full_calls.load(Relaxed);
+        match is_full {
+            true if calls < 2 * BEHIND_CALLS => self.full_calls.store(calls + 1, Relaxed),
+            // What it catches up with comes in waves.
+            false if calls > BEHIND_CALLS => self.full_calls.store(calls - 1, Relaxed),
+            false if calls != 0 => self.full_calls.store(0, Relaxed),
+            _ => {}
+        }
     }
 
     /// Says when the busy loop of a call ends.

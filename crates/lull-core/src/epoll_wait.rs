@@ -28,7 +28,7 @@
 //!         WaitStep::Busy(_plan) => {
 //!             polls += 1;
 //!             ready = usize::from(polls == 2);
-//!             wait.busy_done(&ep, BusyDone { available: ready > 0, gone: false, now_ns: 0 })
+//!             wait.busy_done(&ep, BusyDone { available: ready > 0, gone: false, most: 0, now_ns: 0 })
 //!         }
 //!         WaitStep::Sleep(_until_ns) => {
 //!             ep.note_napi(NAPI_ID_MIN); // the interrupt's poll woke us for something that somebody else has taken
@@ -80,6 +80,8 @@ pub struct BusyDone {
     pub available: bool,
     /// No instance has the plan's id (any more), so that nothing was polled (§13 edge 20).
     pub gone: bool,
+    /// The most packets that one poll of the loop took.
+    pub most: u32,
     /// The time, in nanoseconds.
     pub now_ns: u64,
 }
@@ -124,6 +126,8 @@ pub struct EpollWait {
     asks: bool,
     asking_tours: u32,
     left_out: bool,
+    /// The most packets that one poll of the present tour took.
+    most: u32,
     phase: Phase,
 }
 
@@ -142,7 +146,7 @@ impl EpollWait {
             timed_out,
             available,
             poll_once: timed_out && ep.options.timeout_zero == TimeoutZero::PollOnce,
-            mend_poll: cap != 0 && ep.returns_without_poll.load(Relaxed) >= cap,
+            mend_poll: cap != 0 && ep.returns_without_poll.load(Relaxed) >= cap || ep.is_behind(),
             was_woken: false,
             polled: false,
             busy_id: 0,
@@ -154,6 +158,7 @@ impl EpollWait {
             asks: false,
             asking_tours: 0,
             left_out: false,
+            most: 0,
             phase: Phase::Check,
         }
     }
@@ -171,8 +176,12 @@ impl EpollWait {
                 }
                 Phase::Touring => match self.tour_on(ep) {
                     Some(plan) => return WaitStep::Busy(plan),
-                    None if self.available => self.phase = Phase::Aging(0),
+                    None if self.available => {
+                        ep.note_polled(std::mem::take(&mut self.most));
+                        self.phase = Phase::Aging(0);
+                    }
                     None => {
+                        ep.note_polled(std::mem::take(&mut self.most));
                         ep.napis.forget_masked();
                         self.phase = Phase::FoundNothing;
                     }
@@ -348,9 +357,11 @@ impl EpollWait {
     #[inline]
     pub fn busy_done(&mut self, ep: &EpollBusy, done: BusyDone) -> Option<WaitStep> {
         self.available = done.available;
+        self.most = self.most.max(done.most);
         if ep.options.every_napi {
             return self.toured(ep, done).map(WaitStep::Resume);
         }
+        ep.note_polled(std::mem::take(&mut self.most));
         if done.available {
             return None;
         }
@@ -400,7 +411,7 @@ mod tests {
     use crate::settings::Sysctl;
 
     fn nothing() -> BusyDone {
-        BusyDone { available: false, gone: false, now_ns: 0 }
+        BusyDone { available: false, gone: false, most: 0, now_ns: 0 }
     }
 
     fn prefer(options: EpollOptions) -> EpollBusy {

@@ -92,9 +92,9 @@ pub mod timer;
 pub mod tx;
 pub mod zero_timeout;
 
-pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
+pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, CATCH_UP_PACKETS};
 pub use config::{DeviceConfig, NAPI_ID_MIN};
-pub use epoll::{EpollBusy, EpollOptions, EpollParams, TimeoutZero};
+pub use epoll::{BEHIND_CALLS, EpollBusy, EpollOptions, EpollParams, TimeoutZero};
 pub use epoll_wait::{BusyDone, EpollWait, WaitStep};
 pub use event::{Cx, Event, EventKind, EventSink};
 pub use group::{Group, GroupConfig, GroupPoller, GroupStep};

@@ -228,7 +228,7 @@ impl World {
 
     fn busy_until(&self, end: BusyEnd, budget: u32, prefer: bool) {
         let cx = Cx::new(0, NOW);
-        let plan = BusyPlan { napi_id: NAPI_ID_MIN, prefer, budget, end };
+        let plan = BusyPlan { napi_id: NAPI_ID_MIN, prefer, budget, end, catch_up: false };
         let mut busy = BusyLoop::begin(&self.napi, &plan, &cx);
         match busy.round(&self.napi, &cx) {
             BusyRound::Poll { budget } => {

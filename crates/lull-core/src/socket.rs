@@ -87,6 +87,7 @@ impl SocketBusy {
             prefer: self.prefer(),
             budget: BusyPlan::budget_or_default(self.budget()),
             end: if nonblocking { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(usecs) },
+            catch_up: false,
         })
     }
 }

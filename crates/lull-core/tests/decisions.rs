@@ -16,7 +16,7 @@ const SUSPEND: u64 = 20 * MS;
 /// A busy call of one round on a queue that never runs dry: its last poll takes its whole budget.
 fn saturated_call(toy: &mut Toy, prefer: bool) {
     toy.queues[0].ring = 100;
-    let plan = BusyPlan { napi_id: toy.napi(0).id(), prefer, budget: 8, end: BusyEnd::OneRound };
+    let plan = BusyPlan { napi_id: toy.napi(0).id(), prefer, budget: 8, end: BusyEnd::OneRound, catch_up: false };
     let mut busier = toy.busy_begin(plan, 1).expect("the id is known");
     assert!(toy.busy_round(&mut busier));
     toy.busy_stop(busier);

@@ -14,7 +14,7 @@ const GRO_FLUSH: u64 = 20 * US;
 const SUSPEND: u64 = 20 * MS;
 /// The application's CPU; queue 0 interrupts CPU 0.
 const APP: u16 = 1;
-const NOTHING: BusyDone = BusyDone { available: false, gone: false, now_ns: 0 };
+const NOTHING: BusyDone = BusyDone { available: false, gone: false, most: 0, now_ns: 0 };
 
 /// One packet was delivered by interrupt and softirq, the application got it from `epoll_wait` and computes.
 fn suspended_with(defer_hard_irqs: u32, options: EpollOptions) -> (Toy, usize) {
@@ -481,6 +481,77 @@ fn edge_18_mended_polls_once_per_call_and_counts_only_calls_that_did_not_poll() 
     assert_eq!([true, true, true].map(call), [0, 0, 1]);
     assert_eq!([true, true, false].map(call), [0, 0, 1]);
     assert_eq!([true, false, true, true, true].map(call), [0, 1, 0, 0, 1]);
+}
+
+/// What is left in the ring by calls before each of which so many packets come in, and the polls of the last call.
+fn ring_after_all(options: EpollOptions, packets: &[u32]) -> (u32, Vec<(By, u32)>) {
+    let (mut toy, context) = suspended_with(2, options);
+    let mut from = 0;
+    for packets in packets {
+        toy.packets(0, *packets);
+        from = toy.polls.len();
+        assert!(matches!(toy.epoll_wait(context, APP, None), Waited::Events(_)));
+    }
+    (toy.queues[0].ring, toy.polls_since(from))
+}
+
+/// The same with the one number of packets and then the other.
+fn ring_after(options: EpollOptions, packets: [u32; 2], calls: [usize; 2]) -> (u32, Vec<(By, u32)>) {
+    ring_after_all(options, &[vec![packets[0]; calls[0]], vec![packets[1]; calls[1]]].concat())
+}
+
+#[test]
+fn edge_25_more_than_two_polls_of_a_call_take_fills_the_ring() {
+    assert_eq!(ring_after(EpollOptions::strict_linux(), [200, 0], [100, 0]).0, 100 * (200 - 128));
+}
+
+#[test]
+fn edge_25_mended_a_context_that_is_behind_polls_until_the_ring_is_empty() {
+    let options = EpollOptions { catch_up: true, ..EpollOptions::strict_linux() };
+    // The eighth full call is as any other. The ninth catches up, and so does each that follows for as long as polls are full.
+    let behind = lull_core::BEHIND_CALLS;
+    assert_eq!(ring_after(options, [200, 0], [8, 0]).0, behind * (200 - 128));
+    let (ring, polls) = ring_after(options, [200, 0], [9, 0]);
+    assert_eq!((ring, polls.len()), (0, 14));
+    let (ring, polls) = ring_after(options, [200, 0], [30, 0]);
+    assert_eq!(
+        (ring, polls),
+        (0, [64, 64, 64, 8].map(|work| (By::Busy, work)).into_iter().chain([(By::Stop, 0)]).collect())
+    );
+    // It goes on for as many calls that find less, since what comes in comes in waves.
+    assert_eq!(ring_after(options, [200, 20], [30, 2]), (0, vec![(By::Busy, 20), (By::Stop, 0)]));
+    let (ring, _) = ring_after(options, [200, 20], [30, behind as usize]);
+    assert_eq!(ring, 0);
+    let mut waves = [200, 20].repeat(20);
+    waves.splice(..0, [200; 8]);
+    assert_eq!(ring_after_all(options, &waves).0, 0);
+    let mut over = vec![20; 10];
+    over.splice(..0, [200; 30]);
+    over.push(200);
+    assert_eq!(ring_after_all(options, &over).0, 200 - 128, "a call as any other");
+}
+
+/// What it takes is bounded, whatever comes in meanwhile.
+#[test]
+fn edge_25_mended_a_call_takes_a_bounded_number_of_packets() {
+    let options = EpollOptions { catch_up: true, ..EpollOptions::strict_linux() };
+    let (ring, polls) = ring_after(options, [200, 10_000], [30, 1]);
+    let taken: u32 = polls.iter().map(|(_, work)| work).sum();
+    assert_eq!(u64::from(taken), lull_core::CATCH_UP_PACKETS + 64);
+    assert_eq!(ring, 10_000 - taken);
+}
+
+/// Nor does it wait behind the events that are there: they are what the application is behind with.
+#[test]
+fn edge_25_mended_a_context_that_is_behind_polls_although_events_are_ready() {
+    let options = EpollOptions { catch_up: true, ..EpollOptions::strict_linux() };
+    let (mut toy, context) = suspended_with(2, options);
+    for call in 0..20 {
+        toy.packets(0, 200);
+        toy.contexts[context].ready += usize::from(call >= 10);
+        assert!(matches!(toy.epoll_wait(context, APP, None), Waited::Events(_)));
+    }
+    assert_eq!(toy.queues[0].ring, 0);
 }
 
 #[test]

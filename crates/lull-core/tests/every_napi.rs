@@ -153,7 +153,7 @@ fn edge_17_mended_a_loser_of_the_poll_neither_resumes_nor_forgets() {
 fn an_instance_that_is_forgotten_while_it_is_suspended_is_resumed() {
     const OLD: u32 = NAPI_ID_MIN;
     const BUSY: u32 = NAPI_ID_MIN + 1;
-    const FOUND: BusyDone = BusyDone { available: true, gone: false, now_ns: 0 };
+    const FOUND: BusyDone = BusyDone { available: true, gone: false, most: 0, now_ns: 0 };
     let ep = EpollBusy::new(&Sysctl::default(), every());
     ep.set_params(&suspending(), false).expect("allowed");
     ep.note_napi(OLD);
@@ -292,7 +292,7 @@ fn a_thread_that_sleeps_leaves_no_instance_suspended() {
                             polled.insert(plan.napi_id);
                             // The poll's end replaces the long timer; so does the one of whoever owned it.
                             suspended.remove(&plan.napi_id);
-                            let done = BusyDone { available: answer.available, gone: false, now_ns: 0 };
+                            let done = BusyDone { available: answer.available, gone: false, most: 0, now_ns: 0 };
                             prop_assert_eq!(wait.busy_done(&ep, done), None);
                         }
                         WaitStep::Copy => {

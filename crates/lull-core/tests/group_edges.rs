@@ -74,7 +74,7 @@ fn edge_g03_an_application_that_prefers_to_poll_a_member_loses_and_neither_resum
     world.enter(0).unwrap();
     world.run_until("the first visit", |world| !world.queues[0].polls.is_empty());
     let napi = &world.queues[0].napi;
-    let plan = BusyPlan { napi_id: napi.id(), prefer: true, budget: 8, end: BusyEnd::OneRound };
+    let plan = BusyPlan { napi_id: napi.id(), prefer: true, budget: 8, end: BusyEnd::OneRound, catch_up: false };
     let mut busy = BusyLoop::begin(napi, &plan, &world.cx(1));
     assert_eq!(busy.round(napi, &world.cx(1)), BusyRound::Lost);
     assert!(busy.stop(napi, &world.cx(1)).is_none());

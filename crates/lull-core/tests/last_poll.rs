@@ -78,7 +78,8 @@ fn run(scenario: Scenario) -> Result<(), String> {
     toy.queues[0].ring = scenario.ring;
     toy.queues[0].pending = toy.queues[0].masked && scenario.ring > 0;
     toy.queues[0].latched = !toy.queues[0].masked && scenario.ring > 0;
-    let plan = BusyPlan { napi_id: toy.napi(0).id(), prefer: scenario.prefer, budget: 1, end: scenario.end };
+    let plan =
+        BusyPlan { napi_id: toy.napi(0).id(), prefer: scenario.prefer, budget: 1, end: scenario.end, catch_up: false };
     let mut busier = toy.busy_begin(plan, 1).expect("the id is known");
     toy.busy_round(&mut busier);
     let_happen(&mut toy, scenario.during_round);

@@ -208,7 +208,7 @@ impl Plain {
         let usecs = if params.busy_poll_usecs != 0 { params.busy_poll_usecs } else { self.sysctl_usecs };
         let budget = if params.busy_poll_budget == 0 { 8 } else { params.busy_poll_budget };
         let end = if usecs == 0 || one_round { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(usecs) };
-        did.push(Did::Busy(BusyPlan { napi_id: id, prefer: params.prefer_busy_poll, budget, end }));
+        did.push(Did::Busy(BusyPlan { napi_id: id, prefer: params.prefer_busy_poll, budget, end, catch_up: false }));
         let available = answer(self, did)?.available;
         if available {
             return Some(true);
@@ -308,7 +308,7 @@ fn core_wait(ep: &EpollBusy, timeout_ns: Option<u64>, available: bool, answers: 
         let owed = match step {
             WaitStep::Copy => wait.copied(ep, answer.events),
             WaitStep::Busy(_) => {
-                let done = BusyDone { available: answer.available, gone: false, now_ns: NOW };
+                let done = BusyDone { available: answer.available, gone: false, most: 0, now_ns: NOW };
                 wait.busy_done(ep, done)
             }
             _ => {

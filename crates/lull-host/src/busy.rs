@@ -20,20 +20,21 @@ pub(crate) struct BusyPoller<'h> {
 
 impl BusyPoller<'_> {
     /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
-    /// at once. The error is a panic of `ready`, after which nothing is owned and the seat is the caller's to leave.
+    /// at once. Returns the most packets that one poll took; the error is a panic of `ready`, after which nothing is owned and the seat is the caller's to leave.
     pub(crate) fn run(
         &self,
         plan: &BusyPlan,
         lookup: &dyn Fn(u32) -> Option<Arc<Instance>>,
         in_seat: &mut bool,
         ready: &mut dyn FnMut(u64) -> bool,
-    ) -> std::thread::Result<()> {
+    ) -> std::thread::Result<u32> {
         let BusyPoller { host, cpu, me } = *self;
+        let mut most = 0;
         let start_ns = host.clock.now_ns();
         // One round is over before a seat would pay for itself.
         *in_seat = *in_seat || (plan.end.spins() && cpu.seat.take(me));
         while let Some(instance) = lookup(plan.napi_id) {
-            let yielded = self.rounds(&instance, plan, start_ns, in_seat, ready)?;
+            let yielded = self.rounds(&instance, plan, start_ns, in_seat, &mut most, ready)?;
             if !yielded {
                 break;
             }
@@ -48,7 +49,7 @@ impl BusyPoller<'_> {
                 break;
             }
         }
-        Ok(())
+        Ok(most)
     }
 
     /// One acquisition of the loop; true if it ended only to yield the core.
@@ -59,6 +60,7 @@ impl BusyPoller<'_> {
         plan: &BusyPlan,
         start_ns: u64,
         in_seat: &mut bool,
+        most: &mut u32,
         ready: &mut dyn FnMut(u64) -> bool,
     ) -> std::thread::Result<bool> {
         let BusyPoller { host, cpu, .. } = *self;
@@ -73,6 +75,7 @@ impl BusyPoller<'_> {
                         // A shard whose lock is held is being served by whoever holds it: an empty round.
                         let poll = |receiver: &dyn Receiver| receiver.poll_if_free(host, budget).unwrap_or(0);
                         let work = host.contained_poll(instance, "busy polling", budget, poll);
+                        *most = work.max(*most);
                         busy.polled(&instance.napi, work, &cx);
                     }
                     BusyRound::Last => instance.vector.mask(),
@@ -80,7 +83,8 @@ impl BusyPoller<'_> {
                 }
                 now_ns = host.clock.now_ns();
                 self.pending_softirqs(in_seat, now_ns);
-                if ready(now_ns) || plan.end.reached(start_ns, now_ns) || instance.is_over() {
+                let may_end = !busy.catches_up() && (ready(now_ns) || plan.end.reached(start_ns, now_ns));
+                if may_end || instance.is_over() {
                     break false;
                 }
                 if cpu.need_resched() {
@@ -93,6 +97,7 @@ impl BusyPoller<'_> {
         let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
         let last = |receiver: &dyn Receiver| receiver.poll(host, stop.budget());
         let work = host.contained_poll(instance, "the last poll of a busy loop", stop.budget(), last);
+        *most = work.max(*most);
         let cx = host.cx(cpu.index, host.clock.now_ns());
         let owner = match stop.polled(&instance.napi, work, false, &cx, |_| ()) {
             BusyStopped::Completed(completion) => host.carry_out(instance, completion, *in_seat, &cx),
@@ -139,7 +144,7 @@ impl Delivery {
         } else {
             self.cover(cpu);
         }
-        polled.unwrap_or_else(|panic| resume_unwind(panic));
+        let _ = polled.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.

@@ -52,10 +52,10 @@ impl<'w> Turn<'w> {
         Turn { worker, in_seat: false }
     }
 
-    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
-    /// at once, and false is returned.
+    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. Returns the most packets that
+    /// one poll took; `None` if the id was gone, which ends it at once.
     #[inline]
-    pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) -> bool {
+    pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) -> Option<u32> {
         let (host, cpu, me) = self.worker.place();
         let known = self.worker.instance(plan.napi_id).is_some();
         let polled = BusyPoller { host, cpu, me }.run(
@@ -65,8 +65,8 @@ impl<'w> Turn<'w> {
             ready,
         );
         // The end of the turn leaves the seat.
-        polled.unwrap_or_else(|panic| resume_unwind(panic));
-        known
+        let most = polled.unwrap_or_else(|panic| resume_unwind(panic));
+        known.then_some(most)
     }
 
     /// Whether nothing waits for a poll of the instance with this id. False if that cannot be told, or if it is gone.

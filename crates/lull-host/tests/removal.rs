@@ -159,7 +159,7 @@ fn what_is_enabled_cannot_be_removed_and_what_was_removed_is_not_there() {
         assert!(matches!(refused, Err(HostError::NoDevice { .. })), "{refused:?}");
     }
     let worker = Worker::new(&host, 0).unwrap();
-    assert!(!worker.turn().busy_loop(&bound.plan(BusyEnd::AfterUsecs(i32::MAX as u32)), &mut |_| false));
+    assert_eq!(worker.turn().busy_loop(&bound.plan(BusyEnd::AfterUsecs(i32::MAX as u32)), &mut |_| false), None);
 }
 
 /// The line that raises belongs to an instance that is gone, and the place to another.

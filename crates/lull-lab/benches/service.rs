@@ -59,7 +59,7 @@ fn busy_round() -> Done {
     let network = Network::new(&host, Arc::new(port), NetworkConfig { addresses, ..NetworkConfig::default() })?;
     let worker = Worker::new(&host, 0)?;
     let napi_id = host.napi_id(network.napis()[0]);
-    let plan = BusyPlan { napi_id, prefer: true, budget: 64, end: BusyEnd::AfterUsecs(1_000_000) };
+    let plan = BusyPlan { napi_id, prefer: true, budget: 64, end: BusyEnd::AfterUsecs(1_000_000), catch_up: false };
     const ROUNDS: u64 = 200_000;
     let mut rounds_ns = Vec::new();
     let mut pauses_ns = Vec::new();

@@ -296,12 +296,13 @@ impl Epoll {
                     wait.left_out(&context.busy, context.is_available(), now_ns);
                 }
                 WaitStep::Busy(plan) => {
-                    let known = turn.busy_loop(&plan, &mut |now_ns| {
+                    let most = turn.busy_loop(&plan, &mut |now_ns| {
                         context.check_kernel(now_ns);
                         context.is_available() || interrupted()
                     });
                     let now_ns = worker.host().now_ns();
-                    let done = BusyDone { available: context.is_available(), gone: !known, now_ns };
+                    let (available, gone) = (context.is_available(), most.is_none());
+                    let done = BusyDone { available, gone, most: most.unwrap_or(0), now_ns };
                     if let Some(WaitStep::Resume(napi_id)) = wait.busy_done(&context.busy, done) {
                         turn.resume(napi_id);
                     }

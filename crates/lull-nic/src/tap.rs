@@ -31,6 +31,9 @@ use crate::watchers::Watchers;
 pub const QUEUES_MAX: usize = 256;
 /// Bytes of an interface name (`IFNAMSIZ` less its terminating zero).
 pub const NAME_BYTES_MAX: usize = 15;
+/// Frames that each queue of an interface which is made here holds for us; more are lost. The kernel's default of 1,000 is fewer than
+/// the requests that ten thousand connections send while a program is away from a core for a moment.
+const QUEUE_FRAMES: libc::c_int = 8192;
 /// Frames that one doorbell can cover.
 pub const TX_RING_SLOTS: usize = 256;
 /// Ethernet header and one VLAN tag: what a frame may be longer than the MTU.
@@ -152,8 +155,10 @@ impl Tap {
     /// exist, is in use, is not a TAP of enough queues, or the kernel forbids it, with what would help.
     pub fn open(config: TapConfig) -> Result<Tap, DeviceError> {
         check(&config)?;
+        let exists = os::index(&config.name);
+        let is_new = exists.is_err();
         if !config.create {
-            os::index(&config.name).map_err(|source| DeviceError::Os {
+            exists.map_err(|source| DeviceError::Os {
                 device: config.name.clone(),
                 what: "find the interface".to_owned(),
                 remedy: "make it first (ip tuntap add NAME mode tap multi_queue), or set `create`",
@@ -161,6 +166,10 @@ impl Tap {
             })?;
         }
         let (name, files) = open_queues(&config)?;
+        if is_new {
+            // Where it may not be set the queue is as short as the kernel makes it, which `DeviceInfo::rx_ring` says.
+            let _ = control_socket(libc::AF_INET).and_then(|control| os::set_queue_len(&control, &name, QUEUE_FRAMES));
+        }
         let tap = Tap::of(name, files, config.mac, config.offloads, false)?;
         if let Some(mtu_bytes) = config.mtu_bytes {
             tap.set_mtu(mtu_bytes)?;

@@ -171,12 +171,14 @@ fn existing_interface_is_attached_to_and_errors_name_the_remedy() {
             return;
         }
         for queues in [1, 2] {
-            assert_eq!(Tap::open(config("kept0", queues)).unwrap().info().name, "kept0");
+            let info = Tap::open(config("kept0", queues)).unwrap().info();
+            assert_eq!((info.name.as_str(), info.rx_ring), ("kept0", 1000), "what somebody else made stays as it is");
         }
         let error = Tap::open(config("lo", 1)).unwrap_err();
         assert!(error.to_string().contains("is not a TAP"), "{error}");
         let single = Tap::open(TapConfig::default()).unwrap();
         let name = single.info().name;
+        assert_eq!(single.info().rx_ring, 8192, "enough for ten thousand connections");
         let error = Tap::open(config(&name, 1)).unwrap_err();
         assert!(error.to_string().contains(&name) && matches!(error, DeviceError::Os { .. }), "{error}");
         drop(single);

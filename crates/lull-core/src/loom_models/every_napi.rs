@@ -23,7 +23,7 @@ fn call(world: &World, ep: &EpollBusy, available: bool) {
                     ep.note_napi(BUSY);
                     found = true;
                 }
-                owed = wait.busy_done(ep, BusyDone { available: found, gone: false, now_ns: NOW });
+                owed = wait.busy_done(ep, BusyDone { available: found, gone: false, most: 0, now_ns: NOW });
             }
             WaitStep::Suspend(OLD) => {
                 world.napi.suspend(&Cx::new(0, NOW));

@@ -114,7 +114,13 @@ impl Real {
                 let mut busy = match std::mem::replace(&mut self.pollers[who], RealPoller::Away) {
                     RealPoller::Looping(busy) => busy,
                     _ => {
-                        let plan = BusyPlan { napi_id: self.napi.id(), prefer, budget, end: BusyEnd::OneRound };
+                        let plan = BusyPlan {
+                            napi_id: self.napi.id(),
+                            prefer,
+                            budget,
+                            end: BusyEnd::OneRound,
+                            catch_up: false,
+                        };
                         BusyLoop::begin(&self.napi, &plan, &cx)
                     }
                 };

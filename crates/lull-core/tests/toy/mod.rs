@@ -141,7 +141,7 @@ pub fn suspending() -> EpollParams {
 
 /// A busy call of one round that prefers, as epoll makes it.
 pub fn one_round(toy: &Toy, queue: usize, prefer: bool) -> BusyPlan {
-    BusyPlan { napi_id: toy.queues[queue].napi.id(), prefer, budget: 64, end: BusyEnd::OneRound }
+    BusyPlan { napi_id: toy.queues[queue].napi.id(), prefer, budget: 64, end: BusyEnd::OneRound, catch_up: false }
 }
 
 impl Toy {

@@ -150,7 +150,8 @@ impl Toy {
             let before_ns = self.now_ns;
             self.busy_round(&mut busier);
             self.softirq(cpu);
-            if found(self) || plan.end.reached(busier.start_ns, self.now_ns) {
+            let may_end = found(self) || plan.end.reached(busier.start_ns, self.now_ns);
+            if may_end && !busier.busy.catches_up() {
                 break;
             }
             if self.now_ns == before_ns {

@@ -24,10 +24,12 @@ impl Toy {
                 WaitStep::Busy(plan) => {
                     // Going around instances that cost nothing would take no time.
                     self.now_ns += if std::mem::replace(&mut toured, true) { 1_024 } else { 0 };
-                    let gone = self.lookup(plan.napi_id).is_none();
+                    let (gone, from) = (self.lookup(plan.napi_id).is_none(), self.polls.len());
                     self.busy(plan, cpu, |toy| toy.contexts[context].ready > 0);
                     let available = self.contexts[context].ready > 0;
-                    let done = BusyDone { available, gone, now_ns: self.now_ns };
+                    let own = self.polls[from..].iter().filter(|poll| matches!(poll.by, By::Busy | By::Stop));
+                    let most = own.map(|poll| poll.work).max().unwrap_or(0);
+                    let done = BusyDone { available, gone, most, now_ns: self.now_ns };
                     owed = wait.busy_done(&self.contexts[context].ep, done);
                 }
                 WaitStep::Suspend(id) => self.suspend(id, cpu),

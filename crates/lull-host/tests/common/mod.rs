@@ -280,7 +280,7 @@ impl Bound {
     }
 
     pub fn plan(&self, end: BusyEnd) -> BusyPlan {
-        BusyPlan { napi_id: self.id, prefer: true, budget: 8, end }
+        BusyPlan { napi_id: self.id, prefer: true, budget: 8, end, catch_up: false }
     }
 }
 

@@ -132,6 +132,12 @@ pub(super) fn queue_len(socket: &OwnedFd, name: &str) -> io::Result<usize> {
     Ok(unsafe { request.ifr_ifru.ifru_metric } as usize)
 }
 
+pub(super) fn set_queue_len(socket: &OwnedFd, name: &str, slots: i32) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_metric = slots;
+    ifreq_ioctl(socket, libc::SIOCSIFTXQLEN, &mut request)
+}
+
 pub(super) fn mac(socket: &OwnedFd, name: &str) -> io::Result<[u8; 6]> {
     let mut request = request(name)?;
     ifreq_ioctl(socket, libc::SIOCGIFHWADDR, &mut request)?;

@@ -27,9 +27,15 @@ pub(crate) struct Busier {
     stage: Option<Stage>,
     yielding: bool,
     polls: u32,
+    most: u32,
 }
 
 impl Busier {
+    /// The most packets that one poll took.
+    pub(crate) fn most(&self) -> u32 {
+        self.most
+    }
+
     /// Begins a call; `None` if the id is gone.
     pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: CpuId) -> Option<(Busier, Next)> {
         let Some(queue) = sim.nic.lookup(plan.napi_id) else {
@@ -37,7 +43,7 @@ impl Busier {
             return None;
         };
         let start_ns = sim.env.now_ns;
-        let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false, polls: 0 };
+        let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false, polls: 0, most: 0 };
         let cost_ns = u64::from(sim.env.world.costs.busy_call_ns);
         let busy = BusyLoop::begin(&sim.nic.queues[queue].napi, &plan, &sim.env.cx(cpu));
         let next = busier.round(sim, busy, cost_ns);
@@ -55,13 +61,16 @@ impl Busier {
                 }
                 self.polls += 1;
                 let q = &sim.nic.queues[queue];
-                busy.polled(&q.napi, q.reported(cpu), &sim.env.cx(cpu));
+                let work = q.reported(cpu);
+                self.most = self.most.max(work);
+                busy.polled(&q.napi, work, &sim.env.cx(cpu));
                 self.stage = Some(Stage::Between(busy));
                 // Bottom halves are on here: pending softirqs run before this segment.
                 Some(Next::Run(Segment::sys(u64::from(sim.env.world.costs.busy_round_ns))))
             }
             Stage::Between(busy) => {
-                let over = ready || self.plan.end.reached(self.start_ns, sim.env.now_ns);
+                let time_is_up = ready || self.plan.end.reached(self.start_ns, sim.env.now_ns);
+                let over = time_is_up && !busy.catches_up();
                 let resched = sim.cpus.need_resched(me);
                 if !over && !resched {
                     return Some(self.round(sim, busy, 0));
@@ -80,11 +89,13 @@ impl Busier {
                     BusyEnd::LastPoll => Some(1),
                     BusyEnd::OneRound => Some(2),
                     BusyEnd::AfterUsecs(_) => None,
-                };
+                }
+                .filter(|_| !self.plan.catch_up);
                 assert!(due.is_none_or(|due| self.polls == due), "{:?} polled {} times", self.plan.end, self.polls);
                 let q = &sim.nic.queues[queue];
                 sim.env.tally.transitions += 1;
                 let work = q.reported(cpu);
+                self.most = self.most.max(work);
                 let gro_held = q.spec.gro_holds && work > 0;
                 match stop.polled(&q.napi, work, gro_held, &sim.env.cx(cpu), |_| ()) {
                     BusyStopped::Completed(completion) => {

@@ -100,7 +100,7 @@ impl EpollWorker {
                         self.busier = Some(busier);
                         return next;
                     }
-                    self.busy_over(sim, true);
+                    self.busy_over(sim, true, 0);
                 }
                 WaitStep::Suspend(id) => {
                     self.note(sim, Transition::EpollSuspend);
@@ -171,11 +171,11 @@ impl EpollWorker {
         self.note(sim, if spins { Transition::EpollSpin } else { Transition::EpollOneRound });
     }
 
-    fn busy_over(&mut self, sim: &mut Sim, gone: bool) {
+    fn busy_over(&mut self, sim: &mut Sim, gone: bool, most: u32) {
         let available = self.is_available(sim);
         self.note(sim, if available { Transition::EpollFound } else { Transition::EpollNothing });
         if let Some(wait) = &mut self.wait {
-            let done = BusyDone { available, gone, now_ns: sim.env.now_ns };
+            let done = BusyDone { available, gone, most, now_ns: sim.env.now_ns };
             self.owed = wait.busy_done(&sim.contexts[self.context].ep, done);
         }
     }
@@ -229,7 +229,7 @@ impl Program for EpollWorker {
                 self.busier = Some(busier);
                 return next;
             }
-            self.busy_over(sim, false);
+            self.busy_over(sim, false, busier.most());
             return self.steps(sim);
         }
         match self.stage {

@@ -71,6 +71,7 @@ impl Draw {
             timeout_zero: if self.chance(60) { TimeoutZero::PollOnce } else { TimeoutZero::Return },
             every_napi: self.chance(60),
             tour_when_woken: self.chance(60),
+            catch_up: self.chance(60),
         }
     }
 
