@@ -522,12 +522,11 @@ fn edge_25_mended_a_context_that_is_behind_polls_until_the_ring_is_empty() {
     assert_eq!(ring_after(options, [200, 20], [30, 2]), (0, vec![(By::Busy, 20), (By::Stop, 0)]));
     let (ring, _) = ring_after(options, [200, 20], [30, behind as usize]);
     assert_eq!(ring, 0);
-    let mut waves = [200, 20].repeat(20);
-    waves.splice(..0, [200; 8]);
-    assert_eq!(ring_after_all(options, &waves).0, 0);
-    let mut over = vec![20; 10];
-    over.splice(..0, [200; 30]);
-    over.push(200);
+    let waves = [vec![300; 9], [20, 300].repeat(20)].concat();
+    for calls in 9..waves.len() {
+        assert_eq!(ring_after_all(options, &waves[..calls]).0, 0, "after {calls} calls");
+    }
+    let over = [vec![200; 30], vec![20; 10], vec![200]].concat();
     assert_eq!(ring_after_all(options, &over).0, 200 - 128, "a call as any other");
 }
 
