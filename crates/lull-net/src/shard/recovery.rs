@@ -97,8 +97,13 @@ impl Connection {
     /// Whether a segment acknowledges what was acknowledged before, and nothing else, while something is on its way.
     #[inline]
     fn is_acknowledged_again(&self, segment: &Segment) -> bool {
-        let is_bare = segment.length == 0 && segment.flags & (SYN | FIN | RST | ACK) == ACK;
-        is_bare && segment.ack == self.snd_una && self.snd_una != self.snd_nxt
+        self.says_nothing_else(segment) && self.snd_una != self.snd_nxt
+    }
+
+    /// Whether a segment acknowledges what was acknowledged before, and nothing else.
+    #[inline]
+    fn says_nothing_else(&self, segment: &Segment) -> bool {
+        segment.length == 0 && segment.flags & (SYN | FIN | RST | ACK) == ACK && segment.ack == self.snd_una
     }
 
     /// Whether an acknowledgement is a duplicate, by RFC 5681: one that says another window is none.
@@ -177,10 +182,10 @@ impl Stack {
             0 => Vec::new(),
             _ => options::selectively_acknowledged(arrived.options()).collect(),
         };
-        let is_bare = connection.is_duplicate(window_before, &segment);
+        let is_again = segment.window == window_before && connection.says_nothing_else(&segment);
         let Some(sender) = connection.sender_mut() else { return false };
         sender.set_mss(mss);
-        sender.hears(Heard { ack: segment.ack, ranges: &ranges, is_bare, now_ns: io.now_ns });
+        sender.hears(Heard { ack: segment.ack, ranges: &ranges, is_again, now_ns: io.now_ns });
         if sender.is_of_no_use() {
             connection.asked_mut().sender = None;
             return false;

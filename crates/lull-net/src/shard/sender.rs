@@ -120,8 +120,8 @@ pub(super) struct Heard<'a> {
     pub(super) ack: u32,
     /// What it selectively acknowledges.
     pub(super) ranges: &'a [Range],
-    /// It has no data, and says no other window than the one before.
-    pub(super) is_bare: bool,
+    /// It has no data, and says no other number and no other window than the one before.
+    pub(super) is_again: bool,
     pub(super) now_ns: u64,
 }
 
@@ -222,21 +222,22 @@ impl Sender {
         }
     }
 
-    /// It is sent again now.
+    /// It is sent again now, if it is in the copy.
     fn probes(&mut self) {
-        let next = self.next();
-        self.probe = Probe::Due((later(self.board.una(), next.wrapping_sub(self.mss)), next));
+        let (next, known_to) = (self.next(), self.known_to());
+        let range = (later(self.board.una(), next.wrapping_sub(self.mss)), earlier(next, known_to));
+        self.probe = if seq_lt(range.0, range.1) { Probe::Due(range) } else { Probe::None };
     }
 
     /// What an acknowledgement says of the probe (`tcp_process_tlp_ack`). Whether what left before it is missing.
-    fn hears_of_probe(&mut self, ack: u32, ranges: &[Range], is_bare: bool) -> bool {
+    fn hears_of_probe(&mut self, ack: u32, ranges: &[Range], is_again: bool) -> bool {
         match self.probe {
             Probe::Due(_) => self.probe = Probe::None,
             Probe::Sent { until } => {
                 let came_twice = ranges.iter().any(|&(_, end)| !seq_lt(ack, end));
                 if self.board.has_hole() {
                     return true;
-                } else if came_twice || is_bare && ranges.is_empty() {
+                } else if came_twice || is_again && ranges.is_empty() {
                     self.probe = Probe::None;
                 } else if seq_lt(until, ack) {
                     // It has made good a loss itself, of which nothing else tells.
@@ -298,7 +299,7 @@ impl Sender {
 
     /// An acknowledgement has come, of what has been sent.
     pub(super) fn hears(&mut self, heard: Heard<'_>) {
-        let Heard { ack, ranges, is_bare, now_ns } = heard;
+        let Heard { ack, ranges, is_again, now_ns } = heard;
         // One that was overtaken says nothing of the rest, but its ranges are true.
         let ack = later(ack, self.board.una());
         // A probe of a closed window is not counted as sent until then.
@@ -306,8 +307,9 @@ impl Sender {
         let had_in_flight = self.board.in_flight();
         let limits = self.is_limited(had_in_flight);
         let advances = seq_lt(self.board.una(), ack);
+        let is_duplicate = is_again && !self.says && !self.is_all_acknowledged();
         self.tells_round_trip(ack, ranges, now_ns);
-        let mut news = self.board.acknowledged(ack, ranges, is_bare && !self.says);
+        let mut news = self.board.acknowledged(ack, ranges, is_duplicate);
         let gone = ack.wrapping_sub(self.kept_from).min(self.kept.len() as u32);
         self.kept.drain(..gone as usize);
         self.kept_from = ack;
@@ -316,7 +318,7 @@ impl Sender {
             Episode::Fast { .. } if advances && !self.says => news.lost |= self.board.is_partly_acknowledged(),
             _ => {}
         }
-        if self.hears_of_probe(ack, ranges, is_bare && !advances) {
+        if self.hears_of_probe(ack, ranges, is_again) {
             news.lost |= self.board.is_overdue();
         }
         if advances {
@@ -431,6 +433,12 @@ impl Sender {
         self.kept_from.wrapping_add(self.kept.len() as u32)
     }
 
+    /// Behind the last that can be sent again: the copy, and our FIN if that is where it ends.
+    fn known_to(&self) -> u32 {
+        let kept_to = self.kept_to();
+        if self.fin_at == Some(kept_to) { kept_to.wrapping_add(1) } else { kept_to }
+    }
+
     /// Whether our FIN stands at the end of a range.
     pub(super) fn ends_with_fin(&self, range: Range) -> bool {
         self.fin_at.is_some_and(|at| at.wrapping_add(1) == range.1)
@@ -440,9 +448,7 @@ impl Sender {
     pub(super) fn to_send_again(&self) -> Option<Range> {
         let probe = if let Probe::Due(range) = self.probe { Some(range) } else { None };
         let (start, end) = probe.or_else(|| self.board.first_lost(self.mss))?;
-        let kept_to = self.kept_to();
-        let known_to = if self.fin_at == Some(kept_to) { kept_to.wrapping_add(1) } else { kept_to };
-        let range = (start, earlier(end, known_to));
+        let range = (start, earlier(end, self.known_to()));
         if !seq_lt(range.0, range.1) {
             return None;
         }
