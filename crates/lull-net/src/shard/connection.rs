@@ -113,6 +113,8 @@ pub(super) struct Asked {
     pub(super) untimed_ns: Option<u64>,
     /// The last that was sent has been sent again when this was the first that was not acknowledged.
     pub(super) probed_at: Option<u32>,
+    /// How long segments may be overtaken, as far as was seen ([`Sender::reordering`]).
+    pub(super) reordering: u32,
     /// Who is in charge of what is lost.
     pub(super) sender: Option<Box<Sender>>,
 }

@@ -240,16 +240,17 @@ impl Stack {
                     let error = connection.soft_error().unwrap_or(NetError::TimedOut);
                     return self.over(index, Some(error), io);
                 }
-                if connection.lost_ns() <= now_ns {
-                    self.is_lost(index, io);
-                    return self.follow_up(index, None, false, io);
-                }
+                let is_to_be_looked_at = connection.lost_ns() <= now_ns;
                 // Linux: `dst_negative_advice` after a few retransmissions. Has the next hop moved?
                 const DOUBT_NS: u64 = 3_000_000_000;
                 let silent = connection.heard_ns.max(connection.progress_ns) + DOUBT_NS <= now_ns;
                 if silent && connection.peer_window != 0 {
                     let remote = connection.flow.remote().ip();
                     self.doubt(remote, io);
+                }
+                if is_to_be_looked_at {
+                    self.is_lost(index, io);
+                    return self.follow_up(index, None, false, io);
                 }
             } else if let Some(keepalive) = connection.keepalive()
                 && connection.heard_ns.saturating_add(keepalive.idle_ns) <= now_ns

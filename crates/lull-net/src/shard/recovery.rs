@@ -112,7 +112,7 @@ impl Connection {
         segment.window == window_before && self.is_acknowledged_again(segment)
     }
 
-    /// Whether something is known to be lost, or to be missing.
+    /// Whether something is known to be lost.
     #[inline]
     pub(super) fn is_recovering(&self) -> bool {
         self.sender().is_some_and(Sender::is_recovering)
@@ -186,7 +186,9 @@ impl Stack {
         let Some(sender) = connection.sender_mut() else { return false };
         sender.set_mss(mss);
         sender.hears(Heard { ack: segment.ack, ranges: &ranges, is_again, now_ns: io.now_ns });
-        if sender.is_of_no_use() {
+        let (reordering, is_of_no_use) = (sender.reordering(), sender.is_of_no_use());
+        connection.asked_mut().reordering = reordering;
+        if is_of_no_use {
             connection.asked_mut().sender = None;
             return false;
         }
@@ -221,6 +223,7 @@ impl Stack {
             // A buffer that grows is no larger than twice what has been on its way, and arrived.
             may_be: if has_congestion_window { 0 } else { connection.socket().send_capacity() as u32 },
             waited_ns,
+            reordering: connection.asked.as_ref().map_or(0, |asked| asked.reordering),
         };
         let mut sender = Sender::new(start, io.now_ns);
         if has_congestion_window {

@@ -9,9 +9,6 @@ use std::collections::VecDeque;
 use super::ranges::{Range, Ranges, earlier, later};
 use super::wire::seq_lt;
 
-/// How many segments behind something have to have come for it to count as lost (RFC 5681: DupThresh).
-const SEGMENTS: u32 = 3;
-
 /// So many ranges a peer may have however little is on its way.
 const RANGES_MIN: usize = 16;
 
@@ -106,6 +103,17 @@ impl Scoreboard {
         !self.has_hole() && self.lost.is_empty() && self.again.is_empty()
     }
 
+    /// Whether something is lost, or was sent again and is not known to have come.
+    pub(super) fn has_sent_again(&self) -> bool {
+        !self.lost.is_empty() || !self.again.is_empty()
+    }
+
+    /// The last range that the peer has begins here: what is missing before it, if it was not judged yet, may be lost.
+    pub(super) fn first_behind_what_is_missing(&self) -> Option<u32> {
+        let (start, _) = self.sacked.backwards().next()?;
+        seq_lt(self.judged, start).then_some(start)
+    }
+
     /// What is to be sent again first, at most so many bytes.
     pub(super) fn first_lost(&self, bytes: u32) -> Option<Range> {
         let (start, end) = self.lost.first()?;
@@ -119,7 +127,15 @@ impl Scoreboard {
     }
 
     /// An acknowledgement of all before `ack`, which lies in what was sent, and of these ranges. `is_duplicate`: it says nothing else.
-    pub(super) fn acknowledged(&mut self, ack: u32, ranges: &[Range], is_duplicate: bool) -> News {
+    /// Something is lost that has so many segments behind it, if their number says so; and what was sent again if so many came that
+    /// left after it.
+    pub(super) fn acknowledged(
+        &mut self,
+        ack: u32,
+        ranges: &[Range],
+        is_duplicate: bool,
+        (segments, segments_again): (Option<u32>, u32),
+    ) -> News {
         let missing = self.next.wrapping_sub(self.una) - self.sacked.bytes();
         let advanced = ack.wrapping_sub(self.una);
         self.una = ack;
@@ -142,29 +158,29 @@ impl Scoreboard {
             delivered = self.mss;
         }
         self.duplicates = self.duplicates.saturating_sub(advanced.div_ceil(self.mss));
-        let lost = self.judge_again() | self.judge();
+        let lost = self.judge_again(segments_again) | segments.is_some_and(|segments| self.judge(segments));
         News { delivered, lost }
     }
 
     /// Judges what has left once.
-    fn judge(&mut self) -> bool {
+    fn judge(&mut self, segments: u32) -> bool {
         let mut edge = None;
         let (mut bytes, mut ranges) = (0, 0);
         for (start, end) in self.sacked.backwards() {
             (bytes, ranges) = (bytes + end.wrapping_sub(start), ranges + 1);
-            if bytes > (SEGMENTS - 1) * self.mss || ranges >= SEGMENTS {
+            if bytes > (segments - 1) * self.mss || ranges >= segments {
                 edge = Some(start);
                 break;
             }
         }
-        if self.duplicates >= SEGMENTS && self.judged == self.una {
+        if self.duplicates >= segments && self.judged == self.una {
             edge = Some(earlier(self.una.wrapping_add(self.mss), self.next));
         }
         edge.is_some_and(|edge| self.is_lost_before(edge))
     }
 
     /// Judges what was sent again.
-    fn judge_again(&mut self) -> bool {
+    fn judge_again(&mut self, segments: u32) -> bool {
         let (una, sacked, mss) = (self.una, &self.sacked, self.mss);
         let mut came = 0;
         for again in self.again.iter_mut().rev() {
@@ -178,7 +194,7 @@ impl Scoreboard {
             if !seq_lt(again.range.0, again.range.1) || sacked.has(again.range) {
                 return false;
             }
-            let is_lost = again.passed >= SEGMENTS || sacked.bytes_from(again.mark) > (SEGMENTS - 1) * mss;
+            let is_lost = again.passed >= segments || sacked.bytes_from(again.mark) > (segments - 1) * mss;
             if is_lost {
                 found = true;
                 sacked.gaps_in(again.range).into_iter().for_each(|gap| lost.add(gap));
@@ -240,6 +256,7 @@ mod tests {
     use super::*;
 
     const MSS: u32 = 1000;
+    const BY_THREE: (Option<u32>, u32) = (Some(3), 3);
 
     /// A board on which so many segments were sent, from a number that comes round.
     fn board(segments: u32) -> (Scoreboard, impl Fn(u32) -> u32) {
@@ -262,7 +279,7 @@ mod tests {
         let (mut board, at) = board(100);
         for byte in (1..100 * MSS).step_by(2) {
             let range = (at(0).wrapping_add(byte), at(0).wrapping_add(byte + 1));
-            board.acknowledged(at(0), &[range], false);
+            board.acknowledged(at(0), &[range], false, BY_THREE);
             assert!(board.sacked.count() <= 100 + RANGES_MIN && board.lost.count() <= 101 + RANGES_MIN);
         }
     }
@@ -299,7 +316,7 @@ mod tests {
                     for segment in (una..40).rev().filter(|segment| has[*segment as usize]).take(3) {
                         ranges.push((at(segment), at(segment + 1)));
                     }
-                    board.acknowledged(at(una), &ranges, false);
+                    board.acknowledged(at(una), &ranges, false, BY_THREE);
                 }
                 for again in sent_again(&mut board, &at) {
                     under_way.push(again);
@@ -312,11 +329,11 @@ mod tests {
     #[test]
     fn what_has_three_segments_behind_it_is_lost() {
         let (mut board, at) = board(12);
-        assert_eq!(board.acknowledged(at(1), &[], false), News { delivered: MSS, lost: false });
+        assert_eq!(board.acknowledged(at(1), &[], false, BY_THREE), News { delivered: MSS, lost: false });
         for (range, again) in
             [((2, 3), vec![]), ((2, 4), vec![]), ((6, 7), vec![1]), ((6, 8), vec![]), ((6, 9), vec![4, 5])]
         {
-            let news = board.acknowledged(at(1), &[(at(range.0), at(range.1))], true);
+            let news = board.acknowledged(at(1), &[(at(range.0), at(range.1))], true, BY_THREE);
             assert_eq!((news.delivered, news.lost), (MSS, !again.is_empty()), "{range:?}");
             assert_eq!(sent_again(&mut board, &at), again, "{range:?}");
         }

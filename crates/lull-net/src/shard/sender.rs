@@ -16,6 +16,10 @@ use super::scoreboard::Scoreboard;
 use super::timers::NEVER_NS;
 use super::wire::seq_lt;
 
+/// How many segments behind something say that it is lost (RFC 5681: DupThresh).
+const SEGMENTS: u32 = 3;
+/// The longest that something may be overtaken, in quarters of a round trip.
+const REORDERING_MAX: u32 = 4;
 /// How long something may be overtaken while no round trip is known.
 const REORDERING_NS: u64 = 10_000_000;
 /// The longest that it runs at first while no round trip is known (`TCP_TIMEOUT_FALLBACK`).
@@ -59,6 +63,16 @@ enum Probe {
     },
 }
 
+/// What was before a loss, in case that it was none: the peer says of all that was sent again that it came twice.
+#[derive(Debug)]
+struct Undo {
+    cubic: Option<Cubic>,
+    /// So many bytes were sent again since.
+    again: u32,
+    /// And so many of them came twice.
+    twice: u32,
+}
+
 #[derive(Debug)]
 pub(super) struct Sender {
     board: Scoreboard,
@@ -78,8 +92,13 @@ pub(super) struct Sender {
     /// All before this left while the congestion window held back more.
     limited_to: Option<u32>,
     episode: Episode,
-    /// When what is missing counts as lost.
-    overdue_ns: Option<u64>,
+    /// What is missing before this, and when it counts as lost.
+    overdue: Option<(u32, u64)>,
+    /// How long segments may be overtaken, in quarters of a round trip; 0: none was by so much that it seemed lost.
+    reordering: u32,
+    /// It may be longer than that once all before this is acknowledged.
+    reordering_until: Option<u32>,
+    undo: Option<Undo>,
     probe: Probe,
     /// When all that is on its way does.
     timeout_ns: u64,
@@ -112,6 +131,8 @@ pub(super) struct Start {
     pub(super) may_be: u32,
     /// The last acknowledgement, or the first that is to be acknowledged, was so long ago.
     pub(super) waited_ns: u64,
+    /// What [`Sender::reordering`] was when somebody was last in charge.
+    pub(super) reordering: u32,
 }
 
 /// What an acknowledgement says, and when.
@@ -128,7 +149,7 @@ pub(super) struct Heard<'a> {
 impl Sender {
     /// Takes charge.
     pub(super) fn new(start: Start, now_ns: u64) -> Sender {
-        let Start { una, next, has_fin, kept, mss, says, rtt_us, rtt_var_us, may_be, waited_ns } = start;
+        let Start { una, next, has_fin, kept, mss, says, rtt_us, rtt_var_us, may_be, waited_ns, reordering } = start;
         let end = una.wrapping_add(kept.len() as u32);
         let mut board = Scoreboard::new(una, later(next, end), mss);
         board.is_still_to_be_sent((next, end));
@@ -144,7 +165,10 @@ impl Sender {
             may_be,
             limited_to: None,
             episode: Episode::None,
-            overdue_ns: None,
+            overdue: None,
+            reordering,
+            reordering_until: None,
+            undo: None,
             probe: Probe::None,
             timeout_ns: NEVER_NS,
             backoff: 0,
@@ -167,9 +191,14 @@ impl Sender {
         self.board.is_all_acknowledged()
     }
 
-    /// Whether something is lost, or known to be missing.
+    /// Whether something is lost, and not made good yet.
     pub(super) fn is_recovering(&self) -> bool {
-        self.episode != Episode::None || self.overdue_ns.is_some()
+        self.episode != Episode::None
+    }
+
+    /// How long segments may be overtaken, in quarters of a round trip, as far as was seen.
+    pub(super) fn reordering(&self) -> u32 {
+        self.reordering
     }
 
     /// Whether nothing is left of a loss, or of what looked like one, that would have to be kept.
@@ -193,7 +222,7 @@ impl Sender {
             return NEVER_NS;
         }
         let probe_ns = if let Probe::At { ns } = self.probe { ns } else { NEVER_NS };
-        self.timeout_ns.min(self.overdue_ns.unwrap_or(NEVER_NS)).min(probe_ns)
+        self.timeout_ns.min(self.overdue.map_or(NEVER_NS, |(_, at_ns)| at_ns)).min(probe_ns)
     }
 
     /// The path carries segments of this size.
@@ -309,7 +338,13 @@ impl Sender {
         let advances = seq_lt(self.board.una(), ack);
         let is_duplicate = is_again && !self.says && !self.is_all_acknowledged();
         self.tells_round_trip(ack, ranges, now_ns);
-        let mut news = self.board.acknowledged(ack, ranges, is_duplicate);
+        let was_overtaken = self.board.has_hole() && !self.board.has_sent_again();
+        self.hears_what_came_twice(ack, ranges);
+        let mut news = self.board.acknowledged(ack, ranges, is_duplicate, self.segments_behind());
+        if was_overtaken && advances && self.says {
+            // It was missing, and was not sent again.
+            self.reordering = self.reordering.max(1);
+        }
         let gone = ack.wrapping_sub(self.kept_from).min(self.kept.len() as u32);
         self.kept.drain(..gone as usize);
         self.kept_from = ack;
@@ -333,11 +368,8 @@ impl Sender {
             cubic.delivered(news.delivered, limits, now_ns, self.rtt_us);
             cubic.reduce(news.delivered, in_flight, advances && !news.lost);
         }
-        self.overdue_ns = match self.board.has_hole() && self.says {
-            true if news.delivered > 0 || self.overdue_ns.is_none() => Some(now_ns + self.reordering_ns()),
-            true => self.overdue_ns,
-            false => None,
-        };
+        self.overdue = self.overdue.filter(|&(edge, _)| seq_lt(ack, edge));
+        self.waits_for_what_is_missing(now_ns);
         if advances || self.board.has_hole() {
             self.waits_to_probe(now_ns);
         }
@@ -357,15 +389,66 @@ impl Sender {
         self.cubic.get_or_insert_with(|| Cubic::new(in_flight, self.may_be, self.mss))
     }
 
-    /// How long something may be overtaken.
+    /// What is missing now counts as lost if it has not come by the time that it may be overtaken (`tcp_rack_detect_loss`).
+    fn waits_for_what_is_missing(&mut self, now_ns: u64) {
+        if self.says && self.overdue.is_none() {
+            let at_ns = now_ns + self.reordering_ns();
+            self.overdue = self.board.first_behind_what_is_missing().map(|edge| (edge, at_ns));
+        }
+    }
+
+    /// How long something may be overtaken: a quarter of a round trip, and one more for each in which something was sent again and
+    /// came twice, up to a whole one (RFC 8985 section 6.2, step 4).
     fn reordering_ns(&self) -> u64 {
-        if self.rtt_us == 0 { REORDERING_NS } else { u64::from(self.rtt_us / 4) * 1000 }
+        let quarters = u64::from(self.reordering.max(1));
+        if self.rtt_us == 0 { REORDERING_NS * quarters } else { u64::from(self.rtt_us / 4) * 1000 * quarters }
+    }
+
+    /// How many segments behind something say that it is lost: as long as none was overtaken, three. Afterwards the time says what is
+    /// lost, and a number of them of what was sent again, where nobody knows when the peer had which.
+    fn segments_behind(&self) -> (Option<u32>, u32) {
+        (Some(SEGMENTS).filter(|_| self.reordering == 0), SEGMENTS << (2 * self.reordering))
+    }
+
+    /// The peer says what came twice (RFC 2883): what was sent again was not lost.
+    fn hears_what_came_twice(&mut self, ack: u32, ranges: &[Range]) {
+        let Some(&(start, end)) = ranges.first() else { return };
+        let is_in_next = ranges.get(1).is_some_and(|next| !seq_lt(start, next.0) && !seq_lt(next.1, end));
+        if seq_lt(ack, end) && !is_in_next || matches!(self.probe, Probe::Sent { .. }) {
+            return;
+        }
+        if self.reordering_until.is_none_or(|until| !seq_lt(ack, until)) {
+            self.reordering = (self.reordering + 1).min(REORDERING_MAX);
+            self.reordering_until = Some(self.next());
+        }
+        if let Some(undo) = &mut self.undo {
+            undo.twice = undo.twice.saturating_add(end.wrapping_sub(start));
+            if undo.again != 0 && undo.twice >= undo.again {
+                self.undoes();
+            }
+        }
+    }
+
+    /// Nothing was lost: the congestion window is what it was (`tcp_try_undo_dsack`).
+    fn undoes(&mut self) {
+        let Some(undo) = self.undo.take() else { return };
+        self.cubic = match (undo.cubic, self.cubic.take()) {
+            (Some(before), Some(now)) => Some(if now.window() > before.window() { now } else { before }),
+            _ => None,
+        };
+        self.episode = Episode::None;
+    }
+
+    /// Something is lost, it seems.
+    fn may_be_undone(&mut self) {
+        self.undo = Some(Undo { cubic: self.cubic.clone(), again: 0, twice: 0 });
     }
 
     /// Something is lost, of so much that was on its way.
     fn is_lost(&mut self, in_flight: u32) {
         if self.episode == Episode::None {
             (self.episode, self.probe) = (Episode::Fast { until: self.next() }, Probe::None);
+            self.may_be_undone();
             self.window_at(in_flight).lost(in_flight);
         }
     }
@@ -404,16 +487,17 @@ impl Sender {
     pub(super) fn looks(&mut self, now_ns: u64) {
         if self.timeout_ns <= now_ns {
             self.times_out(now_ns);
-        } else if self.overdue_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            self.overdue_ns = None;
+        } else if let Some((edge, _)) = self.overdue.filter(|&(_, at_ns)| at_ns <= now_ns) {
+            self.overdue = None;
             let in_flight = self.board.in_flight();
-            if self.board.is_overdue() {
+            if self.board.is_lost_before(edge) {
                 self.is_lost(in_flight);
                 let left = self.board.in_flight();
                 if let Some(cubic) = &mut self.cubic {
                     cubic.reduce(0, left, false);
                 }
             }
+            self.waits_for_what_is_missing(now_ns);
         } else if matches!(self.probe, Probe::At { ns } if ns <= now_ns) {
             self.probes();
         }
@@ -421,9 +505,12 @@ impl Sender {
 
     fn times_out(&mut self, now_ns: u64) {
         let anew = self.episode == Episode::None;
+        if anew {
+            self.may_be_undone();
+        }
         self.window_at(self.board.in_flight()).timed_out(anew);
         self.board.timed_out();
-        (self.episode, self.overdue_ns, self.timed) = (Episode::Slow { until: self.next() }, None, None);
+        (self.episode, self.overdue, self.timed) = (Episode::Slow { until: self.next() }, None, None);
         self.probe = Probe::None;
         self.backoff += 1;
         self.start_timer(now_ns);
@@ -477,6 +564,8 @@ impl Sender {
         self.board.sent_again(range);
         if matches!(self.probe, Probe::Due(_)) {
             self.probe = Probe::Sent { until: self.next() };
+        } else if let Some(undo) = &mut self.undo {
+            undo.again = undo.again.saturating_add(range.1.wrapping_sub(range.0));
         }
         if let Some(cubic) = &mut self.cubic {
             cubic.sent(range.1.wrapping_sub(range.0));

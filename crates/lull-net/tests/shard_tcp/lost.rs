@@ -178,7 +178,9 @@ impl Receiver {
     fn sent(&mut self) -> Vec<u32> {
         let first = self.first;
         let occupied = |segment: &&Tcp| !segment.payload.is_empty() || segment.flags & FIN != 0;
-        self.host.segments().iter().filter(occupied).map(|segment| (segment.seq - first) / 1000).collect()
+        // The next hop of a silent peer is asked for.
+        let sent: Vec<Tcp> = self.host.sent().iter().filter_map(Tcp::parse).collect();
+        sent.iter().filter(occupied).map(|segment| (segment.seq - first) / 1000).collect()
     }
 
     /// The peer has everything in front of segment `up_to`. What is sent for that.
@@ -480,6 +482,50 @@ fn a_large_transmit_buffer_has_a_congestion_window_whatever_is_overtaken() {
     receiver.host.run_for(3 * SECOND);
     let again = sent(&mut receiver, 60_000);
     assert!(again < first, "{again}, not {first}");
+}
+
+/// RFC 8985: a path that has overtaken segments does so again. From then on the time says what is lost, and not how many are behind it.
+#[test]
+fn a_path_that_overtakes_is_given_time() {
+    for was_sent_again in [true, false] {
+        let mut receiver = Receiver::of(12);
+        let window = |receiver: &Receiver| {
+            receiver.host.stack.tcp_info(receiver.id, receiver.host.now_ns).unwrap().congestion_window
+        };
+        let before = window(&receiver);
+        if was_sent_again {
+            assert_eq!(receiver.has(0, (1, 4)), [0], "three are behind it");
+            assert_ne!(window(&receiver), before);
+            assert_eq!(receiver.has_all(4), [0; 0], "it was overtaken");
+            assert_eq!(receiver.has(4, (0, 1)), [0; 0], "and came twice (RFC 2883)");
+        } else {
+            assert_eq!(receiver.has(0, (1, 2)), [0; 0]);
+            assert_eq!(receiver.has_all(4), [0; 0], "it was overtaken");
+        }
+        assert_eq!(window(&receiver), before, "nothing was lost");
+        for up_to in 6..10 {
+            assert_eq!(receiver.has(4, (5, up_to)), [0; 0], "it has time");
+        }
+        assert_eq!(receiver.waits_ms(12), [4], "a quarter of a round trip");
+    }
+}
+
+/// The longer something was overtaken, the more time there is, up to a round trip.
+#[test]
+fn what_came_twice_again_and_again_is_given_more_time() {
+    let mut receiver = Receiver::of(12);
+    assert_eq!(receiver.has(0, (1, 4)), [0]);
+    assert_eq!(receiver.has_all(4), [0; 0]);
+    assert_eq!(receiver.has(4, (0, 1)), [0; 0]);
+    assert_eq!(receiver.has(4, (5, 6)), [0; 0]);
+    assert_eq!(receiver.waits_ms(12), [4]);
+    assert_eq!(receiver.has_all(12), [0; 0]);
+    assert_eq!(receiver.has(12, (4, 5)), [0; 0], "again");
+    receiver.host.send(receiver.id, &[1; 4000]).unwrap();
+    assert_eq!(receiver.sent(), [12, 13, 14, 15]);
+    assert_eq!(receiver.has(12, (13, 14)), [0; 0]);
+    assert_eq!(receiver.waits_ms(15), [0; 0]);
+    assert_eq!(receiver.waits_ms(10), [12], "two quarters");
 }
 
 /// Linux does so after a few retransmissions (`dst_negative_advice`): the next hop may have moved.
