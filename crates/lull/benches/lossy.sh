@@ -5,7 +5,7 @@
 #   lossy.sh LULL [ROUNDS [LOSS...]]     the release build's command; 3 rounds; loses 0, 0.01 and 0.03 of the frames
 #
 # DELAY_MS: how long each frame takes either way, in milliseconds (0). MBIT: how much passes each way, in Mbit/s, with 100 frames
-# that wait and no more (unbounded). A delay shows what buffers and congestion windows do: DELAY_MS=20 MBIT=50 lossy.sh LULL 3 0
+# that wait and no more (unbounded). OVERTAKEN: the share of frames that take 3 ms more and so are overtaken (0). A delay shows what buffers and congestion windows do: DELAY_MS=20 MBIT=50 lossy.sh LULL 3 0
 #
 # For each loss: the seconds in which curl has 5 MB of Python's http.server, and in which a program there has them of a client, and
 # the latencies of memcached at 1,000 requests a second on 16 connections. lull's side is suspend20 over a TAP, Linux's a pair of
@@ -51,6 +51,7 @@ def raw(device):
 server, client = raw("lull0"), raw("x0")
 loss, delay = float(sys.argv[1]), float(os.environ.get("DELAY_MS", "0")) / 1e3
 second = float(os.environ.get("MBIT", "0")) * 1e6 / 8
+overtaken = float(os.environ.get("OVERTAKEN", "0"))
 random.seed(7)
 open("relaying", "w").close()
 waiting, count, free = [], 0, {server: 0.0, client: 0.0}
@@ -73,7 +74,8 @@ while True:
                 continue
             free[end] = at = max(free[end], at) + len(frame) / second
         count += 1
-        heapq.heappush(waiting, (at + delay, count, client if end is server else server, frame))
+        late = 0.003 if random.random() < overtaken else 0
+        heapq.heappush(waiting, (at + delay + late, count, client if end is server else server, frame))
 END
 cat >take.py <<'END'
 import socket, sys
