@@ -5,7 +5,8 @@
 #   lossy.sh LULL [ROUNDS [LOSS...]]     the release build's command; 3 rounds; loses 0, 0.01 and 0.03 of the frames
 #
 # DELAY_MS: how long each frame takes either way, in milliseconds (0). MBIT: how much passes each way, in Mbit/s, with 100 frames
-# that wait and no more (unbounded). OVERTAKEN: the share of frames that take 3 ms more and so are overtaken (0). A delay shows what buffers and congestion windows do: DELAY_MS=20 MBIT=50 lossy.sh LULL 3 0
+# that wait and no more (unbounded). OVERTAKEN: the share of frames that take 3 ms more, and so are overtaken (0). A delay shows
+# what buffers and congestion windows do: DELAY_MS=20 MBIT=50 lossy.sh LULL 3 0
 #
 # For each loss: the seconds in which curl has 5 MB of Python's http.server, and in which a program there has them of a client, and
 # the latencies of memcached at 1,000 requests a second on 16 connections. lull's side is suspend20 over a TAP, Linux's a pair of
