@@ -67,7 +67,7 @@ pub struct BusyPlan {
     pub catch_up: bool,
 }
 
-/// So many packets a busy loop takes at the most because it is to catch up: a ring of Linux's drivers has no more by default.
+/// So many packets a busy loop takes at the most because it is to catch up, whatever comes in meanwhile: four rings of 1,024 slots.
 pub const CATCH_UP_PACKETS: u64 = 4096;
 
 impl BusyPlan {

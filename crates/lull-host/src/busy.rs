@@ -20,7 +20,8 @@ pub(crate) struct BusyPoller<'h> {
 
 impl BusyPoller<'_> {
     /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
-    /// at once. Returns the most packets that one poll took; the error is a panic of `ready`, after which nothing is owned and the seat is the caller's to leave.
+    /// at once. Returns the most packets that one poll took; the error is a panic of `ready`, after which nothing is owned and the
+    /// seat is the caller's to leave.
     pub(crate) fn run(
         &self,
         plan: &BusyPlan,

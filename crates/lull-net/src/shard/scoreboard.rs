@@ -127,8 +127,8 @@ impl Scoreboard {
     }
 
     /// An acknowledgement of all before `ack`, which lies in what was sent, and of these ranges. `is_duplicate`: it says nothing else.
-    /// Something is lost that has so many segments behind it, if their number says so; and what was sent again if so many came that
-    /// left after it.
+    /// What has `segments` behind it is lost, if their number says so at all; and so is what was sent again once `segments_again` have
+    /// come that left after it.
     pub(super) fn acknowledged(
         &mut self,
         ack: u32,
@@ -213,13 +213,6 @@ impl Scoreboard {
         self.judged = edge;
         gaps.iter().for_each(|&gap| self.lost.add(gap));
         !gaps.is_empty()
-    }
-
-    /// The last that the peer has is a while ago: what is before it and has not come since does not come. Whether there is any that
-    /// was not judged before.
-    pub(super) fn is_overdue(&mut self) -> bool {
-        let last = self.sacked.backwards().next();
-        last.is_some_and(|(start, _)| self.is_lost_before(start))
     }
 
     /// Nothing has come for so long that all is lost that the peer does not have.

@@ -1,8 +1,9 @@
 //! What a connection knows, and keeps, to make good what is lost on its way: since the first sign of a loss, and for as long as the
 //! connection is busy afterwards. smoltcp is left to hold the stream and to send what is new; what it would send again does not leave.
 //!
-//! - *What* is lost says the [`Scoreboard`], by acknowledgements; the time, a quarter of a round trip after the peer had something
-//!   behind it (`tcp_rack_detect_loss`); and the retransmission timer (RFC 6298).
+//! - *What* is lost says the [`Scoreboard`], by acknowledgements, as long as the path overtakes nothing; the time, a quarter of a round
+//!   trip after the peer had something behind it, and more where that was too little (`tcp_rack_detect_loss`); the answer to a probe
+//!   of the last segment; and the retransmission timer (RFC 6298).
 //! - *When* something may leave says the congestion window ([`Cubic`]). smoltcp is shown a window of the peer's that ends where the
 //!   congestion window does.
 //! - What is sent again is cut from a copy: smoltcp's buffer cannot be read a second time.
@@ -33,6 +34,13 @@ const PROBE_NS_MIN: u64 = 10_000_000;
 /// How long nothing is acknowledged before the last that was sent is sent again (RFC 8985 section 7.2), if a round trip is known.
 pub(super) fn tail_probe_after_ns(rtt_us: u32) -> Option<u64> {
     (rtt_us != 0).then(|| (u64::from(rtt_us) * 2000).max(PROBE_NS_MIN))
+}
+
+/// What an acknowledgement says came twice (RFC 2883): its first range, if that is of what it acknowledges, or lies in the second.
+fn came_twice(ack: u32, ranges: &[Range]) -> Option<Range> {
+    let &(start, end) = ranges.first()?;
+    let is_in_next = ranges.get(1).is_some_and(|next| !seq_lt(start, next.0) && !seq_lt(next.1, end));
+    (!seq_lt(ack, end) || is_in_next).then_some((start, end))
 }
 
 /// How far it is with a loss.
@@ -100,7 +108,7 @@ pub(super) struct Sender {
     reordering_until: Option<u32>,
     undo: Option<Undo>,
     probe: Probe,
-    /// When all that is on its way does.
+    /// When all that is on its way counts as lost.
     timeout_ns: u64,
     backoff: u32,
     /// How long the timer runs while no round trip is known.
@@ -258,15 +266,15 @@ impl Sender {
         self.probe = if seq_lt(range.0, range.1) { Probe::Due(range) } else { Probe::None };
     }
 
-    /// What an acknowledgement says of the probe (`tcp_process_tlp_ack`). Whether what left before it is missing.
-    fn hears_of_probe(&mut self, ack: u32, ranges: &[Range], is_again: bool) -> bool {
+    /// What an acknowledgement says of the probe (`tcp_process_tlp_ack`), and whether it says that it came twice. Whether what left
+    /// before it is missing.
+    fn hears_of_probe(&mut self, ack: u32, came_twice: bool) -> bool {
         match self.probe {
             Probe::Due(_) => self.probe = Probe::None,
             Probe::Sent { until } => {
-                let came_twice = ranges.iter().any(|&(_, end)| !seq_lt(ack, end));
                 if self.board.has_hole() {
                     return true;
-                } else if came_twice || is_again && ranges.is_empty() {
+                } else if came_twice {
                     self.probe = Probe::None;
                 } else if seq_lt(until, ack) {
                     // It has made good a loss itself, of which nothing else tells.
@@ -329,6 +337,7 @@ impl Sender {
     /// An acknowledgement has come, of what has been sent.
     pub(super) fn hears(&mut self, heard: Heard<'_>) {
         let Heard { ack, ranges, is_again, now_ns } = heard;
+        let came_twice = came_twice(ack, ranges);
         // One that was overtaken says nothing of the rest, but its ranges are true.
         let ack = later(ack, self.board.una());
         // A probe of a closed window is not counted as sent until then.
@@ -339,7 +348,9 @@ impl Sender {
         let is_duplicate = is_again && !self.says && !self.is_all_acknowledged();
         self.tells_round_trip(ack, ranges, now_ns);
         let was_overtaken = self.board.has_hole() && !self.board.has_sent_again();
-        self.hears_what_came_twice(ack, ranges);
+        if let Some(range) = came_twice {
+            self.hears_what_came_twice(ack, range);
+        }
         let mut news = self.board.acknowledged(ack, ranges, is_duplicate, self.segments_behind());
         if was_overtaken && advances && self.says {
             // It was missing, and was not sent again.
@@ -353,8 +364,10 @@ impl Sender {
             Episode::Fast { .. } if advances && !self.says => news.lost |= self.board.is_partly_acknowledged(),
             _ => {}
         }
-        if self.hears_of_probe(ack, ranges, is_again) {
-            news.lost |= self.board.is_overdue();
+        if self.hears_of_probe(ack, came_twice.is_some() || is_again && ranges.is_empty())
+            && let Some(edge) = self.board.first_behind_what_is_missing()
+        {
+            news.lost |= self.board.is_lost_before(edge);
         }
         if advances {
             self.backoff = 0;
@@ -410,11 +423,9 @@ impl Sender {
         (Some(SEGMENTS).filter(|_| self.reordering == 0), SEGMENTS << (2 * self.reordering))
     }
 
-    /// The peer says what came twice (RFC 2883): what was sent again was not lost.
-    fn hears_what_came_twice(&mut self, ack: u32, ranges: &[Range]) {
-        let Some(&(start, end)) = ranges.first() else { return };
-        let is_in_next = ranges.get(1).is_some_and(|next| !seq_lt(start, next.0) && !seq_lt(next.1, end));
-        if seq_lt(ack, end) && !is_in_next || matches!(self.probe, Probe::Sent { .. }) {
+    /// The peer says what came twice: what was sent again was not lost.
+    fn hears_what_came_twice(&mut self, ack: u32, (start, end): Range) {
+        if matches!(self.probe, Probe::Sent { .. }) {
             return;
         }
         if self.reordering_until.is_none_or(|until| !seq_lt(ack, until)) {

@@ -511,6 +511,21 @@ fn a_path_that_overtakes_is_given_time() {
     }
 }
 
+/// An acknowledgement that was itself overtaken tells of ranges that have long been acknowledged: they did not come twice.
+#[test]
+fn an_acknowledgement_that_was_overtaken_undoes_nothing() {
+    let mut receiver = Receiver::of(8);
+    let window = |receiver: &Receiver| {
+        receiver.host.stack.tcp_info(receiver.id, receiver.host.now_ns).unwrap().congestion_window
+    };
+    let before = window(&receiver);
+    assert_eq!(receiver.has(0, (1, 4)), [0]);
+    assert_eq!(receiver.has_all(4), [0; 0]);
+    assert_eq!(receiver.has(0, (1, 3)), [0; 0], "overtaken by the two before");
+    assert_eq!(receiver.has_all(8), [0; 0]);
+    assert!(window(&receiver) < before, "a loss is a loss");
+}
+
 /// The longer something was overtaken, the more time there is, up to a round trip.
 #[test]
 fn what_came_twice_again_and_again_is_given_more_time() {
