@@ -261,6 +261,11 @@ fn doorbells_of_three_answers(dear_doorbell: bool) -> (u64, u64) {
     let worker = pair.worker();
     let epoll = Epoll::new(&pair.host);
     for (server, client) in &mut connections {
+        // From the second one on, a request's acknowledgement waits for its answer.
+        client.write_all(b"?").unwrap();
+        assert_eq!((server.recv(&mut [0; 8]).unwrap(), server.send(b"a").unwrap()), (1, 1));
+        client.set_read_timeout(Some(LOST)).unwrap();
+        client.read_exact(&mut [0; 1]).unwrap();
         epoll.add(server, 1, Interest::READABLE).unwrap();
         client.write_all(b"?").unwrap();
     }

@@ -178,7 +178,154 @@ fn what_waits_leaves_before_a_fin_and_before_a_reset() {
         let segments = host.segments();
         assert_eq!(segments[0].payload, b"b", "{segments:?}");
         assert_ne!(segments[segments.len() - 1].flags & flag, 0, "{segments:?}");
+        assert_eq!(segments.len(), if flag == FIN { 1 } else { 2 }, "a FIN goes with it: {segments:?}");
     }
+}
+
+/// Answers the only request of a connection in a batch of its own, and closes it if the program does.
+fn answers_once(host: &mut Host, batch: u32, id: SocketId, closes: bool) {
+    answer(host, batch, id, b"only");
+    if closes {
+        host.call(|stack, io| {
+            io.batch = batch;
+            stack.close(id, io)
+        })
+        .unwrap();
+    }
+}
+
+/// What leaves of it before the thread waits, and then.
+fn segments_of_an_only_answer(host: &mut Host, listener: SocketId, port: u16, closes: bool) -> (usize, usize) {
+    let mut peer = Peer::new(port);
+    let id = host.establish(listener, &mut peer);
+    answers_once(host, u32::from(port) % 200 + 1, id, closes);
+    let meanwhile = host.segments().len();
+    waits(host);
+    (meanwhile, host.segments().len())
+}
+
+/// A server that closes after each answer (`Connection: close`) sends one segment a connection for both.
+#[test]
+fn an_only_answer_waits_for_the_fin_where_the_program_has_lately_closed_behind_it() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    for port in [4000, 4001] {
+        assert_eq!(segments_of_an_only_answer(&mut host, listener, port, true), (2, 0), "nobody knows yet");
+    }
+    for port in [4002, 4003] {
+        assert_eq!(segments_of_an_only_answer(&mut host, listener, port, true), (1, 0), "the answer with the FIN");
+    }
+    assert_eq!(segments_of_an_only_answer(&mut host, listener, 4004, false), (0, 1), "it leaves when the thread waits");
+    assert_eq!(segments_of_an_only_answer(&mut host, listener, 4005, false), (1, 0), "and the next at once");
+}
+
+/// Who is written to in a second batch is not closed with its only answer.
+#[test]
+fn an_only_answer_leaves_at_once_where_connections_are_kept() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut kept = Peer::new(3000);
+    let id = host.establish(listener, &mut kept);
+    answer(&mut host, 250, id, b"one");
+    host.segments();
+    for port in [4000, 4001] {
+        segments_of_an_only_answer(&mut host, listener, port, true);
+    }
+    answer(&mut host, 251, id, b"another");
+    host.segments();
+    assert_eq!(segments_of_an_only_answer(&mut host, listener, 4002, true), (2, 0));
+}
+
+/// Reads as a thread does that answers batch `batch`.
+fn reads(host: &mut Host, batch: u32, id: SocketId) {
+    let count = host.call(|stack, io| {
+        io.batch = batch;
+        stack.tcp_recv(id, &mut [0; 100], io)
+    });
+    assert_eq!(count, Ok(7));
+}
+
+/// A connection whose first request has come, and nothing has left since.
+fn with_a_first_request() -> (Host, Peer, SocketId) {
+    let (mut host, _, mut peer, id) = with_a_peer();
+    peer.send(&mut host, ACK | PSH, b"request");
+    assert!(host.segments().is_empty());
+    (host, peer, id)
+}
+
+#[test]
+fn a_first_request_is_acknowledged_with_its_answer() {
+    let (mut host, peer, id) = with_a_first_request();
+    reads(&mut host, 1, id);
+    assert!(host.segments().is_empty());
+    answer(&mut host, 1, id, b"answer");
+    let segments = host.segments();
+    assert_eq!((segments.len(), segments[0].ack, &segments[0].payload[..]), (1, peer.seq, &b"answer"[..]));
+    waits(&mut host);
+    host.run_for(10 * MS);
+    assert!(host.segments().is_empty());
+}
+
+#[test]
+fn a_first_request_without_an_answer_is_acknowledged_before_the_thread_waits() {
+    let (mut host, peer, id) = with_a_first_request();
+    reads(&mut host, 1, id);
+    assert!(host.segments().is_empty() && host.stack.holds_back());
+    waits(&mut host);
+    let segments = host.segments();
+    assert_eq!((segments.len(), segments[0].ack, segments[0].payload.len()), (1, peer.seq, 0));
+    assert!(!host.stack.holds_back());
+    host.run_for(SECOND);
+    assert!(host.segments().is_empty(), "once is enough");
+}
+
+#[test]
+fn a_first_request_that_nobody_reads_is_acknowledged_when_its_time_is_up() {
+    let (mut host, peer, _) = with_a_first_request();
+    host.run_for(4 * MS);
+    assert!(host.segments().is_empty(), "a batch of many takes milliseconds");
+    host.run_for(3 * MS);
+    let segments = host.segments();
+    assert_eq!((segments.len(), segments[0].ack, segments[0].payload.len()), (1, peer.seq, 0));
+}
+
+#[test]
+fn a_first_request_that_is_not_answered_for_long_is_acknowledged_though_the_thread_does_not_wait() {
+    let (mut host, peer, id) = with_a_first_request();
+    reads(&mut host, 1, id);
+    host.run_for(BOUND_NS);
+    let segments = host.segments();
+    assert_eq!((segments.len(), segments[0].ack, segments[0].payload.len()), (1, peer.seq, 0));
+}
+
+#[test]
+fn a_first_request_is_acknowledged_as_it_comes_where_nothing_is_held_back() {
+    let mut host = Host::server_with(lull_net::shard::StackConfig { coalesce_ns: 0, ..server_config() });
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    host.establish(listener, &mut peer);
+    peer.send(&mut host, ACK | PSH, b"request");
+    assert_eq!(host.segments().len(), 1);
+}
+
+/// Every segment of a connection with timestamps has one (RFC 7323 section 3.2), also what lull has smoltcp say.
+#[test]
+fn an_acknowledgement_before_the_thread_waits_has_a_timestamp() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let stamp = |value: u8, echo: &[u8]| [&[1, 1, 8, 10, 0, 0, 0, value][..], echo].concat();
+    host.receive(Tcp { options: stamp(77, &[0; 4]), ..peer.syn() }.frame());
+    let reply = host.segments().remove(0);
+    let echo = reply.options[reply.options.len() - 8..][..4].to_vec();
+    (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+    host.receive(Tcp { options: stamp(78, &echo), ..peer.segment(ACK, &[]) }.frame());
+    let id = host.accept(listener);
+    host.receive(Tcp { options: stamp(79, &echo), ..peer.segment(ACK | PSH, b"request") }.frame());
+    reads(&mut host, 1, id);
+    waits(&mut host);
+    let segments = host.segments();
+    assert!(segments[0].options.windows(4).any(|word| word == [0, 0, 0, 79]), "{segments:?}");
 }
 
 #[test]

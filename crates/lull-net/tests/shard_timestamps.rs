@@ -69,7 +69,9 @@ fn both_sides_send_timestamps_if_both_want_to() {
     let first = client.echo;
     host.run_for(SECOND);
     client.send(&mut host, ACK | PSH, b"question");
-    assert_eq!(host.segments().len(), 1, "the acknowledgement");
+    assert_eq!(host.recv(id).unwrap(), b"question");
+    let acknowledgement = host.segments();
+    assert_eq!((acknowledgement.len(), timestamp(&acknowledgement[0]).map(|it| it.1)), (1, Some(client.clock - 1)));
     host.send(id, &[1; 2000]).unwrap();
     let answer = host.segments();
     let (value, echo) = timestamp(&answer[0]).expect("a timestamp on every segment");

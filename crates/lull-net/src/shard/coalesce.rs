@@ -7,36 +7,53 @@
 //! connection that has one answer per batch is never held back, whatever the others do; but where a doorbell is dear
 //! ([`lull_nic::DeviceInfo::dear_doorbell`]) everything is, and answers to several peers leave by one doorbell.
 //!
+//! Two things that often follow are waited for in the same way, because each is a segment of its own otherwise:
+//!
+//! - the answer to a first request, with which its acknowledgement travels. Linux sends that at once ("quick acknowledgement"): the
+//!   peer may not send the rest of its request before (Nagle's algorithm). Here it leaves when the thread that has read the request
+//!   waits without having answered, or has read it `coalesce_ns` ago, and after 5 ms though nobody has read it;
+//! - the end of a stream, where the program has lately closed connections in the batch of their only answer. Then the first write
+//!   to a connection is kept, and a close within the batch makes one segment of the answer and the FIN.
+//!
 //! What is held back leaves when
 //!
 //! ```text
 //! the thread waits          (crate::batch: epoll_wait, a call that blocks or would, the thread's end)
 //! a segment is full         the full ones leave, the rest stays
 //! another connection's turn the oldest leave when HELD_BACK_MAX are there
-//! it was asked for          close, shutdown, TCP_NODELAY
+//! it was asked for          close and shutdown (with the FIN), TCP_NODELAY
 //! time is up                `coalesce_ns` after the first: the thread computes, or waits where lull cannot see it
 //! ```
 //!
 //! A flagged connection is always on the list, and the list always has a time: nothing can stay behind.
 
-use super::connection::{Flags, HEADERS_BYTES};
+use smoltcp::time::Duration;
+
+use super::connection::{Flags, HEADERS_BYTES, Phase};
 use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 
 /// As many frames as a cork holds back ([`crate::Network::cork`]): it bounds what one batch adds to latency.
 const HELD_BACK_MAX: usize = 8;
+/// So many connections in turn that were closed in the batch of their only answer say that the next will be.
+const CLOSES_MIN: u8 = 2;
+/// How long the acknowledgement of a first request waits for a program to read it. One with many connections takes milliseconds for a
+/// batch, and a peer that waits for the acknowledgement has more for a program that has not read yet what there is.
+const ACK_SOON: Duration = Duration::from_millis(5);
 
 /// The connections that hold something back, oldest first.
 #[derive(Debug)]
 pub(super) struct HeldBack {
     ids: Vec<SocketId>,
     until_ns: u64,
+    /// Connections in turn that were closed in the batch of their only answer, up to [`CLOSES_MIN`].
+    closes: u8,
 }
 
 impl HeldBack {
     pub(super) fn new() -> HeldBack {
-        HeldBack { ids: Vec::new(), until_ns: NEVER_NS }
+        HeldBack { ids: Vec::new(), until_ns: NEVER_NS, closes: 0 }
     }
 }
 
@@ -64,33 +81,81 @@ impl Stack {
         }
         let again = connection.batch == io.batch as u8;
         let before = connection.flags.contains(Flags::SEVERAL_WRITES);
+        let is_first = connection.batch == 0;
+        let may_be_all = is_first && self.held_back.closes == CLOSES_MIN;
+        if !is_first && !again {
+            self.held_back.closes = 0;
+        }
         connection.flags.set(Flags::SEVERAL_WRITES, again);
         connection.batch = io.batch as u8;
-        if again || before || self.config.share_doorbells { self.keep(id, io) } else { false }
+        if again || before || may_be_all || self.config.share_doorbells {
+            self.counters.tcp_held_back += 1;
+            self.keep(id, io);
+            return true;
+        }
+        connection.flags.remove(Flags::HELD_BACK);
+        false
     }
 
-    fn keep(&mut self, id: SocketId, io: &mut Io<'_>) -> bool {
-        let Some(connection) = self.connections.get_mut(id.index()) else { return false };
-        self.counters.tcp_held_back += 1;
+    /// How long smoltcp is to wait before it acknowledges a segment soon; `None`: not at all.
+    #[inline]
+    pub(super) fn ack_soon(&self) -> Option<Duration> {
+        (self.config.coalesce_ns != 0).then_some(ACK_SOON)
+    }
+
+    /// The application has read all that came of a connection. A peer that may wait for the acknowledgement gets it before the
+    /// application waits (`tcp_cleanup_rbuf`, which does not wait for that).
+    #[inline]
+    pub(super) fn has_read(&mut self, id: SocketId, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get(id.index()).filter(|it| it.owes_an_acknowledgement()) else {
+            return;
+        };
+        if connection.phase != Phase::Open {
+            return;
+        }
+        if io.batch == 0 || self.config.coalesce_ns == 0 {
+            self.pump_put_off(id.index(), io);
+        } else {
+            self.lists(id, io);
+        }
+    }
+
+    /// Nothing more will be written to a connection: what it holds back leaves with the FIN.
+    pub(super) fn holds_back_no_more(&mut self, id: SocketId, batch: u32) {
+        let Some(connection) = self.connections.get_mut(id.index()) else { return };
+        connection.flags.remove(Flags::HELD_BACK);
+        if batch != 0 && connection.batch == batch as u8 {
+            self.held_back.closes = (self.held_back.closes + 1).min(CLOSES_MIN);
+        }
+    }
+
+    fn keep(&mut self, id: SocketId, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get(id.index()) else { return };
         let in_flight = connection.snd_nxt.wrapping_sub(connection.snd_una) as usize;
         let unsent = connection.socket().send_queue().saturating_sub(in_flight);
         let path_mtu = if connection.path_mtu != 0 { usize::from(connection.path_mtu) } else { self.config.mtu_bytes };
         // A device that cuts segments takes as much as the buffer holds.
         let fills = unsent + HEADERS_BYTES >= path_mtu && !self.config.tx_segmentation_offload;
-        if !connection.flags.contains(Flags::HELD_BACK) {
-            connection.flags.insert(Flags::HELD_BACK);
-            if self.held_back.ids.is_empty() {
-                self.held_back.until_ns = io.now_ns.saturating_add(self.config.coalesce_ns);
-            }
-            self.held_back.ids.push(id);
-            if self.held_back.ids.len() > HELD_BACK_MAX {
-                self.let_go_of_all_but(1, io);
-            }
-        }
+        self.lists(id, io);
         if fills {
             self.pump(id.index(), true, io);
         }
-        true
+    }
+
+    /// Puts a connection on the list, if it is not there.
+    fn lists(&mut self, id: SocketId, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get_mut(id.index()) else { return };
+        if connection.flags.contains(Flags::HELD_BACK) {
+            return;
+        }
+        connection.flags.insert(Flags::HELD_BACK);
+        if self.held_back.ids.is_empty() {
+            self.held_back.until_ns = io.now_ns.saturating_add(self.config.coalesce_ns);
+        }
+        self.held_back.ids.push(id);
+        if self.held_back.ids.len() > HELD_BACK_MAX {
+            self.let_go_of_all_but(1, io);
+        }
     }
 
     /// Sends what is held back.
@@ -112,9 +177,17 @@ impl Stack {
             return;
         }
         let Some(connection) = self.connections.get_mut(id.index()) else { return };
-        if connection.flags.contains(Flags::HELD_BACK) {
-            connection.flags.remove(Flags::HELD_BACK);
+        if !connection.flags.contains(Flags::HELD_BACK) {
+            return;
+        }
+        connection.flags.remove(Flags::HELD_BACK);
+        if connection.socket().send_queue() > 0 {
+            self.held_back.closes = 0;
             self.pump(id.index(), true, io);
+        }
+        let Some(connection) = self.connections.get(id.index()) else { return };
+        if connection.owes_an_acknowledgement() && connection.phase == Phase::Open {
+            self.pump_put_off(id.index(), io);
         }
     }
 }

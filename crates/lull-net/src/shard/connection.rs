@@ -72,7 +72,8 @@ bitflags::bitflags! {
         const NODELAY = 512;
         /// A FIN came before the data in front of it.
         const EARLY_FIN = 2048;
-        /// It waits for more to go with what was written: it is on the list of `coalesce`.
+        /// It waits for more to go with what was written, or for an answer to go with an acknowledgement: it is on the list of
+        /// `coalesce`.
         const HELD_BACK = 4096;
         /// It was written to more than once in the batch that last wrote to it.
         const SEVERAL_WRITES = 8192;
@@ -414,13 +415,25 @@ impl Connection {
         again
     }
 
-    /// Whether a segment is acknowledged as it comes (`__tcp_ack_snd_check`). It is several, by GRO or by the device, of which the
-    /// second would be. Or it is not a full one, so that a peer with Nagle's algorithm on may wait for that, and there is no answer
-    /// to wait for (quick-acknowledgement mode, and `tcp_cleanup_rbuf`).
+    /// Whether a segment is acknowledged as it comes (`__tcp_ack_snd_check`): it is several, by GRO or by the device, of which the second
+    /// would be.
     #[inline]
     pub(super) fn is_acknowledged_at_once(&self, segment: &Segment, mtu_bytes: usize) -> bool {
+        segment.length > mtu_bytes
+    }
+
+    /// Whether a segment is acknowledged soon: it is not a full one, so that a peer with Nagle's algorithm on may wait for that, and there
+    /// is no answer that is known to come (quick-acknowledgement mode).
+    #[inline]
+    pub(super) fn is_acknowledged_soon(&self, segment: &Segment, mtu_bytes: usize) -> bool {
         let is_small = || segment.flags & PSH != 0 && segment.length != 0 && segment.length + HEADERS_BYTES < mtu_bytes;
-        segment.length > mtu_bytes || !self.flags.contains(Flags::ANSWERS) && is_small()
+        !self.flags.contains(Flags::ANSWERS) && is_small()
+    }
+
+    /// Whether the peer may wait for an acknowledgement, and there is no answer that is known to come.
+    #[inline]
+    pub(super) fn owes_an_acknowledgement(&self) -> bool {
+        self.unanswered != 0 && !self.flags.contains(Flags::ANSWERS)
     }
 
     /// Whether new data finds both directions shut down (`tcp_rcv_state_process`, FIN-WAIT).

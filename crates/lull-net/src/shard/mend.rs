@@ -102,7 +102,8 @@ impl Stack {
             length: 0,
             timestamp: None,
         };
-        let frame = bare.build(io.pool);
+        let Some(connection) = self.connections.get(index) else { return };
+        let frame = connection.frame_of_the_peers(bare, io.now_ns, io.pool);
         self.feed(index, frame.data(), &segment, io);
         io.pool.recycle(frame);
     }

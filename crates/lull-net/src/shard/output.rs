@@ -35,7 +35,20 @@ impl Stack {
     /// Polls smoltcp for segments until it has none, and sets the connection's deadline. `eager`: there is reason to
     /// think that it has one, so do not ask first.
     #[inline]
-    pub(super) fn pump(&mut self, index: u32, mut eager: bool, io: &mut Io<'_>) {
+    pub(super) fn pump(&mut self, index: u32, eager: bool, io: &mut Io<'_>) {
+        self.pump_at(index, eager, io.now_ns, io);
+    }
+
+    /// Sends the acknowledgement that smoltcp puts off for a while ([`Stack::ack_soon`]), and whatever else there is.
+    #[cold]
+    pub(super) fn pump_put_off(&mut self, index: u32, io: &mut Io<'_>) {
+        let put_off_ns = self.ack_soon().map_or(0, |delay| delay.total_micros() * 1000);
+        self.pump_at(index, true, io.now_ns + put_off_ns, io);
+    }
+
+    /// As smoltcp would at this time.
+    #[inline]
+    fn pump_at(&mut self, index: u32, mut eager: bool, at_ns: u64, io: &mut Io<'_>) {
         /// Polls without a segment that smoltcp may need to put its timers in order.
         const IDLE_POLLS: u32 = 3;
         let next_hop = self.next_hop(index);
@@ -53,7 +66,7 @@ impl Stack {
             timestamps.announce(io.now_ns);
         }
         let all_acknowledged = connection.snd_una == connection.snd_nxt;
-        let now = connection.instant(io.now_ns);
+        let now = connection.instant(at_ns);
         let (mut asked, mut untold) = (eager, false);
         let smoltcp_ns = loop {
             let Some(connection) = self.connections.get_mut(index) else { return };

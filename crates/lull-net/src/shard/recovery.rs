@@ -247,7 +247,7 @@ impl Stack {
     pub(super) fn tells_what_came(&mut self, index: u32, io: &mut Io<'_>) {
         let (next_hop, leaving) = (self.next_hop(index), self.leaves_as(index));
         let Some(connection) = self.connections.get_mut(index).filter(|it| it.unanswered != 0) else { return };
-        let probe = connection.window_probe().build(io.pool);
+        let probe = connection.frame_of_the_peers(&connection.window_probe(), io.now_ns, io.pool);
         let mut shim = Shim::new(
             Some(probe.data()),
             self.port,

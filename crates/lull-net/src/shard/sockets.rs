@@ -79,6 +79,7 @@ impl Stack {
             if !connection.ready.contains(Ready::RDHUP) {
                 connection.ready.remove(Ready::READABLE);
             }
+            self.has_read(id, io);
         }
         Ok(taken)
     }
@@ -191,7 +192,9 @@ impl Stack {
     /// # Errors
     /// [`NetError::NotConnected`]: the connection is over; or a UDP socket without a peer.
     pub fn shutdown(&mut self, id: SocketId, how: Shutdown, io: &mut Io<'_>) -> Result<(), NetError> {
-        self.let_go(id, io);
+        if how == Shutdown::Read {
+            self.let_go(id, io);
+        }
         match id.kind() {
             SocketKind::Listener => {
                 let listener = self.listener_mut(id)?;
@@ -241,7 +244,9 @@ impl Stack {
                         connection.progress_ns = io.now_ns;
                     }
                     connection.finish();
+                    self.holds_back_no_more(id, io.batch);
                 }
+                let connection = self.connection_mut(id)?;
                 // As in `renew`, but with what the shutdown itself changes: who waits is told once.
                 connection.ready = Ready::empty();
                 self.follow_up(id.index(), None, false, io);
@@ -264,7 +269,6 @@ impl Stack {
     /// [`NetError::InvalidSocket`].
     pub fn close(&mut self, id: SocketId, io: &mut Io<'_>) -> Result<(), NetError> {
         let index = id.index();
-        self.let_go(id, io);
         match id.kind() {
             SocketKind::Listener => {
                 self.listener_mut(id)?;
@@ -280,15 +284,19 @@ impl Stack {
                         connection.flags.remove(Flags::HELD);
                         // Nobody can take the error, and nobody can set a timeout any more.
                         connection.user_timeout_ms = connection.user_timeout_ms.min(timeout_ms(orphan_timeout_ns));
-                        connection.asked_mut().keepalive = None;
+                        if let Some(asked) = &mut connection.asked {
+                            asked.keepalive = None;
+                        }
                         connection.push_kept();
                         if !connection.outstanding() {
                             connection.progress_ns = io.now_ns;
                         }
                         connection.finish();
+                        self.holds_back_no_more(id, io.batch);
                         self.follow_up(index, None, false, io);
                     }
                     Phase::Open => {
+                        self.let_go(id, io);
                         self.send_reset(index, io);
                         self.free(index);
                     }

@@ -190,6 +190,7 @@ impl Stack {
     pub(super) fn feed(&mut self, index: u32, bytes: &[u8], segment: &Segment, io: &mut Io<'_>) -> bool {
         let next_hop = self.next_hop(index);
         let leaving = self.leaves_as(index);
+        let soon = self.ack_soon();
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let socket = connection.socket();
         let (queued, unread, before) = (socket.send_queue(), socket.recv_queue(), socket.state());
@@ -198,9 +199,17 @@ impl Stack {
             timestamps.announce(io.now_ns);
         }
         // smoltcp counts arrivals: it acknowledges the second one by itself.
-        let at_once = connection.unanswered == 0 && connection.is_acknowledged_at_once(segment, self.config.mtu_bytes);
-        if at_once {
-            connection.socket_mut().set_ack_delay(None);
+        let ack_delay = if connection.unanswered != 0 {
+            Some(ACK_DELAY)
+        } else if connection.is_acknowledged_at_once(segment, self.config.mtu_bytes) {
+            None
+        } else if connection.is_acknowledged_soon(segment, self.config.mtu_bytes) {
+            soon
+        } else {
+            Some(ACK_DELAY)
+        };
+        if ack_delay != Some(ACK_DELAY) {
+            connection.socket_mut().set_ack_delay(ack_delay);
         }
         let mut shim = Shim::new(
             Some(bytes),
@@ -261,14 +270,23 @@ impl Stack {
         let plain = segment.flags | PSH == ACK | PSH && arrived == segment.length && arrived > 0;
         let idle = now_queued == 0 && connection.snd_una == connection.snd_nxt && connection.consumed == 0;
         let held = connection.phase == Phase::Open && connection.flags.contains(Flags::HELD);
-        if first && plain && idle && held && !at_once && state == State::Established && exit.frames == 0 {
+        if first
+            && plain
+            && idle
+            && held
+            && ack_delay == Some(ACK_DELAY)
+            && state == State::Established
+            && exit.frames == 0
+        {
             let deadline_ns = connection.deadline_ns(instant_ns(instant(io.now_ns)) + ACK_DELAY_NS);
             self.timers.set(index, deadline_ns.max(io.now_ns + 1));
             self.announce(index, true, io);
         } else {
             self.follow_up(index, Some(segment), arrived > 0, io);
         }
-        if at_once && let Some(connection) = self.connections.get_mut(index) {
+        if ack_delay != Some(ACK_DELAY)
+            && let Some(connection) = self.connections.get_mut(index)
+        {
             connection.socket_mut().set_ack_delay(Some(ACK_DELAY));
         }
         if asks {

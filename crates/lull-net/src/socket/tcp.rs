@@ -11,7 +11,6 @@ use lull_core::{SettingError, SocketBusy};
 use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
-use crate::batch;
 use crate::network::Network;
 use crate::shard::{ConnectOptions, IpFields, Keepalive, NetError, Ready, SendRoom, Shutdown, TcpInfo, Unaccepted};
 
@@ -115,10 +114,7 @@ impl TcpStream {
     #[inline]
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
         let open = &self.0;
-        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| {
-            io.batch = batch::number();
-            stack.tcp_send(id, data, io)
-        })
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send(id, data, io))
     }
 
     /// Writes from several buffers at once: one segment where they fit one.
@@ -127,10 +123,7 @@ impl TcpStream {
     /// As [`TcpStream::send`].
     pub fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
         let open = &self.0;
-        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| {
-            io.batch = batch::number();
-            stack.tcp_send_vectored(id, data, io)
-        })
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send_vectored(id, data, io))
     }
 
     /// As [`TcpStream::send_vectored`], with more to follow: what fills no segment waits for it (MSG_MORE).

@@ -235,6 +235,7 @@ fn close_sends_a_fin_and_lives_on() {
 fn close_with_unread_data_resets() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
     peer.send(&mut host, ACK | PSH, b"unread");
+    host.run_for(10 * MS);
     assert_eq!(host.segments().len(), 1, "the acknowledgement");
     host.close(id);
     let segments = host.segments();
