@@ -30,6 +30,7 @@
 use smoltcp::time::Duration;
 
 use super::connection::{Flags, HEADERS_BYTES, Phase};
+use super::device::duration;
 use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
@@ -40,7 +41,7 @@ const HELD_BACK_MAX: usize = 8;
 const CLOSES_MIN: u8 = 2;
 /// How long the acknowledgement of a first request waits for a program to read it. One with many connections takes milliseconds for a
 /// batch, and a peer that waits for the acknowledgement has more for a program that has not read yet what there is.
-const ACK_SOON: Duration = Duration::from_millis(5);
+pub(super) const ACK_SOON_NS: u64 = 5_000_000;
 
 /// The connections that hold something back, oldest first.
 #[derive(Debug)]
@@ -100,7 +101,7 @@ impl Stack {
     /// How long smoltcp is to wait before it acknowledges a segment soon; `None`: not at all.
     #[inline]
     pub(super) fn ack_soon(&self) -> Option<Duration> {
-        (self.config.coalesce_ns != 0).then_some(ACK_SOON)
+        (self.config.coalesce_ns != 0).then_some(duration(ACK_SOON_NS))
     }
 
     /// The application has read all that came of a connection. A peer that may wait for the acknowledgement gets it before the

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use smoltcp::time::{Duration, Instant};
 
+use super::coalesce::ACK_SOON_NS;
 use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
 use super::device::{Refused, Shim, duration};
 use super::error::NetError;
@@ -39,11 +40,10 @@ impl Stack {
         self.pump_at(index, eager, io.now_ns, io);
     }
 
-    /// Sends the acknowledgement that smoltcp puts off for a while ([`Stack::ack_soon`]), and whatever else there is.
+    /// Sends the acknowledgement that smoltcp puts off ([`Stack::ack_soon`]), and whatever else there is.
     #[cold]
     pub(super) fn pump_put_off(&mut self, index: u32, io: &mut Io<'_>) {
-        let put_off_ns = self.ack_soon().map_or(0, |delay| delay.total_micros() * 1000);
-        self.pump_at(index, true, io.now_ns + put_off_ns, io);
+        self.pump_at(index, true, io.now_ns + ACK_SOON_NS, io);
     }
 
     /// As smoltcp would at this time.
