@@ -1,6 +1,7 @@
-//! Memory that was freed, given back to the system.
+//! Memory that was freed, given back to the system; and memory that is not touched before it is used.
 #![allow(unsafe_code)]
 
+use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -41,10 +42,65 @@ pub fn give_back_memory() {
     }
 }
 
+/// A buffer of bytes that mean nothing yet, for whoever writes each before he reads it. Unlike one of zeroes it is not written to
+/// here: the kernel gives memory for its pages when they are used, so that ten thousand idle connections hold what they have used of
+/// their buffers, and one that is soon closed does not pay for clearing them.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn uncleared(bytes: usize) -> Result<Vec<u8>, TryReserveError> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(bytes)?;
+    if cfg!(miri) {
+        buffer.resize(bytes, 0);
+        return Ok(buffer);
+    }
+    // SAFETY: The bytes are within the capacity. For the compiler the empty instructions, which are given their address, have written
+    // them, with what the machine's memory holds there; so they are initialized, with values that nobody knows.
+    unsafe {
+        std::arch::asm!("/* {0} */", in(reg) buffer.as_mut_ptr(), options(nostack, preserves_flags));
+        buffer.set_len(bytes);
+    }
+    Ok(buffer)
+}
+
 fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes its own locks and touches free memory only.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of this process that have memory, in bytes.
+    fn resident_bytes() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+        let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+        pages.expect("the second field is the resident set") * 4096
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no /proc")]
+    fn buffers_that_nobody_has_written_to_take_no_memory() {
+        const BYTES: usize = 16 << 10;
+        const COUNT: usize = 16 << 10;
+        let before = resident_bytes();
+        let mut buffers: Vec<Vec<u8>> = (0..COUNT).map(|_| uncleared(BYTES).unwrap()).collect();
+        let untouched = resident_bytes();
+        buffers.iter_mut().for_each(|buffer| buffer.fill(1));
+        let touched = resident_bytes();
+        assert!(buffers.iter().all(|buffer| buffer.len() == BYTES));
+        // Each has a page with what the allocator notes of it.
+        let half = BYTES * COUNT / 2;
+        assert!(untouched < before + half && touched > before + half, "{before} {untouched} {touched}");
+    }
+
+    #[test]
+    fn a_buffer_for_which_there_is_no_memory_is_an_error() {
+        assert!(uncleared(usize::MAX).is_err());
     }
 }

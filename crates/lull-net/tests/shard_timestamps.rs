@@ -2,7 +2,7 @@
 
 mod shard_harness;
 
-use lull_net::shard::{NetError, SocketId, SynCookies};
+use lull_net::shard::{BufferGrowth, NetError, SocketId, StackConfig, SynCookies};
 use shard_harness::*;
 
 const DAY: u64 = 86_400 * SECOND;
@@ -226,4 +226,18 @@ fn a_stream_with_timestamps_survives_loss_and_reordering() {
         got.extend(net.server.recv(server).unwrap_or_default());
     }
     assert!(got == data);
+}
+
+/// RFC 7323 section 3.2: also of what smoltcp is made to say, such as a window that has become larger.
+#[test]
+fn every_acknowledgement_has_a_timestamp() {
+    let growth = BufferGrowth { rx_bytes_max: 64 << 10, tx_bytes_max: 64 << 10, total_bytes_max: 1 << 20 };
+    let mut host = Host::server_with(StackConfig { growth, ..server_config() });
+    let listener = host.listen(80);
+    let mut client = Client::new(4000);
+    let id = client.open(&mut host, listener);
+    host.call(|stack, io| stack.set_receive_buffer(id, 50_000, io)).unwrap();
+    let told = host.segments();
+    assert_eq!(told.len(), 1, "the larger window");
+    assert_eq!(timestamp(&told[0]).map(|it| it.1), Some(client.clock - 1), "{told:?}");
 }

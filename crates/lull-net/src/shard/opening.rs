@@ -1,6 +1,7 @@
 //! How a connection begins: a SYN for a listener, the end of its handshake, a new socket.
 
 use lull_cbpf::Program;
+use lull_host::uncleared;
 use lull_nic::{Frame, FramePool};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
@@ -224,8 +225,10 @@ impl Stack {
             _ if has_bound && wanted > default && wanted > left => default,
             _ => wanted,
         };
-        let rx = vec![0; size(rx, self.config.rx_buffer_bytes)];
-        let tx = vec![0; size(tx, self.config.tx_buffer_bytes)];
+        // Without memory the process ends, as with any allocation.
+        let buffer = |bytes| uncleared(bytes).unwrap_or_else(|_| vec![0; bytes]);
+        let rx = buffer(size(rx, self.config.rx_buffer_bytes));
+        let tx = buffer(size(tx, self.config.tx_buffer_bytes));
         self.new_socket_on(rx, tx, isn, now_ns)
     }
 

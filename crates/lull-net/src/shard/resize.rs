@@ -3,6 +3,7 @@
 //! acknowledged yet, which the old one is made to send again to us. What is sent is counted as sent, so that nothing of it leaves
 //! twice.
 
+use lull_host::uncleared;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities};
 use smoltcp::socket::tcp::{Socket, State};
@@ -99,7 +100,7 @@ impl Stack {
         let total = self.buffer_bytes - rx_before - tx_before + rx + tx;
         let is_growing = rx > rx_before || tx > tx_before;
         let fits = !is_growing || total <= self.config.growth.total_bytes_max;
-        let Some(buffers) = fits.then(|| Some((zeroes(rx)?, zeroes(tx)?))).flatten() else {
+        let Some(buffers) = fits.then(|| Some((uncleared(rx).ok()?, uncleared(tx).ok()?))).flatten() else {
             self.counters.tcp_buffers_kept_small += 1;
             return false;
         };
@@ -172,14 +173,6 @@ impl Stack {
             takes_over(&mut sockets, &mut self.iface.own, self.port, instant(io.now_ns), first, (sent, rest));
         takes_over.then_some(sockets)
     }
-}
-
-/// Memory for a buffer, if there is any.
-fn zeroes(bytes: usize) -> Option<Vec<u8>> {
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(bytes).ok()?;
-    buffer.resize(bytes, 0);
-    Some(buffer)
 }
 
 /// All that the application has written and the peer has not acknowledged, which the old socket is made to send.
