@@ -64,6 +64,7 @@ fn what_a_cork_lets_go_of_is_an_answer() {
     host.run_for(OVER_NS - 180 * MS);
     assert_eq!(left(&mut host, &mut peer), [b"head"]);
     peer.send(&mut host, ACK | PSH, b"question");
+    host.run_for(20 * MS);
     assert!(host.segments().is_empty(), "it waits again");
 }
 
