@@ -266,6 +266,22 @@ fn a_first_request_is_acknowledged_with_its_answer() {
     assert!(host.segments().is_empty());
 }
 
+/// A header with MSG_MORE and what follows it, as of a file by `sendfile`.
+#[test]
+fn a_first_answer_in_parts_leaves_at_once_with_the_acknowledgement() {
+    let (mut host, peer, id) = with_a_first_request();
+    reads(&mut host, 1, id);
+    let written = host.call(|stack, io| {
+        io.batch = 1;
+        stack.tcp_send_more(id, &[std::io::IoSlice::new(b"head")], io)
+    });
+    assert_eq!(written, Ok(4));
+    assert!(host.segments().is_empty());
+    answer(&mut host, 1, id, b"tail");
+    let segments = host.segments();
+    assert_eq!((segments.len(), segments[0].ack, &segments[0].payload[..]), (1, peer.seq, &b"headtail"[..]));
+}
+
 #[test]
 fn a_first_request_without_an_answer_is_acknowledged_before_the_thread_waits() {
     let (mut host, peer, id) = with_a_first_request();

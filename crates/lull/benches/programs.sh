@@ -6,7 +6,8 @@
 #
 # A row is PROGRAM-DEPTH-DEVICE: memcached with so many requests of a connection under way (64 connections), redis with a pipeline
 # so long (50 connections), nginx with files of 1 KB (64 connections kept alive), each over "tap" or "xdp". PROGRAM-half-DEVICE is
-# memcached at half of what Linux's base reaches, with the median and the 99th percentile of the latency instead.
+# memcached at half of what Linux's base reaches, with the median and the 99th percentile of the latency instead; PROGRAM-close-DEVICE
+# is nginx with a connection for each request.
 #
 # Linux's side is a veth pair, in "base" and in the best of its modes for this, suspend20 put in force by `lull run --dev`: the
 # client's end has no TSO, or nothing would have a NAPI id. lull's side is suspend20 and fullbusy.
@@ -15,7 +16,7 @@
 # `cargo build --release -p lull-lab --example no_work` was made beside LULL. memcached's answers are misses there, without values.
 set -uo pipefail
 rows=(memcached-1-tap memcached-4-tap memcached-half-tap redis-1-tap redis-16-tap nginx-1-tap memcached-1-xdp memcached-4-xdp
-    redis-1-xdp redis-16-xdp nginx-1-xdp)
+    redis-1-xdp redis-16-xdp nginx-1-xdp nginx-close-tap nginx-close-xdp)
 if [ -z "${LULL_BENCH_ROW:-}" ]; then
     [ "$(id -u)" = 0 ] || { echo "SKIP: this is not root, which network namespaces and AF_XDP take"; exit 0; }
     lull=$(realpath "$1") directory=$2 rounds=${3:-9} script=$(realpath "$0")
@@ -97,7 +98,7 @@ measure() {
         sed -n 's/^"GET","\([0-9]*\).*/\1/p' load
         ;;
     nginx-*)
-        client wrk -t 1 -c 64 -d 1s "http://$1/kilobyte" >load 2>&1 || fail "$(cat load)"
+        client wrk -t 1 -c 64 -d 1s $([ "$depth" != close ] || echo --header Connection:close) "http://$1/kilobyte" >load 2>&1 || fail "$(cat load)"
         sed -n 's/^Requests\/sec: *\([0-9]*\).*/\1/p' load
         ;;
     esac
@@ -132,7 +133,7 @@ if [ "$device" = tap ]; then
 fi
 idle=
 no_work=$(dirname "$lull")/examples/no_work
-if [ -x "$no_work" ] && [ "$depth" != half ]; then
+if [ -x "$no_work" ] && [ "$depth" != half ] && [ "$depth" != close ]; then
     case "$program" in
     memcached) end='\r\n' && printf 'END\r\n' ;;
     redis) end='GET\r\n' && printf '$-1\r\n' ;;
