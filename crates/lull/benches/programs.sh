@@ -98,7 +98,9 @@ measure() {
         sed -n 's/^"GET","\([0-9]*\).*/\1/p' load
         ;;
     nginx-*)
-        client wrk -t 1 -c 64 -d 1s $([ "$depth" != close ] || echo --header Connection:close) "http://$1/kilobyte" >load 2>&1 || fail "$(cat load)"
+        kept=()
+        [ "$depth" != close ] || kept=(--header "Connection: close")
+        client wrk -t 1 -c 64 -d 1s "${kept[@]}" "http://$1/kilobyte" >load 2>&1 || fail "$(cat load)"
         sed -n 's/^Requests\/sec: *\([0-9]*\).*/\1/p' load
         ;;
     esac
