@@ -87,7 +87,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "there is no /proc")]
     fn buffers_that_nobody_has_written_to_take_no_memory() {
         const BYTES: usize = 16 << 10;
-        const COUNT: usize = 16 << 10;
+        const COUNT: usize = 4 << 10;
         let before = resident_bytes();
         let mut buffers: Vec<Vec<u8>> = (0..COUNT).map(|_| uncleared(BYTES).unwrap()).collect();
         let untouched = resident_bytes();

@@ -26,8 +26,9 @@ use crate::routing::Routing;
 use crate::{claimed, depot, exec, inherit, kernel, left_open, listing, netlink, record, socket};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
-/// timeout 0 polls them for one round, and never for longer; one whose rings fill faster than it calls empties them; and a program
-/// whose events never run out polls once in so many calls. Such a one is a server without a free number for the next connection, which would shut out even handshakes.
+/// timeout 0 polls them for one round, and never for longer; one whose rings fill faster than it calls empties them; and a
+/// program whose events never run out polls once in so many calls. Such a one is a server without a free number for the next
+/// connection, which would shut out even handshakes.
 pub const EPOLL: EpollOptions = EpollOptions::mended();
 
 /// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.

@@ -1,8 +1,6 @@
 //! Segments that a stranger could have forged, or that a peer sends who has lost its place: answered by where the
 //! connection stands (RFC 5961), at a bounded rate.
 
-use lull_nic::{Frame, FramePool};
-
 use super::connection::Connection;
 use super::demux::Reason;
 use super::half_open_input::INVALID_INTERVAL_NS;
@@ -48,15 +46,6 @@ impl Stack {
 }
 
 impl Connection {
-    /// A frame of a segment of the peer's that smoltcp is to answer: with the option that every segment of a connection with timestamps
-    /// has (RFC 7323 section 3.2), so that the answer has it too.
-    pub(super) fn frame_of_the_peers(&self, bare: &BareSegment, now_ns: u64, pool: &mut FramePool) -> Frame {
-        let Some(timestamps) = &self.timestamps else { return bare.build(pool) };
-        timestamps.announce(now_ns);
-        let (own, peers) = timestamps.option(now_ns);
-        bare.build_with(&Offer { timestamp: Some((peers, own)), ..Offer::default() }.write(), pool)
-    }
-
     /// A bare acknowledgement of everything that came in order. The window's right edge stays where it was.
     pub(super) fn acknowledgement(&self) -> BareSegment {
         let (own, peer) = (self.flow.local(), self.flow.remote());

@@ -29,7 +29,7 @@
 
 use smoltcp::time::Duration;
 
-use super::connection::{Flags, HEADERS_BYTES, Phase};
+use super::connection::{Connection, Flags, HEADERS_BYTES, Phase};
 use super::device::duration;
 use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
@@ -108,10 +108,7 @@ impl Stack {
     /// application waits (`tcp_cleanup_rbuf`, which does not wait for that).
     #[inline]
     pub(super) fn has_read(&mut self, id: SocketId, io: &mut Io<'_>) {
-        let Some(connection) = self.connections.get(id.index()).filter(|it| it.owes_an_acknowledgement()) else {
-            return;
-        };
-        if connection.phase != Phase::Open {
+        if !self.owes_an_acknowledgement(id) {
             return;
         }
         if io.batch == 0 || self.config.coalesce_ns == 0 {
@@ -186,9 +183,14 @@ impl Stack {
             self.held_back.closes = 0;
             self.pump(id.index(), true, io);
         }
-        let Some(connection) = self.connections.get(id.index()) else { return };
-        if connection.owes_an_acknowledgement() && connection.phase == Phase::Open {
+        if self.owes_an_acknowledgement(id) {
             self.pump_put_off(id.index(), io);
         }
+    }
+
+    #[inline]
+    fn owes_an_acknowledgement(&self, id: SocketId) -> bool {
+        let owes = |it: &Connection| it.phase == Phase::Open && it.owes_an_acknowledgement(self.config.mtu_bytes);
+        self.connections.get(id.index()).is_some_and(owes)
     }
 }

@@ -426,14 +426,17 @@ impl Connection {
     /// is no answer that is known to come (quick-acknowledgement mode).
     #[inline]
     pub(super) fn is_acknowledged_soon(&self, segment: &Segment, mtu_bytes: usize) -> bool {
-        let is_small = || segment.flags & PSH != 0 && segment.length != 0 && segment.length + HEADERS_BYTES < mtu_bytes;
-        !self.flags.contains(Flags::ANSWERS) && is_small()
+        segment.flags & PSH != 0 && self.may_be_waited_for(segment.length, mtu_bytes)
     }
 
-    /// Whether the peer may wait for an acknowledgement, and there is no answer that is known to come.
+    /// Whether the peer may wait for an acknowledgement of what was not answered yet, and there is no answer that is known to come.
     #[inline]
-    pub(super) fn owes_an_acknowledgement(&self) -> bool {
-        self.unanswered != 0 && !self.flags.contains(Flags::ANSWERS)
+    pub(super) fn owes_an_acknowledgement(&self, mtu_bytes: usize) -> bool {
+        self.may_be_waited_for(self.unanswered as usize, mtu_bytes)
+    }
+
+    fn may_be_waited_for(&self, bytes: usize, mtu_bytes: usize) -> bool {
+        bytes != 0 && bytes + HEADERS_BYTES < mtu_bytes && !self.flags.contains(Flags::ANSWERS)
     }
 
     /// Whether new data finds both directions shut down (`tcp_rcv_state_process`, FIN-WAIT).

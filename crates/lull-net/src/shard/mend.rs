@@ -1,6 +1,9 @@
 //! Segments that smoltcp would misread, put right before it sees them.
 
+use lull_nic::{Frame, FramePool};
+
 use super::connection::{Connection, Flags};
+use super::options::Offer;
 use super::segment::{Arrived, Segment};
 use super::stack::{Io, Stack};
 use super::wire::{self, ACK, BareSegment, FIN, seq_lt};
@@ -63,6 +66,15 @@ impl Connection {
             self.flags.insert(Flags::EARLY_FIN);
             self.asked_mut().fin_at = fin_at;
         }
+    }
+
+    /// A frame of a segment of the peer's that smoltcp is to answer: with the option that every segment of a connection with timestamps
+    /// has (RFC 7323 section 3.2), so that the answer has it too.
+    pub(super) fn frame_of_the_peers(&self, bare: &BareSegment, now_ns: u64, pool: &mut FramePool) -> Frame {
+        let Some(timestamps) = &self.timestamps else { return bare.build(pool) };
+        timestamps.announce(now_ns);
+        let (own, peers) = timestamps.option(now_ns);
+        bare.build_with(&Offer { timestamp: Some((peers, own)), ..Offer::default() }.write(), pool)
     }
 }
 
