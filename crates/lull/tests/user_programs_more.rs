@@ -60,6 +60,17 @@ fn load_generators_of_others_find_nothing_amiss() {
 }
 
 #[test]
+fn valgrind_finds_nothing_in_a_program_and_the_library() {
+    let needs = "command -v valgrind && command -v redis-server && command -v redis-benchmark && command -v nginx \
+                 && command -v ab && command -v curl && command -v ip";
+    run("memcheck", needs, "suspend20", "tap");
+    match user::missing(&format!("test $(id -u) = 0 && {needs}")) {
+        Some(reason) => println!("SKIP: memcheck over AF_XDP: {reason}, or this is not root"),
+        None => user::run_in(&["-n"], "memcheck", "fullbusy", "xdp"),
+    }
+}
+
+#[test]
 fn connections_that_are_paced_keep_their_rate_or_are_said_not_to() {
     for (mode, qdisc) in [("base", "fq"), ("suspend20", "fq"), ("base", "pfifo_fast"), ("base", "none")] {
         run("egress", "command -v python3 && command -v pgrep && command -v ip", mode, qdisc);
