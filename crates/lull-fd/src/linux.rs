@@ -6,7 +6,7 @@ use core::mem::size_of;
 use core::ptr::{null, null_mut};
 
 use libc::{c_int, c_long, epoll_event, sigset_t, socklen_t, timespec};
-use lull_cbpf::Instruction;
+use lull_bpf::Instruction;
 
 use crate::wait::Round;
 

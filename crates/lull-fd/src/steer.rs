@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
-use lull_cbpf::{INSTRUCTIONS_MAX, Instruction, steer};
+use lull_bpf::{INSTRUCTIONS_MAX, Instruction, steer};
 
 use crate::decimal::decimal;
 use crate::linux;

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use lull_cbpf::Instruction;
+use lull_bpf::Instruction;
 use lull_core::EpollParams;
 
 /// `EPIOCSPARAMS` of `linux/eventpoll.h` (Linux 6.9).

@@ -145,7 +145,7 @@ mod sync;
 mod transmit;
 
 #[cfg(not(loom))]
-pub use lull_cbpf;
+pub use lull_bpf;
 #[cfg(not(loom))]
 pub use lull_core::{self, AppPolicy, EpollOptions, EpollParams, Mode, ModeError, NapiSettings, SettingError, Sysctl};
 #[cfg(not(loom))]

@@ -50,7 +50,7 @@ fn a_program_that_steers_sees_no_more_than_the_datagram() {
     let options = UdpOptions { reuse_port: true, ..UdpOptions::default() };
     let group: Vec<SocketId> = (0..4).map(|_| host.stack.udp_bind(at(SERVER, 53), options).unwrap()).collect();
     // ld len; ret a: the socket whose number is the payload's length.
-    let length = lull_net::lull_cbpf::Program::parse("2,128 0 0 0,22 0 0 0").unwrap();
+    let length = lull_net::lull_bpf::Program::parse("2,128 0 0 0,22 0 0 0").unwrap();
     host.stack.set_reuseport_program(group[0], Some(Arc::new(length))).unwrap();
     let mut padded = udp(at(CLIENT, 9), at(SERVER, 53), b"x");
     padded.extend([7, 7]);

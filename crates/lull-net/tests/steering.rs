@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lull_cbpf::{Program, steer};
+use lull_bpf::{Program, steer};
 use lull_core::NapiSettings;
 use lull_net::{ListenOptions, TcpListener, TcpStream, UdpOptions, UdpSocket};
 use pair::{CLIENT, Pair, SERVER, until};

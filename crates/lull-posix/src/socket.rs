@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use libc::c_int;
-use lull_net::lull_cbpf::Program;
+use lull_net::lull_bpf::Program;
 use lull_net::{ListenOptions, TcpListener, TcpStream};
 
 use options::Options;

@@ -5,7 +5,7 @@ mod world;
 use std::net::SocketAddr;
 
 use libc::{SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF, SO_DETACH_REUSEPORT_BPF, SOL_SOCKET, c_int};
-use lull_net::lull_cbpf::Instruction;
+use lull_net::lull_bpf::Instruction;
 use lull_net::{TcpStream, UdpSocket};
 use lull_posix::{Errno, is_lull, socket};
 use world::*;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lull_cbpf::steer::Steer;
+use lull_bpf::steer::Steer;
 use lull_linux::attach::{
     self, Detached, Event, Follower, LOOK_EVERY, ProgramRequest, Restored, Role, Which, with_children,
 };

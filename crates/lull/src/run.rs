@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use lull_cbpf::steer::Steer;
+use lull_bpf::steer::Steer;
 use lull_figures::device::Watched;
 use lull_linux::Report;
 use lull_linux::control::Control;

@@ -1,7 +1,7 @@
 //! `--steer`: what chooses among listeners that share an address.
 
-use lull_cbpf::Program;
-use lull_cbpf::steer::Steer;
+use lull_bpf::Program;
+use lull_bpf::steer::Steer;
 
 /// What chooses among the listeners of a service's workers.
 pub fn steer(text: &str) -> Result<Steer, String> {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use lull_net::lull_cbpf::steer::Steer;
+pub use lull_net::lull_bpf::steer::Steer;
 
 /// How many connections came by a queue of the worker that serves them.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lull_cbpf::steer::Steer;
+use lull_bpf::steer::Steer;
 use lull_core::EpollParams;
 
 use super::detach::{Restored, restore};

@@ -288,7 +288,7 @@ mod tests {
             assert_eq!(group.inodes(), inodes, "{ip}");
             // And what the kernel makes of a number.
             for (number, inode) in (0..).zip(group.inodes()) {
-                let program = lull_cbpf::Program::parse(&format!("1,6 0 0 {number}")).unwrap();
+                let program = lull_bpf::Program::parse(&format!("1,6 0 0 {number}")).unwrap();
                 os::attach_reuseport(listeners[3].as_fd(), program.instructions()).unwrap();
                 let _client = TcpStream::connect(at).unwrap();
                 let took = listeners.iter().find(|it| it.accept().is_ok()).unwrap();

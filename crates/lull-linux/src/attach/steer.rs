@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use lull_cbpf::steer::Steer;
+use lull_bpf::steer::Steer;
 use serde::{Deserialize, Serialize};
 
 use super::listeners::{self, Group, Listens};

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use lull_cbpf::Instruction;
-use lull_cbpf::steer::Steer;
+use lull_bpf::Instruction;
+use lull_bpf::steer::Steer;
 use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX, Errno, Limit, SettingError};
 use lull_core::{AppPolicy, EpollParams, Mode};
 

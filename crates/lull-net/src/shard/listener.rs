@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use lull_cbpf::Program;
+use lull_bpf::Program;
 
 use super::error::NetError;
 use super::hand_on::Waiting;

@@ -1,6 +1,6 @@
 //! How a connection begins: a SYN for a listener, the end of its handshake, a new socket.
 
-use lull_cbpf::Program;
+use lull_bpf::Program;
 use lull_host::uncleared;
 use lull_nic::{Frame, FramePool};
 use smoltcp::iface::{SocketHandle, SocketSet};

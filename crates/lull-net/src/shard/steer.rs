@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lull_cbpf::{Ancillary, Packet, Program};
+use lull_bpf::{Ancillary, Packet, Program};
 use lull_nic::Frame;
 
 use super::demux;

@@ -1,6 +1,6 @@
 //! Sockets that take several datagrams of one flow as one (UDP_GRO). Joining itself is in `gro/datagrams.rs`.
 
-use lull_cbpf::Program;
+use lull_bpf::Program;
 use lull_nic::Frame;
 
 use super::demux::{self, Inbound, Packet};

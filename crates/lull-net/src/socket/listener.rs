@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use lull_cbpf::Program;
+use lull_bpf::Program;
 use lull_core::{SettingError, SocketBusy};
 
 use super::open::{Open, Part, Source};

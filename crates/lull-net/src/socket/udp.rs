@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lull_cbpf::Program;
+use lull_bpf::Program;
 use lull_core::{SettingError, SocketBusy};
 
 use super::addresses;

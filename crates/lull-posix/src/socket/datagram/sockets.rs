@@ -10,7 +10,7 @@ use lull_net::{
 };
 
 use libc::c_int;
-use lull_net::lull_cbpf::Program;
+use lull_net::lull_bpf::Program;
 
 use crate::errno::WOULD_BLOCK;
 use crate::socket::options::egress::Egress;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libc::{c_int, sock_fprog};
 use lull_fd::say;
-use lull_net::lull_cbpf::{Instruction, Program};
+use lull_net::lull_bpf::{Instruction, Program};
 
 use super::Name;
 use crate::socket::Listener;
@@ -61,7 +61,7 @@ pub(in crate::socket) fn asked((_, name): Name, value: &[u8]) -> Result<Option<A
     let program = Program::new(bytes.chunks_exact(size_of::<Instruction>()).map(instruction).collect());
     match program {
         Ok(program) => Ok(Some(Arc::new(program))),
-        Err(lull_net::lull_cbpf::Refused::Unsupported { .. }) => Err(Errno::new(libc::EOPNOTSUPP)),
+        Err(lull_net::lull_bpf::Refused::Unsupported { .. }) => Err(Errno::new(libc::EOPNOTSUPP)),
         Err(_) => Err(invalid),
     }
 }

@@ -5,7 +5,7 @@
 //! for either plane; [`Program::parse`] reads what `tcpdump -ddd` and `bpf_asm` print.
 //!
 //! ```
-//! use lull_cbpf::{Instruction, Packet, Program};
+//! use lull_bpf::{Instruction, Packet, Program};
 //!
 //! struct Bytes<'a>(&'a [u8]);
 //! impl Packet for Bytes<'_> {
@@ -18,7 +18,7 @@
 //! let program = Program::parse("2,48 0 0 0,22 0 0 0")?;
 //! assert_eq!(program.run(&Bytes(&[7, 8])), 7);
 //! assert_eq!(program.run(&Bytes(&[])), 0, "what reads past the end returns 0");
-//! # Ok::<(), lull_cbpf::Refused>(())
+//! # Ok::<(), lull_bpf::Refused>(())
 //! ```
 #![forbid(unsafe_code)]
 

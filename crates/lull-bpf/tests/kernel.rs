@@ -4,8 +4,8 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 
-use lull_cbpf::code::*;
-use lull_cbpf::{Ancillary, Instruction, Packet, Program, Refused};
+use lull_bpf::code::*;
+use lull_bpf::{Ancillary, Instruction, Packet, Program, Refused};
 use proptest::prelude::*;
 
 /// Longer than what programs are made to return, so that a length is a value.
@@ -128,10 +128,7 @@ fn every_load_store_and_move() {
     }
     same(&[Instruction::new(LD | LEN, 0)], &packet);
     same(&[Instruction::new(LDX | LEN, 0), Instruction::new(MISC | TXA, 0)], &packet);
-    same(
-        &[x, Instruction::new(LD | IMM, 3), Instruction::new(LD | W | ABS, lull_cbpf::ANCILLARY_OFFSET + 40)],
-        &packet,
-    );
+    same(&[x, Instruction::new(LD | IMM, 3), Instruction::new(LD | W | ABS, lull_bpf::ANCILLARY_OFFSET + 40)], &packet);
     for slot in [0, 7, 15] {
         let store = [
             Instruction::new(LD | IMM, 11),
@@ -201,7 +198,7 @@ fn what_the_kernel_refuses_is_refused() {
     }
     for offset in 0..=80 {
         for size in [W, H, B] {
-            taken_alike(&[Instruction::new(LD | size | ABS, lull_cbpf::ANCILLARY_OFFSET + offset), end]).unwrap();
+            taken_alike(&[Instruction::new(LD | size | ABS, lull_bpf::ANCILLARY_OFFSET + offset), end]).unwrap();
         }
     }
     for (code, k) in [
@@ -238,13 +235,13 @@ fn instruction() -> impl Strategy<Value = Instruction> {
             || code & 7 == LD
             || code & 7 == LDX
     });
-    let constants = prop_oneof![0..20u32, any::<u32>(), (0..64u32).prop_map(|k| lull_cbpf::ANCILLARY_OFFSET + k)];
+    let constants = prop_oneof![0..20u32, any::<u32>(), (0..64u32).prop_map(|k| lull_bpf::ANCILLARY_OFFSET + k)];
     (codes, 0..6u8, 0..6u8, constants).prop_map(|(code, jt, jf, k)| Instruction { code, jt, jf, k })
 }
 
 /// Loads of what differs from call to call, or is not a datagram socket's.
 fn is_of_the_moment(instruction: &Instruction) -> bool {
-    instruction.code & 7 == LD && instruction.code & 0xe0 == ABS && instruction.k >= lull_cbpf::NETWORK_OFFSET as u32
+    instruction.code & 7 == LD && instruction.code & 0xe0 == ABS && instruction.k >= lull_bpf::NETWORK_OFFSET as u32
         || instruction.code & 0xe0 == IND
 }
 
