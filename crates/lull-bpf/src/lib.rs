@@ -1,4 +1,5 @@
-//! Classic BPF: the programs that `SO_ATTACH_REUSEPORT_CBPF` takes, checked and run as the kernel does.
+//! The programs that `SO_ATTACH_REUSEPORT_CBPF` takes (classic BPF), checked and run as the kernel does, and those that
+//! `SO_ATTACH_REUSEPORT_EBPF` takes ([`extended`]).
 //!
 //! Three types to know: [`Instruction`] (`struct sock_filter`), [`Program`] (instructions that passed the kernel's checks), and
 //! [`Packet`], what a program looks at. [`steer`] has the programs that send a packet to the listener of its own queue or CPU,
@@ -23,11 +24,14 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod chooser;
+pub mod extended;
 mod parse;
 mod run;
 pub mod steer;
 
 pub use check::Refused;
+pub use chooser::Chooser;
 pub use run::Packet;
 
 /// Instructions that a program has at most (`BPF_MAXINSNS`).

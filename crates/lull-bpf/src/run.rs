@@ -25,7 +25,7 @@ pub trait Packet {
 }
 
 /// `bytes` in network order at `offset`, which may be relative to a header (`bpf_internal_load_pointer_neg_helper`).
-fn load(packet: &impl Packet, offset: i32, bytes: usize) -> Option<u32> {
+pub(crate) fn load(packet: &impl Packet, offset: i32, bytes: usize) -> Option<u32> {
     let (from, at) = if offset >= 0 {
         (packet.data(), offset)
     } else if offset >= NETWORK_OFFSET {
@@ -40,7 +40,7 @@ fn load(packet: &impl Packet, offset: i32, bytes: usize) -> Option<u32> {
     Some(bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
 }
 
-fn size(code: u16) -> usize {
+pub(crate) fn size(code: u16) -> usize {
     match code & 0x18 {
         H => 2,
         B => 1,

@@ -51,7 +51,7 @@ fn a_program_that_steers_sees_no_more_than_the_datagram() {
     let group: Vec<SocketId> = (0..4).map(|_| host.stack.udp_bind(at(SERVER, 53), options).unwrap()).collect();
     // ld len; ret a: the socket whose number is the payload's length.
     let length = lull_net::lull_bpf::Program::parse("2,128 0 0 0,22 0 0 0").unwrap();
-    host.stack.set_reuseport_program(group[0], Some(Arc::new(length))).unwrap();
+    host.stack.set_reuseport_program(group[0], Some(Arc::new(length.into()))).unwrap();
     let mut padded = udp(at(CLIENT, 9), at(SERVER, 53), b"x");
     padded.extend([7, 7]);
     host.receive(ip_packet(ip(CLIENT), ip(SERVER), 17, 0, &[], &padded));

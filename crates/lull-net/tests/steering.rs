@@ -56,17 +56,17 @@ fn every_connections_napi_is_its_workers_when_a_program_steers_and_a_third_of_th
 
     for program in [steer::by_queue(QUEUES as u32), steer::by_cpu(QUEUES as u32)] {
         // Any member of the group will do, and the later one replaces the earlier.
-        listeners[1].set_reuseport_program(Some(Arc::new(program))).unwrap();
+        listeners[1].set_reuseport_program(Some(Arc::new(program.into()))).unwrap();
         let (got, own) = connect(&pair, &listeners, 80);
         assert_eq!(own, CONNECTIONS, "{got:?}");
         assert!(got.iter().filter(|got| **got > 0).count() > 1, "RSS spreads over the queues: {got:?}");
     }
 
     let second = Program::parse("1,6 0 0 1").unwrap();
-    listeners[0].set_reuseport_program(Some(Arc::new(second))).unwrap();
+    listeners[0].set_reuseport_program(Some(Arc::new(second.into()))).unwrap();
     assert_eq!(connect(&pair, &listeners, 80).0, [0, CONNECTIONS, 0]);
     let nobody = Program::parse("1,6 0 0 99").unwrap();
-    listeners[0].set_reuseport_program(Some(Arc::new(nobody))).unwrap();
+    listeners[0].set_reuseport_program(Some(Arc::new(nobody.into()))).unwrap();
     assert!(connect(&pair, &listeners, 80).0.iter().all(|got| *got > 0), "it is left to the hash");
     listeners[2].set_reuseport_program(None).unwrap();
     assert_eq!(listeners[2].set_reuseport_program(None).unwrap_err().kind(), std::io::ErrorKind::NotFound);
@@ -77,7 +77,7 @@ fn a_closed_listeners_number_goes_to_the_last_one() {
     let pair = Pair::new();
     let mut listeners = listeners(&pair, 80);
     let first = Program::parse("1,6 0 0 0").unwrap();
-    listeners[0].set_reuseport_program(Some(Arc::new(first))).unwrap();
+    listeners[0].set_reuseport_program(Some(Arc::new(first.into()))).unwrap();
     drop(listeners.remove(0));
     assert_eq!(connect(&pair, &listeners, 80).0, [0, CONNECTIONS]);
 }
@@ -89,7 +89,7 @@ fn a_program_sees_a_datagram_from_its_payload_on_and_its_headers_below() {
     let sockets: Vec<_> =
         (0..3).map(|_| UdpSocket::bind_with(&pair.server, 0, address(SERVER, 7), options).unwrap()).collect();
     let alone = UdpSocket::bind(&pair.server, address(SERVER, 8)).unwrap();
-    let program = |text: &str| Some(Arc::new(Program::parse(text).unwrap()));
+    let program = |text: &str| Some(Arc::new(Program::parse(text).unwrap().into()));
     assert_eq!(alone.set_reuseport_program(program("1,6 0 0 0")).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     let sender = UdpSocket::bind(&pair.client, address(CLIENT, 0x0402)).unwrap();
     let hears = |datagram: &[u8]| {
@@ -142,7 +142,7 @@ fn a_group_that_is_bound_at_once_has_no_connection_that_its_program_did_not_stee
             }
         });
         begun.wait();
-        let program = Some(Arc::new(steer::by_queue(QUEUES as u32)));
+        let program = Some(Arc::new(steer::by_queue(QUEUES as u32).into()));
         let group = TcpListener::bind_group(&pair.server, QUEUES, address(SERVER, port), options, program).unwrap();
         group.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
         let stream = connects.join().unwrap();

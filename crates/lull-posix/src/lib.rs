@@ -57,6 +57,7 @@ mod kernel;
 pub mod leave;
 pub mod left_open;
 pub mod listing;
+pub mod loaded;
 pub mod memory;
 pub mod netlink;
 pub mod poll;

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use libc::c_int;
-use lull_net::lull_bpf::Program;
+use lull_net::lull_bpf::Chooser;
 use lull_net::{ListenOptions, TcpListener, TcpStream};
 
 use options::Options;
@@ -96,7 +96,7 @@ pub(crate) struct Listener {
     /// Where processes without a queue have their connections from; none where the program is one process.
     pool: Option<pool::Pool>,
     /// What chooses among the listeners of its address, until lull's half has it.
-    program: Mutex<Option<Arc<Program>>>,
+    program: Mutex<Option<Arc<Chooser>>>,
     /// A program that is executed has it open: it is closed here, and not for good.
     handed_on: AtomicBool,
     /// Children of this process, which has called `listen`, have it as well.

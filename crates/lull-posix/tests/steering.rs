@@ -1,13 +1,14 @@
-//! Reuseport groups of a program's listeners and datagram sockets, steered by a program of classic BPF.
+//! Reuseport groups of a program's listeners and datagram sockets, steered by a program of BPF of either kind.
 
 mod world;
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF, SO_DETACH_REUSEPORT_BPF, SOL_SOCKET, c_int};
 use lull_net::lull_bpf::Instruction;
 use lull_net::{TcpStream, UdpSocket};
-use lull_posix::{Errno, is_lull, socket};
+use lull_posix::{Errno, is_lull, loaded, socket};
 use world::*;
 
 /// Sets SO_REUSEPORT.
@@ -33,6 +34,54 @@ fn detach(fd: c_int) -> Result<(), Errno> {
 /// `ret #number`.
 fn always(number: u32) -> [Instruction; 1] {
     [Instruction::new(0x06, number)]
+}
+
+/// `BPF_PROG_TYPE_SOCKET_FILTER`, and one whose programs choose by maps.
+const SOCKET_FILTER: u32 = 1;
+const SK_REUSEPORT: u32 = 21;
+
+/// Loads a program of extended BPF, as a program's own call by number is taken: `r0 = number; exit`, or what is given.
+fn load_seen(kind: u32, code: &[[u8; 8]], seen: bool) -> std::io::Result<c_int> {
+    let two =
+        |low: u32, high: u32| u64::from_ne_bytes([low, high].map(u32::to_ne_bytes).as_flattened().try_into().unwrap());
+    let attributes = [two(kind, code.len() as u32), code.as_ptr() as u64, c"GPL".as_ptr() as u64, 0, 0, 0];
+    let (command, bytes) = (5, size_of_val(&attributes));
+    // SAFETY: the attributes are those of BPF_PROG_LOAD, as far as it takes them, and outlive the call.
+    let call = || unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), bytes) };
+    // SAFETY: likewise.
+    let fd =
+        if seen { unsafe { loaded::by_number(call, [command, attributes.as_ptr() as usize, bytes]) } } else { call() };
+    if fd < 0 { Err(std::io::Error::last_os_error()) } else { Ok(fd as c_int) }
+}
+
+fn load(code: &[[u8; 8]]) -> c_int {
+    load_seen(SOCKET_FILTER, code, true).unwrap()
+}
+
+const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+
+/// `r0 = number; exit`
+fn extended_always(number: u8) -> [[u8; 8]; 2] {
+    [[0xb7, 0, 0, 0, number, 0, 0, 0], EXIT]
+}
+
+fn attach_loaded(fd: c_int, program: c_int) -> Result<(), Errno> {
+    socket::setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, &program.to_ne_bytes())
+}
+
+/// Held by a test that loads programs, of which a process keeps so many; nothing if it may load none, and the reason is printed.
+fn may_load() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    match load_seen(SOCKET_FILTER, &extended_always(0), false) {
+        Ok(fd) => {
+            close(fd);
+            Some(ONE.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+        Err(error) => {
+            println!("SKIP: this process may load no program ({error}): it takes CAP_BPF");
+            None
+        }
+    }
 }
 
 const fn error<T>(number: c_int) -> Result<T, Errno> {
@@ -117,8 +166,10 @@ fn what_is_no_program_for_the_kernel_is_none_here() {
     assert_eq!(attach(fds[0], &[]), error(libc::EINVAL));
     let short = socket::setsockopt(fds[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &[0; 8]);
     assert_eq!(short, error(libc::EINVAL));
-    let extended = socket::setsockopt(fds[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, &3i32.to_ne_bytes());
-    assert_eq!(extended, error(libc::EOPNOTSUPP));
+    let extended = |value: &[u8]| socket::setsockopt(fds[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, value);
+    assert_eq!(extended(&(-1_i32).to_ne_bytes()), error(libc::EBADF));
+    assert_eq!(extended(&fds[0].to_ne_bytes()), error(libc::EINVAL), "a socket is no program");
+    assert_eq!(extended(&[0; 3]), error(libc::EINVAL));
     fds.into_iter().for_each(close);
     let (alone, _) = listener();
     assert_eq!(attach(alone, &always(0)), error(libc::EINVAL), "it shares its address with nobody");
@@ -162,4 +213,88 @@ fn a_program_chooses_among_datagram_sockets_by_the_payload() {
     assert_eq!(detach(second), error(libc::ENOENT));
     close(first);
     close(second);
+}
+
+#[test]
+fn a_program_of_extended_bpf_chooses_as_one_of_classic_bpf_does() {
+    let Some(_one) = may_load() else { return };
+    // One that was attached before any listened, by another number of its.
+    let before = |first| {
+        let program = load(&extended_always(2));
+        // SAFETY: the number is this test's.
+        let other = unsafe { libc::dup(program) };
+        close(program);
+        attach_loaded(first, other).unwrap();
+        close(other);
+    };
+    let (fds, address) = listeners(3, before);
+    assert_eq!(takers(&fds, address), [2; 6]);
+    let program = load(&extended_always(1));
+    attach_loaded(fds[2], program).unwrap();
+    assert_eq!(takers(&fds, address), [1; 6], "it is the group's, and replaced");
+    attach(fds[0], &always(0)).unwrap();
+    assert_eq!(takers(&fds, address), [0; 6], "by one of the other kind, too");
+    attach_loaded(fds[0], program).unwrap();
+    assert_eq!(takers(&fds, address), [1; 6]);
+    detach(fds[1]).unwrap();
+    assert_eq!(detach(fds[0]), error(libc::ENOENT));
+    fds.into_iter().for_each(close);
+    let (alone, _) = listener();
+    assert_eq!(attach_loaded(alone, program), error(libc::EINVAL), "it shares its address with nobody");
+    close(alone);
+    close(program);
+}
+
+#[test]
+fn a_program_of_extended_bpf_chooses_among_datagram_sockets_by_the_payload() {
+    let Some(_one) = may_load() else { return };
+    let first = sharing(udp());
+    socket::bind(first, &bytes(&format!("{OWN}:0"))).unwrap();
+    let address = name(first);
+    let second = sharing(udp());
+    socket::bind(second, &bytes(&address.to_string())).unwrap();
+    // r6 = r1; r0 = the byte at 0; exit
+    let program = load(&[[0xbf, 0x16, 0, 0, 0, 0, 0, 0], [0x30, 0, 0, 0, 0, 0, 0, 0], EXIT]);
+    attach_loaded(second, program).unwrap();
+    close(program);
+    let peer = UdpSocket::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap();
+    for payload in [[0, 7], [1, 8], [0, 9], [1, 10]] {
+        peer.send_to(&payload, address).unwrap();
+        let fd = [first, second][usize::from(payload[0])];
+        assert_eq!(recv(fd, 0).unwrap(), payload);
+    }
+    close(first);
+    close(second);
+}
+
+/// Its instructions are known from when this process loads it, and the kernel tells them to nobody.
+#[test]
+fn a_program_that_lull_cannot_run_is_refused_and_nothing_is_attached() {
+    let Some(_one) = may_load() else { return };
+    let (fds, address) = listeners(2, |_| ());
+    attach(fds[0], &always(1)).unwrap();
+    let unseen = load_seen(SOCKET_FILTER, &extended_always(0), false).unwrap();
+    // r0 = the NUMA node, which no helper here tells.
+    let helper = load(&[[0x85, 0, 0, 0, 42, 0, 0, 0], EXIT]);
+    let by_maps = load_seen(SK_REUSEPORT, &extended_always(1), true).unwrap();
+    for program in [unseen, helper, by_maps] {
+        assert_eq!(attach_loaded(fds[0], program), error(libc::EOPNOTSUPP));
+        close(program);
+    }
+    assert_eq!(takers(&fds, address), [1; 6], "the one that was there stays");
+    fds.into_iter().for_each(close);
+}
+
+/// A table that only grew would be a leak; the latest stay.
+#[test]
+fn of_many_programs_that_are_loaded_the_latest_can_be_attached() {
+    let Some(_one) = may_load() else { return };
+    let (fds, address) = listeners(2, |_| ());
+    let programs: Vec<c_int> = (0..100).map(|nth| load(&extended_always(nth % 2))).collect();
+    attach_loaded(fds[0], programs[99]).unwrap();
+    assert_eq!(takers(&fds, address), [1; 6]);
+    attach_loaded(fds[0], programs[98]).unwrap();
+    assert_eq!(takers(&fds, address), [0; 6]);
+    assert_eq!(attach_loaded(fds[0], programs[0]), error(libc::EOPNOTSUPP), "the first was forgotten");
+    programs.into_iter().chain(fds).for_each(close);
 }

@@ -56,8 +56,7 @@ use core::ffi::CStr;
 
 use lull_fd::Config;
 use lull_fd::config::Wrong;
-use lull_fd::linux::KeptError as Errno;
-use lull_fd::linux::{last_error, set_error};
+use lull_fd::linux::{KeptError as Errno, last_error, set_error};
 use lull_fd::say;
 
 /// What the environment asks for.

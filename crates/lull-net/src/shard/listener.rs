@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use lull_bpf::Program;
+use lull_bpf::Chooser;
 
 use super::error::NetError;
 use super::hand_on::Waiting;
@@ -92,7 +92,7 @@ struct Port {
     /// leaves (`__reuseport_detach_sock`).
     bound: Vec<Binding>,
     /// What chooses among the sockets of an address that packets are spread over (a reuseport group), until the last one leaves.
-    programs: Vec<(IpAddr, Arc<Program>)>,
+    programs: Vec<(IpAddr, Arc<Chooser>)>,
 }
 
 impl Port {
@@ -120,7 +120,7 @@ impl Port {
 
     /// The socket that the program of `ip`'s group chooses: `None` without a program, and for a number that no socket has
     /// (`reuseport_select_sock`).
-    fn steered(&self, ip: IpAddr, run: impl FnOnce(&Program) -> u32) -> Option<u32> {
+    fn steered(&self, ip: IpAddr, run: impl FnOnce(&Chooser) -> u32) -> Option<u32> {
         let (_, program) = self.programs.iter().find(|(of, _)| *of == ip)?;
         let (_, chosen) = self.group(ip).nth(run(program) as usize)?;
         (!chosen.connected).then_some(chosen.index)
@@ -156,7 +156,7 @@ impl PortTable {
     /// # Errors
     /// [`NetError::Invalid`]: packets are not spread over the socket and others (`reuseport_attach_prog`).
     /// [`NetError::NoProgram`]: there is none to take away (`reuseport_detach_prog`).
-    pub(super) fn set_program(&mut self, port: u16, index: u32, program: Option<Arc<Program>>) -> Result<(), NetError> {
+    pub(super) fn set_program(&mut self, port: u16, index: u32, program: Option<Arc<Chooser>>) -> Result<(), NetError> {
         let of_port = self.0.get_mut(&port).ok_or(NetError::Invalid)?;
         let ip = of_port.bound.iter().find(|binding| binding.index == index && binding.sharing.spread).map(|b| b.ip);
         let ip = ip.ok_or(NetError::Invalid)?;
@@ -194,7 +194,7 @@ impl PortTable {
         &self,
         ip: IpAddr,
         port: u16,
-        steer: impl FnOnce(&Program) -> u32,
+        steer: impl FnOnce(&Chooser) -> u32,
         hash: impl FnOnce() -> u64,
     ) -> Option<u32> {
         let of_port = self.0.get(&port)?;
@@ -282,7 +282,7 @@ mod tests {
             table.bind(80, binding(index, "0.0.0.0", true)).unwrap();
         }
         table.bind(80, binding(9, "10.0.0.2", true)).unwrap();
-        let program = Arc::new(Program::parse("1,6 0 0 0").unwrap());
+        let program = Arc::new(lull_bpf::Program::parse("1,6 0 0 0").unwrap().into());
         table.set_program(80, 2, Some(program.clone())).unwrap();
         let chosen = |table: &PortTable| (0..5).map(|nth| table.find(ip, 80, |_| nth, || 2)).collect::<Vec<_>>();
         assert_eq!(chosen(&table), [0, 1, 2, 3, 2].map(Some), "a number that nobody has leaves it to the hash");
@@ -309,7 +309,7 @@ mod tests {
     fn a_socket_that_shares_with_nobody_takes_no_program() {
         let mut table = PortTable::default();
         table.bind(80, binding(0, "0.0.0.0", false)).unwrap();
-        let program = Arc::new(Program::parse("1,6 0 0 0").unwrap());
+        let program = Arc::new(lull_bpf::Program::parse("1,6 0 0 0").unwrap().into());
         assert_eq!(table.set_program(80, 0, Some(program)), Err(NetError::Invalid));
         assert_eq!(table.set_program(80, 0, None), Err(NetError::Invalid));
     }

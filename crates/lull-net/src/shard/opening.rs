@@ -1,6 +1,6 @@
 //! How a connection begins: a SYN for a listener, the end of its handshake, a new socket.
 
-use lull_bpf::Program;
+use lull_bpf::Chooser;
 use lull_host::uncleared;
 use lull_nic::{Frame, FramePool};
 use smoltcp::iface::{SocketHandle, SocketSet};
@@ -42,7 +42,7 @@ impl Stack {
     pub(super) fn listener_for(&self, arrived: &Arrived<'_>) -> Option<u32> {
         let Arrived { flow, frame, packet, .. } = arrived;
         let hash = || self.secret.hash(1, flow);
-        let steer = |program: &Program| program.run(&Steered::new(frame, packet, self.config.place));
+        let steer = |program: &Chooser| program.run(&Steered::new(frame, packet, self.config.place));
         self.listener_ports.find(packet.destination, flow.local().port(), steer, hash)
     }
 

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lull_bpf::{Ancillary, Packet, Program};
+use lull_bpf::{Ancillary, Chooser, Packet};
 use lull_nic::Frame;
 
 use super::demux;
@@ -98,7 +98,7 @@ impl Stack {
     /// # Errors
     /// [`NetError::InvalidSocket`]. [`NetError::Invalid`]: the socket does not share its address (`SO_REUSEPORT`).
     /// [`NetError::NoProgram`]: there is none to take away.
-    pub fn set_reuseport_program(&mut self, id: SocketId, program: Option<Arc<Program>>) -> Result<(), NetError> {
+    pub fn set_reuseport_program(&mut self, id: SocketId, program: Option<Arc<Chooser>>) -> Result<(), NetError> {
         match id.kind() {
             SocketKind::Listener => {
                 let port = self.listener_mut(id)?.local.port();

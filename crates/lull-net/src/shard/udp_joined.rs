@@ -1,6 +1,6 @@
 //! Sockets that take several datagrams of one flow as one (UDP_GRO). Joining itself is in `gro/datagrams.rs`.
 
-use lull_bpf::Program;
+use lull_bpf::Chooser;
 use lull_nic::Frame;
 
 use super::demux::{self, Inbound, Packet};
@@ -48,7 +48,7 @@ impl Stack {
         if let Some(&Owner::Udp(index)) = self.flows.get(&flow) {
             return Some(index);
         }
-        let steer = |program: &Program| program.run(&Steered::new(frame, packet, self.config.place));
+        let steer = |program: &Chooser| program.run(&Steered::new(frame, packet, self.config.place));
         self.udp_ports.find(own, port, steer, || self.secret.hash(3, &flow))
     }
 }

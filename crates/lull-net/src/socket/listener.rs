@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use lull_bpf::Program;
+use lull_bpf::Chooser;
 use lull_core::{SettingError, SocketBusy};
 
 use super::open::{Open, Part, Source};
@@ -30,7 +30,7 @@ struct Listening {
 /// Listeners that are bound together.
 struct Group {
     members: usize,
-    program: Option<Arc<Program>>,
+    program: Option<Arc<Chooser>>,
 }
 
 impl TcpListener {
@@ -74,7 +74,7 @@ impl TcpListener {
         members: usize,
         local: SocketAddr,
         options: ListenOptions,
-        program: Option<Arc<Program>>,
+        program: Option<Arc<Chooser>>,
     ) -> io::Result<Vec<TcpListener>> {
         if members == 0 || !options.reuse_port {
             return Err(NetError::Invalid.into());
@@ -241,7 +241,7 @@ impl TcpListener {
     ///
     /// # Errors
     /// `InvalidInput`: the listener was bound without `reuse_port`. `NotFound`: there is no program to take away.
-    pub fn set_reuseport_program(&self, program: Option<Arc<Program>>) -> io::Result<()> {
+    pub fn set_reuseport_program(&self, program: Option<Arc<Chooser>>) -> io::Result<()> {
         let set = |open: &Open| open.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()));
         Ok(self.0.opens.iter().try_for_each(set)?)
     }

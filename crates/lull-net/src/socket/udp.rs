@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lull_bpf::Program;
+use lull_bpf::Chooser;
 use lull_core::{SettingError, SocketBusy};
 
 use super::addresses;
@@ -84,7 +84,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// As there.
-    pub fn set_reuseport_program(&self, program: Option<Arc<Program>>) -> io::Result<()> {
+    pub fn set_reuseport_program(&self, program: Option<Arc<Chooser>>) -> io::Result<()> {
         Ok(self.0.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()))?)
     }
 

@@ -10,7 +10,7 @@ use lull_net::{
 };
 
 use libc::c_int;
-use lull_net::lull_bpf::Program;
+use lull_net::lull_bpf::Chooser;
 
 use crate::errno::WOULD_BLOCK;
 use crate::socket::options::egress::Egress;
@@ -142,7 +142,7 @@ impl Sockets {
     }
 
     /// Attaches a program to the group of each, or takes it away.
-    pub(super) fn steer(&self, program: Option<&Arc<Program>>) -> Result<()> {
+    pub(super) fn steer(&self, program: Option<&Arc<Chooser>>) -> Result<()> {
         Ok(self.0.iter().try_for_each(|socket| socket.set_reuseport_program(program.cloned()))?)
     }
 

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libc::{c_int, sock_fprog};
 use lull_fd::say;
-use lull_net::lull_bpf::{Instruction, Program};
+use lull_net::lull_bpf::{Chooser, Instruction, Program};
 
 use super::Name;
 use crate::socket::Listener;
-use crate::{Errno, Result, is_engaged, kernel, memory};
+use crate::{Errno, Result, is_engaged, kernel, loaded, memory};
 
 /// Programs that are remembered, at most: of more sockets that never became lull's the oldest is forgotten.
 const REMEMBERED_MAX: usize = 64;
@@ -36,11 +36,10 @@ pub fn steers(level: c_int, name: c_int) -> bool {
 }
 
 /// The program of an attachment, `None` of a detachment.
-pub(in crate::socket) fn asked((_, name): Name, value: &[u8]) -> Result<Option<Arc<Program>>> {
+pub(in crate::socket) fn asked((_, name): Name, value: &[u8]) -> Result<Option<Arc<Chooser>>> {
     match name {
         libc::SO_DETACH_REUSEPORT_BPF => return Ok(None),
-        // There is no interpreter for it here.
-        libc::SO_ATTACH_REUSEPORT_EBPF => return Err(Errno::new(libc::EOPNOTSUPP)),
+        libc::SO_ATTACH_REUSEPORT_EBPF => return extended(value).map(Some),
         _ => {}
     }
     let invalid = Errno::new(libc::EINVAL);
@@ -60,14 +59,28 @@ pub(in crate::socket) fn asked((_, name): Name, value: &[u8]) -> Result<Option<A
     };
     let program = Program::new(bytes.chunks_exact(size_of::<Instruction>()).map(instruction).collect());
     match program {
-        Ok(program) => Ok(Some(Arc::new(program))),
+        Ok(program) => Ok(Some(Arc::new(program.into()))),
         Err(lull_net::lull_bpf::Refused::Unsupported { .. }) => Err(Errno::new(libc::EOPNOTSUPP)),
         Err(_) => Err(invalid),
     }
 }
 
+/// The program that the descriptor in `value` stands for (`sk_reuseport_attach_bpf`).
+fn extended(value: &[u8]) -> Result<Arc<Chooser>> {
+    let fd = value.try_into().map(c_int::from_ne_bytes).map_err(|_| Errno::new(libc::EINVAL))?;
+    loaded::program(fd).map_err(|why| match why {
+        // What `bpf_prog_get_type` says of it.
+        loaded::NotHad::NoProgram(error) if error.number() == libc::EBADFD => Errno::new(libc::EBADF),
+        loaded::NotHad::NoProgram(error) => error,
+        why => {
+            say::line(format_args!("SO_ATTACH_REUSEPORT_EBPF: lull cannot run the program: {why}"));
+            Errno::new(libc::EOPNOTSUPP)
+        }
+    })
+}
+
 /// By inode; nothing in the place of a program that lull cannot run.
-type Remembered = Vec<(u32, Option<Arc<Program>>)>;
+type Remembered = Vec<(u32, Option<Arc<Chooser>>)>;
 
 fn remembered() -> MutexGuard<'static, Remembered> {
     static REMEMBERED: Mutex<Remembered> = Mutex::new(Vec::new());
@@ -93,13 +106,13 @@ pub(super) fn set_before(fd: c_int, (level, name): Name, value: &[u8]) -> Result
 }
 
 /// What was attached to a socket before it became lull's, bound to `at`. One that lull cannot run is the kernel's alone.
-pub(in crate::socket) fn take_remembered(inode: u32, at: SocketAddr) -> Option<Arc<Program>> {
+pub(in crate::socket) fn take_remembered(inode: u32, at: SocketAddr) -> Option<Arc<Chooser>> {
     let mut remembered = remembered();
     let nth = remembered.iter().position(|(of, _)| *of == inode)?;
     let (_, program) = remembered.remove(nth);
     if program.is_none() {
         say::line(format_args!(
-            "the program that was attached to the sockets of {at} is none of classic BPF: a hash chooses among them in lull"
+            "lull cannot run the program that was attached to the sockets of {at}: a hash chooses among them in lull"
         ));
     }
     program

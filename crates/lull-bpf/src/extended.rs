@@ -1,0 +1,154 @@
+//! Extended BPF: what `SO_ATTACH_REUSEPORT_EBPF` takes, a program of the type `BPF_PROG_TYPE_SOCKET_FILTER` (RFC 9669, and the
+//! kernel's `LD_ABS` and `LD_IND`).
+//!
+//! The kernel's verifier has seen a program before it comes here. So little is checked when it is taken: that this interpreter
+//! has each of its instructions. Each access of memory is checked while it runs, and a run has so many steps
+//! ([`STEPS_MAX`]), so that a program that the verifier has not seen does no harm: it returns a number that no socket has.
+//!
+//! What it has of `struct __sk_buff`: `len`, `pkt_type`, `mark`, `queue_mapping`, `protocol`, the VLAN tag, `ifindex`, `cb` and
+//! `hash`; the rest is 0. Of the helpers it has `bpf_ktime_get_ns`, `bpf_get_prandom_u32`, `bpf_get_smp_processor_id`,
+//! `bpf_skb_load_bytes` and `bpf_skb_load_bytes_relative`. Maps, functions, atomic operations and all other helpers are refused by
+//! name.
+//!
+//! ```
+//! use lull_bpf::{Packet, extended::Program};
+//!
+//! struct Bytes<'a>(&'a [u8]);
+//! impl Packet for Bytes<'_> {
+//!     fn data(&self) -> &[u8] {
+//!         self.0
+//!     }
+//! }
+//!
+//! // r6 = r1; r0 = the byte at 0; exit
+//! let code = [[0xbf, 0x16, 0, 0, 0, 0, 0, 0], [0x30, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+//! let program = Program::new(code.as_flattened())?;
+//! assert_eq!(program.run(&Bytes(&[7, 8])), 7);
+//! assert_eq!(program.run(&Bytes(&[])), 0, "what reads past the end returns 0");
+//! # Ok::<(), lull_bpf::extended::Refused>(())
+//! ```
+
+mod check;
+mod memory;
+mod run;
+
+pub use check::Refused;
+
+use crate::Packet;
+
+/// Instructions that a program has at most, as it has without `CAP_BPF` (`BPF_MAXINSNS`).
+pub const INSTRUCTIONS_MAX: usize = 4_096;
+/// Instructions that a run has at most. The verifier follows a million; a packet does not wait for so many here.
+pub const STEPS_MAX: usize = 1 << 16;
+
+const INSTRUCTION_BYTES: usize = 8;
+
+/// The parts of an operation's code (`include/uapi/linux/bpf.h`); those of classic BPF are in [`crate::code`].
+mod code {
+    pub(super) const JMP32: u8 = 0x06;
+    pub(super) const ALU64: u8 = 0x07;
+    pub(super) const DW: u8 = 0x18;
+    /// A load that extends the sign.
+    pub(super) const MEM_SIGNED: u8 = 0x80;
+    pub(super) const LOAD_WIDE: u8 = 0x18;
+    pub(super) const MOV: u8 = 0xb0;
+    pub(super) const ARSH: u8 = 0xc0;
+    pub(super) const END: u8 = 0xd0;
+    pub(super) const JNE: u8 = 0x50;
+    pub(super) const JSGT: u8 = 0x60;
+    pub(super) const JSGE: u8 = 0x70;
+    pub(super) const CALL: u8 = 0x80;
+    pub(super) const EXIT: u8 = 0x90;
+    pub(super) const JLT: u8 = 0xa0;
+    pub(super) const JLE: u8 = 0xb0;
+    pub(super) const JSLT: u8 = 0xc0;
+    pub(super) const JSLE: u8 = 0xd0;
+}
+
+/// The kernel's functions that a program may call, by their numbers (`enum bpf_func_id`).
+mod helper {
+    pub(super) const KTIME_GET_NS: i32 = 5;
+    pub(super) const GET_PRANDOM_U32: i32 = 7;
+    pub(super) const GET_SMP_PROCESSOR_ID: i32 = 8;
+    pub(super) const SKB_LOAD_BYTES: i32 = 26;
+    pub(super) const SKB_LOAD_BYTES_RELATIVE: i32 = 68;
+    pub(super) const ALL: [i32; 5] =
+        [KTIME_GET_NS, GET_PRANDOM_U32, GET_SMP_PROCESSOR_ID, SKB_LOAD_BYTES, SKB_LOAD_BYTES_RELATIVE];
+}
+
+/// `struct bpf_insn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Instruction {
+    code: u8,
+    to: u8,
+    from: u8,
+    offset: i16,
+    k: i32,
+}
+
+impl Instruction {
+    fn new([code, registers, o0, o1, k0, k1, k2, k3]: [u8; INSTRUCTION_BYTES]) -> Instruction {
+        // Fields of bits begin at the low end on a little-endian machine.
+        let (to, from) = if cfg!(target_endian = "little") {
+            (registers & 0xf, registers >> 4)
+        } else {
+            (registers >> 4, registers & 0xf)
+        };
+        let (offset, k) = (i16::from_ne_bytes([o0, o1]), i32::from_ne_bytes([k0, k1, k2, k3]));
+        Instruction { code, to, from, offset, k }
+    }
+
+    fn class(self) -> u8 {
+        self.code & 0x07
+    }
+
+    /// An arithmetic operation or a jump.
+    fn operation(self) -> u8 {
+        self.code & 0xf0
+    }
+
+    /// Whether the operand is a register; else it is the constant.
+    fn is_by_register(self) -> bool {
+        self.code & 0x08 != 0
+    }
+
+    /// Bytes that a load or a store moves.
+    fn size(self) -> usize {
+        match self.code & 0x18 {
+            code::DW => 8,
+            size => crate::run::size(u16::from(size)),
+        }
+    }
+
+    /// The mode of a load or a store.
+    fn mode(self) -> u8 {
+        self.code & 0xe0
+    }
+}
+
+/// A program each of whose instructions this interpreter has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program(Vec<Instruction>);
+
+impl Program {
+    /// Takes a program, as the bytes of its instructions (`struct bpf_insn`).
+    ///
+    /// # Errors
+    /// What it has that cannot be had here, and where.
+    pub fn new(code: &[u8]) -> Result<Program, Refused> {
+        let (instructions, rest) = code.as_chunks::<INSTRUCTION_BYTES>();
+        if !rest.is_empty() || !(1..=INSTRUCTIONS_MAX).contains(&instructions.len()) {
+            return Err(Refused::Length(code.len()));
+        }
+        let instructions: Vec<Instruction> = instructions.iter().copied().map(Instruction::new).collect();
+        check::check(&instructions)?;
+        Ok(Program(instructions))
+    }
+
+    /// Runs it; what it returns. One that goes out of its memory, its instructions or [`STEPS_MAX`] returns the greatest number,
+    /// which no socket has.
+    #[inline]
+    pub fn run(&self, packet: &impl Packet) -> u32 {
+        run::run(&self.0, packet).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,116 @@
+//! What is taken: programs whose instructions the interpreter has, each of them.
+
+use super::code::*;
+use super::{INSTRUCTION_BYTES, INSTRUCTIONS_MAX, Instruction, helper};
+use crate::code as classic;
+
+/// Registers, the last of which is the end of the stack.
+pub(super) const REGISTERS: usize = 11;
+
+/// Why a program is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// No whole instructions, none at all, or too many.
+    #[error("a program has 1 to {INSTRUCTIONS_MAX} instructions of {INSTRUCTION_BYTES} bytes, and this has {0} bytes")]
+    Length(usize),
+    /// It has maps.
+    #[error("instruction {at}: there are no maps")]
+    Map {
+        /// Where.
+        at: usize,
+    },
+    /// It calls a helper that is not had here.
+    #[error("instruction {at}: there is no helper {number}")]
+    Helper {
+        /// Where.
+        at: usize,
+        /// Which (`enum bpf_func_id`).
+        number: i32,
+    },
+    /// It calls a function of its own, or of the kernel's.
+    #[error("instruction {at}: there are no functions")]
+    Function {
+        /// Where.
+        at: usize,
+    },
+    /// Anything else that is not had here, or is no instruction.
+    #[error("instruction {at}: there is no operation {code:#04x}")]
+    Code {
+        /// Where.
+        at: usize,
+        /// The operation.
+        code: u8,
+    },
+}
+
+pub(super) fn check(program: &[Instruction]) -> Result<(), Refused> {
+    let mut at = 0;
+    while let Some(instruction) = program.get(at) {
+        let is_wide = instruction.code == LOAD_WIDE;
+        check_one(*instruction, at)?;
+        if is_wide && program.get(at + 1).is_none_or(|second| second.code != 0) {
+            return Err(Refused::Code { at, code: instruction.code });
+        }
+        at += 1 + usize::from(is_wide);
+    }
+    Ok(())
+}
+
+fn check_one(instruction: Instruction, at: usize) -> Result<(), Refused> {
+    let no = Err(Refused::Code { at, code: instruction.code });
+    let is_read_only = |register: u8| usize::from(register) == REGISTERS - 1;
+    if usize::from(instruction.to) >= REGISTERS || usize::from(instruction.from) >= REGISTERS {
+        return no;
+    }
+    match u16::from(instruction.class()) {
+        classic::LD if instruction.code == LOAD_WIDE => match instruction.from {
+            0 if !is_read_only(instruction.to) => Ok(()),
+            0 => no,
+            _ => Err(Refused::Map { at }),
+        },
+        classic::LD => match u16::from(instruction.mode()) {
+            classic::ABS | classic::IND if instruction.size() < 8 => Ok(()),
+            _ => no,
+        },
+        classic::LDX => match instruction.mode() {
+            _ if is_read_only(instruction.to) => no,
+            MEM_SIGNED if instruction.size() < 8 => Ok(()),
+            mode if u16::from(mode) == classic::MEM => Ok(()),
+            _ => no,
+        },
+        classic::ST | classic::STX if u16::from(instruction.mode()) == classic::MEM => Ok(()),
+        classic::ALU | 0x07 if is_read_only(instruction.to) => no,
+        classic::ALU | 0x07 => arithmetic(instruction).then_some(()).map_or(no, Ok),
+        classic::JMP | 0x06 => jump(instruction, at),
+        _ => no,
+    }
+}
+
+/// Whether there is such an operation.
+fn arithmetic(instruction: Instruction) -> bool {
+    let is_64 = instruction.class() == ALU64;
+    let by_register = instruction.is_by_register();
+    match (instruction.operation(), instruction.offset) {
+        (END, 0) => matches!(instruction.k, 16 | 32 | 64) && !(is_64 && by_register),
+        // Extended: the sign of so many bits.
+        (MOV, 8 | 16) => by_register,
+        (MOV, 32) => by_register && is_64,
+        (operation, offset) => {
+            let (operation, is_signed) = (u16::from(operation), offset == 1);
+            (offset == 0 || is_signed && matches!(operation, classic::DIV | classic::MOD))
+                && operation <= u16::from(ARSH)
+        }
+    }
+}
+
+fn jump(instruction: Instruction, at: usize) -> Result<(), Refused> {
+    let is_32 = instruction.class() == JMP32;
+    match instruction.operation() {
+        CALL | EXIT if is_32 => Err(Refused::Code { at, code: instruction.code }),
+        CALL if instruction.from != 0 || instruction.is_by_register() => Err(Refused::Function { at }),
+        CALL if !helper::ALL.contains(&instruction.k) => Err(Refused::Helper { at, number: instruction.k }),
+        operation if operation > JSLE => Err(Refused::Code { at, code: instruction.code }),
+        _ => Ok(()),
+    }
+}
