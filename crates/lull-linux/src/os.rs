@@ -3,10 +3,13 @@
 //!
 //! Everything unsafe of this crate is in here.
 
+use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use lull_bpf::Instruction;
@@ -126,6 +129,61 @@ pub(crate) fn attach_reuseport(socket: BorrowedFd<'_>, program: &[Instruction]) 
         let option = libc::SO_ATTACH_REUSEPORT_CBPF;
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const raw).cast(), size)
     })
+}
+
+/// Has a program of extended BPF choose among the sockets of a socket's reuseport group (`SO_ATTACH_REUSEPORT_EBPF`, Linux 4.5).
+///
+/// # Errors
+/// EINVAL for a socket that is in no group, and for a program of another type.
+pub(crate) fn attach_reuseport_program(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let fd = program.as_raw_fd();
+    let size = size_of_val(&fd) as libc::socklen_t;
+    // SAFETY: the value is a number of `size` bytes, which outlives the call.
+    done(unsafe {
+        let option = libc::SO_ATTACH_REUSEPORT_EBPF;
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const fd).cast(), size)
+    })
+}
+
+/// The program that has a name in a file system of BPF's.
+///
+/// # Errors
+/// The file is none of a program, or may not be opened.
+pub(crate) fn pinned_program(path: &Path) -> io::Result<OwnedFd> {
+    const OBJ_GET: libc::c_int = 7;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // `pathname`; `bpf_fd` and `file_flags` are 0.
+    let mut attributes = [path.as_ptr() as u64, 0];
+    let fd = bpf(OBJ_GET, &mut attributes)?;
+    // SAFETY: the call has just made it, and it is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether a descriptor is one of a program (`bpf_prog_new_fd`).
+pub(crate) fn is_program(fd: BorrowedFd<'_>) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|name| name == Path::new("anon_inode:bpf-prog"))
+}
+
+/// The type of a program (`enum bpf_prog_type`).
+///
+/// # Errors
+/// It is no program.
+pub(crate) fn program_type(program: BorrowedFd<'_>) -> io::Result<u32> {
+    const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+    // How `struct bpf_prog_info` begins: the type, and the number.
+    let mut info = [0_u32; 2];
+    let [fd, bytes] = [program.as_raw_fd() as u32, size_of_val(&info) as u32].map(u32::to_ne_bytes);
+    let first = u64::from_ne_bytes([fd[0], fd[1], fd[2], fd[3], bytes[0], bytes[1], bytes[2], bytes[3]]);
+    bpf(OBJ_GET_INFO_BY_FD, &mut [first, (&raw mut info) as u64])?;
+    Ok(info[0])
+}
+
+/// A command of bpf(2) with the first words of `union bpf_attr`, whose pointers lead to what outlives the call.
+fn bpf(command: libc::c_int, attributes: &mut [u64; 2]) -> io::Result<libc::c_int> {
+    // SAFETY: the words outlive the call, which is told how many bytes there are; what they point to is the caller's.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
 /// Takes the program of a socket's reuseport group away (`SO_DETACH_REUSEPORT_BPF`, Linux 5.3); false if it has none.

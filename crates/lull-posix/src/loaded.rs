@@ -5,6 +5,7 @@
 //! program, which all its descriptors tell.
 #![allow(unsafe_code)]
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lull_net::lull_bpf::{Chooser, extended};
@@ -116,6 +117,11 @@ pub(crate) enum NotHad {
 /// The program that a descriptor stands for.
 pub(crate) fn program(fd: c_int) -> core::result::Result<Arc<Chooser>, NotHad> {
     let info = info(fd).map_err(NotHad::NoProgram)?;
+    // The kernel tells of maps and links as it does of programs.
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    if link.is_ok_and(|name| name != Path::new("anon_inode:bpf-prog")) {
+        return Err(NotHad::NoProgram(Errno::new(libc::EINVAL)));
+    }
     if info.kind != SOCKET_FILTER {
         return Err(NotHad::Type);
     }

@@ -281,6 +281,12 @@ fn a_program_that_lull_cannot_run_is_refused_and_nothing_is_attached() {
         assert_eq!(attach_loaded(fds[0], program), error(libc::EOPNOTSUPP));
         close(program);
     }
+    // BPF_MAP_CREATE: an array of one word.
+    let map = [2_u32, 4, 4, 1];
+    // SAFETY: the attributes are those of the command, as far as it takes them, and outlive the call.
+    let map = unsafe { libc::syscall(libc::SYS_bpf, 0, map.as_ptr(), size_of_val(&map)) } as c_int;
+    assert_eq!(attach_loaded(fds[0], map), error(libc::EINVAL), "a map is no program");
+    close(map);
     assert_eq!(takers(&fds, address), [1; 6], "the one that was there stays");
     fds.into_iter().for_each(close);
 }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lull_bpf::steer::Steer;
 use lull_linux::attach::{
     self, Detached, Event, Follower, LOOK_EVERY, ProgramRequest, Restored, Role, Which, with_children,
 };
@@ -40,11 +39,11 @@ pub struct AttachArgs {
     #[arg(long)]
     prefer: bool,
     /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT: queue (the listener of the
-    /// SYN's receive queue), cpu (that of the CPU that delivers it), hash (no program: the 4-tuple's hash), or a file with a
-    /// classic BPF program, as tcpdump -ddd or bpf_asm print it, which returns a listener's number. Listeners are numbered in
-    /// the order in which they began to listen, which is shown.
-    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::steer)]
-    steer: Option<Steer>,
+    /// SYN's receive queue), cpu (that of the CPU that delivers it), hash (no program: the 4-tuple's hash), or a file: a
+    /// classic BPF program as tcpdump -ddd or bpf_asm print it, or one of extended BPF that is pinned (bpftool prog load). It
+    /// returns a listener's number: they are numbered in the order in which they began to listen, which is shown.
+    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::in_the_kernel)]
+    steer: Option<lull_linux::attach::Steer>,
     /// Whether the program's children are set along with it; for process 1 it has to be said.
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     children: Option<bool>,

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use lull_bpf::steer::Steer;
 use lull_figures::device::Watched;
 use lull_linux::Report;
 use lull_linux::control::Control;
@@ -60,10 +59,11 @@ pub struct RunArgs {
     events_max: Option<u32>,
     /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT (nginx: `listen ...
     /// reuseport`): queue (the listener of the SYN's receive queue), cpu (that of the CPU that delivers it), hash (no
-    /// program: the 4-tuple's hash), or a file with a classic BPF program, as tcpdump -ddd or bpf_asm print it, which returns
-    /// a listener's number. Listeners are numbered in the order in which they began to listen, which is said.
-    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::steer)]
-    steer: Option<Steer>,
+    /// program: the 4-tuple's hash), or a file: a classic BPF program as tcpdump -ddd or bpf_asm print it, or one of extended
+    /// BPF that is pinned (bpftool prog load), which is attached from outside. It returns a listener's number: they are
+    /// numbered in the order in which they began to listen, which is said.
+    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::in_the_kernel)]
+    steer: Option<lull_linux::attach::Steer>,
     /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms, for
     /// which the packets of a NAPI wait that the context has turned away from; `queues` gives the device as many receive
     /// queues as contexts of the program hear from it (ethtool -L); `steer` spreads flows over as many (ethtool -X), which

@@ -1,7 +1,10 @@
 //! `--steer`: what chooses among listeners that share an address.
 
+use std::path::Path;
+
 use lull_bpf::Program;
 use lull_bpf::steer::Steer;
+use lull_linux::attach;
 
 /// What chooses among the listeners of a service's workers.
 pub fn steer(text: &str) -> Result<Steer, String> {
@@ -22,6 +25,14 @@ pub fn steer(text: &str) -> Result<Steer, String> {
                 Program::parse(&read).map_err(|refused| format!("cannot use the program '{file}': {refused}"))?;
             Ok(Steer::Program(program))
         }
+    }
+}
+
+/// What chooses among a program's listeners in the kernel.
+pub fn in_the_kernel(text: &str) -> Result<attach::Steer, String> {
+    match attach::Pinned::open(Path::new(text)).map_err(|error| error.to_string())? {
+        Some(pinned) => Ok(attach::Steer::Pinned(pinned)),
+        None => steer(text).map(attach::Steer::Classic),
     }
 }
 

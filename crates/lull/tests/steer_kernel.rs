@@ -130,7 +130,10 @@ struct Run {
 
 impl Run {
     fn start(scratch: &Scratch, arguments: &str, words: &[String]) -> Run {
-        let mut command = scratch.command(arguments);
+        Run::of(scratch.command(arguments), words)
+    }
+
+    fn of(mut command: Command, words: &[String]) -> Run {
         let mut child = command.arg("--").args(words).stderr(Stdio::piped()).spawn().unwrap();
         let (tell, lines) = channel();
         let said = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -232,6 +235,96 @@ fn nginx_is_steered_from_outside_by_cpu_and_given_back() {
     let detached = scratch.ok(&format!("detach --pid {pid}"));
     assert!(detached.contains("listeners chosen by the hash again"), "{detached}");
     assert_eq!(nginx.ask_on(0).len(), 2);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+/// A file system of BPF's, in a namespace of mounts of this test's, with programs of extended BPF under names: `first` and
+/// `second` choose the listener of that number, and `xdp` is for devices.
+struct Programs(Child, String);
+
+impl Programs {
+    /// Nothing, and the reason is printed, if there can be none.
+    fn new(test: &str, scratch: &Scratch) -> Option<Programs> {
+        let directory = scratch.0.join("bpf");
+        std::fs::create_dir_all(&directory).unwrap();
+        let directory = directory.to_str().unwrap().to_owned();
+        let pin = script("pinned.py");
+        let text = "mount -t bpf bpf \"$1\" && python3 \"$2\" \"$1\" && exec sleep 600";
+        let child = Command::new("unshare")
+            .args(["--mount", "sh", "-c", text, "sh", &directory, &pin])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut programs = Programs(child, directory);
+        let line = kernel::lines_of(&mut programs.0).next().and_then(Result::ok);
+        if line.as_deref() != Some("pinned") {
+            println!("SKIP: {test}: no programs can be pinned here: {line:?}");
+            return None;
+        }
+        Some(programs)
+    }
+
+    /// The command in that namespace.
+    fn lull(&self, scratch: &Scratch, arguments: &str) -> Command {
+        let lull = scratch.command(arguments);
+        let mut command = Command::new("nsenter");
+        command
+            .arg("--mount")
+            .arg("--target")
+            .arg(self.0.id().to_string())
+            .arg(lull.get_program())
+            .args(lull.get_args());
+        command.envs(lull.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_pinned_program_of_extended_bpf_chooses_from_outside_and_under_run() {
+    let test = "a_pinned_program_of_extended_bpf_chooses_from_outside_and_under_run";
+    if lacks(test) {
+        return;
+    }
+    let scratch = Scratch::new("steer-pinned");
+    let Some(programs) = Programs::new(test, &scratch) else { return };
+    let at = |name: &str| format!("{}/{name}", programs.1);
+    let said = |arguments: &str| {
+        let output = programs.lull(&scratch, arguments).output().unwrap();
+        let said = [output.stdout, output.stderr].map(|said| String::from_utf8(said).unwrap()).concat();
+        (output.status.success(), said)
+    };
+    let nginx = Nginx::new(&scratch, 2, "reuseport").start();
+    let pid = nginx.pid();
+    wait_until("both workers serve", || nginx.ask_often().len() == 2);
+    for (number, name) in ["first", "second"].into_iter().enumerate() {
+        let (done, line) = said(&format!("attach --pid {pid} --steer {} --once", at(name)));
+        assert!(done && line.contains(&format!("listeners steered by the program at {}", at(name))), "{line}");
+        assert_eq!(nginx.ask_often(), BTreeSet::from([told(&line)[number]]), "{line}");
+    }
+    for (name, words) in [("xdp", "a reuseport group takes no program of type 6"), ("map", "take the program at")] {
+        let (done, line) = said(&format!("attach --pid {pid} --steer {} --once", at(name)));
+        assert!(!done && line.contains(words), "{name}: {line}");
+    }
+    assert_eq!(nginx.ask_often().len(), 1, "the one that was there stays");
+    let (done, line) = said(&format!("detach --pid {pid}"));
+    assert!(done && line.contains("listeners chosen by the hash again"), "{line}");
+    assert_eq!(nginx.ask_often().len(), 2);
+    drop(nginx);
+
+    let nginx = Nginx::new(&scratch, 2, "reuseport");
+    let command = programs.lull(&scratch, &format!("run --mode base --steer {}", at("second")));
+    let mut run = Run::of(command, &nginx.words());
+    nginx.answers();
+    let line = run.line("listeners steered by the program at");
+    assert_eq!(nginx.ask_often(), BTreeSet::from([told(&line)[1]]), "{line}");
+    run.end();
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 

@@ -59,7 +59,7 @@ impl Own {
         let queues_by_cpu = Own::queues_by_cpu(network)?;
         let workers = queues_by_cpu.len();
         // Bound in the order of the CPUs: that is how programs number them.
-        let program = steer.program(u32::try_from(workers).unwrap_or(u32::MAX)).map(Arc::new);
+        let program = steer.program(u32::try_from(workers).unwrap_or(u32::MAX)).map(|program| Arc::new(program.into()));
         let listeners = TcpListener::bind_group(network, workers, address, listens(), program)?;
         let mut planes = Vec::new();
         for ((cpu, queues), listener) in queues_by_cpu.into_iter().zip(listeners) {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lull_bpf::steer::Steer;
 use lull_core::EpollParams;
 
 use super::detach::{Restored, restore};
@@ -12,7 +11,7 @@ use super::params::{Params, set_params};
 use super::record::{Entry, Known, Opened, Record, Role};
 use super::request::ProgramRequest;
 use super::sockets::{OnContext, shared_napis};
-use super::steer::Steering;
+use super::steer::{Steer, Steering};
 use super::tree::{Member, Tree};
 use crate::error::{Error, Result};
 use crate::options::Options;

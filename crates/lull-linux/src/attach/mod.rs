@@ -36,7 +36,7 @@ pub use params::Params;
 pub use record::Role;
 pub use request::{ProgramRequest, with_children};
 pub use sockets::OnContext;
-pub use steer::Steered;
+pub use steer::{Pinned, Steer, Steered};
 pub(crate) use tree::{children, start_of};
 
 /// Removes the locks and records that killed commands have left in the state directory, and that stand for nothing any more.

@@ -1,5 +1,5 @@
-//! Who of a program's workers gets a connection: a classic BPF program on the reuseport groups of its TCP listeners
-//! (SO_ATTACH_REUSEPORT_CBPF), attached through a duplicate of a listener's descriptor.
+//! Who of a program's workers gets a connection: a program of classic or extended BPF on the reuseport groups of its TCP
+//! listeners (SO_ATTACH_REUSEPORT_CBPF and _EBPF), attached through a duplicate of a listener's descriptor.
 //!
 //! The program lives in the group, whoever attached it, until it is taken away or the last listener is closed. Linux tells
 //! nobody which program a group has, so one that was there before is replaced and cannot be given back.
@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use lull_bpf::steer::Steer;
 use serde::{Deserialize, Serialize};
 
 use super::listeners::{self, Group, Listens};
@@ -17,6 +18,66 @@ use super::tree::Member;
 use crate::error::{Error, Result};
 use crate::os;
 use crate::roots::Roots;
+
+/// What chooses among the listeners of a group in the kernel.
+#[derive(Clone, Debug)]
+pub enum Steer {
+    /// One of lull's own, or a program of classic BPF.
+    Classic(lull_bpf::steer::Steer),
+    /// A program of extended BPF that the kernel has.
+    Pinned(Pinned),
+}
+
+impl fmt::Display for Steer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Steer::Classic(steer) => steer.fmt(f),
+            Steer::Pinned(pinned) => write!(f, "the program at {}", pinned.path.display()),
+        }
+    }
+}
+
+/// A program of extended BPF that the kernel has under a name (`bpftool prog load`, `BPF_OBJ_PIN`).
+#[derive(Clone, Debug)]
+pub struct Pinned {
+    path: PathBuf,
+    program: Arc<OwnedFd>,
+}
+
+impl Pinned {
+    /// The program of a file in a file system of BPF's; nothing for a file elsewhere, and for none.
+    ///
+    /// # Errors
+    /// It is no program, it cannot be had, or it is of a type that no reuseport group takes.
+    pub fn open(path: &Path) -> Result<Option<Pinned>> {
+        if !rustix::fs::statfs(path).is_ok_and(|found| found.f_type as i64 == BPF_FS_MAGIC) {
+            return Ok(None);
+        }
+        let failed = |error| {
+            let what = format!("take the program at {}", path.display());
+            Error::os(what, "name one that `bpftool prog show pinned` shows, as root", error)
+        };
+        let program = os::pinned_program(path).map_err(failed)?;
+        // The kernel tells of maps and links as it does of programs.
+        if !os::is_program(program.as_fd()) {
+            return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+        }
+        let kind = os::program_type(program.as_fd()).map_err(failed)?;
+        if !GROUPS_TAKE.contains(&kind) {
+            return Err(Error::Unsupported {
+                what: format!("steer by the program at {}", path.display()),
+                reason: format!("a reuseport group takes no program of type {kind} (`bpftool prog show` names it)"),
+                remedy: "load it as a socket filter or as sk_reuseport".to_owned(),
+            });
+        }
+        Ok(Some(Pinned { path: path.to_owned(), program: Arc::new(program) }))
+    }
+}
+
+/// `BPF_FS_MAGIC` of `linux/magic.h`.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// `BPF_PROG_TYPE_SOCKET_FILTER` and `BPF_PROG_TYPE_SK_REUSEPORT` (`sk_reuseport_attach_bpf` of `net/core/filter.c`).
+const GROUPS_TAKE: [u32; 2] = [1, 21];
 
 /// What listeners of a program are steered by.
 pub(super) struct Steering {
@@ -117,9 +178,12 @@ impl Steering {
         let count = u32::try_from(group.listeners.len()).unwrap_or(u32::MAX);
         if !self.only_tells {
             let Some(listener) = group.duplicate(members) else { return Ok(None) };
-            let attached = match self.steer.program(count) {
-                Some(program) => os::attach_reuseport(listener.as_fd(), program.instructions()),
-                None => os::detach_reuseport(listener.as_fd()).map(drop),
+            let attached = match &self.steer {
+                Steer::Pinned(pinned) => os::attach_reuseport_program(listener.as_fd(), pinned.program.as_fd()),
+                Steer::Classic(steer) => match steer.program(count) {
+                    Some(program) => os::attach_reuseport(listener.as_fd(), program.instructions()),
+                    None => os::detach_reuseport(listener.as_fd()).map(drop),
+                },
             };
             attached.map_err(|error| {
                 let what = format!("steer the listeners of {} by {}", group.address, self.steer);

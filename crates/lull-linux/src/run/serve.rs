@@ -143,8 +143,10 @@ impl<'a> Serving<'a> {
             Ok(follower) => {
                 let handed_down = self.followed.iter().flat_map(|it| it.follower.handed_down()).collect();
                 let follower = follower.inheriting(handed_down);
-                // The preload library steers each group from its birth.
-                let follower = follower.with_steering(self.run.steer.clone(), matches!(self.way, Way::Preload { .. }));
+                // The preload library steers each group from its birth, but by a program that only the kernel has.
+                let is_steered = matches!(self.way, Way::Preload { .. })
+                    && matches!(self.run.steer, Some(attach::Steer::Classic(_)));
+                let follower = follower.with_steering(self.run.steer.clone(), is_steered);
                 self.followed.push(Followed { follower, looks: true });
             }
             // It may have ended already.

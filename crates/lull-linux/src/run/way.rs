@@ -91,7 +91,7 @@ pub struct Run {
     /// How its calls of `epoll_wait` are changed.
     pub waits: Waits,
     /// What chooses among its listeners that share an address.
-    pub steer: Option<Steer>,
+    pub steer: Option<attach::Steer>,
     /// What is done on the device for contexts that hear from several NAPIs of it.
     pub one_napi: Option<OneNapi>,
     /// Whether the program is pinned to the CPUs where the device's packets are delivered.
@@ -232,8 +232,9 @@ impl Way {
     }
 }
 
-/// `LULL_STEER`; nothing where the kernel's own hash chooses.
-fn steered(steer: &Steer) -> Option<String> {
+/// `LULL_STEER`; nothing where the kernel's own hash chooses, or a program that is attached from outside.
+fn steered(steer: &attach::Steer) -> Option<String> {
+    let attach::Steer::Classic(steer) = steer else { return None };
     match steer {
         Steer::Queue => Some("queue".to_owned()),
         Steer::Cpu => Some("cpu".to_owned()),
