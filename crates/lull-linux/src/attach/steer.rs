@@ -50,7 +50,7 @@ impl Pinned {
     /// # Errors
     /// It is no program, it cannot be had, or it is of a type that no reuseport group takes.
     pub fn open(path: &Path) -> Result<Option<Pinned>> {
-        if !rustix::fs::statfs(path).is_ok_and(|found| found.f_type as i64 == BPF_FS_MAGIC) {
+        if !rustix::fs::statfs(path).is_ok_and(|found| found.f_type == BPF_FS_MAGIC) {
             return Ok(None);
         }
         let failed = |error| {
@@ -75,7 +75,7 @@ impl Pinned {
 }
 
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+const BPF_FS_MAGIC: rustix::fs::FsWord = 0xcafe_4a11;
 /// `BPF_PROG_TYPE_SOCKET_FILTER` and `BPF_PROG_TYPE_SK_REUSEPORT` (`sk_reuseport_attach_bpf` of `net/core/filter.c`).
 const GROUPS_TAKE: [u32; 2] = [1, 21];
 
