@@ -48,9 +48,11 @@ fn load_seen(kind: u32, code: &[[u8; 8]], seen: bool) -> std::io::Result<c_int> 
     let (command, bytes) = (5, size_of_val(&attributes));
     // SAFETY: the attributes are those of BPF_PROG_LOAD, as far as it takes them, and outlive the call.
     let call = || unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), bytes) };
-    // SAFETY: likewise.
-    let fd =
-        if seen { unsafe { loaded::by_number(call, [command, attributes.as_ptr() as usize, bytes]) } } else { call() };
+    let fd = match seen {
+        // SAFETY: likewise.
+        true => unsafe { loaded::by_number(call, [command, attributes.as_ptr() as usize, bytes]) },
+        false => call(),
+    };
     if fd < 0 { Err(std::io::Error::last_os_error()) } else { Ok(fd as c_int) }
 }
 
