@@ -282,7 +282,7 @@ mod tests {
             table.bind(80, binding(index, "0.0.0.0", true)).unwrap();
         }
         table.bind(80, binding(9, "10.0.0.2", true)).unwrap();
-        let program = Arc::new(lull_bpf::Program::parse("1,6 0 0 0").unwrap().into());
+        let program = Arc::new(Chooser::from(lull_bpf::Program::parse("1,6 0 0 0").unwrap()));
         table.set_program(80, 2, Some(program.clone())).unwrap();
         let chosen = |table: &PortTable| (0..5).map(|nth| table.find(ip, 80, |_| nth, || 2)).collect::<Vec<_>>();
         assert_eq!(chosen(&table), [0, 1, 2, 3, 2].map(Some), "a number that nobody has leaves it to the hash");
@@ -309,7 +309,7 @@ mod tests {
     fn a_socket_that_shares_with_nobody_takes_no_program() {
         let mut table = PortTable::default();
         table.bind(80, binding(0, "0.0.0.0", false)).unwrap();
-        let program = Arc::new(lull_bpf::Program::parse("1,6 0 0 0").unwrap().into());
+        let program = Arc::new(Chooser::from(lull_bpf::Program::parse("1,6 0 0 0").unwrap()));
         assert_eq!(table.set_program(80, 0, Some(program)), Err(NetError::Invalid));
         assert_eq!(table.set_program(80, 0, None), Err(NetError::Invalid));
     }
