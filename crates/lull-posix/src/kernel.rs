@@ -306,6 +306,22 @@ pub fn is_context(number: c_int, nobodys: BorrowedFd<'_>) -> bool {
     epoll_ctl(number, libc::EPOLL_CTL_DEL, nobodys.as_raw_fd(), None).is_err_and(|error| error.number() == libc::ENOENT)
 }
 
+/// What waits to be read from a socket.
+pub fn unread(fd: c_int) -> Result<usize> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the kernel writes the int.
+    unsafe { raw!(SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) }?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// What the other end of a Unix socket has not read yet, in the kernel's bytes (`unix_outq_len`).
+pub fn unread_by_peer(fd: c_int) -> Result<usize> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the kernel writes the int.
+    unsafe { raw!(SYS_ioctl, fd, libc::TIOCOUTQ, &raw mut bytes) }?;
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// EPIOCSPARAMS.
 pub fn set_epoll_params(epfd: c_int, params: &libc::epoll_params) -> Result<()> {
     // SAFETY: the kernel reads the struct.

@@ -41,7 +41,7 @@ pub(crate) use bind::{bind_own, may_be_another_listeners, refuse_a_listeners};
 pub(crate) use connect::connected;
 pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
-pub(crate) use datagram::{Datagram, World};
+pub(crate) use datagram::{Datagram, Reader, World};
 pub use datagram::{Message, Room};
 pub(crate) use kept::{adopt, adopt_kept, hand_on, keep_here};
 pub(crate) use listen::asked;

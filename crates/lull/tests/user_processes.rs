@@ -399,3 +399,13 @@ fn numbers_that_are_duplicated_over_and_closed_by_ranges_are_what_linux_has_ther
 fn calls_by_number_are_those_by_name() {
     user::run("calls", CC, "base", "by-number");
 }
+
+/// A child that is the only one to read a UDP socket is given what comes without asking for each; where others read it as well, a
+/// datagram waits for one of them alone only until that has read the last one. One that could not ask for more is given it.
+#[test]
+fn children_that_read_a_udp_socket_are_given_what_is_theirs() {
+    let needs = "command -v python3 && command -v ip";
+    for mode in ["base", "suspend20"] {
+        user::run("udp_children", needs, mode, "tap");
+    }
+}

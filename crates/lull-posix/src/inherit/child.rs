@@ -365,9 +365,13 @@ fn relay(fd: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
     if !ANY.load(Ordering::Relaxed) {
         return None;
     }
-    let (local, peer, domain) = named::names(fd)?;
+    named::names(fd).map(|names| renewed(fd, names))
+}
+
+/// A relay of datagrams may have been given a peer since it was called after its socket.
+fn renewed(fd: c_int, (local, peer, domain): (SocketAddr, SocketAddr, c_int)) -> (SocketAddr, SocketAddr, c_int) {
     let (local, peer) = peer::names(fd).unwrap_or((local, peer));
-    Some((local, peer, domain))
+    (local, peer, domain)
 }
 
 /// `connect` of a relay; nothing if it is none.
@@ -377,8 +381,7 @@ pub(crate) fn connect(fd: c_int, to: &[u8]) -> Option<Result<()>> {
 }
 
 fn is_of_datagrams(relay: c_int) -> bool {
-    let is_listener = || LISTENERS.load(Ordering::Relaxed) && named::is_listener(relay);
-    kernel::int_option(relay, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_SEQPACKET) && !is_listener()
+    named::of_datagrams(relay).is_some()
 }
 
 /// The peer of the relay of datagrams behind a number, unspecified if it has none, and its domain.
@@ -386,7 +389,7 @@ pub(super) fn datagrams(fd: c_int) -> Option<(SocketAddr, c_int)> {
     if !DATAGRAMS.load(Ordering::Acquire) {
         return None;
     }
-    relay(fd).filter(|_| is_of_datagrams(fd)).map(|(_, peer, domain)| (peer, domain))
+    named::of_datagrams(fd).map(|names| renewed(fd, names)).map(|(_, peer, domain)| (peer, domain))
 }
 
 /// Whether a number is a UDP socket that another process passes on to this one.

@@ -2,8 +2,9 @@
 //!
 //! The relay's socket keeps messages apart and tells of its end (SOCK_SEQPACKET). The child's number is an end of it, so that `poll`
 //! and its kin are the kernel's. A child that only sends leaves what comes to its parent; one that reads or waits asks for a
-//! datagram, and for the next one whenever it has read one. So one datagram at most waits for the child alone. What goes wrong with
-//! a datagram that the child has sent, it is told by the next call that reads, like an error of the network.
+//! datagram, and for more whenever it has read all that there was. So one datagram at most waits for the child alone where others read the
+//! socket as well; a child that is the only one to read it is given what fits ([`relay`]). What goes wrong with a datagram that the
+//! child has sent, it is told by the next call that reads, like an error of the network.
 
 pub(super) mod peer;
 pub(super) mod relay;
@@ -98,7 +99,7 @@ pub(crate) const GONE: Errno = Errno::new(libc::ENETDOWN);
 /// The child asks for a datagram.
 pub(super) fn ask(fd: c_int) {
     let wants = Header::bare(Kind::Wants, 0);
-    // There is room for it, unless the child has sent very much, and then it asks again when it reads.
+    // There is room for it, unless the child has sent very much: then the relay looks anyway, when it has sent that.
     let _ = kernel::sendmsg(fd, &[IoSlice::new(&wants.0)], &[], &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
 
@@ -123,8 +124,8 @@ pub(crate) fn receive(fd: c_int, room: Room<'_, '_>, flags: c_int) -> Result<Mes
         }
     };
     let there = got.checked_sub(HEADER_BYTES).ok_or(GONE)?;
-    let is_taken = flags & libc::MSG_PEEK == 0;
-    if is_taken && header.kind() != Some(Kind::NotSent) {
+    // Whoever has read the last one asks.
+    if flags & libc::MSG_PEEK == 0 && !kernel::unread(fd).is_ok_and(|left| left > 0) {
         ask(fd);
     }
     if header.kind() != Some(Kind::Datagram) {

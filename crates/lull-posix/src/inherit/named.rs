@@ -1,4 +1,5 @@
-//! What a relay's socket is called: its connection's names are in its own. That of a listener has where it listens.
+//! What a relay's socket is called: the names of its connection or UDP socket are in its own. That of a listener has where it
+//! listens.
 //!
 //! A child may execute another program, whose library knows nothing of what this one noted, and the socket stays open. The name is an
 //! abstract one of the kernel's (`unix(7)`), which goes wherever the socket goes, and which nobody can connect to, for it does not
@@ -12,14 +13,16 @@ use crate::address::{self, Bytes};
 use crate::{Result, kernel};
 
 const RELAY: &[u8] = b"\0lull relay ";
+const DATAGRAMS: &[u8] = b"\0lull datagrams ";
 const LISTENER: &[u8] = b"\0lull listener ";
 const FAMILY_BYTES: usize = 2;
 /// The socket's inode: no two relays have the same name.
 const INODE_BYTES: usize = size_of::<u32>();
 
-/// Names a relay's socket after its connection, a socket of `domain`.
+/// Names a relay's socket after its connection or UDP socket, a socket of `domain`. That of datagrams keeps messages apart.
 pub(super) fn call(socket: c_int, local: SocketAddr, peer: SocketAddr, domain: c_int) -> Result<()> {
-    call_as(RELAY, socket, local, peer, domain)
+    let keeps_apart = kernel::int_option(socket, libc::SOL_SOCKET, libc::SO_TYPE)? == libc::SOCK_SEQPACKET;
+    call_as(if keeps_apart { DATAGRAMS } else { RELAY }, socket, local, peer, domain)
 }
 
 /// Names the end of a listener after where that listens.
@@ -34,9 +37,14 @@ fn call_as(kind: &[u8], socket: c_int, local: SocketAddr, peer: SocketAddr, doma
     kernel::bind(socket, &[&family, kind, &inode, &local, &peer].concat())
 }
 
-/// The names of the connection or the listener that a socket is called after, and its domain, if it is called after one.
+/// The names of what a socket is called after, and its domain, if it is called after anything.
 pub(super) fn names(socket: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
-    names_as(&[RELAY, LISTENER], socket)
+    names_as(&[DATAGRAMS, RELAY, LISTENER], socket)
+}
+
+/// As [`names`], of the relay of a UDP socket.
+pub(super) fn of_datagrams(socket: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
+    names_as(&[DATAGRAMS], socket)
 }
 
 /// Whether a socket is the end of a listener.
@@ -59,6 +67,8 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
     use super::*;
 
     #[test]
@@ -74,5 +84,10 @@ mod tests {
         assert_eq!(names(second.as_raw_fd()), Some(v6), "an IPv4 peer of an IPv6 socket");
         let (third, _fourth) = UnixStream::pair().unwrap();
         call(third.as_raw_fd(), v4.0, v4.1, v4.2).expect("a second socket is called after the same connection");
+        assert_eq!(of_datagrams(third.as_raw_fd()), None);
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::empty(), None);
+        let (fifth, _sixth) = pair.unwrap();
+        call(fifth.as_raw_fd(), v4.0, v4.1, v4.2).unwrap();
+        assert_eq!((of_datagrams(fifth.as_raw_fd()), names(fifth.as_raw_fd())), (Some(v4), Some(v4)));
     }
 }

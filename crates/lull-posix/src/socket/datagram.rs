@@ -56,6 +56,44 @@ pub(crate) struct Datagram {
     connected: AtomicBool,
     /// Counts what was read, for the kernel's turn.
     turn: AtomicU32,
+    /// Who reads it.
+    readers: Readers,
+}
+
+/// Who reads a UDP socket: the process that has it, and other processes that it is passed on to.
+#[derive(Default)]
+struct Readers {
+    process: AtomicBool,
+    others: AtomicU32,
+}
+
+/// Another process that reads a UDP socket, for as long as this is kept.
+pub(crate) struct Reader(Open);
+
+impl Reader {
+    pub(crate) fn new(file: Open) -> Reader {
+        let reader = Reader(file);
+        reader.all().map(|readers| readers.others.fetch_add(1, Relaxed));
+        reader
+    }
+
+    fn all(&self) -> Option<&Readers> {
+        match &*self.0 {
+            File::Datagram(datagram) => Some(&datagram.readers),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody else has read what comes.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.all().is_some_and(|readers| !readers.process.load(Relaxed) && readers.others.load(Relaxed) == 1)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.all().map(|readers| readers.others.fetch_sub(1, Relaxed));
+    }
 }
 
 impl Datagram {
@@ -301,6 +339,7 @@ fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resu
         each_bytes: AtomicU16::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).unwrap_or(0) as u16),
         connected: AtomicBool::new(false),
         turn: AtomicU32::new(0),
+        readers: Readers::default(),
     };
     let program = steer::take_remembered(kernel::inode(fd)?, local);
     program.map_or(Ok(()), |program| datagram.sockets.steer(Some(&program)))?;

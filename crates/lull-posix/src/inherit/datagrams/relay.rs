@@ -1,10 +1,15 @@
 //! The parent's end of a relay of datagrams: a thread that sends what the child sends, and gives it what it asks for.
+//!
+//! How much of that the child has not read, its socket tells. Where others read the socket as well, the next datagram is given once
+//! the child has read all; the only one to read it is given more while it has less than [`UNREAD_BYTES`], so that neither has to
+//! wake the other for each.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use libc::c_int;
 use lull_net::Interest;
 use lull_net::lull_nic::own;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
@@ -14,11 +19,16 @@ use crate::block::{self, Wait};
 use crate::errno::WOULD_BLOCK;
 use crate::files::{File, Open};
 use crate::inherit::{NOBODY, names_bytes, parent};
-use crate::socket::{Datagram, Message, Room, World, datagram};
+use crate::socket::{Datagram, Message, Reader, Room, World, datagram};
 use crate::{Errno, Result, address, kernel};
 
 /// What a datagram may hold.
 const DATA_BYTES: usize = 0x1_0000;
+/// So many are given before the relay looks whether the child has sent something.
+const GIVEN_AT_A_TIME: usize = 16;
+/// While the child has less that it has not read, in the kernel's bytes, there is room for any datagram: a Unix socket takes 208 KiB,
+/// and a datagram of 64 KiB less than 80 there. A small one counts for about 1 KiB.
+const UNREAD_BYTES: usize = 48 << 10;
 
 struct Relay {
     /// None from when the child has connected it to a peer of the kernel's: it is the kernel's alone then.
@@ -27,6 +37,10 @@ struct Relay {
     socket: OwnedFd,
     /// The kernel's socket that stands behind the program's: its half of one in both worlds.
     kernels: OwnedFd,
+    /// The child has asked for a datagram.
+    hears: bool,
+    /// It is counted among those who read lull's socket from then on.
+    reader: Option<Reader>,
 }
 
 /// Begins a relay with the names of the socket. What comes along is dropped when that is over.
@@ -36,7 +50,7 @@ pub(in crate::inherit) fn start<G: Send + 'static>(
     kernels: OwnedFd,
     guard: G,
 ) -> io::Result<()> {
-    let mut relay = Relay { file: Some(file), socket, kernels };
+    let mut relay = Relay { file: Some(file), socket, kernels, hears: false, reader: None };
     let (local, peer) = relay.names().map_err(|error| io::Error::from_raw_os_error(error.number()))?;
     rustix::net::send(&relay.socket, &names_bytes(local, peer), SendFlags::NOSIGNAL)?;
     let run = move || {
@@ -50,10 +64,7 @@ pub(in crate::inherit) fn start<G: Send + 'static>(
 
 impl Relay {
     fn datagram(&self) -> Option<&Datagram> {
-        match &**self.file.as_ref()? {
-            File::Datagram(datagram) => Some(datagram),
-            _ => unreachable!("a child sends a second descriptor for a UDP socket alone"),
-        }
+        datagram_of(self.file.as_ref()?)
     }
 
     /// Its own name and its peer's.
@@ -74,7 +85,7 @@ impl Relay {
         match self.datagram() {
             Some(datagram) => {
                 if datagram.set_peer(self.kernels.as_raw_fd(), to)? == World::Kernels {
-                    self.file = None;
+                    (self.file, self.reader) = (None, None);
                 }
             }
             None => kernel::connect(self.kernels.as_raw_fd(), to)?,
@@ -84,21 +95,52 @@ impl Relay {
 
     /// Until every process has closed the other end.
     fn run(&mut self) {
-        let (mut data, mut is_wanted) = (vec![0; DATA_BYTES], false);
+        let mut data = vec![0; DATA_BYTES];
+        let Ok(mut waiting) = Waiting::for_messages(self.socket.as_raw_fd()) else { return };
         loop {
             match self.of_the_child(&mut data) {
-                Ok(Some(Kind::Wants)) => is_wanted = true,
+                Ok(Some(Kind::Wants)) => self.begins_to_hear(),
                 Ok(Some(_)) => {}
-                Ok(None) => return,
-                Err(WOULD_BLOCK) if is_wanted && self.give(&mut data) => is_wanted = false,
                 Err(WOULD_BLOCK) => {
-                    if self.wait(is_wanted).is_err() {
+                    let waited = match self.give_some(&mut data) {
+                        Given::All => continue,
+                        Given::WhatThereWas => waiting.also_for(self.file.as_ref(), self.kernels.as_raw_fd()),
+                        Given::WhatFits => waiting.for_messages_alone(),
+                    };
+                    if waited.and_then(|()| waiting.wait.wait(None)).is_err() {
                         return;
                     }
                 }
-                Err(_) => return,
+                Ok(None) | Err(_) => return,
             }
         }
+    }
+
+    fn begins_to_hear(&mut self) {
+        if !self.hears {
+            self.hears = true;
+            self.reader = self.file.clone().map(Reader::new);
+        }
+    }
+
+    /// Gives the child datagrams, as far as it may have them.
+    fn give_some(&mut self, data: &mut [u8]) -> Given {
+        for _ in 0..GIVEN_AT_A_TIME {
+            if !self.may_give() {
+                return Given::WhatFits;
+            }
+            if !self.give(data) {
+                return Given::WhatThereWas;
+            }
+        }
+        Given::All
+    }
+
+    /// Whether the child may be given one more datagram.
+    fn may_give(&self) -> bool {
+        // Where the kernel alone has the socket, the child may not be the only one.
+        let bound = if self.reader.as_ref().is_some_and(Reader::is_alone) { UNREAD_BYTES } else { 1 };
+        self.hears && kernel::unread_by_peer(self.socket.as_raw_fd()).is_ok_and(|unread| unread < bound)
     }
 
     /// Does what the child's next message asks for, and says what that was; nothing if there will be none any more.
@@ -155,7 +197,7 @@ impl Relay {
         let mut room = Room { buffers: &mut [IoSliceMut::new(data)], control: &mut control };
         let kernels = self.kernels.as_raw_fd();
         let received = match self.datagram() {
-            Some(datagram) => datagram.receive(kernels, room, libc::MSG_DONTWAIT),
+            Some(datagram) => datagram.receive_for_another(kernels, room),
             None => datagram::kernels(kernels, &mut room, 0),
         };
         let reads_no_more = || match self.datagram() {
@@ -187,26 +229,81 @@ impl Relay {
         let parts = [IoSlice::new(&header.0), IoSlice::new(data)];
         let _ = kernel::sendmsg(self.socket.as_raw_fd(), &parts, &[], &[], wait | libc::MSG_NOSIGNAL);
     }
+}
 
-    /// Waits for the child, and for a datagram if it wants one.
-    fn wait(&self, is_wanted: bool) -> Result<()> {
-        let (datagram, child, kernels) = (self.datagram(), self.socket.as_raw_fd(), self.kernels.as_raw_fd());
-        let readable = || Interest::READABLE;
+/// What a child has been given.
+enum Given {
+    /// As much as is given at a time; there may be more.
+    All,
+    /// There is no more.
+    WhatThereWas,
+    /// It may have no more now.
+    WhatFits,
+}
+
+/// What the relay waits for: the child's messages, and at times datagrams.
+struct Waiting {
+    wait: Wait,
+    child: c_int,
+    lulls: Option<Open>,
+    kernels: Option<c_int>,
+}
+
+impl Waiting {
+    fn for_messages(child: c_int) -> Result<Waiting> {
         let wait = Wait::new()?;
-        wait.add_kernels(child, readable(), readable)?;
-        let lulls = datagram.filter(|_| is_wanted);
-        let theirs = is_wanted && datagram.is_none_or(Datagram::is_kernels_too);
-        let added = lulls
-            .map_or(Ok(()), |datagram| wait.add(&datagram.sockets, readable(), readable))
-            .and_then(|()| if theirs { wait.add_kernels(kernels, readable(), readable) } else { Ok(()) });
-        let waited = added.and_then(|()| wait.wait(None));
-        if let Some(datagram) = lulls {
-            wait.remove(&datagram.sockets);
+        wait.add_kernels(child, Interest::READABLE, || Interest::READABLE)?;
+        Ok(Waiting { wait, child, lulls: None, kernels: None })
+    }
+
+    fn for_messages_alone(&mut self) -> Result<()> {
+        self.set(None, None)
+    }
+
+    /// Waits for datagrams, too: of lull's socket, of the kernel's, or of both halves of one.
+    fn also_for(&mut self, file: Option<&Open>, kernels: c_int) -> Result<()> {
+        let datagram = file.and_then(datagram_of);
+        self.set(file, datagram.is_none_or(Datagram::is_kernels_too).then_some(kernels))
+    }
+
+    fn set(&mut self, lulls: Option<&Open>, kernels: Option<c_int>) -> Result<()> {
+        let readable = || Interest::READABLE;
+        if self.lulls.is_some() != lulls.is_some() {
+            if let Some(datagram) = self.lulls.take().as_ref().and_then(datagram_of) {
+                self.wait.remove(&datagram.sockets);
+            }
+            if let Some(file) = lulls
+                && let Some(datagram) = datagram_of(file)
+            {
+                self.wait.add(&datagram.sockets, readable(), readable)?;
+                self.lulls = Some(file.clone());
+            }
         }
-        if theirs {
-            wait.remove_kernels(kernels);
+        if self.kernels != kernels {
+            if let Some(kernels) = self.kernels.take() {
+                self.wait.remove_kernels(kernels);
+            }
+            if let Some(kernels) = kernels {
+                self.wait.add_kernels(kernels, readable(), readable)?;
+                self.kernels = Some(kernels);
+            }
         }
-        wait.remove_kernels(child);
-        waited.map(drop)
+        Ok(())
+    }
+}
+
+/// The context is kept for the thread's next wait.
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Removing fails for nothing.
+        let _ = self.for_messages_alone();
+        self.wait.remove_kernels(self.child);
+    }
+}
+
+fn datagram_of(file: &Open) -> Option<&Datagram> {
+    match &**file {
+        File::Datagram(datagram) => Some(datagram),
+        _ => None,
     }
 }

@@ -44,6 +44,9 @@ impl Datagram {
                 received => received,
             };
         }
+        if !self.readers.process.load(Relaxed) {
+            self.readers.process.store(true, Relaxed);
+        }
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         let mut until = None;
         loop {
@@ -68,6 +71,11 @@ impl Datagram {
     /// Whether reading is shut down.
     pub(crate) fn reads_no_more(&self) -> bool {
         self.sockets.ready().contains(Ready::RDHUP)
+    }
+
+    /// What there is now, for another process.
+    pub(crate) fn receive_for_another(&self, fd: c_int, mut room: Room<'_, '_>) -> Result<Message> {
+        self.receive_now(fd, &mut room, 0)
     }
 
     fn receive_now(&self, fd: c_int, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
