@@ -7,7 +7,7 @@
 # A row is PROGRAM-DEPTH-DEVICE: memcached with so many requests of a connection under way (64 connections), redis with a pipeline
 # so long (50 connections), nginx with files of 1 KB (64 connections kept alive), each over "tap" or "xdp". PROGRAM-half-DEVICE is
 # memcached at half of what Linux's base reaches, with the median and the 99th percentile of the latency instead; PROGRAM-close-DEVICE
-# is nginx with a connection for each request.
+# is nginx with a connection for each request. knotd and nsd answer names over UDP, so many of which are under way.
 #
 # Linux's side is a veth pair, in "base" and in the best of its modes for this, suspend20 put in force by `lull run --dev`: the
 # client's end has no TSO, or nothing would have a NAPI id. lull's side is suspend20 and fullbusy.
@@ -16,7 +16,7 @@
 # `cargo build --release -p lull-lab --example no_work` was made beside LULL. memcached's answers are misses there, without values.
 set -uo pipefail
 rows=(memcached-1-tap memcached-4-tap memcached-half-tap redis-1-tap redis-16-tap nginx-1-tap memcached-1-xdp memcached-4-xdp
-    redis-1-xdp redis-16-xdp nginx-1-xdp nginx-close-tap nginx-close-xdp)
+    redis-1-xdp redis-16-xdp nginx-1-xdp nginx-close-tap nginx-close-xdp knotd-100-tap knotd-100-xdp nsd-100-tap nsd-100-xdp)
 if [ -z "${LULL_BENCH_ROW:-}" ]; then
     [ "$(id -u)" = 0 ] || { echo "SKIP: this is not root, which network namespaces and AF_XDP take"; exit 0; }
     lull=$(realpath "$1") directory=$2 rounds=${3:-9} script=$(realpath "$0")
@@ -35,7 +35,10 @@ rounds=$2
 set -- "$1" suspend20
 . "$(dirname "$0")/../tests/programs/harness.sh"
 IFS=- read -r program depth device <<<"$LULL_BENCH_ROW"
-for needed in ethtool taskset "${program/redis/redis-server}"; do
+needs=(ethtool taskset "${program/redis/redis-server}")
+is_dns=
+[ "$program" = knotd ] || [ "$program" = nsd ] && is_dns=yes && needs+=(dnsperf)
+for needed in "${needs[@]}"; do
     command -v "$needed" >/dev/null || { echo "| $LULL_BENCH_ROW | $needed is missing |"; exit 0; }
 done
 
@@ -78,8 +81,51 @@ END
         )
         server=(nginx -e "$PWD/n$1/errors" -c "$PWD/n$1/nginx.conf")
         ;;
+    knotd)
+        mkdir -p "n$1/run" "n$1/data"
+        cat >"n$1/conf" <<END
+server:
+    rundir: $PWD/n$1/run
+    listen: $1@53
+    udp-workers: 1
+    tcp-workers: 1
+    background-workers: 1
+database:
+    storage: $PWD/n$1/data
+zone:
+  - domain: example.com
+    file: $PWD/zone
+END
+        server=(knotd -c "$PWD/n$1/conf")
+        ;;
+    nsd)
+        mkdir -p "n$1"
+        cat >"n$1/conf" <<END
+server:
+    server-count: 1
+    ip-address: $1
+    username: ""
+    database: ""
+    pidfile: "$PWD/n$1/pid"
+    xfrdfile: "$PWD/n$1/xfrd"
+    zonelistfile: "$PWD/n$1/zones"
+remote-control:
+    control-enable: no
+zone:
+    name: example.com
+    zonefile: "$PWD/zone"
+END
+        server=(nsd -d -c "$PWD/n$1/conf")
+        ;;
     esac
 }
+if [ -n "$is_dns" ]; then
+    printf '$ORIGIN example.com.\n$TTL 3600\n@ SOA ns host 1 3600 600 86400 3600\n@ NS ns\nns A 10.0.0.1\n' >zone
+    for number in $(seq 1000); do
+        echo "h$number A 10.1.$((number / 250)).$((number % 250))" >>zone
+        echo "h$number.example.com A" >>names
+    done
+fi
 
 # The requests a second of a server on this address in one window; at half load, its p50 and p99 in microseconds.
 measure() {
@@ -103,6 +149,10 @@ measure() {
         client wrk -t 1 -c 64 -d 1s "${kept[@]}" "http://$1/kilobyte" >load 2>&1 || fail "$(cat load)"
         sed -n 's/^Requests\/sec: *\([0-9]*\).*/\1/p' load
         ;;
+    *)
+        client dnsperf -s "$1" -d names -l 1 -c 8 -T 1 -q "$depth" >load 2>&1 || fail "$(cat load)"
+        sed -n 's/^ *Queries per second: *\([0-9]*\).*/\1/p' load
+        ;;
     esac
 }
 answers() {
@@ -113,6 +163,7 @@ answers() {
         ;;
     redis) there redis-cli -h "$1" GET nothing ;;
     nginx) there curl -s -o got "http://$1/kilobyte" ;;
+    *) there dnsperf -s "$1" -d names -n 1 -c 1 -t 1 | grep -q 'Queries completed: *1000' ;;
     esac
 }
 
@@ -135,7 +186,7 @@ if [ "$device" = tap ]; then
 fi
 idle=
 no_work=$(dirname "$lull")/examples/no_work
-if [ -x "$no_work" ] && [ "$depth" != half ] && [ "$depth" != close ]; then
+if [ -x "$no_work" ] && [ "$depth" != half ] && [ "$depth" != close ] && [ -z "$is_dns" ]; then
     case "$program" in
     memcached) end='\r\n' && printf 'END\r\n' ;;
     redis) end='GET\r\n' && printf '$-1\r\n' ;;
