@@ -26,8 +26,9 @@ use crate::{Errno, Result, address, kernel};
 const DATA_BYTES: usize = 0x1_0000;
 /// So many are given before the relay looks whether the child has sent something.
 const GIVEN_AT_A_TIME: usize = 16;
-/// While the child has less that it has not read, in the kernel's bytes, there is room for any datagram: a Unix socket takes 208 KiB,
-/// and a datagram of 64 KiB less than 80 there. A small one counts for about 1 KiB.
+/// While the only child has less that it has not read, in the kernel's bytes, it is given more. A small datagram counts for about 1
+/// KiB. The socket takes a message while it has less than SO_SNDBUF (`sock_alloc_send_pskb`), so that the relay never waits for a
+/// child that waits for it.
 const UNREAD_BYTES: usize = 48 << 10;
 
 struct Relay {
@@ -37,6 +38,8 @@ struct Relay {
     socket: OwnedFd,
     /// The kernel's socket that stands behind the program's: its half of one in both worlds.
     kernels: OwnedFd,
+    /// [`UNREAD_BYTES`], or less where the socket takes less.
+    unread_max: usize,
     /// The child has asked for a datagram.
     hears: bool,
     /// It is counted among those who read lull's socket from then on.
@@ -50,7 +53,9 @@ pub(in crate::inherit) fn start<G: Send + 'static>(
     kernels: OwnedFd,
     guard: G,
 ) -> io::Result<()> {
-    let mut relay = Relay { file: Some(file), socket, kernels, hears: false, reader: None };
+    let takes = kernel::int_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    let unread_max = UNREAD_BYTES.min(usize::try_from(takes).unwrap_or(0) / 2);
+    let mut relay = Relay { file: Some(file), socket, kernels, unread_max, hears: false, reader: None };
     let (local, peer) = relay.names().map_err(|error| io::Error::from_raw_os_error(error.number()))?;
     rustix::net::send(&relay.socket, &names_bytes(local, peer), SendFlags::NOSIGNAL)?;
     let run = move || {
@@ -139,7 +144,7 @@ impl Relay {
     /// Whether the child may be given one more datagram.
     fn may_give(&self) -> bool {
         // Where the kernel alone has the socket, the child may not be the only one.
-        let bound = if self.reader.as_ref().is_some_and(Reader::is_alone) { UNREAD_BYTES } else { 1 };
+        let bound = if self.reader.as_ref().is_some_and(Reader::is_alone) { self.unread_max } else { 1 };
         self.hears && kernel::unread_by_peer(self.socket.as_raw_fd()).is_ok_and(|unread| unread < bound)
     }
 
