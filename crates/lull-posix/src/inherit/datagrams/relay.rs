@@ -54,7 +54,7 @@ pub(in crate::inherit) fn start<G: Send + 'static>(
     guard: G,
 ) -> io::Result<()> {
     let takes = kernel::int_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
-    let unread_max = UNREAD_BYTES.min(usize::try_from(takes).unwrap_or(0) / 2);
+    let unread_max = UNREAD_BYTES.min(usize::try_from(takes / 2).unwrap_or(0)).max(1);
     let mut relay = Relay { file: Some(file), socket, kernels, unread_max, hears: false, reader: None };
     let (local, peer) = relay.names().map_err(|error| io::Error::from_raw_os_error(error.number()))?;
     rustix::net::send(&relay.socket, &names_bytes(local, peer), SendFlags::NOSIGNAL)?;
