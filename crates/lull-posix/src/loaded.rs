@@ -21,9 +21,10 @@ const KEPT_MAX: usize = 64;
 /// `BPF_PROG_LOAD` and `BPF_OBJ_GET_INFO_BY_FD` (`enum bpf_cmd`).
 const PROG_LOAD: usize = 5;
 const OBJ_GET_INFO_BY_FD: c_int = 15;
-/// `BPF_PROG_TYPE_SOCKET_FILTER` (`enum bpf_prog_type`). The other kind that a reuseport group takes is
-/// `BPF_PROG_TYPE_SK_REUSEPORT`, which chooses by maps of the kernel's sockets.
+/// `BPF_PROG_TYPE_SOCKET_FILTER` (`enum bpf_prog_type`).
 const SOCKET_FILTER: u32 = 1;
+/// `BPF_PROG_TYPE_SK_REUSEPORT`: the other kind that a reuseport group takes, which chooses by maps of the kernel's sockets.
+const SK_REUSEPORT: u32 = 21;
 
 /// How `union bpf_attr` begins for `BPF_PROG_LOAD`.
 #[repr(C)]
@@ -100,12 +101,12 @@ fn info(fd: c_int) -> Result<Info> {
 /// Why a program cannot be run by lull's stack.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum NotHad {
-    /// The descriptor is none of a program.
+    /// The descriptor is none of a program that a reuseport group takes.
     #[error("{0}")]
     NoProgram(Errno),
-    /// It is of another type.
+    /// It chooses by maps.
     #[error("it is no socket filter, and maps of sockets are the kernel's (BPF_PROG_TYPE_SK_REUSEPORT)")]
-    Type,
+    ByMaps,
     /// Another process has loaded it.
     #[error("the program was not loaded by this process, by which lull would know its instructions")]
     Unknown,
@@ -122,8 +123,10 @@ pub(crate) fn program(fd: c_int) -> core::result::Result<Arc<Chooser>, NotHad> {
     if link.is_ok_and(|name| name != Path::new("anon_inode:bpf-prog")) {
         return Err(NotHad::NoProgram(Errno::new(libc::EINVAL)));
     }
-    if info.kind != SOCKET_FILTER {
-        return Err(NotHad::Type);
+    match info.kind {
+        SOCKET_FILTER => {}
+        SK_REUSEPORT => return Err(NotHad::ByMaps),
+        _ => return Err(NotHad::NoProgram(Errno::new(libc::EINVAL))),
     }
     match kept().iter().rev().find(|(id, _)| *id == info.id) {
         Some((_, program)) => program.clone().map_err(NotHad::Refused),

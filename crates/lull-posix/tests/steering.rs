@@ -36,9 +36,10 @@ fn always(number: u32) -> [Instruction; 1] {
     [Instruction::new(0x06, number)]
 }
 
-/// `BPF_PROG_TYPE_SOCKET_FILTER`, and one whose programs choose by maps.
+/// `BPF_PROG_TYPE_SOCKET_FILTER`, one whose programs choose by maps, and one for devices.
 const SOCKET_FILTER: u32 = 1;
 const SK_REUSEPORT: u32 = 21;
+const XDP: u32 = 6;
 
 /// Loads a program of extended BPF, as a program's own call by number is taken: `r0 = number; exit`, or what is given.
 fn load_seen(kind: u32, code: &[[u8; 8]], seen: bool) -> std::io::Result<c_int> {
@@ -283,6 +284,9 @@ fn a_program_that_lull_cannot_run_is_refused_and_nothing_is_attached() {
         assert_eq!(attach_loaded(fds[0], program), error(libc::EOPNOTSUPP));
         close(program);
     }
+    let xdp = load_seen(XDP, &extended_always(1), true).unwrap();
+    assert_eq!(attach_loaded(fds[0], xdp), error(libc::EINVAL), "it is for devices");
+    close(xdp);
     // BPF_MAP_CREATE: an array of one word.
     let map = [2_u32, 4, 4, 1];
     // SAFETY: the attributes are those of the command, as far as it takes them, and outlive the call.
