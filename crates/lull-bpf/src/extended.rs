@@ -45,24 +45,23 @@ const INSTRUCTION_BYTES: usize = 8;
 
 /// The parts of an operation's code (`include/uapi/linux/bpf.h`); those of classic BPF are in [`crate::code`].
 mod code {
-    pub(super) const JMP32: u8 = 0x06;
-    pub(super) const ALU64: u8 = 0x07;
-    pub(super) const DW: u8 = 0x18;
+    pub(super) const JMP32: u16 = 0x06;
+    pub(super) const ALU64: u16 = 0x07;
+    pub(super) const DW: u16 = 0x18;
     /// A load that extends the sign.
-    pub(super) const MEM_SIGNED: u8 = 0x80;
-    pub(super) const LOAD_WIDE: u8 = 0x18;
-    pub(super) const MOV: u8 = 0xb0;
-    pub(super) const ARSH: u8 = 0xc0;
-    pub(super) const END: u8 = 0xd0;
-    pub(super) const JNE: u8 = 0x50;
-    pub(super) const JSGT: u8 = 0x60;
-    pub(super) const JSGE: u8 = 0x70;
-    pub(super) const CALL: u8 = 0x80;
-    pub(super) const EXIT: u8 = 0x90;
-    pub(super) const JLT: u8 = 0xa0;
-    pub(super) const JLE: u8 = 0xb0;
-    pub(super) const JSLT: u8 = 0xc0;
-    pub(super) const JSLE: u8 = 0xd0;
+    pub(super) const MEM_SIGNED: u16 = 0x80;
+    pub(super) const MOV: u16 = 0xb0;
+    pub(super) const ARSH: u16 = 0xc0;
+    pub(super) const END: u16 = 0xd0;
+    pub(super) const JNE: u16 = 0x50;
+    pub(super) const JSGT: u16 = 0x60;
+    pub(super) const JSGE: u16 = 0x70;
+    pub(super) const CALL: u16 = 0x80;
+    pub(super) const EXIT: u16 = 0x90;
+    pub(super) const JLT: u16 = 0xa0;
+    pub(super) const JLE: u16 = 0xb0;
+    pub(super) const JSLT: u16 = 0xc0;
+    pub(super) const JSLE: u16 = 0xd0;
 }
 
 /// The kernel's functions that a program may call, by their numbers (`enum bpf_func_id`).
@@ -98,13 +97,13 @@ impl Instruction {
         Instruction { code, to, from, offset, k }
     }
 
-    fn class(self) -> u8 {
-        self.code & 0x07
+    fn class(self) -> u16 {
+        u16::from(self.code) & 0x07
     }
 
     /// An arithmetic operation or a jump.
-    fn operation(self) -> u8 {
-        self.code & 0xf0
+    fn operation(self) -> u16 {
+        u16::from(self.code) & 0xf0
     }
 
     /// Whether the operand is a register; else it is the constant.
@@ -114,15 +113,20 @@ impl Instruction {
 
     /// Bytes that a load or a store moves.
     fn size(self) -> usize {
-        match self.code & 0x18 {
+        match u16::from(self.code) & 0x18 {
             code::DW => 8,
-            size => crate::run::size(u16::from(size)),
+            size => crate::run::size(size),
         }
     }
 
     /// The mode of a load or a store.
-    fn mode(self) -> u8 {
-        self.code & 0xe0
+    fn mode(self) -> u16 {
+        u16::from(self.code) & 0xe0
+    }
+
+    /// Whether it is the first half of a load of a constant of 64 bits.
+    fn is_wide(self) -> bool {
+        self.class() == crate::code::LD && self.mode() == crate::code::IMM && self.size() == 8
     }
 }
 

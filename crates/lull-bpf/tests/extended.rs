@@ -366,6 +366,28 @@ fn a_program_that_the_verifier_has_not_seen_does_no_harm() {
     assert_eq!((run(&counted), run(&[&[op(0xb7, 2, 0, 0, 0)][..], &counted].concat())), (0, nobody));
 }
 
+proptest! {
+    #![proptest_config(Config { cases: 1_000, failure_persistence: None, ..Config::default() })]
+
+    /// Whatever is taken runs to an end.
+    #[test]
+    fn any_bytes_are_refused_or_run(code in prop::collection::vec(any::<[u8; 8]>(), 1..12)) {
+        // Most codes are none, and most registers: these are often some.
+        let likely = |[code, registers, rest @ ..]: [u8; 8]| {
+            let [o0, o1, k @ ..] = rest;
+            [code, registers & 0x77, o0 & 7, o1 & 0x80, k[0], k[1], k[2], k[3]]
+        };
+        let likely: Vec<Op> = code.iter().copied().map(likely).chain([EXIT]).collect();
+        for code in [&code, &likely] {
+            let _ = Program::new(code.as_flattened()).map(|program| program.run(&frame()));
+        }
+        // Each by itself is refused less often than all of them.
+        for code in likely {
+            let _ = Program::new([code, EXIT].as_flattened()).map(|program| program.run(&frame()));
+        }
+    }
+}
+
 #[test]
 fn what_is_not_had_is_refused_by_name() {
     let refused = |code: &[Op]| Program::new(code.as_flattened()).unwrap_err().to_string();

@@ -47,7 +47,7 @@ pub enum Refused {
 pub(super) fn check(program: &[Instruction]) -> Result<(), Refused> {
     let mut at = 0;
     while let Some(instruction) = program.get(at) {
-        let is_wide = instruction.code == LOAD_WIDE;
+        let is_wide = instruction.is_wide();
         check_one(*instruction, at)?;
         if is_wide && program.get(at + 1).is_none_or(|second| second.code != 0) {
             return Err(Refused::Code { at, code: instruction.code });
@@ -63,26 +63,25 @@ fn check_one(instruction: Instruction, at: usize) -> Result<(), Refused> {
     if usize::from(instruction.to) >= REGISTERS || usize::from(instruction.from) >= REGISTERS {
         return no;
     }
-    match u16::from(instruction.class()) {
-        classic::LD if instruction.code == LOAD_WIDE => match instruction.from {
+    match instruction.class() {
+        classic::LD if instruction.is_wide() => match instruction.from {
             0 if !is_read_only(instruction.to) => Ok(()),
             0 => no,
             _ => Err(Refused::Map { at }),
         },
-        classic::LD => match u16::from(instruction.mode()) {
+        classic::LD => match instruction.mode() {
             classic::ABS | classic::IND if instruction.size() < 8 => Ok(()),
             _ => no,
         },
+        classic::LDX | classic::ALU | ALU64 if is_read_only(instruction.to) => no,
         classic::LDX => match instruction.mode() {
-            _ if is_read_only(instruction.to) => no,
             MEM_SIGNED if instruction.size() < 8 => Ok(()),
-            mode if u16::from(mode) == classic::MEM => Ok(()),
+            classic::MEM => Ok(()),
             _ => no,
         },
-        classic::ST | classic::STX if u16::from(instruction.mode()) == classic::MEM => Ok(()),
-        classic::ALU | 0x07 if is_read_only(instruction.to) => no,
-        classic::ALU | 0x07 => arithmetic(instruction).then_some(()).map_or(no, Ok),
-        classic::JMP | 0x06 => jump(instruction, at),
+        classic::ST | classic::STX if instruction.mode() == classic::MEM => Ok(()),
+        classic::ALU | ALU64 if arithmetic(instruction) => Ok(()),
+        classic::JMP | JMP32 => jump(instruction, at),
         _ => no,
     }
 }
@@ -97,9 +96,8 @@ fn arithmetic(instruction: Instruction) -> bool {
         (MOV, 8 | 16) => by_register,
         (MOV, 32) => by_register && is_64,
         (operation, offset) => {
-            let (operation, is_signed) = (u16::from(operation), offset == 1);
-            (offset == 0 || is_signed && matches!(operation, classic::DIV | classic::MOD))
-                && operation <= u16::from(ARSH)
+            let is_signed = offset == 1 && matches!(operation, classic::DIV | classic::MOD);
+            (offset == 0 || is_signed) && operation <= ARSH
         }
     }
 }

@@ -31,31 +31,35 @@ pub(super) fn run(program: &[Instruction], packet: &impl Packet) -> Option<u32> 
         let operand = if instruction.is_by_register() { registers[from] } else { i64::from(instruction.k) as u64 };
         let size = instruction.size();
         match instruction.class() {
-            _ if instruction.code == LOAD_WIDE => {
+            classic::LD if instruction.is_wide() => {
                 registers[to] = u64::from(instruction.k as u32) | u64::from(program.get(at)?.k as u32) << 32;
                 at += 1;
             }
-            class if u16::from(class) == classic::LD => {
-                let index = if u16::from(instruction.mode()) == classic::IND { registers[from] as u32 } else { 0 };
+            classic::LD => {
+                let index = if instruction.mode() == classic::IND { registers[from] as u32 } else { 0 };
                 let Some(value) = load(packet, (instruction.k as u32).wrapping_add(index) as i32, size) else {
                     return Some(0);
                 };
                 registers[0] = value.into();
             }
-            class if u16::from(class) == classic::LDX => {
+            classic::LDX => {
                 let value = memory.load(moved(registers[from], instruction.offset), size)?;
                 let is_signed = instruction.mode() == MEM_SIGNED;
                 registers[to] = if is_signed { extended(value, 8 * size as u32) } else { value };
             }
-            class if u16::from(class) == classic::ST => {
+            classic::ST => {
                 memory.store(moved(registers[to], instruction.offset), size, i64::from(instruction.k) as u64)?;
             }
-            class if u16::from(class) == classic::STX => {
+            classic::STX => {
                 memory.store(moved(registers[to], instruction.offset), size, registers[from])?;
             }
+            ALU64 | classic::ALU if instruction.operation() == END => {
+                registers[to] = in_order(instruction, registers[to]);
+            }
             ALU64 => registers[to] = arithmetic_64(instruction, registers[to], operand),
-            class if u16::from(class) == classic::ALU => {
-                registers[to] = arithmetic_32(instruction, registers[to], operand);
+            // The high half of the result is 0, also where the low half stays.
+            classic::ALU => {
+                registers[to] = arithmetic_32(instruction, registers[to] as u32, operand as u32).into();
             }
             class => match instruction.operation() {
                 EXIT => return Some(registers[0] as u32),
@@ -96,66 +100,40 @@ fn in_order(instruction: Instruction, value: u64) -> u64 {
     }
 }
 
-fn arithmetic_64(instruction: Instruction, a: u64, b: u64) -> u64 {
-    let shift = b as u32 & 63;
-    let is_signed = instruction.offset == 1;
-    match instruction.operation() {
-        MOV if instruction.offset != 0 => extended(b, instruction.offset as u32),
-        MOV => b,
-        ARSH => (a as i64 >> shift) as u64,
-        END => in_order(instruction, a),
-        operation => match u16::from(operation) {
-            classic::ADD => a.wrapping_add(b),
-            classic::SUB => a.wrapping_sub(b),
-            classic::MUL => a.wrapping_mul(b),
-            classic::DIV if b == 0 => 0,
-            classic::DIV if is_signed => (a as i64).wrapping_div(b as i64) as u64,
-            classic::DIV => a / b,
-            classic::MOD if b == 0 => a,
-            classic::MOD if is_signed => (a as i64).wrapping_rem(b as i64) as u64,
-            classic::MOD => a % b,
-            classic::OR => a | b,
-            classic::AND => a & b,
-            classic::XOR => a ^ b,
-            classic::LSH => a << shift,
-            classic::RSH => a >> shift,
-            _ => a.wrapping_neg(),
-        },
-    }
+/// The arithmetic operations on words of one size. Shifts are by less than that, as the verifier has it of constants.
+macro_rules! arithmetic {
+    ($name:ident, $unsigned:ty, $signed:ty) => {
+        fn $name(instruction: Instruction, a: $unsigned, b: $unsigned) -> $unsigned {
+            let shift = b as u32 & (<$unsigned>::BITS - 1);
+            let is_signed = instruction.offset == 1;
+            match instruction.operation() {
+                MOV if instruction.offset != 0 => extended(b.into(), instruction.offset as u32) as $unsigned,
+                MOV => b,
+                ARSH => (a as $signed >> shift) as $unsigned,
+                classic::ADD => a.wrapping_add(b),
+                classic::SUB => a.wrapping_sub(b),
+                classic::MUL => a.wrapping_mul(b),
+                classic::DIV if b == 0 => 0,
+                classic::DIV if is_signed => (a as $signed).wrapping_div(b as $signed) as $unsigned,
+                classic::DIV => a / b,
+                classic::MOD if b == 0 => a,
+                classic::MOD if is_signed => (a as $signed).wrapping_rem(b as $signed) as $unsigned,
+                classic::MOD => a % b,
+                classic::OR => a | b,
+                classic::AND => a & b,
+                classic::XOR => a ^ b,
+                classic::LSH => a << shift,
+                classic::RSH => a >> shift,
+                _ => a.wrapping_neg(),
+            }
+        }
+    };
 }
 
-/// The high half of the result is 0, also where the low half stays.
-fn arithmetic_32(instruction: Instruction, whole: u64, operand: u64) -> u64 {
-    let (a, b) = (whole as u32, operand as u32);
-    let shift = b & 31;
-    let is_signed = instruction.offset == 1;
-    u64::from(match instruction.operation() {
-        MOV if instruction.offset != 0 => extended(operand, instruction.offset as u32) as u32,
-        MOV => b,
-        ARSH => (a as i32 >> shift) as u32,
-        // Of 64 bits, too.
-        END => return in_order(instruction, whole),
-        operation => match u16::from(operation) {
-            classic::ADD => a.wrapping_add(b),
-            classic::SUB => a.wrapping_sub(b),
-            classic::MUL => a.wrapping_mul(b),
-            classic::DIV if b == 0 => 0,
-            classic::DIV if is_signed => (a as i32).wrapping_div(b as i32) as u32,
-            classic::DIV => a / b,
-            classic::MOD if b == 0 => a,
-            classic::MOD if is_signed => (a as i32).wrapping_rem(b as i32) as u32,
-            classic::MOD => a % b,
-            classic::OR => a | b,
-            classic::AND => a & b,
-            classic::XOR => a ^ b,
-            classic::LSH => a << shift,
-            classic::RSH => a >> shift,
-            _ => a.wrapping_neg(),
-        },
-    })
-}
+arithmetic!(arithmetic_64, u64, i64);
+arithmetic!(arithmetic_32, u32, i32);
 
-fn compare(operation: u8, is_32: bool, a: u64, b: u64) -> bool {
+fn compare(operation: u16, is_32: bool, a: u64, b: u64) -> bool {
     let (a, b, a_signed, b_signed) = if is_32 {
         (u64::from(a as u32), u64::from(b as u32), i64::from(a as i32), i64::from(b as i32))
     } else {
@@ -169,12 +147,10 @@ fn compare(operation: u8, is_32: bool, a: u64, b: u64) -> bool {
         JLE => a <= b,
         JSLT => a_signed < b_signed,
         JSLE => a_signed <= b_signed,
-        operation => match u16::from(operation) {
-            classic::JEQ => a == b,
-            classic::JGT => a > b,
-            classic::JGE => a >= b,
-            _ => a & b != 0,
-        },
+        classic::JEQ => a == b,
+        classic::JGT => a > b,
+        classic::JGE => a >= b,
+        _ => a & b != 0,
     }
 }
 
