@@ -6,7 +6,9 @@ cat >peer.py <<'END'
 import socket
 
 peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-peer.bind(("10.0.0.1", 6000))
+# The address is there once lull has made the NIC.
+peer.bind(("", 6000))
+print("ready", flush=True)
 while True:
     asked, who = peer.recvfrom(100)
     count, length = map(int, asked.split())
@@ -157,7 +159,8 @@ for case in (only_one, several, parent_too, full):
 END
 
 on_nic "$3" 1
-there python3 peer.py &
+there python3 peer.py >peer &
+until_it grep -q ready peer
 on_lull timeout 120 python3 program.py "$own"
 wait "$launcher" || fail "it failed: $(cat said)"
 grep -q '^full$' said || fail "it did not end"
