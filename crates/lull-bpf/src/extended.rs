@@ -41,6 +41,12 @@ pub const INSTRUCTIONS_MAX: usize = 4_096;
 /// Instructions that a run has at most. The verifier follows a million; a packet does not wait for so many here.
 pub const STEPS_MAX: usize = 1 << 16;
 
+/// `BPF_PROG_TYPE_SOCKET_FILTER`, the type of the programs here: one of two that a reuseport group takes
+/// (`sk_reuseport_attach_bpf` of `net/core/filter.c`).
+pub const SOCKET_FILTER: u32 = 1;
+/// `BPF_PROG_TYPE_SK_REUSEPORT`, the other one: such a program chooses by maps of the kernel's sockets.
+pub const SK_REUSEPORT: u32 = 21;
+
 const INSTRUCTION_BYTES: usize = 8;
 
 /// The parts of an operation's code (`include/uapi/linux/bpf.h`); those of classic BPF are in [`crate::code`].

@@ -3,7 +3,7 @@
 //!
 //! Three types to know: [`Instruction`] (`struct sock_filter`), [`Program`] (instructions that passed the kernel's checks), and
 //! [`Packet`], what a program looks at. [`steer`] has the programs that send a packet to the listener of its own queue or CPU,
-//! for either plane; [`Program::parse`] reads what `tcpdump -ddd` and `bpf_asm` print.
+//! for either plane; [`Program::parse`] reads what `tcpdump -ddd` and `bpf_asm` print. A [`Chooser`] is a program of either kind.
 //!
 //! ```
 //! use lull_bpf::{Instruction, Packet, Program};

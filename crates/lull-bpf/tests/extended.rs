@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use lull_bpf::extended::{Program, Refused, STEPS_MAX};
+use lull_bpf::extended::{Program, Refused, SOCKET_FILTER, STEPS_MAX};
 use lull_bpf::{Ancillary, Packet};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -13,7 +13,6 @@ use proptest::test_runner::{Config, TestRunner};
 const ETHERNET: usize = 14;
 const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
-const SOCKET_FILTER: u32 = 1;
 
 /// `EF` in front of an IPv4 packet that is none: nothing here looks at more than its bytes.
 struct Frame(Vec<u8>);

@@ -36,6 +36,7 @@
 
 pub mod address;
 mod block;
+pub mod bpf;
 pub mod cancel;
 mod claimed;
 pub mod depot;
@@ -57,7 +58,6 @@ mod kernel;
 pub mod leave;
 pub mod left_open;
 pub mod listing;
-pub mod loaded;
 pub mod memory;
 pub mod netlink;
 pub mod poll;

@@ -7,8 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF, SO_DETACH_REUSEPORT_BPF, SOL_SOCKET, c_int};
 use lull_net::lull_bpf::Instruction;
+use lull_net::lull_bpf::extended::{SK_REUSEPORT, SOCKET_FILTER};
 use lull_net::{TcpStream, UdpSocket};
-use lull_posix::{Errno, is_lull, loaded, socket};
+use lull_posix::{Errno, bpf, is_lull, socket};
 use world::*;
 
 /// Sets SO_REUSEPORT.
@@ -36,9 +37,7 @@ fn always(number: u32) -> [Instruction; 1] {
     [Instruction::new(0x06, number)]
 }
 
-/// `BPF_PROG_TYPE_SOCKET_FILTER`, one whose programs choose by maps, and one for devices.
-const SOCKET_FILTER: u32 = 1;
-const SK_REUSEPORT: u32 = 21;
+/// `BPF_PROG_TYPE_XDP`: programs for devices.
 const XDP: u32 = 6;
 
 /// Loads a program of extended BPF, as a program's own call by number is taken: `r0 = number; exit`, or what is given.
@@ -51,7 +50,7 @@ fn load_seen(kind: u32, code: &[[u8; 8]], seen: bool) -> std::io::Result<c_int> 
     let call = || unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), bytes) };
     let fd = match seen {
         // SAFETY: likewise.
-        true => unsafe { loaded::by_number(call, [command, attributes.as_ptr() as usize, bytes]) },
+        true => unsafe { bpf::by_number(call, [command, attributes.as_ptr() as usize, bytes]) },
         false => call(),
     };
     if fd < 0 { Err(std::io::Error::last_os_error()) } else { Ok(fd as c_int) }

@@ -3,7 +3,7 @@
 use libc::{c_int, c_long};
 use lull_posix::poll::{lulls_fds, lulls_sets};
 use lull_posix::signals::{kernels_set, pselects_set};
-use lull_posix::{fork, is_involved, is_lull, loaded, takes_data};
+use lull_posix::{bpf, fork, is_involved, is_lull, takes_data};
 
 use crate::epoll::pointer;
 use crate::taken_over::taken_over;
@@ -55,7 +55,7 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
     let result = unsafe {
         match which {
             _ if forks(which, a, b) => fork::by_number(|| real::syscall(which, a, b, c, d, e, f)),
-            libc::SYS_bpf => loaded::by_number(|| real::syscall(which, a, b, c, d, e, f), [a, b, c]),
+            libc::SYS_bpf => bpf::by_number(|| real::syscall(which, a, b, c, d, e, f), [a, b, c]),
             // Operations on a ring would go to the placeholders; every user of a ring has another way for kernels without.
             libc::SYS_io_uring_setup => answer::refused(libc::ENOSYS) as c_long,
             #[cfg(target_arch = "x86_64")]

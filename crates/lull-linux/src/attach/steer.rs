@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lull_bpf::extended::{SK_REUSEPORT, SOCKET_FILTER};
 use serde::{Deserialize, Serialize};
 
 use super::listeners::{self, Group, Listens};
@@ -63,7 +64,7 @@ impl Pinned {
             return Err(failed(std::io::ErrorKind::InvalidInput.into()));
         }
         let kind = os::program_type(program.as_fd()).map_err(failed)?;
-        if !GROUPS_TAKE.contains(&kind) {
+        if !matches!(kind, SOCKET_FILTER | SK_REUSEPORT) {
             return Err(Error::Unsupported {
                 what: format!("steer by the program at {}", path.display()),
                 reason: format!("a reuseport group takes no program of type {kind} (`bpftool prog show` names it)"),
@@ -76,8 +77,6 @@ impl Pinned {
 
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: rustix::fs::FsWord = 0xcafe_4a11;
-/// `BPF_PROG_TYPE_SOCKET_FILTER` and `BPF_PROG_TYPE_SK_REUSEPORT` (`sk_reuseport_attach_bpf` of `net/core/filter.c`).
-const GROUPS_TAKE: [u32; 2] = [1, 21];
 
 /// What listeners of a program are steered by.
 pub(super) struct Steering {

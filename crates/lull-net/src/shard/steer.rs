@@ -1,4 +1,4 @@
-//! What a program that is attached to a reuseport group sees of a packet (SO_ATTACH_REUSEPORT_CBPF).
+//! What a program that is attached to a reuseport group sees of a packet (SO_ATTACH_REUSEPORT_CBPF and _EBPF).
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;

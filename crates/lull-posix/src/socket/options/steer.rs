@@ -14,7 +14,7 @@ use lull_net::lull_bpf::{Chooser, Instruction, Program};
 
 use super::Name;
 use crate::socket::Listener;
-use crate::{Errno, Result, is_engaged, kernel, loaded, memory};
+use crate::{Errno, Result, bpf, is_engaged, kernel, memory};
 
 /// Programs that are remembered, at most: of more sockets that never became lull's the oldest is forgotten.
 const REMEMBERED_MAX: usize = 64;
@@ -68,10 +68,10 @@ pub(in crate::socket) fn asked((_, name): Name, value: &[u8]) -> Result<Option<A
 /// The program that the descriptor in `value` stands for (`sk_reuseport_attach_bpf`).
 fn extended(value: &[u8]) -> Result<Arc<Chooser>> {
     let fd = value.try_into().map(c_int::from_ne_bytes).map_err(|_| Errno::new(libc::EINVAL))?;
-    loaded::program(fd).map_err(|why| match why {
+    bpf::program(fd).map_err(|why| match why {
         // What `bpf_prog_get_type` says of it.
-        loaded::NotHad::NoProgram(error) if error.number() == libc::EBADFD => Errno::new(libc::EBADF),
-        loaded::NotHad::NoProgram(error) => error,
+        bpf::NotHad::NoProgram(error) if error.number() == libc::EBADFD => Errno::new(libc::EBADF),
+        bpf::NotHad::NoProgram(error) => error,
         why => {
             say::line(format_args!("SO_ATTACH_REUSEPORT_EBPF: lull cannot run the program: {why}"));
             Errno::new(libc::EOPNOTSUPP)

@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use lull_net::lull_bpf::extended::{SK_REUSEPORT, SOCKET_FILTER};
 use lull_net::lull_bpf::{Chooser, extended};
 
 use libc::{c_int, c_long};
@@ -21,10 +22,6 @@ const KEPT_MAX: usize = 64;
 /// `BPF_PROG_LOAD` and `BPF_OBJ_GET_INFO_BY_FD` (`enum bpf_cmd`).
 const PROG_LOAD: usize = 5;
 const OBJ_GET_INFO_BY_FD: c_int = 15;
-/// `BPF_PROG_TYPE_SOCKET_FILTER` (`enum bpf_prog_type`).
-const SOCKET_FILTER: u32 = 1;
-/// `BPF_PROG_TYPE_SK_REUSEPORT`: the other kind that a reuseport group takes, which chooses by maps of the kernel's sockets.
-const SK_REUSEPORT: u32 = 21;
 
 /// How `union bpf_attr` begins for `BPF_PROG_LOAD`.
 #[repr(C)]
