@@ -234,9 +234,9 @@ impl TcpListener {
         }
     }
 
-    /// Attaches a classic BPF program to the listener's reuseport group, which chooses among its members for each SYN
-    /// (SO_ATTACH_REUSEPORT_CBPF, _EBPF), in place of the one that is there; `None` takes that away (SO_DETACH_REUSEPORT_BPF). It returns
-    /// the number of a listener, in the order in which they were bound; where one was closed the last one has its number. For a
+    /// Attaches a BPF program to the listener's reuseport group, which chooses among its members for each SYN
+    /// (SO_ATTACH_REUSEPORT_CBPF, _EBPF), in place of the one that is there; `None` takes that away
+    /// (SO_DETACH_REUSEPORT_BPF). It returns the number of a listener, in the order in which they were bound; where one was closed the last one has its number. For a
     /// number that nobody has the 4-tuple's hash chooses. Listeners of one group are bound to the same shards.
     ///
     /// # Errors
