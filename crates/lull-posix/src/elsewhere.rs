@@ -1,14 +1,14 @@
 //! The other processes of the program with queues of the same NIC: what this process's stack cannot place is passed on to them.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lull_net::lull_nic::passing::{self, ALL_QUEUES, CLAIMED, EVERYBODY};
 use lull_net::lull_nic::{Afresh, Frame};
 use lull_net::{Elsewhere, HandedOn};
 
-use crate::Flows;
+use crate::{Flows, kernel};
 
 /// Who they are, and how they are reached.
 pub(crate) struct Others {
@@ -108,6 +108,11 @@ impl Others {
         self.listeners().retain(|known| *known != (at, listener));
     }
 
+    /// Whether a process with other queues asks for the connections of a listener of this one's.
+    pub(crate) fn listens_in_our_stead(&self, listener: u32) -> bool {
+        self.flows.who_listens(listener).is_some_and(|queue| !self.own.contains(&queue))
+    }
+
     fn own_bits(&self) -> u32 {
         self.own.iter().fold(0, |bits, queue| bits | 1 << queue)
     }
@@ -156,6 +161,28 @@ impl Others {
         passing::pass_on(self.inboxes[queue as usize].as_fd(), frame, seen_by)
     }
 
+    /// Leaves a SYN, which somebody will hear soon, to who begins to listen. One that is dropped comes again, but after a second
+    /// (RFC 6298 section 2); so is one that finds many there, whose place is for connections. It is nobody else's.
+    fn waits_for_who_listens(&self, local: SocketAddr, frame: &Frame) -> bool {
+        const SYNS_MAX_BYTES: usize = 64 << 10;
+        let waits = kernel::unread_by_peer(self.lobby.1.as_raw_fd()).is_ok_and(|bytes| bytes < SYNS_MAX_BYTES);
+        let _ = waits && self.keep(local, frame);
+        true
+    }
+
+    /// Keeps what comes to `local` for who listens there next. False: there is no room.
+    fn keep(&self, local: SocketAddr, frame: &Frame) -> bool {
+        let kept = passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
+        // One that began to listen just before has not seen it.
+        if kept && let Some(queue) = self.takers(local).now {
+            for frame in self.kept() {
+                // On a full inbox it is lost like the last of a full backlog.
+                self.pass_on(queue, &frame, frame.seen_by());
+            }
+        }
+        kept
+    }
+
     /// Passes a frame on to the next queue that has not seen it. False: there is none. If that queue's inbox is full the frame is
     /// lost, as on a full ring, and its sender repeats it: it is not nobody's, and must not be answered by a reset.
     fn pass_on_to_next(&self, frame: &Frame, seen_by: u32) -> bool {
@@ -201,8 +228,10 @@ impl Elsewhere for Others {
         passed
             || syn.is_some_and(|local| {
                 let Takers { now, soon } = self.takers(local);
-                // One that is dropped comes again after a second (RFC 6298 section 2).
-                now.is_some_and(|queue| self.is_sent_back(queue, frame)) || soon
+                match now {
+                    Some(queue) => self.is_sent_back(queue, frame) || soon,
+                    None => soon && self.waits_for_who_listens(local, frame),
+                }
             })
     }
 
@@ -243,15 +272,7 @@ impl Elsewhere for Others {
         {
             return HandedOn::Given;
         }
-        let kept = passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
-        // One that began to listen just before has not seen it.
-        if kept && let Some(queue) = self.takers(local).now {
-            for frame in self.kept() {
-                // On a full inbox it is lost like the last of a full backlog.
-                self.pass_on(queue, &frame, frame.seen_by());
-            }
-        }
-        given(kept)
+        given(self.keep(local, frame))
     }
 
     fn claims(&self, frame: &Frame) {

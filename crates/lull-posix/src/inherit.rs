@@ -22,7 +22,7 @@
 //! | `parent` | what children may ask for, and the relays' other ends |
 //! | `left` | what a program has that a child executes with a connection which it has not used |
 //! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
-//! | `passing` | the relay of a socket that another process is given over a Unix socket |
+//! | `passing` | what stands for a socket that another process is given over a Unix socket: a relay, or where a listener waits |
 //! | `made` | sockets that a child makes itself at lull's addresses, and listeners that it asks |
 //! | `outlived` | the parent has ended, and the child goes on with an engine of its own |
 

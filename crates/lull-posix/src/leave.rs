@@ -28,6 +28,7 @@ pub fn at_exit() {
     // What a child has of this is its parent's.
     let Some(engine) = engine::running().filter(|_| fork::is_engines_process()) else { return };
     lull_net::about_to_wait();
+    signals::ask_no_more();
     signals::section(close_all);
     loop {
         socket::outstay();

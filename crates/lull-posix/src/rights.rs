@@ -2,7 +2,8 @@
 //!
 //! The socket stays this process's. In its place the other process is given the end of a relay, as a child of `fork` has one of a
 //! connection that it inherited (`inherit.rs`), which says by its name whose it is: so what receives a message looks at each
-//! descriptor that came along. Until that is closed everywhere, the socket is open, whatever this process closes.
+//! descriptor that came along. Until that is closed everywhere, the socket is open, whatever this process closes. A listener of the
+//! same program's becomes one of both processes (`inherit/passing/listener.rs`).
 #![allow(unsafe_code)]
 
 use std::ops::Range;

@@ -198,6 +198,20 @@ fn set_mask(how: c_int, mask: u64) -> u64 {
     before
 }
 
+/// The program's process exits: a signal that asks something of a program that runs (to load its configuration anew, to end when it
+/// is done) asks nothing any more, nor does a timer. Linux has no process then that it could end. Those that end a process for good
+/// (SIGTERM, SIGINT, SIGQUIT) still do.
+pub(crate) fn ask_no_more() {
+    const ASKING: [c_int; 6] =
+        [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF];
+    // The kernel's `struct sigaction`, which begins with the handler: no flags, no restorer, and an empty mask.
+    let ignored: [usize; 4] = [libc::SIG_IGN, 0, 0, 0];
+    for signal in ASKING {
+        // SAFETY: an action that outlives the call, for a signal that has one.
+        let _ = unsafe { raw!(SYS_rt_sigaction, signal, &raw const ignored, 0, 8) };
+    }
+}
+
 /// What the kernel calls in place of a handler of the program's.
 extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let inside = THREAD.try_with(|thread| {

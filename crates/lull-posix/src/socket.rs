@@ -43,7 +43,7 @@ pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, Reader, World};
 pub use datagram::{Message, Room};
-pub(crate) use kept::{adopt, adopt_kept, hand_on, keep_here};
+pub(crate) use kept::{adopt, adopt_kept, adopt_with, hand_on, keep_here};
 pub(crate) use listen::asked;
 pub use listen::listen;
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
@@ -99,8 +99,10 @@ pub(crate) struct Listener {
     program: Mutex<Option<Arc<Chooser>>>,
     /// A program that is executed has it open: it is closed here, and not for good.
     handed_on: AtomicBool,
-    /// Children of this process, which has called `listen`, have it as well.
+    /// Children of this process, which has called `listen`, have it as well, or others that it was passed on to.
     has_heirs: AtomicBool,
+    /// Another process has been given it over a Unix socket.
+    passed_on: AtomicBool,
 }
 
 /// A TCP connection.

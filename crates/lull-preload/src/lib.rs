@@ -34,7 +34,7 @@
 //!
 //! - Statically linked programs, Go programs and programs with file capabilities or set-user-ID do not load it: `lull attach`
 //!   sets their parameters from outside. A library for a static C library (musl with `crt-static`) cannot be built.
-//! - Descriptors that come by other ways (`io_uring`, `SCM_RIGHTS`, system calls past the C library) are not seen.
+//! - Descriptors that come by other ways (`io_uring`, `SCM_RIGHTS` of kernel sockets, calls past the C library) are not seen.
 //! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in
 //!   `do_poll`); a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).
 

@@ -169,11 +169,20 @@ fn a_child_passes_its_servers_listener_to_another_process() {
     }
 }
 
-/// Its new worker is given no listener by the old one, and is told so.
+/// The other process has it when the server has closed it, and when that has ended; when both have closed it, nobody listens.
+#[test]
+fn a_server_passes_its_listener_to_another_process() {
+    for (mode, way) in [("base", "1 own"), ("suspend20", "1 any"), ("suspend20", "2 own"), ("base", "2 any")] {
+        user::run("listener_passed", "command -v python3 && command -v ip", mode, way);
+    }
+}
+
+/// Its new worker is given the old one's listeners, which stays for a connection that goes on.
 #[test]
 fn haproxy_with_a_master_reloads() {
-    for mode in ["base", "suspend20"] {
-        user::run("haproxy_reload", "command -v haproxy && command -v curl && command -v ip", mode, "");
+    for (mode, queues) in [("base", "1"), ("suspend20", "1"), ("suspend20", "2")] {
+        let needs = "command -v haproxy && command -v curl && command -v python3 && command -v ip";
+        user::run("haproxy_reload", needs, mode, queues);
     }
 }
 

@@ -90,6 +90,34 @@ fn a_syn_for_a_listener_that_is_being_closed_is_asked_for_again() {
     assert!(!others.takes_stranger(Some(HERE.parse().unwrap()), &frame));
 }
 
+/// It would come again after a second.
+#[test]
+fn a_syn_waits_for_who_begins_to_listen() {
+    let flows = Arc::new(Flows::create().unwrap());
+    let _other = Other::with_queue_0(&flows);
+    let (others, inbox) = others(&flows);
+    let (at, local) = ("0.0.0.0:80".parse().unwrap(), HERE.parse().unwrap());
+    let mut frame = Frame::copy_from(&[1; 60]);
+    frame.set_seen_by(1);
+    others.listens(at, 7);
+    others.listens_no_more(at, 7, true);
+    assert!(others.takes_stranger(Some(local), &frame));
+    assert_eq!(others.kept().iter().map(|frame| frame.seen_by()).collect::<Vec<_>>(), [1]);
+    // It begins to before what waits is there.
+    assert!(others.takes_stranger(Some(local), &frame));
+    flows.listens(7, 80, 0);
+    assert!(others.keep(local, &frame) && others.kept().is_empty());
+    assert_eq!([came(&inbox), came(&inbox), came(&inbox)], [Some(1), Some(1), None]);
+    // Many leave room for connections.
+    flows.listens_no_more(7, 0, true);
+    frame.set_seen_by(1);
+    (0..1_000).for_each(|_| assert!(others.takes_stranger(Some(local), &frame), "it is nobody else's"));
+    frame.set_seen_by(EVERYBODY);
+    assert_eq!(others.keeps(local, &frame, 2), HandedOn::Given);
+    let kept: Vec<_> = others.kept().iter().map(|frame| frame.seen_by()).collect();
+    assert!((2..1_000).contains(&kept.len()) && kept.last() == Some(&EVERYBODY), "{kept:?}");
+}
+
 /// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
 #[test]
 fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_one_has_closed_it() {

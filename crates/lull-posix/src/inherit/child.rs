@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::datagrams::{ask, peer};
-use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, made, named, names_of, outlived};
+use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, made, named, names_of, outlived, passing};
 use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
 use crate::socket::Connecting;
@@ -289,6 +289,7 @@ pub(crate) fn find() {
 
 /// A number may stand for the end of a relay, which this program has from another one.
 pub(crate) fn found(fd: c_int) {
+    passing::becomes_listener(fd);
     if named::names(fd).is_none() {
         return;
     }

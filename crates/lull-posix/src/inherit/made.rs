@@ -205,7 +205,7 @@ fn replace(fd: c_int, mine: std::os::fd::OwnedFd) -> Result<()> {
 }
 
 /// The number stands for what `end` does from here on, and blocks as it did.
-fn stands_for(fd: c_int, end: c_int) -> Result<()> {
+pub(super) fn stands_for(fd: c_int, end: c_int) -> Result<()> {
     let nonblocking = if flags::is_nonblocking(fd) { libc::O_NONBLOCK } else { 0 };
     kernel::fcntl(end, libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
     child::copy_timeouts(fd, end);

@@ -15,6 +15,7 @@ use crate::{Result, kernel};
 const RELAY: &[u8] = b"\0lull relay ";
 const DATAGRAMS: &[u8] = b"\0lull datagrams ";
 const LISTENER: &[u8] = b"\0lull listener ";
+const PASSED: &[u8] = b"\0lull passes ";
 const FAMILY_BYTES: usize = 2;
 /// The socket's inode: no two relays have the same name.
 const INODE_BYTES: usize = size_of::<u32>();
@@ -28,6 +29,16 @@ pub(super) fn call(socket: c_int, local: SocketAddr, peer: SocketAddr, domain: c
 /// Names the end of a listener after where that listens.
 pub(super) fn call_listener(socket: c_int, bound: SocketAddr, domain: c_int) -> Result<()> {
     call_as(LISTENER, socket, bound, super::NOBODY, domain)
+}
+
+/// Names the end of a pair at which a listener waits for the process that is given the end (`passing/listener.rs`).
+pub(super) fn call_passed(socket: c_int, bound: SocketAddr, domain: c_int) -> Result<()> {
+    call_as(PASSED, socket, bound, super::NOBODY, domain)
+}
+
+/// Where a listener listens that waits at the end of a pair, and its domain.
+pub(super) fn of_passed(socket: c_int) -> Option<(SocketAddr, c_int)> {
+    names_as(&[PASSED], socket).map(|(bound, _, domain)| (bound, domain))
 }
 
 fn call_as(kind: &[u8], socket: c_int, local: SocketAddr, peer: SocketAddr, domain: c_int) -> Result<()> {

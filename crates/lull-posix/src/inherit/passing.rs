@@ -1,5 +1,7 @@
 //! A socket that another process is to be given over a Unix socket (`rights.rs`).
 
+mod listener;
+
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -13,11 +15,22 @@ use crate::kernel::{self, NoSignals};
 use crate::socket::pool;
 use crate::{Errno, Result};
 
-/// The relay, and the end of it that the other process is to be given. Dropped, it has changed nothing of the socket.
+pub(super) use listener::becomes as becomes_listener;
+
+/// What the other process is to be given. Dropped, it has changed nothing of the socket.
 pub(crate) struct Passing {
-    /// Nothing of a connection is passed on until the end has been sent; what comes to a UDP socket waits until it is asked for.
-    connection: Option<(Open, OwnedFd)>,
+    begins: Begins,
     theirs: OwnedFd,
+}
+
+/// What is done when it has been sent.
+enum Begins {
+    /// The connection is passed on by the other end of the relay.
+    Connection(Open, OwnedFd),
+    /// Nothing: what comes to a UDP socket waits until it is asked for.
+    Datagrams,
+    /// Another process has the listener from then on.
+    Listener(Open),
 }
 
 impl Passing {
@@ -32,7 +45,7 @@ impl Passing {
                 let names = (stream.stream().local_addr()?, stream.stream().peer_addr()?);
                 let (mine, theirs) = pair(SocketType::STREAM)?;
                 called(fd, &theirs, names, stream.domain, stream.is_nonblocking())?;
-                Ok(Passing { connection: Some((file.clone(), mine)), theirs })
+                Ok(Passing { begins: Begins::Connection(file.clone(), mine), theirs })
             }
             File::Datagram(datagram) => {
                 let (domain, nonblocking) = (datagram.domain, datagram.is_nonblocking());
@@ -44,9 +57,12 @@ impl Passing {
                 child::read_whole(theirs.as_raw_fd(), &mut names)?;
                 let names = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;
                 called(fd, &theirs, names, domain, nonblocking)?;
-                Ok(Passing { connection: None, theirs })
+                Ok(Passing { begins: Begins::Datagrams, theirs })
             }
-            File::Listener(_) | File::Epoll(_) => Err(Errno::new(libc::EOPNOTSUPP)),
+            File::Listener(its) => {
+                Ok(Passing { begins: Begins::Listener(file.clone()), theirs: listener::end(fd, its)? })
+            }
+            File::Epoll(_) => Err(Errno::new(libc::EOPNOTSUPP)),
         }
     }
 
@@ -57,11 +73,20 @@ impl Passing {
 
     /// It has been sent.
     pub(crate) fn begin(self) {
-        let Some((file, mine)) = self.connection else { return };
         let _no_signals = NoSignals::begin();
-        // A process that exits stays for as long as the other one uses it.
-        if let Err(error) = parent::pass_on_named(file, mine, pool::used_by_another()) {
-            say::line(format_args!("a connection cannot be passed on to another process: {error}"));
+        match self.begins {
+            Begins::Connection(file, mine) => {
+                // A process that exits stays for as long as the other one uses it.
+                if let Err(error) = parent::pass_on_named(file, mine, pool::used_by_another()) {
+                    say::line(format_args!("a connection cannot be passed on to another process: {error}"));
+                }
+            }
+            Begins::Listener(file) => {
+                if let File::Listener(listener) = &*file {
+                    listener.is_passed_on();
+                }
+            }
+            Begins::Datagrams => {}
         }
     }
 }
@@ -84,8 +109,8 @@ fn refused(fd: c_int, file: &File, error: Errno) -> Errno {
         File::Epoll(_) => "epoll context",
     };
     say::line(format_args!(
-        "process {} cannot pass {what} {fd} to another process ({error}): on lull only UDP sockets and established connections \
-         are passed on; let the other process make its own",
+        "process {} cannot pass {what} {fd} to another process ({error}): on lull only established connections, UDP sockets and \
+         listeners are passed on; let the other process make its own",
         std::process::id()
     ));
     error

@@ -49,6 +49,11 @@ pub(crate) fn adopt_kept() {
 
 /// What is kept of a listener becomes one of this process.
 pub(crate) fn adopt(kept: &Kept) -> Result<()> {
+    adopt_with(kept, || kept.pool.and_then(Pool::handed_on))
+}
+
+/// As [`adopt`], with another pool.
+pub(crate) fn adopt_with(kept: &Kept, pool: impl FnOnce() -> Option<Pool>) -> Result<()> {
     const NONE: Errno = Errno::new(libc::EINVAL);
     let is_it = |file: &Open| matches!(&**file, File::Listener(listener) if listener.inode == kept.inode);
     if let Some(open) = files::numbers().filter_map(files::get).find(is_it) {
@@ -64,8 +69,7 @@ pub(crate) fn adopt(kept: &Kept) -> Result<()> {
     if !is_placeholder || refused::is_set(kept.number) {
         return Err(NONE);
     }
-    let pool = kept.pool.and_then(Pool::handed_on);
-    let listener = Listener::new(kept.number, bound, worlds, kept.backlog as usize, kept.called_in, pool)?;
+    let listener = Listener::new(kept.number, bound, worlds, kept.backlog as usize, kept.called_in, pool())?;
     epoll::becomes_lulls(kept.number, || files::put(kept.number, File::Listener(listener)))
 }
 

@@ -109,6 +109,7 @@ impl Listener {
             program: Mutex::new(steer::take_remembered(inode, bound)),
             handed_on: AtomicBool::new(false),
             has_heirs: AtomicBool::new(false),
+            passed_on: AtomicBool::new(false),
         })
     }
 
@@ -158,6 +159,12 @@ impl Listener {
         }
     }
 
+    /// Another process has been given it over a Unix socket.
+    pub(crate) fn is_passed_on(&self) {
+        self.passed_on.store(true, Ordering::Relaxed);
+        self.is_inherited_by_a_child();
+    }
+
     /// Whether this process has called `listen` for it, and it hears those who connect to this address.
     pub(crate) fn is_ours_at(&self, to: SocketAddr) -> bool {
         let ip = self.bound.ip();
@@ -192,11 +199,14 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // Others have it.
         let handed_on = *self.handed_on.get_mut();
-        let stays = self.is_inherited() || handed_on;
         if handed_on {
             // Its ends stay open.
             std::mem::forget(self.pool.take());
         }
+        if let (true, Some(pool), Some(real)) = (*self.passed_on.get_mut(), &self.pool, self.real.get()) {
+            pool::serve_on(self, pool, real);
+        }
+        let stays = handed_on || self.is_inherited() && self.is_anothers();
         // Closed first: a connection that came between the two would be reset. One that serves others through the pool goes on.
         match (self.real.take().map(Arc::try_unwrap), elsewhere::others()) {
             (Some(Ok(closed)), others) => {

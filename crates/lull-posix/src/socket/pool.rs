@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use libc::c_int;
 use lull_net::lull_nic::own;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -32,10 +33,10 @@ use crate::files::Open;
 use crate::flows::End;
 use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
 
-pub(super) use owner::serve;
 pub(crate) use owner::{
     begin_to_give, ends_unless_used, forget, is_being_closed, leave_untaken, outstay, serve_a_child, used_by_another,
 };
+pub(super) use owner::{serve, serve_on};
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;
@@ -111,6 +112,21 @@ pub(crate) fn wait_in_kernel(fd: c_int, timeout: Option<Duration>) -> Result<()>
     if wait_for_kernels(std::iter::once(fd), timeout)? { Ok(()) } else { Err(WOULD_BLOCK) }
 }
 
+/// Tells those who give to the pool that `takes` is an end of that a process without a queue asks.
+pub(crate) fn asks_at(takes: c_int) {
+    if let Some(flows) = flows::of_the_program() {
+        flows.asks();
+    }
+    // Nobody writes to this end, and it may have been said before.
+    let _ = kernel::shutdown(takes, libc::SHUT_WR);
+}
+
+/// Whether no process takes anything out of a pool any more.
+fn is_hung_up(gives: &OwnedFd) -> bool {
+    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(gives, PollFlags::empty())], Some(&NOW)) == Ok(1)
+}
+
 impl Pool {
     /// One that nobody waits at.
     pub(crate) fn new() -> Result<Pool> {
@@ -120,7 +136,8 @@ impl Pool {
         Ok(Pool::of(own::kept_apart(takes), own::kept_apart(gives)))
     }
 
-    fn of(takes: OwnedFd, gives: OwnedFd) -> Pool {
+    /// The one whose ends these are.
+    pub(crate) fn of(takes: OwnedFd, gives: OwnedFd) -> Pool {
         Pool { takes, gives: Arc::new(gives), watch: OnceLock::new() }
     }
 
@@ -192,11 +209,14 @@ impl Pool {
 
     /// Tells the owners that a process without a queue asks. It stays told: who begins to own one later hears it at once.
     fn asks(&self) {
-        if let Some(flows) = flows::of_the_program() {
-            flows.asks();
-        }
-        // Nobody writes to this end, and it may have been said before.
-        let _ = kernel::shutdown(self.takes.as_raw_fd(), libc::SHUT_WR);
+        asks_at(self.takes.as_raw_fd());
+    }
+
+    /// This process is done with it; whether another one has it.
+    fn leaves_another(self) -> bool {
+        let Pool { takes, gives, watch } = self;
+        drop((takes, watch));
+        !is_hung_up(&gives)
     }
 
     /// The next connection, if one waits.
@@ -237,6 +257,17 @@ impl Pool {
 }
 
 impl Listener {
+    /// What another process needs to have it, too: the process that called `listen`, and the ends of its pool.
+    pub(crate) fn for_another(&self) -> Option<(u32, [BorrowedFd<'_>; 2])> {
+        let pool = self.pool.as_ref().filter(|_| !self.stopped.load(Ordering::Relaxed))?;
+        Some((self.called_in, [pool.takes.as_fd(), pool.gives.as_fd()]))
+    }
+
+    /// Whether another process has it, which is asked when this one is done with it.
+    pub(super) fn is_anothers(&mut self) -> bool {
+        self.pool.take().is_none_or(Pool::leaves_another)
+    }
+
     /// Its pool, where more than one process may ask for connections: this one has inherited it, or a child has it from here.
     pub(super) fn shared(&self) -> Option<&Pool> {
         self.pool.as_ref().filter(|_| self.is_inherited() || self.has_heirs.load(Ordering::Acquire))

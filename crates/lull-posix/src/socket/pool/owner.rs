@@ -11,10 +11,10 @@ use libc::c_int;
 use lull_fd::say;
 use lull_net::lull_nic::{Afresh, own};
 use lull_net::{Interest, TcpListener, TcpStream, Unaccepted};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{KERNELS, Message, locked};
+use super::{KERNELS, Message, Pool, is_hung_up, locked};
 use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
@@ -241,6 +241,35 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
     }
 }
 
+/// How often a listener that this process has closed, and other processes have, is looked at.
+const LOOKS_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// This process has closed a listener that it has passed on. lull's half listens on, so that nothing is refused, until a process
+/// with queues of its own listens in its stead, or none has the listener any more. To one without a queue the pool's thread gives what
+/// comes.
+pub(in crate::socket) fn serve_on(listener: &Listener, pool: &Pool, real: &Arc<TcpListener>) {
+    let (gives, real) = (Arc::clone(&pool.gives), Arc::clone(real));
+    let (bound, inode) = (listener.bound, listener.inode);
+    let others = elsewhere::others();
+    // Where all queues are here, nobody else gets one.
+    let apart = others.is_some().then_some(&LOOKS_APART);
+    let run = move || {
+        let is_anothers = || others.is_some_and(|others| others.listens_in_our_stead(inode));
+        while !is_hung_up(&gives) && !is_anothers() {
+            // An error is what it is looked at for.
+            let _ = poll(&mut [PollFd::new(&gives, PollFlags::empty())], apart);
+        }
+        // Where the pool's thread has it, that goes on.
+        if let (Ok(closed), Some(others)) = (Arc::try_unwrap(real), others) {
+            drop(closed);
+            others.listens_no_more(bound, inode, !is_hung_up(&gives));
+        }
+    };
+    let _no_signals = NoSignals::begin();
+    // Without it the listener closes here.
+    let _ = inherit::thread("lull-pool").spawn(run);
+}
+
 /// Gives what comes to `real` to a child that has made this listener, and so what comes to the kernel's half of it, until nobody has
 /// the other end of `gives`.
 pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener, bound: SocketAddr) -> io::Result<()> {
@@ -263,9 +292,8 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
 
 /// Whether nobody has a listener at a port any more that a child made, and the thread that serves it has not heard of it yet.
 pub(crate) fn is_being_closed(port: u16) -> bool {
-    let hung_up = |gives: &OwnedFd| poll(&mut [PollFd::new(gives, PollFlags::empty())], Some(&NOW)) == Ok(1);
     let served = served_for_children();
-    served.iter().any(|(at, gives)| *at == port && gives.upgrade().is_some_and(|gives| hung_up(&gives)))
+    served.iter().any(|(at, gives)| *at == port && gives.upgrade().is_some_and(|gives| is_hung_up(&gives)))
 }
 
 /// Pools that this process gives to, by the sockets that stand behind their listeners.
@@ -364,7 +392,7 @@ impl Owner {
         served().remove(&self.inode);
         if let (Some(real), Some(others)) = (real, elsewhere::others()) {
             drop(real);
-            others.listens_no_more(self.bound, self.inode, self.is_inherited);
+            others.listens_no_more(self.bound, self.inode, self.is_inherited && !is_hung_up(&self.gives));
         }
     }
 
@@ -414,7 +442,7 @@ impl Owner {
             give_kernels(&self.gives, kernels);
         }
         waited?;
-        Ok(poll(&mut [PollFd::new(&self.gives, PollFlags::empty())], Some(&NOW)).is_ok_and(|count| count > 0))
+        Ok(is_hung_up(&self.gives))
     }
 
     fn give(&self, stream: TcpStream, peer: SocketAddr, was: Unaccepted, mut passed_on: PassedOn) -> io::Result<()> {
@@ -451,8 +479,6 @@ impl Owner {
 fn is_listening(socket: &OwnedFd) -> bool {
     kernel::int_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
-
-const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
 
 fn to_io(error: Errno) -> io::Error {
     io::Error::from_raw_os_error(error.number())

@@ -1,0 +1,104 @@
+//! A listener that another process is to be given.
+//!
+//! What it is given is the end of a pair, at which the listener waits: the kernel's socket that stands behind it, and the ends of its
+//! pool. Where the other process is one of the same program's, its library makes a listener of that, as of one that is inherited:
+//! connections come by a queue of its own, or out of the pool. In another program's, and in a child whose parent has an engine, the
+//! number stands for the end of the pool alone.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use libc::c_int;
+use lull_net::lull_nic::own;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketType, recvmsg, sendmsg,
+};
+
+use super::super::{child, made, named};
+use crate::flows::{self, Kept};
+use crate::socket::pool::Pool;
+use crate::socket::{self, Listener};
+use crate::{Errno, Result, fork, kernel, signals};
+
+/// The kernel's socket, and the ends of the pool.
+const DESCRIPTORS: usize = 3;
+
+/// What is said of it: the program's table of connections, by its inode, the process that called `listen`, and the backlog.
+type Said = [u32; 3];
+const SAID_BYTES: usize = size_of::<Said>();
+
+/// The end that the other process is to be given, for the listener behind a number.
+pub(super) fn end(fd: c_int, listener: &Listener) -> Result<OwnedFd> {
+    let (called_in, [takes, gives]) = listener.for_another().ok_or(Errno::new(libc::EOPNOTSUPP))?;
+    let (mine, theirs) = super::pair(SocketType::SEQPACKET)?;
+    let said: Said = [table(), called_in, listener.backlog()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [kernel::borrow(fd), takes, gives];
+    // There is room for as many.
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let bytes = said.map(u32::to_ne_bytes);
+    let sent = sendmsg(&mine, &[IoSlice::new(bytes.as_flattened())], &mut control, SendFlags::NOSIGNAL);
+    sent.map_err(made::errno)?;
+    named::call_passed(theirs.as_raw_fd(), listener.bound, listener.domain)?;
+    Ok(theirs)
+}
+
+/// Which program a process is one of; 0 for none.
+fn table() -> u32 {
+    flows::of_the_program().and_then(|flows| kernel::inode(flows.as_fd().as_raw_fd()).ok()).unwrap_or(0)
+}
+
+/// A number may be the end at which a listener waits: it stands for that from here on.
+pub(in crate::inherit) fn becomes(number: c_int) {
+    let Some((bound, domain)) = named::of_passed(number) else { return };
+    signals::section(|| {
+        // Where another process has taken it, that has the listener.
+        let Some((said, [placeholder, takes, gives])) = taken(number) else { return };
+        let [of, called_in, backlog] = said;
+        if of == table() && of != 0 && !fork::is_husk() && child::stand_under(number, placeholder.as_raw_fd()).is_ok() {
+            let inode = kernel::inode(number).unwrap_or(0);
+            let noted_in = std::process::id();
+            let kept = Kept { inode, number, called_in, noted_in, backlog, pool: None };
+            // Without room in the table it is a socket that does not listen.
+            let _ = socket::adopt_with(&kept, || Some(Pool::of(takes, gives)));
+        } else {
+            drop(gives);
+            // As above.
+            let _ = asks(number, &takes, bound, domain);
+        }
+    });
+}
+
+/// The number stands for the end of a pool.
+fn asks(number: c_int, takes: &OwnedFd, bound: SocketAddr, domain: c_int) -> Result<()> {
+    let end = takes.as_raw_fd();
+    if !named::is_listener(end) {
+        named::call_listener(end, bound, domain)?;
+    }
+    crate::socket::pool::asks_at(end);
+    made::stands_for(number, end)?;
+    child::has_listeners();
+    Ok(())
+}
+
+/// What waits at an end.
+fn taken(end: c_int) -> Option<(Said, [OwnedFd; DESCRIPTORS])> {
+    let mut bytes = [[0; size_of::<u32>()]; SAID_BYTES / size_of::<u32>()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got =
+        recvmsg(kernel::borrow(end), &mut [IoSliceMut::new(bytes.as_flattened_mut())], &mut control, flags).ok()?;
+    own::begin();
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let descriptors: Vec<OwnedFd> = rights.flatten().map(own::kept_apart).collect();
+    let descriptors = descriptors.try_into().ok()?;
+    (got.bytes == SAID_BYTES).then_some((bytes.map(u32::from_ne_bytes), descriptors))
+}
