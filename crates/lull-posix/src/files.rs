@@ -1,5 +1,6 @@
 //! The open files of this process that are lull's, by their numbers.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_uint};
@@ -306,6 +307,26 @@ fn close_lulls(first: c_uint, last: c_uint) {
         // A number that another thread closes at the same time is closed.
         let _ = close(number);
     });
+}
+
+/// The process exits, and stays for others: what else the program has open is closed, as by the kernel, since somebody may wait for the
+/// end of a pipe, or for a lock. Standard error stays, for what lull says.
+pub(crate) fn close_kernels() {
+    // No other file may get the numbers of what is written to without being asked for.
+    if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
+        for number in [libc::STDIN_FILENO, libc::STDOUT_FILENO].into_iter().filter(|number| !FILES.contains(*number)) {
+            // It is as it was, if not.
+            let _ = kernel::dup3(null.as_raw_fd(), number, 0);
+        }
+    }
+    let stay = FILES.numbers().filter(|number| *number > libc::STDERR_FILENO).chain([c_int::MAX]);
+    let mut first = libc::STDERR_FILENO as c_uint + 1;
+    for lulls in stay.map(|number| number as c_uint) {
+        if first < lulls {
+            without_hidden(first, lulls - 1, |first, last| kernel::close_range(first, last).map_or(-1, |()| 0));
+        }
+        first = lulls.saturating_add(1);
+    }
 }
 
 /// The numbers that are lull's.

@@ -26,6 +26,12 @@ pub fn close(fd: c_int) -> Result<()> {
     unsafe { raw!(SYS_close, fd) }.map(drop)
 }
 
+/// Closes the numbers of a range.
+pub fn close_range(first: c_uint, last: c_uint) -> Result<()> {
+    // SAFETY: the caller's numbers, as the program would close them.
+    unsafe { raw!(SYS_close_range, first, last, 0) }.map(drop)
+}
+
 /// Gives back a number that was just made and cannot be used.
 pub fn discard(fd: c_int) {
     // Its own number, so the kernel has no reason to refuse.

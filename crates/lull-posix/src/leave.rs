@@ -4,9 +4,12 @@
 //! lull's stack ends with the process. So a process that calls `exit`, or returns from `main`, closes its sockets, and stays until
 //! the peers have everything, or take nothing of it for a while; those that have not are reset. One that is killed, or calls `_exit`,
 //! leaves its peers to others (`left_open.rs`).
+#![allow(unsafe_code)]
 
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use libc::c_int;
 use lull_fd::say;
 use lull_net::Network;
 
@@ -31,7 +34,7 @@ pub fn at_exit() {
     signals::ask_no_more();
     signals::section(close_all);
     loop {
-        socket::outstay();
+        socket::outstay(stays);
         stay_for_undelivered(&engine.network);
         to_who_listens(LISTENS_SOON);
         // Meanwhile more may have come for others.
@@ -48,7 +51,26 @@ pub fn at_exit() {
     engine.network.end_all();
 }
 
+/// Nobody else is to wait for what this process stays for: what the program has written goes out, and what it has open of the kernel's
+/// is closed.
+fn stays() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `exit` does the same later, and waits for no lock of another thread's either.
+        unsafe { fcloseall() };
+        signals::section(files::close_kernels);
+    });
+}
+
+unsafe extern "C" {
+    /// Of the C library: writes what stands in its streams.
+    fn fcloseall() -> c_int;
+}
+
 fn stay_for_undelivered(network: &Network) {
+    if network.undelivered() > 0 {
+        stays();
+    }
     let (began, mut last_progress) = (Instant::now(), Instant::now());
     let (mut left, mut apart) = (network.undelivered(), Duration::from_micros(100));
     while left > 0 && last_progress.elapsed() < NO_PROGRESS && began.elapsed() < AT_MOST {

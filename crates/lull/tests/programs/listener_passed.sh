@@ -4,7 +4,7 @@
 read -r queues address <<<"$3"
 options=(--queues "$queues")
 cat >server.py <<'END'
-import os, socket, sys, time
+import ctypes, os, socket, sys, threading, time
 
 def stage(name):
     open(name, "w").close()
@@ -32,14 +32,17 @@ if here == "former":
     listener = socket.create_server((sys.argv[2], 7777), backlog=64)
     stage("listens")
     serve(listener, "is asked")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
-        other.connect("other")
-        socket.send_fds(other, [b"l"], [listener.fileno()])
+    other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    other.connect("other")
+    socket.send_fds(other, [b"l"], [listener.fileno()])
     stage("is passed on")
     serve(listener, "is closed")
     listener.close()
     stage("has closed")
     until("is to end")
+    # The kernel closes the one, and the C library writes the other, when it exits.
+    other.detach()
+    ctypes.CDLL(None).puts(b"the former one has written this")
     open("former", "w").write(str(os.getpid()))
 else:
     asks = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -51,6 +54,7 @@ else:
     listener = socket.socket(fileno=numbers[0])
     assert listener.family == socket.AF_INET and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
     assert listener.getsockname() == (sys.argv[2], 7777), listener.getsockname()
+    threading.Thread(target=lambda: taken.recv(100) or stage("former holds nothing")).start()
     until("asks")
     serve(listener, "is over")
     listener.close()
@@ -113,6 +117,10 @@ if [ "$queues" = 1 ]; then
     until_it [ -s former ]
     stays() { (((16#$(awk '/^SigIgn/ { print $2 }' "/proc/$(cat former)/status") >> 9) & 1)); }
     until_it stays
+    # Nobody waits for what it has open, nor for what it has written.
+    until_it there_is "former holds nothing"
+    until_it grep 'the former one has written this' said
+    there_is ended && fail "it has not stayed"
     kill -USR1 "$(cat former)"
     rm "goes on"
     until_it there_is "goes on"

@@ -149,13 +149,19 @@ pub(crate) fn used_by_another() -> Option<impl Send + Sync + 'static> {
 
 /// The program's process exits. It stays for as long as other processes use connections that it passes on to them, or live to take
 /// more, and goes on to pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
-pub(crate) fn outstay() {
+/// `stays` is called before it waits.
+pub(crate) fn outstay(stays: fn()) {
     // What a child has of this is its parent's.
     if engine::running().is_none() || !fork::is_engines_process() {
         return;
     }
     let mut looks = false;
     let mut counts = counted();
+    if counts.used + counts.giving + counts.offered > 0 {
+        drop(counts);
+        stays();
+        counts = counted();
+    }
     while counts.used > 0 || counts.giving + counts.offered > 0 && !counts.nobody_asks {
         if counts.offered > 0 && !looks {
             looks = true;
