@@ -51,7 +51,7 @@ pub struct Executing {
 /// the child of `vfork` or of `fork` nothing is closed: what it has here is its parent's.
 pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
     let has_engine = engine::running().is_some() && fork::is_engines_process();
-    if !has_engine && files::numbers().next().is_none() || !kernel::is_executable(at, path) {
+    if !has_engine && !files::are_any() || !kernel::is_executable(at, path) {
         return None;
     }
     let listens = socket::hand_on();
@@ -73,7 +73,7 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
 
 /// As [`begins`], for a name that is searched along PATH unless it has a slash (`execvp`).
 pub fn begins_along_path(name: &CStr) -> Option<Executing> {
-    files::numbers().next()?;
+    files::are_any().then_some(())?;
     if name.to_bytes().contains(&b'/') {
         return begins(libc::AT_FDCWD, name);
     }

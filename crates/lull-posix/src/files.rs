@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, c_uint};
 
 use crate::epoll::EpollFile;
-use crate::socket::{Datagram, Listener, Stream};
+use crate::socket::{Datagram, Listener, Stream, bound};
 use lull_net::lull_nic::own;
 
 use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, signals};
@@ -141,6 +141,7 @@ pub(crate) fn open(file: File) -> Result<Open> {
 pub(crate) fn put_open(fd: c_int, file: Open) -> Result<()> {
     // What it stood for before was closed unseen.
     netlink::forget(fd);
+    bound::forget(fd);
     match FILES.install(fd, file) {
         Ok(before) => drop(before),
         Err(_) => return Err(Errno::new(libc::EMFILE)),
@@ -155,6 +156,7 @@ pub fn forget(fd: c_int) {
         own::unmark(fd);
     }
     netlink::forget(fd);
+    bound::forget(fd);
     if is_known(fd) {
         drop(taken(fd));
     }
@@ -186,6 +188,7 @@ pub fn duplicated(fd: c_int, to: c_int) -> c_int {
         given_out(to);
         if to >= 0 && is_involved() {
             netlink::duplicated(fd, to);
+            bound::duplicated(fd, to);
             inherited_by(to, fd);
         }
     }
@@ -220,6 +223,7 @@ pub(crate) fn hand_back(kernels: c_int, file: &Open, nonblocking: bool) -> Vec<c
 /// `close`. The number is free only after the tables have forgotten it, so nobody who gets it next finds what it was.
 pub fn close(fd: c_int) -> Result<()> {
     netlink::forget(fd);
+    bound::forget(fd);
     let file = taken(fd);
     let closed = kernel::close(fd);
     drop(file);
@@ -303,10 +307,15 @@ pub fn close_range(
 /// Closes the numbers of a range that are lull's, or that have answers of lull's.
 fn close_lulls(first: c_uint, last: c_uint) {
     let range = i64::from(first)..=i64::from(last);
-    FILES.numbers().chain(netlink::numbers()).filter(|number| range.contains(&i64::from(*number))).for_each(|number| {
-        // A number that another thread closes at the same time is closed.
-        let _ = close(number);
-    });
+    FILES
+        .numbers()
+        .chain(netlink::numbers())
+        .chain(bound::numbers())
+        .filter(|number| range.contains(&i64::from(*number)))
+        .for_each(|number| {
+            // A number that another thread closes at the same time is closed.
+            let _ = close(number);
+        });
 }
 
 /// The process exits, and stays for others: what else the program has open is closed, as by the kernel, since somebody may wait for the
@@ -327,6 +336,11 @@ pub(crate) fn close_kernels() {
         }
         first = lulls.saturating_add(1);
     }
+}
+
+/// Whether any number is lull's, or stands for a socket that is bound where lull listens.
+pub fn are_any() -> bool {
+    FILES.numbers().chain(bound::numbers()).next().is_some()
 }
 
 /// The numbers that are lull's.

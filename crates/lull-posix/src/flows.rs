@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub(crate) use kept::{End, Kept};
+pub(crate) use kept::{End, Kept, NOT_LISTENING};
 pub use orphans::{LAUNCHER, Orphan};
 
 /// Connections that are remembered, at most: those beyond are served as well, but nobody is told of their end.

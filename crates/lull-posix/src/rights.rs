@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, ssize_t};
 
 use crate::inherit::{self, Passing};
+use crate::socket::bound;
 use crate::{Result, files, kernel, memory};
 
 const NUMBER_BYTES: usize = size_of::<c_int>();
@@ -55,6 +56,10 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
             all.push(passing);
         } else if files::is_known(passed) {
             return Err(inherit::refuse_inherited(passed));
+        } else if let Some(passing) = Passing::bound(passed) {
+            let passing = passing?;
+            control[at].copy_from_slice(&passing.end().as_raw_fd().to_ne_bytes());
+            all.push(passing);
         }
     }
     let message = msghdr { msg_control: control.as_mut_ptr().cast(), ..*message };
@@ -103,7 +108,7 @@ unsafe fn find(message: &msghdr) {
 /// Whether a number is lull's, or stands for what a child has from a process whose it is: its sockets are relays from here on, and its
 /// listeners ends of their pools, which the kernel passes on.
 fn is_lulls(number: c_int) -> bool {
-    files::is_lull_to_wait(number) || files::is_known(number)
+    files::is_lull_to_wait(number) || files::is_known(number) || bound::is_one(number)
 }
 
 fn number(control: &[u8], at: &Range<usize>) -> c_int {

@@ -7,6 +7,7 @@
 
 mod accept;
 mod bind;
+pub(crate) mod bound;
 mod connect;
 mod data;
 pub(crate) mod datagram;

@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_void};
 use libc::{c_int, pid_t};
 use lull_posix::exec::{self, Executing};
 use lull_posix::signals::section;
-use lull_posix::{fork, is_engaged, is_involved};
+use lull_posix::{files, fork, is_engaged, is_involved};
 
 use crate::taken_over::taken_over;
 use crate::{Errno, real};
@@ -134,8 +134,8 @@ variadic! {
     execle => execle_with;
 }
 
-/// As the C library's. In the child of the real one every call would change what its parent has, so that beside a running engine it
-/// is `fork`, with a parent that waits until the child has executed a program or ended. No function of Rust's may call the real
+/// As the C library's. In the child of the real one every call would change what its parent has, so that where that has anything of
+/// lull's it is `fork`, with a parent that waits until the child has executed a program or ended. No function of Rust's may call the real
 /// one, which returns twice through its caller's frame: it is jumped to.
 ///
 /// # Safety
@@ -154,9 +154,9 @@ pub unsafe extern "C" fn vfork() -> pid_t {
 
 extern "C" fn which_vfork() -> *const c_void {
     let _errno = Errno::keep();
-    match lull_posix::engine::running() {
-        Some(_) => forked as extern "C-unwind" fn() -> pid_t as *const c_void,
-        None => real::vfork_address(),
+    match lull_posix::engine::running().is_some() || files::are_any() {
+        true => forked as extern "C-unwind" fn() -> pid_t as *const c_void,
+        false => real::vfork_address(),
     }
 }
 

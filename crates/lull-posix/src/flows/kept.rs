@@ -24,14 +24,18 @@ pub(crate) struct Kept {
     /// The socket's own.
     pub(crate) inode: u32,
     pub(crate) number: i32,
-    /// The process that called `listen`.
+    /// The process that called `listen`, or bound it.
     pub(crate) called_in: u32,
     /// The process that has it under this number.
     pub(crate) noted_in: u32,
+    /// [`NOT_LISTENING`] where it is only bound.
     pub(crate) backlog: u32,
     /// What is read of its pool, and what is written.
     pub(crate) pool: Option<[End; 2]>,
 }
+
+/// The backlog of a socket that is bound, and for which no process has called `listen` yet.
+pub(crate) const NOT_LISTENING: u32 = u32::MAX;
 
 const WORDS: usize = 8;
 

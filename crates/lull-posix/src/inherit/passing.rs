@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{NAMES_BYTES, child, datagrams, named, names_of, parent};
 use crate::files::{self, File, Open};
 use crate::kernel::{self, NoSignals};
-use crate::socket::pool;
+use crate::socket::{bound, pool};
 use crate::{Errno, Result};
 
 pub(super) use listener::becomes as becomes_listener;
@@ -27,8 +27,8 @@ pub(crate) struct Passing {
 enum Begins {
     /// The connection is passed on by the other end of the relay.
     Connection(Open, OwnedFd),
-    /// Nothing: what comes to a UDP socket waits until it is asked for.
-    Datagrams,
+    /// Nothing: what comes to a UDP socket waits until it is asked for, and a socket that does not listen has nothing.
+    Nothing,
     /// Another process has the listener from then on.
     Listener(Open),
 }
@@ -37,6 +37,12 @@ impl Passing {
     /// For the socket behind a number.
     pub(crate) fn new(fd: c_int, file: Open) -> Result<Passing> {
         Passing::made(fd, &file).map_err(|error| refused(fd, &file, error))
+    }
+
+    /// For one that is bound where lull listens, and does not listen yet; none if it is no such socket.
+    pub(crate) fn bound(fd: c_int) -> Option<Result<Passing>> {
+        let theirs = bound::pass_on(fd, |its| listener::end(fd, its))?;
+        Some(theirs.map(|theirs| Passing { begins: Begins::Nothing, theirs }))
     }
 
     fn made(fd: c_int, file: &Open) -> Result<Passing> {
@@ -57,10 +63,11 @@ impl Passing {
                 child::read_whole(theirs.as_raw_fd(), &mut names)?;
                 let names = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;
                 called(fd, &theirs, names, domain, nonblocking)?;
-                Ok(Passing { begins: Begins::Datagrams, theirs })
+                Ok(Passing { begins: Begins::Nothing, theirs })
             }
             File::Listener(its) => {
-                Ok(Passing { begins: Begins::Listener(file.clone()), theirs: listener::end(fd, its)? })
+                let its = its.for_another().ok_or(Errno::new(libc::EOPNOTSUPP))?;
+                Ok(Passing { begins: Begins::Listener(file.clone()), theirs: listener::end(fd, &its)? })
             }
             File::Epoll(_) => Err(Errno::new(libc::EOPNOTSUPP)),
         }
@@ -86,7 +93,7 @@ impl Passing {
                     listener.is_passed_on();
                 }
             }
-            Begins::Datagrams => {}
+            Begins::Nothing => {}
         }
     }
 }

@@ -7,8 +7,8 @@ use libc::c_int;
 use lull_fd::say;
 use lull_net::TcpListener;
 
-use super::datagram;
 use super::listen::asked;
+use super::{bound, datagram};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, engine, inherit, kernel};
 
@@ -43,6 +43,9 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
         // Another process has taken the port since; or the kernel lets nobody say which it chooses.
         None | Some(Err(_)) => bind(bytes)?,
         Some(Ok(())) => {}
+    }
+    if keeps_port {
+        bound::note(fd);
     }
     datagram::bound(fd, keeps_port)
 }

@@ -1,7 +1,7 @@
 //! Listeners that stay open over `execve`, and in what a child executes.
 //!
 //! The number, its socket with name and options, and who else has it are the kernel's to keep. That the socket listens in lull is noted
-//! in the memory that the program's processes share (`flows/kept.rs`), where the library of the executed program finds it. To that
+//! in the memory that the program's processes share (`flows/kept.rs`), and so is one that is only bound (`bound.rs`), where the library of the executed program finds it. To that
 //! program it is as if it had been forked: of the processes that ask for its connections the last has the new ones, on a queue of its
 //! own or by the pool. One that executes itself in its own place takes all free queues again.
 
@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
-use super::Listener;
 use super::listen::{Worlds, bound_stream, worlds};
 use super::options::refused;
 use super::pool::Pool;
+use super::{Listener, bound};
 use crate::files::{self, File, Open};
-use crate::flows::{End, Kept};
+use crate::flows::{End, Kept, NOT_LISTENING};
 use crate::{Errno, Result, epoll, flows, fork, kernel};
 
 /// A program is about to be executed: the listeners that it has open, by these numbers, become known to it. Whether there are any.
@@ -34,13 +34,14 @@ pub(crate) fn hand_on() -> bool {
             std::mem::forget(file);
         }
     }
-    any
+    bound::hand_on() || any
 }
 
 /// The library is loaded: what this process has open that listens in lull does so here.
 pub(crate) fn adopt_kept() {
     for kept in flows::of_the_program().into_iter().flat_map(|flows| flows.kept()) {
-        if !files::is_known(kept.number) && kernel::inode(kept.number) == Ok(kept.inode) {
+        let is_known = files::is_known(kept.number) || bound::is_one(kept.number);
+        if !is_known && kernel::inode(kept.number) == Ok(kept.inode) {
             // It is the kernel's otherwise.
             let _ = adopt(&kept);
         }
@@ -55,6 +56,10 @@ pub(crate) fn adopt(kept: &Kept) -> Result<()> {
 /// As [`adopt`], with another pool.
 pub(crate) fn adopt_with(kept: &Kept, pool: impl FnOnce() -> Option<Pool>) -> Result<()> {
     const NONE: Errno = Errno::new(libc::EINVAL);
+    if kept.backlog == NOT_LISTENING {
+        bound::adopt(kept, pool());
+        return Ok(());
+    }
     let is_it = |file: &Open| matches!(&**file, File::Listener(listener) if listener.inode == kept.inode);
     if let Some(open) = files::numbers().filter_map(files::get).find(is_it) {
         return epoll::becomes_lulls(kept.number, || files::put_open(kept.number, open));
@@ -132,6 +137,7 @@ pub(crate) fn keep_here() {
             std::mem::forget(file);
         }
     }
+    bound::keep_here();
     if !fork::is_husk() {
         adopt_kept();
     }

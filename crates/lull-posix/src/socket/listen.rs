@@ -9,7 +9,7 @@ use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
 use super::bind::bind_own;
 use super::options::{Options, refused, steer};
-use super::{Listener, pool};
+use super::{Listener, bound, pool};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, elsewhere, epoll, flags, flows, inherit, kernel};
@@ -40,8 +40,15 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     }
     // Port 0 has become one when the kernel listens.
     let bound = bound_stream(fd).unwrap_or(bound);
-    let pool = if engine::listens_lazily() { pool::Pool::new().ok() } else { None };
-    let listener = Listener::new(fd, bound, worlds, limited(backlog), std::process::id(), pool)?;
+    let shared = bound::listens(fd);
+    let (called_in, passed_on) =
+        shared.as_ref().map_or((std::process::id(), false), |shared| (shared.bound_in, shared.passed_on));
+    let new_pool = || engine::listens_lazily().then(pool::Pool::new)?.ok();
+    let pool = shared.map(|shared| shared.pool).or_else(new_pool);
+    let listener = Listener::new(fd, bound, worlds, limited(backlog), called_in, pool)?;
+    if passed_on {
+        listener.is_passed_on();
+    }
     listener.keep(fd, None);
     // A process that has queues has its connections from here on, whenever it asks for them.
     if !engine::listens_lazily() || engine::running().is_some() {

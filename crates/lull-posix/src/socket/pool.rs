@@ -57,6 +57,15 @@ struct Watch {
     owners: Mutex<Vec<OwnedFd>>,
 }
 
+/// What another process needs to have a listener, too: the process that called `listen`, the ends of its pool, and what it listens by.
+pub(crate) struct ForAnother<'a> {
+    pub(crate) called_in: u32,
+    pub(crate) ends: [BorrowedFd<'a>; 2],
+    pub(crate) backlog: u32,
+    pub(crate) bound: SocketAddr,
+    pub(crate) domain: c_int,
+}
+
 /// What was taken out of a pool.
 pub(super) enum Taken {
     /// A connection of the kernel's.
@@ -187,6 +196,11 @@ impl Pool {
         Some(Pool::of(takes, gives))
     }
 
+    /// Where is taken out, and where is put in.
+    pub(super) fn ends(&self) -> [BorrowedFd<'_>; 2] {
+        [self.takes.as_fd(), self.gives.as_fd()]
+    }
+
     /// The end that connections are taken out of.
     pub(crate) fn takes(&self) -> BorrowedFd<'_> {
         self.takes.as_fd()
@@ -213,7 +227,7 @@ impl Pool {
     }
 
     /// This process is done with it; whether another one has it.
-    fn leaves_another(self) -> bool {
+    pub(super) fn leaves_another(self) -> bool {
         let Pool { takes, gives, watch } = self;
         drop((takes, watch));
         !is_hung_up(&gives)
@@ -257,10 +271,11 @@ impl Pool {
 }
 
 impl Listener {
-    /// What another process needs to have it, too: the process that called `listen`, and the ends of its pool.
-    pub(crate) fn for_another(&self) -> Option<(u32, [BorrowedFd<'_>; 2])> {
+    /// What another process needs to have it, too.
+    pub(crate) fn for_another(&self) -> Option<ForAnother<'_>> {
         let pool = self.pool.as_ref().filter(|_| !self.stopped.load(Ordering::Relaxed))?;
-        Some((self.called_in, [pool.takes.as_fd(), pool.gives.as_fd()]))
+        let (called_in, backlog, bound, domain) = (self.called_in, self.backlog(), self.bound, self.domain);
+        Some(ForAnother { called_in, ends: pool.ends(), backlog, bound, domain })
     }
 
     /// Whether another process has it, which is asked when this one is done with it.

@@ -4,6 +4,8 @@
 //! pool. Where the other process is one of the same program's, its library makes a listener of that, as of one that is inherited:
 //! connections come by a queue of its own, or out of the pool. In another program's, and in a child whose parent has an engine, the
 //! number stands for the end of the pool alone.
+//!
+//! A socket that is bound, and does not listen yet, is passed on likewise (`socket/bound.rs`); in another program it is the kernel's.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,32 +20,32 @@ use rustix::net::{
 };
 
 use super::super::{child, made, named};
-use crate::flows::{self, Kept};
-use crate::socket::pool::Pool;
-use crate::socket::{self, Listener};
-use crate::{Errno, Result, fork, kernel, signals};
+use crate::flows::{self, Kept, NOT_LISTENING};
+use crate::socket;
+use crate::socket::pool::{ForAnother, Pool};
+use crate::{Result, fork, kernel, signals};
 
 /// The kernel's socket, and the ends of the pool.
 const DESCRIPTORS: usize = 3;
 
-/// What is said of it: the program's table of connections, by its inode, the process that called `listen`, and the backlog.
+/// What is said of it: the program's table of connections, by its inode, the process that called `listen` or bound
+/// it, and the backlog.
 type Said = [u32; 3];
 const SAID_BYTES: usize = size_of::<Said>();
 
 /// The end that the other process is to be given, for the listener behind a number.
-pub(super) fn end(fd: c_int, listener: &Listener) -> Result<OwnedFd> {
-    let (called_in, [takes, gives]) = listener.for_another().ok_or(Errno::new(libc::EOPNOTSUPP))?;
+pub(super) fn end(fd: c_int, its: &ForAnother<'_>) -> Result<OwnedFd> {
     let (mine, theirs) = super::pair(SocketType::SEQPACKET)?;
-    let said: Said = [table(), called_in, listener.backlog()];
+    let said: Said = [table(), its.called_in, its.backlog];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [kernel::borrow(fd), takes, gives];
+    let descriptors = [kernel::borrow(fd), its.ends[0], its.ends[1]];
     // There is room for as many.
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
     let bytes = said.map(u32::to_ne_bytes);
     let sent = sendmsg(&mine, &[IoSlice::new(bytes.as_flattened())], &mut control, SendFlags::NOSIGNAL);
     sent.map_err(made::errno)?;
-    named::call_passed(theirs.as_raw_fd(), listener.bound, listener.domain)?;
+    named::call_passed(theirs.as_raw_fd(), its.bound, its.domain)?;
     Ok(theirs)
 }
 
@@ -65,6 +67,9 @@ pub(in crate::inherit) fn becomes(number: c_int) {
             let kept = Kept { inode, number, called_in, noted_in, backlog, pool: None };
             // Without room in the table it is a socket that does not listen.
             let _ = socket::adopt_with(&kept, || Some(Pool::of(takes, gives)));
+        } else if backlog == NOT_LISTENING {
+            // To others it is what the kernel has.
+            let _ = child::stand_under(number, placeholder.as_raw_fd());
         } else {
             drop(gives);
             // As above.
