@@ -51,6 +51,14 @@ pub fn at_exit() {
     engine.network.end_all();
 }
 
+/// The program sends itself a signal, whose default action may end it (uvicorn does so when it was told to end): that is an exit as well.
+pub fn before_own_signal(signal: c_int) {
+    if engine::running().is_some() && fork::is_engines_process() && signals::ends_us(signal) {
+        at_exit();
+        signals::ends_us_again(signal);
+    }
+}
+
 /// Nobody else is to wait for what this process stays for: what the program has written goes out, and what it has open of the kernel's
 /// is closed.
 fn stays() {

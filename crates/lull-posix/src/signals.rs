@@ -212,6 +212,33 @@ pub(crate) fn ask_no_more() {
     }
 }
 
+/// Whether a signal that the calling thread sends to its own process ends that at once, as `exit` would.
+pub(crate) fn ends_us(signal: c_int) -> bool {
+    // Those that are no sign of a fault, of which a core is written.
+    const ENDING: [c_int; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
+    let (mut action, mut blocked) = ([0_usize; 4], 0_u64);
+    // SAFETY: room for what the kernel tells; nothing is changed.
+    let told = unsafe {
+        raw!(SYS_rt_sigaction, signal, 0, &raw mut action, 8).and(raw!(
+            SYS_rt_sigprocmask,
+            libc::SIG_BLOCK,
+            0,
+            &raw mut blocked,
+            8
+        ))
+    };
+    let may_be = ENDING.contains(&signal) && told.is_ok() && action[0] == libc::SIG_DFL;
+    // What a handler has interrupted may hold anything.
+    may_be && blocked & 1 << (signal - 1) == 0 && !is_in_handler()
+}
+
+/// It does so again, though it may be one of those that [`ask_no_more`].
+pub(crate) fn ends_us_again(signal: c_int) {
+    let by_default: [usize; 4] = [libc::SIG_DFL, 0, 0, 0];
+    // SAFETY: an action that outlives the call, for a signal that has one.
+    let _ = unsafe { raw!(SYS_rt_sigaction, signal, &raw const by_default, 0, 8) };
+}
+
 /// What the kernel calls in place of a handler of the program's.
 extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let inside = THREAD.try_with(|thread| {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use lull_control::Offer;
 use lull_control::place::Places;
+use lull_fd::say;
 use lull_net::lull_core::{EpollOptions, Sysctl};
 use lull_net::lull_nic::own as own_numbers;
 use lull_net::lull_nic::passing::WithInboxes;
@@ -31,9 +32,23 @@ use crate::{claimed, depot, exec, inherit, kernel, left_open, listing, netlink, 
 /// connection, which would shut out even handshakes.
 pub const EPOLL: EpollOptions = EpollOptions::mended();
 
+/// Looks whether this process is the program that the launcher started on lull's user plane. Nothing starts here.
+pub fn at_load() {
+    match HandOver::from_environment() {
+        Ok(None) => {}
+        Ok(Some(hand_over)) => {
+            if hand_over.quiet {
+                say::quiet();
+            }
+            engage_with(hand_over, |error| say::line(format_args!("{error}")));
+        }
+        Err(error) => say::line(format_args!("{error}: the program has the kernel's addresses only")),
+    }
+}
+
 /// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.
 /// `say` is told why it does not start, if it does not.
-pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
+fn engage_with(hand_over: HandOver, say: fn(&StartError)) {
     let routing = Routing {
         addresses: hand_over.addresses.clone(),
         routes: hand_over.routes.clone(),
@@ -53,10 +68,9 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
         Ok(flows) => start(&hand_over, flows.clone(), share, say),
         Err(error) => Err(StartError(format!("cannot share open connections: {error}"))),
     };
-    let engaged = engage_each(routing, Box::new(start), say);
+    engage_each(routing, Box::new(start), say);
     exec::environment::remember();
     socket::adopt_kept();
-    engaged
 }
 
 fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartError)) -> Result<Engine, StartError> {

@@ -10,12 +10,11 @@
 //! | --- | --- |
 //! | `taken_over` | how a function is taken over |
 //! | `real` | the C library's own functions, looked up once at load |
-//! | `engage` | whether this process is on the user plane |
 //! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's; `getifaddrs` |
 //! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
 //! | `system_call` | `syscall` by number; no io_uring |
 //! | `exec` | programs that execute another one; `vfork` |
-//! | `poll`, `signal` | `poll`, `select`; when handlers of signals run; `pthread_cancel` |
+//! | `poll`, `signal` | `poll`, `select`; when handlers of signals run; `raise`; `pthread_cancel` |
 //! | `answer` | results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked; `listen`: what chooses among listeners |
@@ -40,7 +39,6 @@
 
 mod answer;
 mod data;
-mod engage;
 mod epoll;
 mod exec;
 mod new;
@@ -73,7 +71,7 @@ extern "C" fn at_load() {
     real::look_up_all();
     say::remember_stderr();
     read_environment();
-    engage::at_load();
+    lull_posix::start::at_load();
 }
 
 /// Runs when the program exits, after what it has asked for itself to be run then.

@@ -85,6 +85,8 @@ found! {
     fn sigaction: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     fn signal: unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
     fn pthread_cancel: lull_posix::cancel::Real;
+    fn raise: unsafe extern "C" fn(c_int) -> c_int;
+    fn kill: unsafe extern "C" fn(pid_t, c_int) -> c_int;
     fn getifaddrs: lull_posix::interfaces::List;
     fn freeifaddrs: lull_posix::interfaces::Free;
 }

@@ -1,10 +1,10 @@
 //! `sigaction`, `signal`: handlers run at the end of calls that are lull's.
 
 use libc::{c_int, sighandler_t};
-use lull_posix::{Errno, cancel, is_engaged, signals};
+use lull_posix::{Errno, cancel, is_engaged, leave, signals};
 
 use crate::taken_over::taken_over;
-use crate::{answer, last_error, real, set_error};
+use crate::{answer, last_error, real};
 
 taken_over! {
     fn sigaction(signal: c_int, asked: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
@@ -27,6 +27,15 @@ taken_over! {
         if is_engaged() { cancel::cancel(thread, real::pthread_cancel()) } else { real::pthread_cancel()(thread) }
     }
 
+    fn raise(signal: c_int) -> c_int {
+        leave::before_own_signal(signal);
+        real::raise()(signal)
+    }
+
+    fn kill(to: libc::pid_t, signal: c_int) -> c_int {
+        if to == libc::getpid() { raise(signal) } else { real::kill()(to, signal) }
+    }
+
     /// A handler restarts calls (`bsd_signal`).
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         if !is_engaged() {
@@ -39,10 +48,8 @@ taken_over! {
         libc::sigaddset(&raw mut asked.sa_mask, signal);
         match signals::sigaction(signal, Some(&asked), |asked| install(signal, asked)) {
             Ok(told) => told.sa_sigaction,
-            Err(error) => {
-                set_error(error.number());
-                libc::SIG_ERR
-            }
+            // SIG_ERR, which is -1.
+            Err(error) => answer::refused(error.number()) as sighandler_t,
         }
     }
 }
