@@ -177,6 +177,16 @@ fn a_server_passes_its_listener_to_another_process() {
     }
 }
 
+/// Without that each would have connections of its own alone.
+#[test]
+fn processes_that_listen_on_one_socket_share_its_connections() {
+    const PYTHON: &str = "command -v python3 && command -v ip";
+    for how in ["fork", "exec", "passed"] {
+        user::run("bound", PYTHON, "suspend20", &format!("{how} own"));
+    }
+    user::run("bound", PYTHON, "base", "exec any");
+}
+
 /// Its new worker is given the old one's listeners, which stays for a connection that goes on.
 #[test]
 fn haproxy_with_a_master_reloads() {

@@ -1,0 +1,119 @@
+# One process binds a socket, and leaves it to several others to listen on it, as workers of uvicorn and of node do: children of `fork`
+# ("fork"), programs that it executes ("exec"), or processes that it passes the socket to over a Unix socket ("passed"). They share
+# what comes. One that is told to end closes the listener, and ends itself by a signal: SCRIPT LULL MODE "HOW ADDRESS".
+. "$(dirname "$0")/harness.sh"
+read -r how address <<<"$3"
+cat >server.py <<'END'
+import os, signal, socket, subprocess, sys, time
+
+how, address = sys.argv[1:3]
+
+def worker(listener):
+    """Serves one client at a time, until that leaves; one that is told to end does so then, by a signal."""
+    listener.listen(64)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            while said := connection.recv(100):
+                connection.sendall(b"%d\n" % os.getpid())
+                if said == b"end":
+                    listener.close()
+                    connection.sendall(b"x" * 1_000_000)
+                    connection.close()
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    assert False, "it has not ended"
+
+if how == "worker":
+    worker(socket.socket(fileno=int(sys.argv[3])))
+if how == "asks":
+    with socket.socket(socket.AF_UNIX) as asks:
+        asks.connect("server")
+        _, [number], *_ = socket.recv_fds(asks, 100, 1)
+    worker(socket.socket(fileno=number))
+
+bound = socket.socket()
+bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+bound.bind((address, 7777))
+# Such a child closes all numbers that are not its own: `vfork`.
+subprocess.run(["true"], check=True)
+me = [sys.executable, sys.argv[0]]
+if how == "fork":
+    for _ in range(3):
+        if os.fork() == 0:
+            worker(bound)
+if how == "exec":
+    for _ in range(3):
+        subprocess.Popen([*me, "worker", address, str(bound.fileno())], pass_fds=[bound.fileno()])
+if how == "passed":
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("server")
+        server.listen()
+        for _ in range(3):
+            subprocess.Popen([*me, "asks", address])
+        for _ in range(3):
+            with server.accept()[0] as asks:
+                socket.send_fds(asks, [b"s"], [bound.fileno()])
+open("bound", "w").close()
+for _ in range(3):
+    _, status = os.wait()
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM, status
+bound.close()
+# It has the queue from here on, and says that nobody listens there.
+other = socket.create_server((address, 7778))
+other.setblocking(False)
+try:
+    other.accept()
+except BlockingIOError:
+    open("nobody listens", "w").close()
+while not os.path.exists("is all"):
+    time.sleep(0.005)
+END
+cat >client.py <<'END'
+import socket, sys
+
+def client():
+    return socket.create_connection((sys.argv[1], 7777), 60)
+
+def whose(connection, asked=b"who"):
+    connection.sendall(asked)
+    answer = b""
+    while not answer.endswith(b"\n"):
+        answer += connection.recv(1) or sys.exit("it has ended")
+    return int(answer)
+
+# Three wait at once for three workers, and a fourth for who comes to it first.
+for left in [3, 2, 1]:
+    clients = [client() for _ in range(left)]
+    workers = [whose(connection) for connection in clients]
+    assert len(set(workers)) == left, workers
+    waits = client()
+    # What has been written before the end comes, and what waited behind it is served by another, while there is one.
+    assert whose(clients[0], b"end") == workers[0]
+    rest = b"".join(iter(lambda: clients[0].recv(100_000), b""))
+    assert rest == b"x" * 1_000_000, len(rest)
+    if left > 1:
+        clients[1].close()
+        assert whose(waits) == workers[1]
+    for connection in [*clients, waits]:
+        connection.close()
+END
+at="$own"
+[ "$address" = any ] && at=0.0.0.0
+there_is() { [ -e "$1" ]; }
+on_lull python3 server.py "$how" "$at"
+until_it there_is bound
+# Workers listen a moment after they are made.
+until_it there python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 7777), 5)' "$own"
+there timeout 120 python3 client.py "$own" || fail "clients were not served"
+until_it there_is "nobody listens"
+there python3 -c '
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 7777), 60)
+    sys.exit("nobody listens")
+except ConnectionRefusedError:
+    pass' "$own" || fail "it is not refused"
+touch "is all"
+wait "$launcher" || fail "the program: $(cat said)"
+grep -q -e Traceback -e Error said && fail "a process failed: $(cat said)"
+echo done
