@@ -124,10 +124,6 @@ impl Elsewhere for Greedy {
         true
     }
 
-    fn takes_syn(&self, _local: SocketAddr, _frame: &Frame) -> bool {
-        true
-    }
-
     fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
         true
     }

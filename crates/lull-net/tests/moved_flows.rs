@@ -52,10 +52,6 @@ impl Elsewhere for Others {
         &self.queues
     }
 
-    fn takes_syn(&self, _local: SocketAddr, _frame: &Frame) -> bool {
-        false
-    }
-
     fn takes_stranger(&self, _syn: Option<SocketAddr>, frame: &Frame) -> bool {
         self.strangers.lock().unwrap().push(frame.seen_by());
         self.know_them.load(Ordering::Relaxed)

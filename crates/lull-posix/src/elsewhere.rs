@@ -113,6 +113,12 @@ impl Others {
         self.flows.who_listens(listener).is_some_and(|queue| !self.own.contains(&queue))
     }
 
+    /// Whether processes with other queues ask for the connections of a listener as well.
+    pub(crate) fn share(&self, listener: u32) -> bool {
+        let sharers = self.flows.sharers(listener) & !self.own_bits();
+        (0..u32::BITS).any(|queue| sharers & 1 << queue != 0 && self.flows.holder(queue).is_some())
+    }
+
     fn own_bits(&self) -> u32 {
         self.own.iter().fold(0, |bits, queue| bits | 1 << queue)
     }
@@ -200,26 +206,6 @@ impl Elsewhere for Others {
 
     fn queues(&self) -> &[u32] {
         &self.own
-    }
-
-    fn takes_syn(&self, local: SocketAddr, frame: &Frame) -> bool {
-        let seen_by = frame.seen_by();
-        let mut in_its_stead = None;
-        for (at, listener) in self.listeners().iter() {
-            if !is_at(*at, local) {
-                continue;
-            }
-            match self.flows.who_listens(*listener) {
-                // Whoever was to have it has sent it back.
-                Some(queue) if !self.own.contains(&queue) && seen_by & 1 << queue == 0 => in_its_stead = Some(queue),
-                _ => return false,
-            }
-        }
-        match in_its_stead {
-            // It is not marked as seen here: if it comes back, it is taken.
-            Some(queue) if self.flows.holder(queue).is_some() => self.pass_on(queue, frame, seen_by),
-            _ => false,
-        }
     }
 
     fn takes_stranger(&self, syn: Option<SocketAddr>, frame: &Frame) -> bool {

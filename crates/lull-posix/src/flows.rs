@@ -72,6 +72,8 @@ struct Shared {
     /// A listener's inode, below it its port, and below that the queue, plus one, of the process that began to ask for its
     /// connections last, or [`listeners::NOBODY`]. 0 is free.
     listeners: [AtomicU64; LISTENERS_MAX],
+    /// The queues of all processes that ask for the connections of each of these.
+    sharers: [AtomicU32; LISTENERS_MAX],
     kept: kept::Table,
 }
 

@@ -182,9 +182,11 @@ fn a_server_passes_its_listener_to_another_process() {
 fn processes_that_listen_on_one_socket_share_its_connections() {
     const PYTHON: &str = "command -v python3 && command -v ip";
     for how in ["fork", "exec", "passed"] {
-        user::run("bound", PYTHON, "suspend20", &format!("{how} own"));
+        user::run("bound", PYTHON, "suspend20", &format!("{how} own 1"));
+        user::run("bound", PYTHON, "base", &format!("{how} own 4"));
     }
-    user::run("bound", PYTHON, "base", "exec any");
+    user::run("bound", PYTHON, "base", "exec any 1");
+    user::run("bound", PYTHON, "suspend20", "exec any 3");
 }
 
 /// Its new worker is given the old one's listeners, which stays for a connection that goes on.

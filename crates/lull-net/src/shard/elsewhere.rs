@@ -31,9 +31,6 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// what comes to one queue of a network goes to its others before `Elsewhere` is asked.
     fn queues(&self) -> &[u32];
 
-    /// A SYN for `local`, where this stack listens: whether another stack listens in its stead, and was given the frame.
-    fn takes_syn(&self, local: SocketAddr, frame: &Frame) -> bool;
-
     /// A packet that belongs to nobody here: whether another stack was given it, which may know whose it is. `syn`: where it
     /// begins a connection. If somebody will listen there shortly, it may be taken and dropped: its sender asks again.
     fn takes_stranger(&self, syn: Option<SocketAddr>, frame: &Frame) -> bool;
@@ -121,13 +118,6 @@ impl Stack {
     pub(super) fn ends_elsewhere(&mut self, frame: &Frame) -> bool {
         let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_last_acknowledgement(frame))
             || self.others(frame).is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame));
-        self.counters.passed_on += u64::from(taken);
-        taken
-    }
-
-    /// As [`Stack::is_elsewhere`], of a SYN that a listener here could take.
-    pub(super) fn begins_elsewhere(&mut self, local: SocketAddr, frame: &Frame) -> bool {
-        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_syn(local, frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }

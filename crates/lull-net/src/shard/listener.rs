@@ -18,6 +18,8 @@ pub(super) struct Listener {
     pub(super) options: ListenOptions,
     /// Established connections that nobody has accepted yet.
     pub(super) accepted: VecDeque<Waiting>,
+    /// How many were accepted so far.
+    pub(super) taken: u64,
     /// Connections in SYN-RECEIVED.
     pub(super) half_open: usize,
     /// Until then an acknowledgement may be that of a cookie.

@@ -38,6 +38,7 @@ impl Stack {
             half_open: 0,
             cookies_until_ns: 0,
             ready: Ready::empty(),
+            taken: 0,
             stopped: false,
         });
         let sharing = Sharing { spread: options.reuse_port, last: false };
@@ -73,6 +74,7 @@ impl Stack {
         let Some(Waiting { index, handshake }) = parent.accepted.pop_front() else {
             return Err(if stopped { NetError::Invalid } else { NetError::WouldBlock });
         };
+        parent.taken += 1;
         if parent.accepted.is_empty() && !stopped {
             parent.ready = Ready::empty();
         }
@@ -83,6 +85,14 @@ impl Stack {
         let peer = connection.flow.remote();
         self.counters.tcp_accepted += 1;
         Ok((self.connection_id(index), peer, Unaccepted(handshake)))
+    }
+
+    /// How many connections of a listener were accepted so far, and how many wait.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`]: it is no listener, or closed.
+    pub fn tcp_arrivals(&mut self, listener: SocketId) -> Result<(u64, usize), NetError> {
+        self.listener_mut(listener).map(|listener| (listener.taken, listener.accepted.len()))
     }
 
     /// Opens a connection. The outcome is an edge: `WRITABLE`, or `ERR` with the reason in [`Stack::take_error`].

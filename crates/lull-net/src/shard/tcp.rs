@@ -65,9 +65,6 @@ impl Stack {
         if segment.flags & (SYN | FIN | ACK | RST) == SYN
             && let Some(listener) = self.listener_for(arrived)
         {
-            if self.begins_elsewhere(flow.local(), arrived.frame) {
-                return Ok(());
-            }
             return self.accept_syn(listener, arrived, None, io);
         }
         let is_syn = segment.flags & (SYN | FIN | ACK | RST) == SYN;

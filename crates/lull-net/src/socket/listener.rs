@@ -198,6 +198,19 @@ impl TcpListener {
         }
     }
 
+    /// How many connections were accepted so far, and how many wait.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn arrivals(&self) -> io::Result<(u64, usize)> {
+        let mut all = (0, 0);
+        for open in &self.0.opens {
+            let (taken, wait) = open.part.call(|stack, id, _| stack.tcp_arrivals(id))?;
+            all = (all.0 + taken, all.1 + wait);
+        }
+        Ok(all)
+    }
+
     fn accept_from(&self, open: &Open) -> io::Result<Option<(TcpStream, SocketAddr, Unaccepted)>> {
         let Part { queue, host, id, level } = &open.part;
         let accepted = queue.with(host, |inside, _| {

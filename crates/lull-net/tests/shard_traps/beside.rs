@@ -26,10 +26,6 @@ impl Elsewhere for Beside {
         &[0]
     }
 
-    fn takes_syn(&self, _local: SocketAddr, _frame: &Frame) -> bool {
-        false
-    }
-
     fn takes_stranger(&self, syn: Option<SocketAddr>, _frame: &Frame) -> bool {
         self.strangers.lock().unwrap().push(syn);
         self.takes

@@ -31,10 +31,6 @@ impl Elsewhere for Beside {
         &[0]
     }
 
-    fn takes_syn(&self, _local: SocketAddr, _frame: &Frame) -> bool {
-        false
-    }
-
     fn takes_stranger(&self, _syn: Option<SocketAddr>, frame: &Frame) -> bool {
         self.takes(frame)
     }

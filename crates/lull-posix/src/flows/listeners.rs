@@ -1,6 +1,6 @@
-//! Which process listens last on a listener that several have inherited.
+//! Which processes listen on a listener that several have inherited, and which of them began last.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Flows;
 
@@ -12,25 +12,67 @@ fn word(listener: u32, port: u16, who: u64) -> u64 {
 }
 
 impl Flows {
-    /// The process that has `queue` asks for the connections of a listener from now on: new ones are its own, and not those of
-    /// others that inherited it. Of more listeners than are remembered, each process takes what comes to its queue.
+    /// The process that has `queue` asks for the connections of a listener from now on. What comes to a queue whose process does not is
+    /// given to who began last. Of more listeners than are remembered, nobody is.
     pub fn listens(&self, listener: u32, port: u16, queue: u32) {
         let wanted = word(listener, port, u64::from(queue + 1));
         let of_it = |now: u64| (now >> 32 == u64::from(listener)).then_some(wanted);
-        let listeners = &self.shared().listeners;
-        let known = listeners.iter().any(|word| word.fetch_update(Ordering::AcqRel, Ordering::Acquire, of_it).is_ok());
-        let free = |word: &AtomicU64| word.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let _ = known || listeners.iter().any(free);
+        let words = || self.shared().listeners.iter().zip(&self.shared().sharers);
+        // It is one of those that share it before it can be the last, and so before another one ends and looks for who is left.
+        let known = words().any(|(word, sharers)| {
+            let is_it = word.load(Ordering::Acquire) >> 32 == u64::from(listener);
+            is_it && {
+                sharers.fetch_or(1 << queue, Ordering::AcqRel);
+                word.fetch_update(Ordering::AcqRel, Ordering::Acquire, of_it).is_ok()
+            }
+        });
+        let free = |(word, sharers): (&AtomicU64, &AtomicU32)| {
+            let is_taken = word.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if is_taken {
+                sharers.fetch_or(1 << queue, Ordering::AcqRel);
+            }
+            is_taken
+        };
+        let _ = known || words().any(free);
     }
 
-    /// The process that has `queue` does not listen there any more. `inherited`: another one may, soon.
+    /// The queues of the processes that ask for the connections of a listener, each once, as bits.
+    pub fn sharers(&self, listener: u32) -> u32 {
+        let mut words = self.shared().listeners.iter().zip(&self.shared().sharers);
+        let found = words.find(|(word, _)| word.load(Ordering::Acquire) >> 32 == u64::from(listener));
+        found.map_or(0, |(_, sharers)| sharers.load(Ordering::Acquire))
+    }
+
+    /// The process that has `queue` does not listen there any more. One of those that still do is the last from then on. `inherited`: if
+    /// there is none, another one may, soon.
     pub fn listens_no_more(&self, listener: u32, queue: u32, inherited: bool) {
-        let its_own = |now: u64| {
-            let is_it = now >> 32 == u64::from(listener) && now & NOBODY == u64::from(queue + 1);
-            // Another process may listen by now.
-            is_it.then_some(if inherited { now | NOBODY } else { 0 })
-        };
-        self.change_listeners(its_own);
+        for (word, sharers) in self.shared().listeners.iter().zip(&self.shared().sharers) {
+            if word.load(Ordering::Acquire) >> 32 == u64::from(listener) {
+                self.leaves(word, sharers, queue, if inherited { NOBODY } else { 0 });
+            }
+        }
+    }
+
+    /// The last to listen is another one than `queue`'s process; `none` stands for it where none is left.
+    fn leaves(&self, word: &AtomicU64, sharers: &AtomicU32, queue: u32, none: u64) {
+        let mut who = u64::from(queue + 1);
+        let mut left = sharers.fetch_and(!(1 << queue), Ordering::AcqRel) & !(1 << queue);
+        loop {
+            let next = (0..u32::BITS).find(|queue| left & 1 << queue != 0 && self.holder(*queue).is_some());
+            let now = next.map_or(none, |queue| u64::from(queue + 1));
+            let is_its = |word: u64| word & NOBODY == who;
+            let changed = |word: u64| is_its(word).then_some(if now == 0 { 0 } else { word & !NOBODY | now });
+            // Another process may have begun to listen by now.
+            if word.fetch_update(Ordering::AcqRel, Ordering::Acquire, changed).is_err() || next.is_none() {
+                return;
+            }
+            // And that one may have ceased to, and not been the last when it looked.
+            who = now;
+            left = sharers.load(Ordering::Acquire);
+            if next.is_some_and(|queue| left & 1 << queue != 0) {
+                return;
+            }
+        }
     }
 
     /// The process that made a listener has closed it without ever asking for its connections.
@@ -41,7 +83,9 @@ impl Flows {
     /// A process has just taken `queue`: what is still noted of the one before is over.
     pub(crate) fn begins_with(&self, queue: u32) {
         self.shared().begun.fetch_add(1, Ordering::Relaxed);
-        self.change_listeners(|now| (now & NOBODY == u64::from(queue + 1)).then_some(now | NOBODY));
+        for (word, sharers) in self.shared().listeners.iter().zip(&self.shared().sharers) {
+            self.leaves(word, sharers, queue, NOBODY);
+        }
         self.ended(&[queue]);
     }
 

@@ -183,10 +183,14 @@ impl Listener {
         self.called_in != std::process::id()
     }
 
-    /// Connections are asked for here from now on. Of several processes that inherited it, the last one has them.
+    /// Connections are asked for here from now on. Of several processes that do so each has those that come to its queues, and what
+    /// one does not accept soon goes to all.
     pub(crate) fn asked_for(&self) {
         if let Some(others) = elsewhere::others() {
             others.listens(self.bound, self.inode);
+            if others.share(self.inode) {
+                self.is_everybodys();
+            }
             if let Some(engine) = engine::running() {
                 others.kept().into_iter().for_each(|frame| engine.network.take_over(frame));
             }

@@ -296,6 +296,11 @@ impl Listener {
         }
     }
 
+    /// Others that have queues ask as well: all of them give to the pool what they do not accept soon.
+    pub(super) fn is_everybodys(&self) {
+        self.shared().inspect(|pool| pool.asks());
+    }
+
     /// The pool, for a child that has inherited the listener from a process whose engine runs, and asks.
     pub(crate) fn pool_of_a_child(&self) -> Option<&Pool> {
         self.pool.as_ref().inspect(|pool| pool.asks())

@@ -51,10 +51,6 @@ impl Elsewhere for Between {
         &self.0
     }
 
-    fn takes_syn(&self, _local: SocketAddr, _frame: &Frame) -> bool {
-        false
-    }
-
     fn takes_stranger(&self, syn: Option<SocketAddr>, _frame: &Frame) -> bool {
         syn.is_some()
     }

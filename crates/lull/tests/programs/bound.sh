@@ -1,8 +1,10 @@
 # One process binds a socket, and leaves it to several others to listen on it, as workers of uvicorn and of node do: children of `fork`
 # ("fork"), programs that it executes ("exec"), or processes that it passes the socket to over a Unix socket ("passed"). They share
-# what comes. One that is told to end closes the listener, and ends itself by a signal: SCRIPT LULL MODE "HOW ADDRESS".
+# what comes, by one queue or by one each. One that is told to end closes the listener, and ends itself by a signal: SCRIPT LULL MODE
+# "HOW ADDRESS QUEUES".
 . "$(dirname "$0")/harness.sh"
-read -r how address <<<"$3"
+read -r how address queues <<<"$3"
+options=(--queues "$queues")
 cat >server.py <<'END'
 import os, signal, socket, subprocess, sys, time
 

@@ -4,14 +4,12 @@
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
-import os, signal, socket, sys
+import os, select, signal, socket, sys
 
 def ask():
-    listener.setblocking(False)
-    try:
-        listener.accept()
-    except BlockingIOError:
-        pass
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.poll(0)
 
 def closes(commands, said):
     ask()
@@ -30,7 +28,6 @@ def serves_later(commands, said):
     ask()
     said.write(b"1")
     commands.read(1)
-    listener.setblocking(True)
     serves(commands, said)
 
 def serves(commands, said):

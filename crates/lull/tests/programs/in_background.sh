@@ -51,8 +51,13 @@ def answer_datagram():
 def answer_connection():
     connection, _ = tcp.accept()
     connection.setblocking(True)
-    connection.sendall(connection.recv(100) + name())
-    connection.close()
+    try:
+        connection.sendall(connection.recv(100) + name())
+    except OSError:
+        # Its client has given up, and asks again.
+        return
+    finally:
+        connection.close()
     has_served("tcp")
 
 

@@ -13,7 +13,8 @@ nginx_conf "worker_processes $workers" <<END
         location /who { return 200 "\$pid\n"; }
     }
 END
-sed -i 's/^daemon off;//' nginx.conf
+# A former worker stays for a connection of its own that another has accepted, since it was busy: none lasts.
+sed -i 's/^daemon off;//; s/keepalive_requests .*;/keepalive_requests 1000;/' nginx.conf
 on_nic tap "$queues"
 # The launcher waits for all of them: its child is a shell, which ends when nginx is gone.
 cat >until_gone <<END

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use libc::c_int;
 use lull_fd::say;
@@ -247,6 +248,10 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
     }
 }
 
+/// How long a process that shares a listener with others is given to accept what comes to its own queue. On Linux whoever is idle has a
+/// connection at once; here it is another process's at the cost of what passes it on.
+const SOON: Duration = Duration::from_millis(20);
+
 /// How often a listener that this process has closed, and other processes have, is looked at.
 const LOOKS_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
@@ -402,11 +407,22 @@ impl Owner {
         }
     }
 
-    /// Until nobody is left to give a connection to.
+    /// Until nobody is left to give a connection to. Where all that ask have queues of their own, what has just come is left to the
+    /// program's own call.
     fn pass_on(&self, real: &TcpListener) {
+        let mut due = 0;
         loop {
             // Counted before it is taken, so that a process that ends never does so between the two.
             let Some(passed_on) = PassedOn::begin() else { break };
+            if due == 0 && elsewhere::others().is_some_and(|others| others.share(self.inode)) {
+                drop(passed_on);
+                match self.wait_until_due(real) {
+                    Ok(Some(count)) => due = count,
+                    Ok(None) | Err(_) => break,
+                }
+                continue;
+            }
+            due = due.saturating_sub(1);
             match real.accept_for_another() {
                 Ok((stream, peer, was)) => {
                     if let Err(error) = self.give(stream, peer, was, passed_on) {
@@ -425,6 +441,22 @@ impl Owner {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 // It was shut down.
                 Err(_) => break,
+            }
+        }
+    }
+
+    /// Waits until connections have not been accepted for [`SOON`], and returns how many; none if there is nobody left to give them to.
+    fn wait_until_due(&self, real: &TcpListener) -> crate::Result<Option<u64>> {
+        loop {
+            if self.wait(real)? {
+                return Ok(None);
+            }
+            let (taken, wait) = real.arrivals()?;
+            std::thread::sleep(SOON);
+            let (taken_since, _) = real.arrivals()?;
+            let due = (taken + wait as u64).saturating_sub(taken_since);
+            if due > 0 {
+                return Ok(Some(due));
             }
         }
     }
