@@ -118,6 +118,30 @@ fn a_syn_waits_for_who_begins_to_listen() {
     assert!((2..1_000).contains(&kept.len()) && kept.last() == Some(&EVERYBODY), "{kept:?}");
 }
 
+/// The last that began to ends, or has died, and another listens still.
+#[test]
+fn of_several_processes_one_that_listens_still_has_what_comes_to_those_that_do_not() {
+    let flows = Arc::new(Flows::create().unwrap());
+    let other = Other::with_queue_0(&flows);
+    let (others, _inbox) = others(&flows);
+    let at = HERE.parse().unwrap();
+    flows.listens(7, 80, 0);
+    others.listens(at, 7);
+    assert!(others.share(7) && !others.share(8));
+    flows.listens(7, 80, 5);
+    assert_eq!(flows.who_listens(7), Some(5));
+    flows.begins_with(5);
+    assert_eq!(flows.who_listens(7), Some(0), "whoever had queue 5 has died");
+    others.listens(at, 7);
+    others.listens_no_more(at, 7, true);
+    assert_eq!((flows.who_listens(7), flows.sharers(7)), (Some(0), 1));
+    others.listens(at, 7);
+    drop(other);
+    assert!(!others.share(7), "it has died");
+    others.listens_no_more(at, 7, true);
+    assert_eq!(flows.listeners_at(80).collect::<Vec<_>>(), [(7, None)]);
+}
+
 /// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
 #[test]
 fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_one_has_closed_it() {
