@@ -14,7 +14,7 @@ use lull_fd::say;
 use lull_net::Network;
 
 use crate::files::File;
-use crate::{elsewhere, engine, files, fork, signals, socket};
+use crate::{claimed, elsewhere, engine, files, fork, signals, socket};
 
 /// How long nobody takes anything before a process no longer stays.
 const NO_PROGRESS: Duration = Duration::from_secs(10);
@@ -49,6 +49,7 @@ pub fn at_exit() {
     stay_for_undelivered(&engine.network);
     // What has something to be read, what nobody has accepted, and what was not delivered.
     engine.network.end_all();
+    claimed::leave_to_others();
 }
 
 /// The program sends itself a signal, whose default action may end it (uvicorn does so when it was told to end): that is an exit as well.

@@ -137,7 +137,7 @@ impl Stack {
     /// The clock's value for a SYN-ACK, before the offset. Another stack must be able to read from it what was agreed on.
     pub(super) fn syn_ack_clock(&self, handshake: &Handshake, now_ns: u64) -> u32 {
         match self.config.elsewhere {
-            Some(_) => paws::cookie_value(handshake.offer.window_scale, handshake.offer.sack, now_ns),
+            Some(_) => self.secret.cookie_value(handshake.offer.window_scale, handshake.offer.sack, now_ns),
             None => paws::clock(now_ns),
         }
     }

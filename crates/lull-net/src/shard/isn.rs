@@ -52,8 +52,8 @@ pub(super) struct Secret {
     epoch_ns: u64,
 }
 
-/// The low bits of a timestamp are not time where it stands for a SYN's options (`paws::cookie_value`).
-const EPOCH_STEP_NS: u64 = 64_000_000;
+/// Timestamps count milliseconds: those of all these shards are of one clock, which another may go on with.
+const EPOCH_STEP_NS: u64 = 1_000_000;
 
 impl Secret {
     pub(super) fn new(seed: u64) -> Secret {

@@ -83,7 +83,7 @@ impl Stack {
                 Some(_) => Offer { mss: Some(mss), ..offer },
                 None => Offer { mss: Some(mss), ..Offer::default() },
             };
-            let value = paws::cookie_value(offer.window_scale, offer.sack, io.now_ns);
+            let value = self.secret.cookie_value(offer.window_scale, offer.sack, io.now_ns);
             self.send_syn_ack(&flow, listener_index, &handshake, value, packet.source_mac, io);
             return Ok(());
         }
@@ -124,8 +124,7 @@ impl Stack {
         self.counters.syncookies_recv += 1;
         let mut offer = Offer { mss: Some(mss), ..Offer::default() };
         if let Some(timestamp) = segment.timestamp.filter(|_| self.config.timestamps) {
-            let offset = self.secret.timestamp_offset(&flow);
-            (offer.window_scale, offer.sack) = paws::cookie_options(timestamp.echo.wrapping_sub(offset));
+            (offer.window_scale, offer.sack) = self.secret.cookie_options(&flow, timestamp.echo);
             offer.timestamp = Some((timestamp.value, timestamp.echo));
         }
         let handshake = Handshake { isn, peer_isn, offer, sent_ns: None };

@@ -105,21 +105,34 @@ impl Secret {
     /// What is added to the shard's clock for this pair of addresses (`secure_tcp_ts_off`).
     pub(super) fn timestamp_offset(&self, flow: &FlowKey) -> u32 {
         let hash = self.hash(5, &(flow.local().ip(), flow.remote().ip())) as u32;
-        hash.wrapping_add(clock(self.common_ns(0)))
+        hash.wrapping_add(self.epoch())
+    }
+
+    /// The shard's clock at its beginning, by the clock that all have.
+    fn epoch(&self) -> u32 {
+        clock(self.common_ns(0))
+    }
+
+    /// The value of the shard's clock for the SYN-ACK of a cookie, with what the cookie has no room for in its low bits
+    /// (`cookie_init_timestamp`), by the clock that all have: another shard reads them.
+    pub(super) fn cookie_value(&self, window_scale: Option<u8>, sack: bool, now_ns: u64) -> u32 {
+        let now = clock(now_ns).wrapping_add(self.epoch());
+        cookie_value(window_scale, sack, now).wrapping_sub(self.epoch())
+    }
+
+    /// Window scale and SACK from the echo of such a value (`cookie_timestamp_decode`).
+    pub(super) fn cookie_options(&self, flow: &FlowKey, echo: u32) -> (Option<u8>, bool) {
+        cookie_options(echo.wrapping_sub(self.timestamp_offset(flow)).wrapping_add(self.epoch()))
     }
 }
 
-/// The clock's value for the SYN-ACK of a cookie, with what the cookie has no room for in its low bits
-/// (`cookie_init_timestamp`).
-pub(super) fn cookie_value(window_scale: Option<u8>, sack: bool, now_ns: u64) -> u32 {
-    let now = clock(now_ns);
+fn cookie_value(window_scale: Option<u8>, sack: bool, now: u32) -> u32 {
     let options = window_scale.map_or(COOKIE_SCALE, u32::from) | if sack { COOKIE_SACK } else { 0 };
     let value = now >> COOKIE_BITS << COOKIE_BITS | options;
     if value > now { value.wrapping_sub(1 << COOKIE_BITS) } else { value }
 }
 
-/// Window scale and SACK from the echo of such a value (`cookie_timestamp_decode`).
-pub(super) fn cookie_options(value: u32) -> (Option<u8>, bool) {
+fn cookie_options(value: u32) -> (Option<u8>, bool) {
     let scale = value & COOKIE_SCALE;
     ((scale != COOKIE_SCALE).then_some(scale as u8), value & COOKIE_SACK != 0)
 }
@@ -146,9 +159,29 @@ mod tests {
     fn a_cookie_value_brings_its_options_back_and_is_not_of_the_future() {
         for now_ms in [1u64, 63, 64, 1000, u64::from(u32::MAX)] {
             for options in [(None, false), (Some(0), true), (Some(14), false), (None, true)] {
-                let value = cookie_value(options.0, options.1, now_ms * 1_000_000);
+                let value = cookie_value(options.0, options.1, now_ms as u32);
                 assert_eq!(cookie_options(value), options);
                 assert!(!seq_lt(now_ms as u32, value));
+            }
+        }
+    }
+
+    /// Their clocks began at different times. A peer drops what goes back by more than a millisecond.
+    #[test]
+    fn a_shard_goes_on_with_the_timestamps_of_another() {
+        let flow = FlowKey::new(6, "10.0.0.2".parse().unwrap(), 80, "10.0.0.1".parse().unwrap(), 4000);
+        let shards = [0, 37_000_000, 63_999_999, 5_000_000_000].map(|epoch_ns| (epoch_ns, Secret::common(7, epoch_ns)));
+        let at_ns = 10_000_000_000;
+        let value = |(epoch_ns, secret): &(u64, Secret)| {
+            Timestamps::new(secret.timestamp_offset(&flow), 0, 0).option(at_ns - epoch_ns).0
+        };
+        for first in &shards {
+            let told = first.1.cookie_value(Some(7), true, at_ns - first.0);
+            let told = told.wrapping_add(first.1.timestamp_offset(&flow));
+            for second in &shards {
+                assert!(!seq_lt(value(second).wrapping_add(1), value(first)), "{first:?} {second:?}");
+                assert!(!seq_lt(value(second).wrapping_add(1), told), "{first:?} {second:?}");
+                assert_eq!(second.1.cookie_options(&flow, told), (Some(7), true));
             }
         }
     }
