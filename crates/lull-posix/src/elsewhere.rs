@@ -115,8 +115,20 @@ impl Others {
 
     /// Whether processes with other queues ask for the connections of a listener as well.
     pub(crate) fn share(&self, listener: u32) -> bool {
+        self.sharer(listener).is_some()
+    }
+
+    /// The queue of one of these.
+    fn sharer(&self, listener: u32) -> Option<u32> {
         let sharers = self.flows.sharers(listener) & !self.own_bits();
-        (0..u32::BITS).any(|queue| sharers & 1 << queue != 0 && self.flows.holder(queue).is_some())
+        (0..u32::BITS).find(|queue| sharers & 1 << queue != 0 && self.flows.holder(*queue).is_some())
+    }
+
+    /// This process is about to end. `is_anothers`: whether another one has a listener that is still open here, and may listen.
+    pub(crate) fn ends(&self, is_anothers: impl Fn(u32) -> bool) {
+        for (_, listener) in std::mem::take(&mut *self.listeners()) {
+            self.flows.listens_no_more(listener, self.own[0], is_anothers(listener));
+        }
     }
 
     fn own_bits(&self) -> u32 {
@@ -136,15 +148,18 @@ impl Others {
             self.listeners().iter().filter(|(at, _)| is_at(*at, local)).map(|(_, listener)| *listener).collect();
         let mut takers = Takers { now: None, soon: !own.is_empty() };
         for (listener, queue) in self.flows.listeners_at(local.port()) {
-            match queue {
-                Some(queue) if self.own.contains(&queue) => {}
-                Some(queue) if self.flows.holder(queue).is_some() => {
+            if queue.is_some_and(|queue| self.own.contains(&queue)) {
+                continue;
+            }
+            // Where the last that began has died, another may listen still.
+            match queue.filter(|queue| self.flows.holder(*queue).is_some()).or_else(|| self.sharer(listener)) {
+                Some(queue) => {
                     if takers.now.is_none() || own.contains(&listener) {
                         takers.now = Some(queue);
                     }
                 }
                 // Whoever made it has it, or its process has just ended.
-                _ => takers.soon = true,
+                None => takers.soon = true,
             }
         }
         takers

@@ -220,6 +220,12 @@ pub(crate) fn hand_back(kernels: c_int, file: &Open, nonblocking: bool) -> Vec<c
     first.into_iter().chain(others.into_iter().flatten()).collect()
 }
 
+/// Whether `close` has anything of lull's to see to: what a number is, or what stands beside a socket of the kernel's.
+#[inline]
+pub fn is_noted(fd: c_int) -> bool {
+    is_known(fd) || netlink::is_one(fd) || bound::is_one(fd)
+}
+
 /// `close`. The number is free only after the tables have forgotten it, so nobody who gets it next finds what it was.
 pub fn close(fd: c_int) -> Result<()> {
     netlink::forget(fd);

@@ -49,6 +49,7 @@ pub fn at_exit() {
     stay_for_undelivered(&engine.network);
     // What has something to be read, what nobody has accepted, and what was not delivered.
     engine.network.end_all();
+    elsewhere::others().inspect(|others| others.ends(socket::is_anothers));
     claimed::leave_to_others();
 }
 

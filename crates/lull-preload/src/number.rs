@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_ulong};
 use lull_posix::signals::section;
-use lull_posix::{files, flags, interfaces, is_lull, netlink};
+use lull_posix::{files, flags, interfaces, is_lull};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -10,7 +10,7 @@ use crate::{answer, real};
 taken_over! {
     /// A descriptor of lull's own is closed to the program.
     fn close(fd: c_int) -> c_int {
-        if files::is_known(fd) || netlink::is_one(fd) {
+        if files::is_noted(fd) {
             return answer::number_at_point(|| files::close(fd).map(|()| 0));
         }
         if files::may_close(fd) { real::close(fd) } else { answer::refused(libc::EBADF) }

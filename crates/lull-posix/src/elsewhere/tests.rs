@@ -135,6 +135,9 @@ fn of_several_processes_one_that_listens_still_has_what_comes_to_those_that_do_n
     others.listens(at, 7);
     others.listens_no_more(at, 7, true);
     assert_eq!((flows.who_listens(7), flows.sharers(7)), (Some(0), 1));
+    flows.listens(7, 80, 5);
+    let takers = others.takers(at);
+    assert_eq!((takers.now, takers.soon), (Some(0), false), "whoever has queue 5 has died");
     others.listens(at, 7);
     drop(other);
     assert!(!others.share(7), "it has died");

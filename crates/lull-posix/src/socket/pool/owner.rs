@@ -327,6 +327,11 @@ fn kernels_served() -> MutexGuard<'static, BTreeSet<u32>> {
     locked(KERNELS_SERVED.get_or_init(Mutex::default))
 }
 
+/// Whether another process has a listener by whose pool this one gives.
+pub(crate) fn is_anothers(listener: u32) -> bool {
+    served().get(&listener).and_then(Weak::upgrade).is_some_and(|gives| !is_hung_up(&gives))
+}
+
 /// A child asks for the connections of a listener of this process's, which may not have asked for any itself, and may have closed it:
 /// it is among what is `held` for the child then. What comes to the kernel's half goes to the pool as well, until nobody takes
 /// anything out of that.
@@ -426,6 +431,10 @@ impl Owner {
             match real.accept_for_another() {
                 Ok((stream, peer, was)) => {
                     if let Err(error) = self.give(stream, peer, was, passed_on) {
+                        // No process has it any more: what it was left by is over with this.
+                        if is_hung_up(&self.gives) {
+                            break;
+                        }
                         say::line(format_args!("a connection of {peer} cannot be passed on: {error}"));
                     }
                 }
