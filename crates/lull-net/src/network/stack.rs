@@ -32,7 +32,7 @@ pub(super) fn stack_config(
         tx_segmentation_offload: info.offloads.tx_checksum && info.offloads.tso,
         seed: random_seed()?,
         elsewhere: config.elsewhere.clone(),
-        epoch_ns: monotonic_ns().saturating_sub(host.now_ns()),
+        epoch_ns: epoch_ns(|| host.now_ns()),
         ephemeral_ports: config.ephemeral_ports.clone(),
         timestamps: config.timestamps,
         coalesce_ns: config.coalesce_ns,
@@ -50,6 +50,17 @@ fn random_seed() -> Result<u64, NetworkError> {
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| NetworkError::Seed(errno.into()))?;
     Ok(u64::from_ne_bytes(seed))
+}
+
+/// When a clock began, by the kernel's that all processes have. Of a few looks it is the one that took least: whoever looks may be
+/// kept from it in between.
+pub(crate) fn epoch_ns(now_ns: impl Fn() -> u64) -> u64 {
+    let look = || {
+        let (before, common, after) = (now_ns(), monotonic_ns(), now_ns());
+        (after.saturating_sub(before), common.saturating_sub(before))
+    };
+    let looks: [_; 4] = std::array::from_fn(|_| look());
+    looks.into_iter().min().map_or(0, |(_, epoch_ns)| epoch_ns)
 }
 
 /// The kernel's clock that all processes have.

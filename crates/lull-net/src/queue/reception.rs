@@ -8,6 +8,7 @@ use lull_host::Delivery;
 use lull_nic::{Frame, RxQueue};
 
 use super::{Inside, Queue};
+use crate::network::epoch_ns;
 use crate::shard::Gro;
 
 /// What a shard receives from, and what is on its way up.
@@ -96,6 +97,7 @@ impl Queue {
             return 0;
         }
         let now_ns = host.now_ns();
+        inside.stack.keep_time(now_ns, || epoch_ns(|| host.now_ns()));
         if looked_ns.is_some() {
             inside.stack.came_since(self.answers.came_since_ns(now_ns));
             // A full poll has left frames behind.

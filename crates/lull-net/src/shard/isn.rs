@@ -62,11 +62,14 @@ impl Secret {
 
     /// The secret of a shard whose numbers others can read: its clock began at `epoch_ns`.
     pub(super) fn common(seed: u64, epoch_ns: u64) -> Secret {
-        Secret {
-            k0: mix(seed),
-            k1: mix(seed ^ 0x6a09_e667_f3bc_c908),
-            epoch_ns: epoch_ns / EPOCH_STEP_NS * EPOCH_STEP_NS,
-        }
+        let mut secret = Secret { k0: mix(seed), k1: mix(seed ^ 0x6a09_e667_f3bc_c908), epoch_ns: 0 };
+        secret.set_epoch(epoch_ns);
+        secret
+    }
+
+    /// When the shard's clock began, as it appears by now.
+    pub(super) fn set_epoch(&mut self, epoch_ns: u64) {
+        self.epoch_ns = epoch_ns / EPOCH_STEP_NS * EPOCH_STEP_NS;
     }
 
     /// The time of the clock that all have.

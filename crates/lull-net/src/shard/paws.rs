@@ -139,9 +139,68 @@ fn cookie_options(value: u32) -> (Option<u8>, bool) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use lull_nic::Frame;
+
+    use super::super::elsewhere::{Elsewhere, HandedOn};
+    use super::super::isn::mix;
+    use super::super::stack::Stack;
     use super::*;
+    use crate::shard::StackConfig;
 
     const DAY_NS: u64 = 86_400_000_000_000;
+
+    /// Stacks elsewhere that take nothing.
+    #[derive(Debug)]
+    struct Others;
+
+    impl Elsewhere for Others {
+        fn secret(&self) -> u64 {
+            7
+        }
+        fn queues(&self) -> &[u32] {
+            &[0]
+        }
+        fn takes_stranger(&self, _syn: Option<SocketAddr>, _frame: &Frame) -> bool {
+            false
+        }
+        fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
+            false
+        }
+        fn takes_over(&self, _local: SocketAddr, _frame: &Frame) -> HandedOn {
+            HandedOn::Nobody
+        }
+        fn copy_to_all(&self, _frame: &Frame) {}
+    }
+
+    /// It is a thousandth faster than that of the others, against which it is held each second.
+    #[test]
+    fn a_stack_whose_clock_runs_fast_tells_the_time_that_all_tell() {
+        const EPOCH_NS: u64 = 5_000_000_000;
+        let flow = FlowKey::new(6, "10.0.0.2".parse().unwrap(), 80, "10.0.0.1".parse().unwrap(), 4000);
+        let value = |secret: &Secret, now_ns| Timestamps::new(secret.timestamp_offset(&flow), 0, 0).option(now_ns).0;
+        let others = Secret::common(mix(Others.secret()), EPOCH_NS);
+        let elsewhere: Arc<dyn Elsewhere> = Arc::new(Others);
+        let stack = |elsewhere| {
+            let config = StackConfig { elsewhere, ..StackConfig::new([2, 0, 0, 0, 0, 1]) };
+            Stack::new(config, Arc::default()).unwrap()
+        };
+        let mut stack_among_others = stack(Some(elsewhere));
+        let mut looks = 0;
+        for ms in 0..60_000 {
+            let (others_now_ns, now_ns) = (ms * 1_000_000, ms * 1_001_000);
+            stack_among_others.keep_time(now_ns, || {
+                looks += 1;
+                EPOCH_NS + others_now_ns - now_ns
+            });
+            let apart = value(&stack_among_others.secret, now_ns).wrapping_sub(value(&others, others_now_ns)) as i32;
+            assert!((-1..=2).contains(&apart), "{apart} after {ms} ms");
+        }
+        assert_eq!(looks, 60);
+        stack(None).keep_time(u64::MAX - 1, || unreachable!("nobody else tells the time of its connections"));
+    }
 
     #[test]
     fn values_before_the_recent_one_are_old_for_24_days() {

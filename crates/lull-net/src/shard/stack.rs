@@ -89,6 +89,8 @@ pub struct Stack {
     /// See [`Stack::set_siblings`].
     pub(super) siblings: Option<crate::siblings::Siblings>,
     pub(super) secret: Secret,
+    /// When its clock is held against that of others; never, if there are none.
+    epoch_due_ns: u64,
     pub(super) ports_tried: u32,
     pub(super) reset_budget: Budget,
     pub(super) icmp_budget: Budget,
@@ -191,6 +193,7 @@ impl Stack {
             held_back: HeldBack::new(),
             looped: Looped::new(),
             siblings: None,
+            epoch_due_ns: if config.elsewhere.is_some() { 0 } else { u64::MAX },
             secret: match &config.elsewhere {
                 Some(elsewhere) => Secret::common(mix(elsewhere.secret()), config.epoch_ns),
                 None => Secret::new(mix(config.seed ^ 2)),
@@ -290,6 +293,17 @@ impl Stack {
         allowed.is_empty()
             || allowed.iter().any(|&(network, prefix)| wire::inside(packet.source, network, prefix))
             || packet.is_neighbour_discovery(frame)
+    }
+
+    /// The clocks of this stack and of those elsewhere run at rates of their own, a few parts in a million apart. What is told of time
+    /// to peers whose connections another may go on with is by the clock that all have: now and then this one is held against it.
+    #[inline]
+    pub(crate) fn keep_time(&mut self, now_ns: u64, epoch_ns: impl FnOnce() -> u64) {
+        const LOOKS_APART_NS: u64 = 1_000_000_000;
+        if now_ns >= self.epoch_due_ns {
+            self.epoch_due_ns = now_ns + LOOKS_APART_NS;
+            self.secret.set_epoch(epoch_ns());
+        }
     }
 
     /// Does what time has made due: retransmissions, delayed acknowledgements, timeouts, neighbour half_opens. Call it
