@@ -315,8 +315,9 @@ impl Listener {
         let watch = pool.watch().ok()?;
         if !has_queue {
             pool.asks();
-            if locked(&watch.owners).is_empty() {
-                self.watch_owners(watch);
+            if locked(&watch.owners).is_empty() && !self.watch_owners(watch) {
+                // Whoever had the queue has ended since this process asked for it: nobody else tells that it is free.
+                self.has_a_queue_by_now(watch);
             }
         }
         Some(watch.context.as_raw_fd())
@@ -327,7 +328,7 @@ impl Listener {
         Some(self.shared()?.watch.get()?.context.as_raw_fd())
     }
 
-    /// Looks for the end of those who have queues; false if one has ended already.
+    /// Looks for the end of those who have queues; false if one has ended already, or none has any.
     fn watch_owners(&self, watch: &Watch) -> bool {
         let Some(flows) = flows::of_the_program() else { return true };
         let mut owners = locked(&watch.owners);
@@ -343,7 +344,7 @@ impl Listener {
                 owners.push(owner);
             }
         }
-        true
+        !owners.is_empty()
     }
 
     /// Whether this process has a queue by now: it takes that of an owner that has ended.
@@ -353,7 +354,14 @@ impl Listener {
         if !locked(&watch.owners).iter().any(has_ended) {
             return false;
         }
-        loop {
+        self.has_a_queue_by_now(watch)
+    }
+
+    /// Asks for a queue again, until there is one or those who have them are watched.
+    fn has_a_queue_by_now(&self, watch: &Watch) -> bool {
+        /// Each may end between two looks. Where none has any, something else is wrong, which has been said.
+        const TRIES: usize = 16;
+        for _ in 0..TRIES {
             engine::may_start_again();
             if self.real().is_ok() {
                 locked(&watch.owners).clear();
@@ -363,6 +371,7 @@ impl Listener {
                 return false;
             }
         }
+        false
     }
 
     /// Waits until a connection may be there, for a process without a queue; false if the time is over first.
