@@ -331,6 +331,12 @@ fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_wit
 }
 
 /// Their parent has the queues, and its engine runs when it forks (nsd binds UDP sockets before it does).
+/// Nobody else would tell it that the queue is free.
+#[test]
+fn a_process_takes_the_queue_of_one_that_ends_as_it_looks_whose_it_is() {
+    user::run("owner_ends", "command -v python3 && command -v ip && command -v strace", "base", "");
+}
+
 #[test]
 fn children_that_the_launcher_had_before_are_not_the_programs() {
     user::run("before", "command -v ip", "base", "");
