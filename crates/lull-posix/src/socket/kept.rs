@@ -1,7 +1,8 @@
 //! Listeners that stay open over `execve`, and in what a child executes.
 //!
 //! The number, its socket with name and options, and who else has it are the kernel's to keep. That the socket listens in lull is noted
-//! in the memory that the program's processes share (`flows/kept.rs`), and so is one that is only bound (`bound.rs`), where the library of the executed program finds it. To that
+//! in the memory that the program's processes share (`flows/kept.rs`), and so is one that is only bound (`bound.rs`), where the
+//! library of the executed program finds it. To that
 //! program it is as if it had been forked: of the processes that ask for its connections the last has the new ones, on a queue of its
 //! own or by the pool. One that executes itself in its own place takes all free queues again.
 
