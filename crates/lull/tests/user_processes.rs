@@ -350,6 +350,11 @@ fn workers_have_a_listener_that_their_server_closes() {
 }
 
 #[test]
+fn who_made_a_listener_may_close_it_before_another_one_asks() {
+    user::run("maker_closes", "command -v python3 && command -v ping && command -v ip", "suspend20", "");
+}
+
+#[test]
 fn who_listens_with_a_queue_can_be_connected_to_before_it_accepts() {
     for mode in ["base", "suspend20"] {
         user::run("relisten", "command -v python3 && command -v ip", mode, "");

@@ -217,7 +217,7 @@ impl Drop for Listener {
         if let (true, Some(pool), Some(real)) = (*self.passed_on.get_mut(), &self.pool, self.real.get()) {
             pool::serve_on(self, pool, real);
         }
-        let stays = handed_on || self.is_inherited() && self.is_anothers();
+        let stays = handed_on || self.is_anothers();
         // Closed first: a connection that came between the two would be reset. One that serves others through the pool goes on.
         match (self.real.take().map(Arc::try_unwrap), elsewhere::others()) {
             (Some(Ok(closed)), others) => {

@@ -281,7 +281,7 @@ impl Listener {
 
     /// Whether another process has it, which is asked when this one is done with it.
     pub(super) fn is_anothers(&mut self) -> bool {
-        self.pool.take().is_none_or(Pool::leaves_another)
+        self.pool.take().map_or_else(|| self.is_inherited(), Pool::leaves_another)
     }
 
     /// Its pool, where more than one process may ask for connections: this one has inherited it, or a child has it from here.

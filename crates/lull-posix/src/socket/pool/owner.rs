@@ -236,7 +236,6 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
         gives: Arc::clone(&pool.gives),
         bound: listener.bound,
         inode: listener.inode,
-        is_inherited: listener.is_inherited(),
         domain: listener.domain,
         options: listener.options.inherited(),
         kernels: None,
@@ -289,7 +288,6 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
         gives: Arc::new(gives),
         bound,
         inode: kernel::inode(number).map_err(to_io)?,
-        is_inherited: false,
         domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
         options: Options::of_listener(number),
         kernels: Some(kernels),
@@ -393,8 +391,6 @@ struct Owner {
     gives: Arc<OwnedFd>,
     bound: SocketAddr,
     inode: u32,
-    /// Whether another process has called `listen`.
-    is_inherited: bool,
     domain: c_int,
     options: Options,
 }
@@ -405,11 +401,12 @@ impl Owner {
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
         let real = real.upgrade();
         real.iter().for_each(|real| self.pass_on(real));
-        served().remove(&self.inode);
         if let (Some(real), Some(others)) = (real, elsewhere::others()) {
             drop(real);
-            others.listens_no_more(self.bound, self.inode, self.is_inherited && !is_hung_up(&self.gives));
+            others.listens_no_more(self.bound, self.inode, !is_hung_up(&self.gives));
         }
+        // Behind it: the process may be about to end, and say the same of those that are served.
+        served().remove(&self.inode);
     }
 
     /// Until nobody is left to give a connection to. Where all that ask have queues of their own, what has just come is left to the
