@@ -461,13 +461,6 @@ pub fn pidfd_open(process: libc::pid_t) -> Result<c_int> {
     unsafe { raw!(SYS_pidfd_open, process, 0) }.map(|fd| fd as c_int)
 }
 
-/// Whether a process is a child of this one, which it may be when it has ended, too. It can be waited for afterwards as before.
-pub fn is_child(process: libc::pid_t) -> bool {
-    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: numbers only; nothing is written.
-    unsafe { raw!(SYS_waitid, libc::P_PID, process, 0, how, 0) }.is_ok()
-}
-
 /// `pread`.
 pub fn pread(fd: c_int, buffer: &mut [u8], at: libc::off_t) -> Result<usize> {
     // SAFETY: the kernel writes at most as many bytes as the slice has.

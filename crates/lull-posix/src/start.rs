@@ -280,12 +280,15 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
         Ok(Err((queue, NotClaimed::Taken { pid }))) => {
             let remedy = if hand_over.is_whole() {
                 "the NIC is one process's alone"
+            } else if share == Share::All {
+                "who makes a listener or connects takes all that are free, so that servers which do so beside each other need a `lull \
+                 run` for each"
             } else {
                 "a NIC with more queues (with tap:NAME `lull run --queues`) has one for each process"
             };
             return Err(StartError(format!(
-                "process {} has no queue of the NIC: queue {queue} is process {pid}'s, and no other is free, so that it gets \
-                 lull's connections by way of the listeners that it has inherited alone; {remedy}",
+                "process {} has no queue of the NIC: queue {queue} is process {pid}'s, and no other is free, so that until one is it \
+                 gets lull's connections by way of the listeners that it has inherited alone; {remedy}",
                 std::process::id()
             )));
         }

@@ -355,6 +355,20 @@ fn who_made_a_listener_may_close_it_before_another_one_asks() {
 }
 
 #[test]
+fn a_process_without_a_queue_serves_the_kernels_world_and_lulls_once_a_queue_is_free() {
+    for (mode, how) in [
+        ("base", "accept 0.0.0.0"),
+        ("suspend20", "poll 0.0.0.0"),
+        ("base", "select 0.0.0.0"),
+        ("suspend20", "epoll 0.0.0.0"),
+        ("suspend20", "accept 10.0.0.2"),
+        ("base", "epoll 10.0.0.2"),
+    ] {
+        user::run("without_queue", "command -v python3 && command -v pkill && command -v ip", mode, how);
+    }
+}
+
+#[test]
 fn who_listens_with_a_queue_can_be_connected_to_before_it_accepts() {
     for mode in ["base", "suspend20"] {
         user::run("relisten", "command -v python3 && command -v ip", mode, "");

@@ -87,7 +87,7 @@ fn by_the_parent(fd: c_int, flags: c_int) -> Result<Accepted> {
     Ok(Accepted { fd: number, peer: Name::Lulls(inherit::made::peers_name(fd, peer)) })
 }
 
-/// `accept` in a process that inherited its listener and has no queue of the NIC.
+/// `accept` in a process that has no queue of the NIC.
 fn without_queue(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
     let until = listener.options.receive_timeout().map(|timeout| Instant::now() + timeout);
     loop {

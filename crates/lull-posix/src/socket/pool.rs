@@ -284,17 +284,16 @@ impl Listener {
         self.pool.take().map_or_else(|| self.is_inherited(), Pool::leaves_another)
     }
 
-    /// Its pool, where more than one process may ask for connections: this one has inherited it, or a child has it from here.
+    /// Its pool, where more than one process may ask for connections: this one has inherited it, or a child has it from here. So has one
+    /// that was without a queue.
     pub(super) fn shared(&self) -> Option<&Pool> {
         self.pool.as_ref().filter(|_| self.is_inherited() || self.has_heirs.load(Ordering::Acquire))
     }
 
-    /// This process, which made the listener, has no queue. If a child has one that asked first, connections come by the pool.
-    pub(super) fn is_shared_with_a_child(&self) {
-        let Some(flows) = flows::of_the_program() else { return };
-        if (0..QUEUES).filter_map(|queue| flows.holder(queue)).any(kernel::is_child) {
-            self.has_heirs.store(true, Ordering::Release);
-        }
+    /// This process, which made the listener, has no queue. A child that asked first gives connections to the pool; else it waits until
+    /// whoever has the queue ends, and has what comes to its half of the kernel's meanwhile.
+    pub(super) fn waits_for_a_queue(&self) {
+        self.has_heirs.store(true, Ordering::Release);
     }
 
     /// Others that have queues ask as well: all of them give to the pool what they do not accept soon.

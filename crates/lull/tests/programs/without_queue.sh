@@ -1,0 +1,77 @@
+# Two servers of one program, neither of which has its listener from the other, on one queue (Erlang's epmd beside RabbitMQ):
+# SCRIPT LULL MODE "WAY ADDRESS". The second one, which has no queue, serves what comes to the kernel's half of a listener on a
+# wildcard, and is lull's as soon as the first one has ended. WAY is how it asks: "accept", "poll", "select" or "epoll".
+. "$(dirname "$0")/harness.sh"
+read -r way address <<<"$3"
+cat >server.py <<'END'
+import os, select, socket, sys
+
+name, address, port, way = sys.argv[1:]
+listener = socket.create_server((address, int(port)), backlog=64)
+if way != "accept":
+    listener.setblocking(False)
+if way == "epoll":
+    epoll = select.epoll()
+    epoll.register(listener, select.EPOLLIN)
+elif way == "poll":
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+while True:
+    open(name, "w").close()
+    if way == "poll":
+        poller.poll()
+    elif way == "select":
+        select.select([listener], [], [])
+    elif way == "epoll":
+        epoll.poll()
+    try:
+        connection, _ = listener.accept()
+    except BlockingIOError:
+        continue
+    with connection:
+        connection.setblocking(True)
+        connection.sendall(b"%s\n" % name.encode())
+        while data := connection.recv(65536):
+            connection.sendall(data)
+END
+cat >client.py <<'END'
+import socket, sys
+
+address, port, whose = sys.argv[1:]
+with socket.create_connection((address, int(port)), 60) as connection:
+    file = connection.makefile("rb")
+    assert file.readline().decode().strip() == whose
+    connection.sendall(b"hello")
+    assert file.read(5) == b"hello"
+END
+cat >both <<END
+python3 server.py first $own 7001 accept & first=\$!
+while [ ! -e is-served ]; do sleep 0.01; done
+python3 server.py second $address 7002 $way & second=\$!
+while [ ! -e ends ]; do sleep 0.01; done
+kill -TERM \$first
+wait \$first
+touch has-ended
+wait \$second
+END
+on_lull bash both
+until_it [ -e first ]
+until_it python3 client.py "$own" 7001 first
+touch is-served
+until_it [ -e second ]
+if [ "$address" != "$own" ]; then
+    for _ in 1 2 3; do python3 client.py 127.0.0.1 7002 second || fail "no answer to the kernel's world"; done
+fi
+until_it grep -q "has no queue of the NIC" said
+python3 client.py "$own" 7001 first || fail "the first one does not serve"
+touch ends
+until_it [ -e has-ended ]
+until_it python3 client.py "$own" 7002 second
+for _ in $(seq 20); do python3 client.py "$own" 7002 second || fail "no answer to lull's world"; done
+if [ "$address" != "$own" ]; then
+    python3 client.py 127.0.0.1 7002 second || fail "no answer to the kernel's world any more"
+fi
+pkill -TERM -f "server.py second"
+wait "$launcher"
+grep -q Traceback said && fail "it failed"
+echo done
