@@ -12,7 +12,7 @@ use lull_net::lull_nic::{Afresh, own};
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
-use crate::{Errno, Flows, Result, Routing, cancel, fork, signals};
+use crate::{Errno, Flows, Result, Routing, cancel, flows, fork, signals};
 
 /// A running engine.
 pub struct Engine {
@@ -230,6 +230,20 @@ pub(crate) fn may_start_again() {
     if let Some(world) = world() {
         world.refused_in.store(0, Ordering::Relaxed);
     }
+}
+
+/// Whether this process has no queue, since others have them all. What it connects, or sends by, and has not bound to an address of
+/// lull's goes by the kernel, as a child's does.
+pub(crate) fn has_no_queue() -> bool {
+    let Some(flows) = flows::of_the_program() else { return false };
+    if engine().is_ok() {
+        return false;
+    }
+    if flows.holders().next().is_none() {
+        // They have ended since it was asked last.
+        may_start_again();
+    }
+    engine().is_err() && flows.holders().next().is_some()
 }
 
 thread_local! {

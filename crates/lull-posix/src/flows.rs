@@ -23,6 +23,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use lull_net::lull_nic::passing::QUEUES_MAX;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -209,6 +210,11 @@ impl Flows {
     /// The other process that has a queue, if one has it; 0 for one in another PID namespace.
     pub fn holder(&self, queue: u32) -> Option<libc::pid_t> {
         holder(self.fd.as_fd(), queue)
+    }
+
+    /// The other processes that have queues, where several may: one for each queue. 0 is one in another PID namespace.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = libc::pid_t> {
+        (0..QUEUES_MAX as u32).filter_map(|queue| self.holder(queue))
     }
 
     /// Calls `f` while no other process takes a queue, or sees to one that nobody has.

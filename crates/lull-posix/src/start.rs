@@ -288,7 +288,7 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
             };
             return Err(StartError(format!(
                 "process {} has no queue of the NIC: queue {queue} is process {pid}'s, and no other is free, so that until one is it \
-                 gets lull's connections by way of the listeners that it has inherited alone; {remedy}",
+                 gets lull's connections by way of the listeners that it has inherited alone, and connects by the kernel; {remedy}",
                 std::process::id()
             )));
         }

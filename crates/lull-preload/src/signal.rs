@@ -1,14 +1,14 @@
 //! `sigaction`, `signal`: handlers run at the end of calls that are lull's.
 
 use libc::{c_int, sighandler_t};
-use lull_posix::{Errno, cancel, is_engaged, leave, signals};
+use lull_posix::{Errno, cancel, is_involved, leave, signals};
 
 use crate::taken_over::taken_over;
 use crate::{answer, last_error, real};
 
 taken_over! {
     fn sigaction(signal: c_int, asked: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
-        if !is_engaged() {
+        if !is_involved() {
             return real::sigaction()(signal, asked, before);
         }
         match signals::sigaction(signal, asked.as_ref(), |asked| install(signal, asked)) {
@@ -24,7 +24,7 @@ taken_over! {
 
     /// A thread that is inside a call of lull's holds locks.
     fn pthread_cancel(thread: libc::pthread_t) -> c_int {
-        if is_engaged() { cancel::cancel(thread, real::pthread_cancel()) } else { real::pthread_cancel()(thread) }
+        if is_involved() { cancel::cancel(thread, real::pthread_cancel()) } else { real::pthread_cancel()(thread) }
     }
 
     fn raise(signal: c_int) -> c_int {
@@ -38,7 +38,7 @@ taken_over! {
 
     /// A handler restarts calls (`bsd_signal`).
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if !is_engaged() {
+        if !is_involved() {
             return real::signal()(signal, handler);
         }
         // Plain data, for which zeroes are a value.

@@ -86,6 +86,11 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     }
     // A port that was bound stays bound by the placeholder.
     let local = address::parse(kernel::getsockname(fd)?.as_bytes());
+    // What it is bound to says whose it is.
+    let is_own = local.is_some_and(|local| engine::is_own(local.ip()));
+    if !is_own && (local.is_some_and(|local| !local.ip().is_unspecified()) || engine::has_no_queue()) {
+        return kernel::connect(fd, bytes);
+    }
     // The answers to a port that is not lull's would reach the kernel.
     if !engine::takes(local.map_or(0, |local| local.port())) {
         return kernel::connect(fd, bytes);

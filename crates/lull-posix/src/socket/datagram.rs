@@ -289,7 +289,8 @@ pub(super) fn reach(fd: c_int, to: &[u8]) -> Result<bool> {
         return Ok(false);
     }
     let Some(mut local) = local_of(fd) else { return Ok(false) };
-    if !local.ip().is_unspecified() && !engine::is_own(local.ip()) || !engine::takes(local.port()) {
+    let is_own = engine::is_own(local.ip());
+    if !local.ip().is_unspecified() && !is_own || !engine::takes(local.port()) || !is_own && engine::has_no_queue() {
         return Ok(false);
     }
     if local.port() == ANY_PORT {

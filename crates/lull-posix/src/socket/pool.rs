@@ -39,9 +39,6 @@ pub(crate) use owner::{
 };
 pub(super) use owner::{serve, serve_on};
 
-/// Queues that processes may share (`seen_by` of a frame has a bit for each).
-const QUEUES: u32 = 32;
-
 /// The ends of a listener's pool.
 pub(crate) struct Pool {
     takes: OwnedFd,
@@ -333,7 +330,7 @@ impl Listener {
         let mut owners = locked(&watch.owners);
         owners.clear();
         // One in another PID namespace has no number here.
-        for process in (0..QUEUES).filter_map(|queue| flows.holder(queue)).filter(|process| *process > 0) {
+        for process in flows.holders().filter(|process| *process > 0) {
             let Ok(owner) = kernel::pidfd_open(process) else { return false };
             // SAFETY: it was just made, and nobody else has it.
             #[allow(unsafe_code)]

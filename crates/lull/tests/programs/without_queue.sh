@@ -1,12 +1,13 @@
 # Two servers of one program, neither of which has its listener from the other, on one queue (Erlang's epmd beside RabbitMQ):
 # SCRIPT LULL MODE "WAY ADDRESS". The second one, which has no queue, serves what comes to the kernel's half of a listener on a
-# wildcard, and is lull's as soon as the first one has ended. WAY is how it asks: "accept", "poll", "select" or "epoll".
+# wildcard, and is lull's as soon as the first one has ended. Meanwhile what it connects to and sends to goes by the kernel, as what a
+# process with queues has bound to an address of the kernel's. WAY is how it asks: "accept", "poll", "select" or "epoll".
 . "$(dirname "$0")/harness.sh"
 read -r way address <<<"$3"
 cat >server.py <<'END'
-import os, select, socket, sys
+import errno, os, select, socket, sys
 
-name, address, port, way = sys.argv[1:]
+name, address, port, way = sys.argv[1:5]
 listener = socket.create_server((address, int(port)), backlog=64)
 if way != "accept":
     listener.setblocking(False)
@@ -16,6 +17,34 @@ if way == "epoll":
 elif way == "poll":
     poller = select.poll()
     poller.register(listener, select.POLLIN)
+
+def reaches_its_peer(bound):
+    """Whether both ends of what it connects and sends by are the kernel's."""
+    with socket.create_connection(("10.0.0.1", 9999), 60, bound) as connection:
+        connection.sendall(b"hello")
+        assert connection.recv(5, socket.MSG_WAITALL) == b"hello"
+        assert connection.getsockname()[0] == connection.getpeername()[0] == "10.0.0.1", connection
+    for connected in False, True:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            datagrams.settimeout(60)
+            if bound:
+                datagrams.bind(bound)
+            if connected:
+                datagrams.connect(("10.0.0.1", 9999))
+                datagrams.send(b"hello")
+            else:
+                datagrams.sendto(b"hello", ("10.0.0.1", 9999))
+            assert datagrams.recvfrom(100) == (b"hello", ("10.0.0.1", 9999))
+
+if name == "second":
+    reaches_its_peer(None)
+    with socket.socket() as own:
+        own.bind((sys.argv[5], 0))
+        try:
+            own.connect(("10.0.0.1", 9999))
+            raise SystemExit("it has connected from an address of lull's")
+        except OSError as error:
+            assert error.errno == errno.ENETDOWN, error
 while True:
     open(name, "w").close()
     if way == "poll":
@@ -29,6 +58,8 @@ while True:
     except BlockingIOError:
         continue
     with connection:
+        if name == "first":
+            reaches_its_peer(("10.0.0.1", 0))
         connection.setblocking(True)
         connection.sendall(b"%s\n" % name.encode())
         while data := connection.recv(65536):
@@ -44,10 +75,29 @@ with socket.create_connection((address, int(port)), 60) as connection:
     connection.sendall(b"hello")
     assert file.read(5) == b"hello"
 END
+cat >peer.py <<'END'
+import socket, threading
+
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+datagrams.bind(("10.0.0.1", 9999))
+def answer():
+    while True:
+        data, sender = datagrams.recvfrom(65536)
+        datagrams.sendto(data, sender)
+threading.Thread(target=answer, daemon=True).start()
+listener = socket.create_server(("10.0.0.1", 9999))
+open("peer", "w").close()
+while True:
+    connection, _ = listener.accept()
+    with connection:
+        while data := connection.recv(65536):
+            connection.sendall(data)
+END
 cat >both <<END
+while [ ! -e peer ]; do sleep 0.01; done
 python3 server.py first $own 7001 accept & first=\$!
 while [ ! -e is-served ]; do sleep 0.01; done
-python3 server.py second $address 7002 $way & second=\$!
+python3 server.py second $address 7002 $way $own & second=\$!
 while [ ! -e ends ]; do sleep 0.01; done
 kill -TERM \$first
 wait \$first
@@ -55,6 +105,8 @@ touch has-ended
 wait \$second
 END
 on_lull bash both
+until_it eval 'ip -o addr show | grep -q 10.0.0.1/'
+python3 peer.py &
 until_it [ -e first ]
 until_it python3 client.py "$own" 7001 first
 touch is-served
