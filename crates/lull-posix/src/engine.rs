@@ -95,7 +95,13 @@ fn engage_as(routing: Routing, lazily: bool, start: Starter, say: fn(&StartError
         said_in: AtomicU32::new(0),
         say,
     };
-    WORLD.set(world).is_ok()
+    let is_first = WORLD.set(world).is_ok();
+    if is_first {
+        // SAFETY: the handler stays for as long as the process. Without memory to note it, nothing else would start either.
+        #[allow(unsafe_code)]
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(fork::of_this_process)) };
+    }
+    is_first
 }
 
 /// Whether lull has addresses in this process. Without, nothing here is ever lull's.

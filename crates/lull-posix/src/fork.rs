@@ -127,7 +127,7 @@ pub fn by_number(clone: impl FnOnce() -> c_long) -> c_long {
     signals::section(before_any);
     let child = clone();
     match child {
-        0 => in_the_child(),
+        0 => without_the_c_library(),
         _ => in_the_parent(),
     }
     child
@@ -172,12 +172,22 @@ fn forget_the_parents() {
     inherit::left::forget();
 }
 
-/// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork`, and whoever takes
-/// `_Fork` over has to.
-pub extern "C" fn in_the_child() {
+/// A child of a process that lull is in. The C library calls this in children of `fork`.
+pub(crate) extern "C" fn of_this_process() {
+    signals::forget();
+}
+
+/// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork` as well.
+extern "C" fn in_the_child() {
     if RUNS.load(Ordering::Relaxed) {
         HUSK.store(true, Ordering::Relaxed);
         inherit::in_the_child();
         forget_the_parents();
     }
+}
+
+/// In a child for which the C library calls nothing (`_Fork`, `clone` by number).
+pub extern "C" fn without_the_c_library() {
+    of_this_process();
+    in_the_child();
 }

@@ -106,6 +106,17 @@ pub fn section_with_mask<R>(mask: Option<&libc::sigset_t>, call: impl FnOnce() -
     })
 }
 
+/// The calling thread is the only one of a child of `fork`. If a handler made the child, at the end of a call (PostgreSQL's of SIGCHLD),
+/// the child may never come out of that: it is outside of any. What its parent has noted is its parent's.
+pub(crate) fn forget() {
+    let _ = THREAD.try_with(|thread| {
+        thread.depth.set(0);
+        thread.count.set(0);
+        thread.interrupted.set(false);
+        thread.waker.set(std::ptr::null());
+    });
+}
+
 /// Whether the calling thread is inside a call of lull's: what it closes there is lull's business.
 #[inline]
 pub fn is_inside() -> bool {

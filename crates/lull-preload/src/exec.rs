@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_void};
 use libc::{c_int, pid_t};
 use lull_posix::exec::{self, Executing};
 use lull_posix::signals::section;
-use lull_posix::{files, fork, is_engaged, is_involved};
+use lull_posix::{files, fork, is_involved};
 
 use crate::taken_over::taken_over;
 use crate::{Errno, real};
@@ -68,8 +68,8 @@ taken_over! {
     /// It calls no handlers of `pthread_atfork`.
     fn _Fork() -> pid_t {
         let child = real::_Fork();
-        if child == 0 && is_engaged() {
-            fork::in_the_child();
+        if child == 0 && is_involved() {
+            fork::without_the_c_library();
         }
         child
     }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -197,6 +198,34 @@ static void waits_by_number(int fd) {
     CHECK(handled == SIGUSR1 && close(epfd) == 0);
 }
 
+static volatile pid_t made;
+
+static void makes_a_child(int signal_that_came) {
+    pid_t child = fork();
+    if (child == 0) {
+        handled = 0;
+        signal(SIGUSR2, on_signal);
+        raise(SIGUSR2);
+        _exit(signal_that_came == SIGUSR1 && handled == SIGUSR2 ? 0 : 1);
+    }
+    made = child;
+}
+
+// A handler that runs at the end of a call makes a child, which never comes out of it: signals reach that as any process
+// (PostgreSQL makes its own by the handler of SIGCHLD).
+static void makes_children_in_handlers(int fd) {
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    sigset_t none, blocked;
+    struct timespec minute = {60, 0};
+    signal(SIGUSR1, makes_a_child);
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    CHECK(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0 && raise(SIGUSR1) == 0 && made == 0);
+    CHECK(ppoll(&polled, 1, &minute, &none) == -1 && errno == EINTR);
+    ended_well(made);
+}
+
 static void calls_by_number(const char *address) {
     int listener = serve(address);
     int fd = syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
@@ -210,6 +239,7 @@ static void calls_by_number(const char *address) {
     CHECK(syscall(SYS_sendto, other, letters, 5, MSG_NOSIGNAL, NULL, 0) == 5);
     CHECK(syscall(SYS_fcntl, other, F_GETFL) == O_RDWR);
     waits_by_number(other);
+    makes_children_in_handlers(other);
     CHECK(syscall(SYS_shutdown, other, SHUT_WR) == 0);
     CHECK(syscall(SYS_sendto, other, letters, 5, MSG_NOSIGNAL, NULL, 0) == -1 && errno == EPIPE);
     CHECK(syscall(SYS_close_range, other, other, 0) == 0);
