@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use lull_fd::say;
 use lull_net::lull_nic::{Afresh, tap};
@@ -16,6 +17,19 @@ struct Claimed {
 }
 
 static CLAIMED: Afresh<Claimed> = Afresh::new();
+
+/// The process that found all queues to be others' when it asked last.
+static WITHOUT: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process has asked for a queue, and others have them all.
+pub(crate) fn note_others_have_all(have_all: bool) {
+    WITHOUT.store(if have_all { std::process::id() } else { 0 }, Ordering::Relaxed);
+}
+
+/// Whether they did when this process asked last.
+pub(crate) fn others_have_all() -> bool {
+    WITHOUT.load(Ordering::Relaxed) == std::process::id()
+}
 
 /// The process has these queues. The engine starts once in a process that it starts in; a parent's queues are its own.
 pub(crate) fn note(hand_over: &HandOver, claimed: &[u32]) {

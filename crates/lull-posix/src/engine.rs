@@ -12,7 +12,7 @@ use lull_net::lull_nic::{Afresh, own};
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
-use crate::{Errno, Flows, Result, Routing, cancel, flows, fork, signals};
+use crate::{Errno, Flows, Result, Routing, cancel, claimed, flows, fork, signals};
 
 /// A running engine.
 pub struct Engine {
@@ -241,15 +241,14 @@ pub(crate) fn may_start_again() {
 /// Whether this process has no queue, since others have them all. What it connects, or sends by, and has not bound to an address of
 /// lull's goes by the kernel, as a child's does.
 pub(crate) fn has_no_queue() -> bool {
-    let Some(flows) = flows::of_the_program() else { return false };
-    if engine().is_ok() {
+    if engine().is_ok() || !claimed::others_have_all() {
         return false;
     }
-    if flows.holders().next().is_none() {
-        // They have ended since it was asked last.
+    if flows::of_the_program().is_some_and(|flows| flows.holders().next().is_none()) {
+        // They have ended since.
         may_start_again();
     }
-    engine().is_err() && flows.holders().next().is_some()
+    engine().is_err() && claimed::others_have_all()
 }
 
 thread_local! {

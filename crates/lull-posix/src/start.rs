@@ -275,6 +275,7 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
             _ => Ok(claimed),
         }
     });
+    claimed::note_others_have_all(matches!(claimed, Ok(Err((_, NotClaimed::Taken { .. })))));
     let (queue, error) = match claimed {
         Ok(Ok(claimed)) => return Ok(claimed),
         Ok(Err((queue, NotClaimed::Taken { pid }))) => {

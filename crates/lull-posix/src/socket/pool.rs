@@ -31,7 +31,7 @@ use super::Listener;
 use crate::errno::WOULD_BLOCK;
 use crate::files::Open;
 use crate::flows::End;
-use crate::{Errno, Result, cancel, engine, flows, inherit, kernel, signals};
+use crate::{Errno, Result, cancel, claimed, engine, flows, inherit, kernel, signals};
 
 pub(crate) use owner::{
     begin_to_give, ends_unless_used, forget, is_anothers, is_being_closed, leave_untaken, outstay, serve_a_child,
@@ -290,7 +290,9 @@ impl Listener {
     /// This process, which made the listener, has no queue. A child that asked first gives connections to the pool; else it waits until
     /// whoever has the queue ends, and has what comes to its half of the kernel's meanwhile.
     pub(super) fn waits_for_a_queue(&self) {
-        self.has_heirs.store(true, Ordering::Release);
+        if claimed::others_have_all() {
+            self.has_heirs.store(true, Ordering::Release);
+        }
     }
 
     /// Others that have queues ask as well: all of them give to the pool what they do not accept soon.
