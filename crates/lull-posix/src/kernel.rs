@@ -146,7 +146,7 @@ pub fn is_in_use(fd: c_int) -> bool {
     }
     // The end of a connection shuts both directions down (`tcp_done`).
     let mut polled = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
-    poll(&mut polled, 0).is_ok() && polled[0].revents & libc::POLLRDHUP != 0
+    poll(&mut polled, 0, None).is_ok() && polled[0].revents & libc::POLLRDHUP != 0
 }
 
 /// `epoll_ctl`.
@@ -156,11 +156,17 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
     unsafe { raw!(SYS_epoll_ctl, epfd, what, fd, event) }.map(drop)
 }
 
-/// `epoll_wait` with a timeout in milliseconds.
-pub fn epoll_wait(epfd: c_int, events: &mut [MaybeUninit<epoll_event>], timeout_ms: c_int) -> Result<usize> {
+/// `epoll_wait` with a timeout in milliseconds, and with another mask of signals meanwhile, if there is one.
+pub fn epoll_wait(
+    epfd: c_int,
+    events: &mut [MaybeUninit<epoll_event>],
+    timeout_ms: c_int,
+    mask: Option<&u64>,
+) -> Result<usize> {
     let max = events.len().min(c_int::MAX as usize);
-    // SAFETY: the kernel writes at most as many events as it is told; there is no signal mask.
-    unsafe { raw!(SYS_epoll_pwait, epfd, events.as_mut_ptr(), max, timeout_ms, 0, 8) }
+    let mask = mask.map_or(core::ptr::null(), |mask| &raw const *mask);
+    // SAFETY: the kernel writes at most as many events as it is told, and reads a mask if there is one.
+    unsafe { raw!(SYS_epoll_pwait, epfd, events.as_mut_ptr(), max, timeout_ms, mask, 8) }
 }
 
 /// Whether the program at a path, as seen from the directory `at`, is a file that this process may execute. A kernel that cannot

@@ -95,7 +95,7 @@ impl Polled {
     fn look(&mut self, fds: &mut [pollfd]) -> Result<usize> {
         if self.kernels.iter().any(|polled| polled.fd >= 0) {
             self.watch_contexts()?;
-            kernel::poll(&mut self.kernels, 0)?;
+            kernel::poll(&mut self.kernels, 0, None)?;
         }
         for (nth, polled) in fds.iter_mut().enumerate() {
             let (kernels, pool) = (&self.kernels[nth], &self.pools[nth]);
@@ -124,7 +124,7 @@ impl Polled {
         self.watch_contexts()?;
         let mut all = [self.kernels.as_slice(), self.pools.as_slice()].concat();
         let timeout_ns = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
-        kernel::poll(&mut all, timeout_ns).map(drop)
+        signals::wait_in_kernel(|mask| kernel::poll(&mut all, timeout_ns, Some(mask))).map(drop)
     }
 
     /// Sleeps until something changes.

@@ -174,6 +174,16 @@ pub(crate) fn set_waker(waker: *const Waker) -> *const Waker {
     THREAD.try_with(|thread| thread.waker.replace(waker)).unwrap_or(std::ptr::null())
 }
 
+/// Waits in the kernel for what is the kernel's alone. A signal that came since the call began was noted, and would wait with its
+/// thread for ever: as on Linux it ends the wait, or has come before that begins. `wait` is given the thread's mask, which holds while
+/// the kernel waits.
+pub(crate) fn wait_in_kernel<R>(wait: impl FnOnce(&u64) -> Result<R>) -> Result<R> {
+    let mask = set_mask(libc::SIG_SETMASK, u64::MAX);
+    let waited = if is_interrupted() { Err(INTERRUPTED) } else { wait(&mask) };
+    set_mask(libc::SIG_SETMASK, mask);
+    waited
+}
+
 fn first_word(mask: &libc::sigset_t) -> u64 {
     // SAFETY: the C library's set begins with the kernel's, which is a word of 64 bits.
     unsafe { (mask as *const libc::sigset_t).cast::<u64>().read_unaligned() }

@@ -98,6 +98,23 @@ fn waiting() -> (c_int, c_int, lull_net::TcpStream) {
     (fd, epfd, peer)
 }
 
+/// Its handler runs at the end of the call, which would wait in the kernel for ever.
+#[test]
+fn a_signal_that_comes_before_a_wait_in_a_context_of_the_kernels_ends_it() {
+    let _alone = alone();
+    install(0);
+    peers();
+    let epfd = epoll::epoll_create(0).unwrap();
+    let waited = section(|| {
+        // SAFETY: a number only; its handler is installed.
+        assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+        assert_eq!(RAN.load(Ordering::SeqCst), 0);
+        epoll::epoll_wait(epfd, &mut [MaybeUninit::uninit()], None)
+    });
+    assert_eq!((waited, RAN.load(Ordering::SeqCst)), (Err(Errno::new(libc::EINTR)), 1));
+    close(epfd);
+}
+
 #[test]
 fn a_signal_ends_epoll_wait_with_eintr_whatever_sa_restart_says() {
     let _alone = alone();

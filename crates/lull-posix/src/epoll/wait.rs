@@ -64,7 +64,10 @@ fn in_kernel(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Resu
     // Rounded up, so that no wait becomes none.
     let ms =
         timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
-    kernel::epoll_wait(epfd, events, ms)
+    match kernel::epoll_wait(epfd, events, 0, None) {
+        Ok(0) if ms != 0 => signals::wait_in_kernel(|mask| kernel::epoll_wait(epfd, events, ms, Some(mask))),
+        now => now,
+    }
 }
 
 impl EpollFile {
@@ -176,7 +179,7 @@ impl Mixed {
         if kernels {
             let room = &mut events[count..];
             // A signal that comes just now ends the next wait.
-            let got = kernel::epoll_wait(self.kernel.as_raw_fd(), room, 0).unwrap_or(0);
+            let got = kernel::epoll_wait(self.kernel.as_raw_fd(), room, 0, None).unwrap_or(0);
             count += without_call(room, got);
         }
         Ok(context.each_once(events, count))

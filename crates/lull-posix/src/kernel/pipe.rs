@@ -26,7 +26,7 @@ pub fn is_blocking(pipe: c_int, to_write: bool) -> Result<bool> {
 /// Whether a pipe has room for PIPE_BUF bytes, or else something to read; or there is nobody at its other end.
 pub fn is_ready(pipe: c_int, to_write: bool) -> Result<bool> {
     let events = if to_write { libc::POLLOUT } else { libc::POLLIN };
-    super::poll(&mut [libc::pollfd { fd: pipe, events, revents: 0 }], 0).map(|count| count > 0)
+    super::poll(&mut [libc::pollfd { fd: pipe, events, revents: 0 }], 0, None).map(|count| count > 0)
 }
 
 /// `read`.

@@ -5,12 +5,14 @@ use libc::c_int;
 use crate::Result;
 use crate::raw::raw;
 
-/// `poll` with a timeout in nanoseconds; a negative one is for ever.
-pub fn poll(fds: &mut [libc::pollfd], timeout_ns: i64) -> Result<usize> {
+/// `poll` with a timeout in nanoseconds, of which a negative one is for ever, and with another mask of signals meanwhile, if there is
+/// one.
+pub fn poll(fds: &mut [libc::pollfd], timeout_ns: i64, mask: Option<&u64>) -> Result<usize> {
     let timeout = libc::timespec { tv_sec: timeout_ns / 1_000_000_000, tv_nsec: timeout_ns % 1_000_000_000 };
     let timeout = if timeout_ns < 0 { core::ptr::null() } else { &raw const timeout };
-    // SAFETY: as many structs as the kernel is told, a timeout if there is one, and no signal mask.
-    unsafe { raw!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 0) }
+    let mask = mask.map_or(core::ptr::null(), |mask| &raw const *mask);
+    // SAFETY: as many structs as the kernel is told, and a timeout and a mask where there is one.
+    unsafe { raw!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, mask, 8) }
 }
 
 /// Whether `poll` calls a descriptor readable now.
@@ -32,5 +34,5 @@ pub fn shut_down(fd: c_int) -> (bool, bool) {
 /// What `poll` says of a descriptor now.
 fn polled(fd: c_int, events: i16) -> i16 {
     let mut polled = [libc::pollfd { fd, events, revents: 0 }];
-    poll(&mut polled, 0).map_or(0, |_| polled[0].revents)
+    poll(&mut polled, 0, None).map_or(0, |_| polled[0].revents)
 }

@@ -109,7 +109,8 @@ fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Option<Durati
         timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
     let at = context.as_raw_fd();
     let mut events = [MaybeUninit::uninit()];
-    let waited = cancel::waits_there(at, || kernel::epoll_wait(at, &mut events, ms));
+    let wait = || signals::wait_in_kernel(|mask| kernel::epoll_wait(at, &mut events, ms, Some(mask)));
+    let waited = cancel::waits_there(at, wait);
     signals::or_restarts(waited, timeout).map(|count| count > 0)
 }
 
