@@ -65,6 +65,12 @@ impl Kept {
         let pool = (takes_inode != 0).then_some(pool);
         Kept { inode, number: number as i32, called_in, noted_in, backlog, pool }
     }
+
+    /// Whether it tells what a program needs that another process is about to execute, and what is noted later of the same socket does
+    /// not: where its pool is.
+    fn is_better_than(&self, later: &Kept) -> bool {
+        self.inode == later.inode && self.noted_in != later.noted_in && self.pool.is_some() && later.pool.is_none()
+    }
 }
 
 /// A number in the table: the inode, and the words that say the rest.
@@ -75,6 +81,19 @@ struct Noted {
 }
 
 impl Noted {
+    /// As [`Noted::read`], once whoever writes it just now has done so. One that was killed meanwhile is passed over.
+    fn read_whole(&self) -> Option<Kept> {
+        const LOOKS: usize = 1000;
+        (0..LOOKS).find_map(|_| {
+            let read = self.read();
+            if read.is_none() && self.inode.load(Ordering::Acquire) != FREE {
+                std::thread::yield_now();
+                return None;
+            }
+            Some(read)
+        })?
+    }
+
     /// Nothing if it is free, or being written.
     fn read(&self) -> Option<Kept> {
         let inode = self.inode.load(Ordering::Acquire);
@@ -113,7 +132,7 @@ impl Flows {
             known.is_replaced_by(kept).then_some((noted, known))
         });
         match known {
-            Some((_, known)) if known == *kept => {}
+            Some((_, known)) if known == *kept || known.is_better_than(kept) => {}
             Some((noted, _)) => noted.write(kept),
             None => {
                 let take = |noted: &Noted| {
@@ -129,7 +148,7 @@ impl Flows {
 
     /// All that is noted.
     pub(crate) fn kept(&self) -> impl Iterator<Item = Kept> + '_ {
-        self.noted().iter().filter_map(Noted::read)
+        self.noted().iter().filter_map(Noted::read_whole)
     }
 
     fn noted(&self) -> &[Noted] {
@@ -176,6 +195,32 @@ mod tests {
         let later = Kept { noted_in: 52, ..first };
         flows.keep(&later);
         assert_eq!(all(&flows), [later, second], "children that come and go do not pile up");
+    }
+
+    /// One of them listens already, and another one is not loaded yet.
+    #[test]
+    fn what_one_child_notes_without_a_pool_leaves_the_others_theirs() {
+        let flows = Flows::create().unwrap();
+        let bound = Kept { backlog: NOT_LISTENING, noted_in: 50, ..kept(7, 3) };
+        flows.keep(&bound);
+        flows.keep(&Kept { backlog: 64, noted_in: 51, pool: None, ..bound });
+        assert_eq!(all(&flows), [bound]);
+        let own = Kept { backlog: 64, pool: None, ..bound };
+        flows.keep(&own);
+        assert_eq!(all(&flows), [own]);
+    }
+
+    #[test]
+    fn what_is_being_written_is_waited_for() {
+        let flows = Flows::create().unwrap();
+        let at = [kept(7, 3), Kept { noted_in: 41, ..kept(7, 3) }];
+        flows.keep(&at[0]);
+        std::thread::scope(|scope| {
+            let writes = scope.spawn(|| (0..100_000).for_each(|nth| flows.keep(&at[nth % 2])));
+            while !writes.is_finished() {
+                assert_eq!(all(&flows).len(), 1);
+            }
+        });
     }
 
     #[test]
