@@ -37,19 +37,17 @@ pub(crate) struct Kept {
 /// The backlog of a socket that is bound, and for which no process has called `listen` yet.
 pub(crate) const NOT_LISTENING: u32 = u32::MAX;
 
-const WORDS: usize = 8;
-
-/// In the place of an inode.
-const FREE: u32 = 0;
-const BEING_WRITTEN: u32 = u32::MAX;
+/// The words of one, with its inode.
+const WORDS: usize = 9;
+type Words = [u32; WORDS];
 
 impl Kept {
-    fn words(&self) -> [u32; WORDS] {
+    fn words(&self) -> Words {
         // No socket has inode 0.
         let [takes, gives] = self.pool.unwrap_or([End { number: 0, inode: 0 }; 2]);
         let (takes, gives) = ([takes.number as u32, takes.inode], [gives.number as u32, gives.inode]);
         let [number, called_in, noted_in, backlog] = [self.number as u32, self.called_in, self.noted_in, self.backlog];
-        [number, called_in, noted_in, backlog, takes[0], takes[1], gives[0], gives[1]]
+        [self.inode, number, called_in, noted_in, backlog, takes[0], takes[1], gives[0], gives[1]]
     }
 
     /// Whether it is the same number of the same socket, or the same process has another one there since: a child that has the former
@@ -58,8 +56,8 @@ impl Kept {
         self.number == later.number && (self.inode == later.inode || self.noted_in == later.noted_in)
     }
 
-    fn of(inode: u32, words: [u32; WORDS]) -> Kept {
-        let [number, called_in, noted_in, backlog, takes, takes_inode, gives, gives_inode] = words;
+    fn of(words: Words) -> Kept {
+        let [inode, number, called_in, noted_in, backlog, takes, takes_inode, gives, gives_inode] = words;
         let end = |number: u32, inode| End { number: number as i32, inode };
         let pool = [end(takes, takes_inode), end(gives, gives_inode)];
         let pool = (takes_inode != 0).then_some(pool);
@@ -73,43 +71,53 @@ impl Kept {
     }
 }
 
-/// A number in the table: the inode, and the words that say the rest.
+/// A place in the table. What was written last stays to be read while the next is written beside it: who writes may be stopped, or
+/// killed, and nobody waits for it.
 #[repr(C)]
 struct Noted {
-    inode: AtomicU32,
-    words: [AtomicU32; WORDS],
+    /// Twice the number of times that it was written, and one more while somebody does so. Nothing was in a place before the first.
+    version: AtomicU32,
+    /// What was written last, and before that.
+    copies: [[AtomicU32; WORDS]; 2],
 }
 
+/// A version of a place, with what it says.
+type Read = (u32, Kept);
+
 impl Noted {
-    /// As [`Noted::read`], once whoever writes it just now has done so. One that was killed meanwhile is passed over.
-    fn read_whole(&self) -> Option<Kept> {
-        const LOOKS: usize = 1000;
-        (0..LOOKS).find_map(|_| {
-            let read = self.read();
-            if read.is_none() && self.inode.load(Ordering::Acquire) != FREE {
-                std::thread::yield_now();
+    /// Nothing if nothing was ever written.
+    fn read(&self) -> Option<Read> {
+        loop {
+            // Acquire: the words of this version, or of a later one, are there.
+            let version = self.version.load(Ordering::Acquire);
+            let written = version / 2;
+            if written == 0 {
                 return None;
             }
-            Some(read)
-        })?
+            let words = self.copies[written as usize % 2].each_ref().map(|word| word.load(Ordering::Relaxed));
+            // Acquire: who began to write over one of these had said so.
+            fence(Ordering::Acquire);
+            if self.version.load(Ordering::Relaxed) / 2 == written {
+                return Some((version, Kept::of(words)));
+            }
+        }
     }
 
-    /// Nothing if it is free, or being written.
-    fn read(&self) -> Option<Kept> {
-        let inode = self.inode.load(Ordering::Acquire);
-        let words = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
-        // Acquire: what another process writes after it took the place is not among them, if it is the same still.
-        fence(Ordering::Acquire);
-        let is_whole = !matches!(inode, FREE | BEING_WRITTEN) && self.inode.load(Ordering::Relaxed) == inode;
-        is_whole.then(|| Kept::of(inode, words))
+    /// Takes the place to write it, if nobody has done so, or does, since it was at `version`.
+    fn take(&self, version: u32) -> bool {
+        let taken =
+            |version| self.version.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        version.is_multiple_of(2) && taken(version)
     }
 
+    /// Writes what it says from now on. The place is the caller's, by [`Noted::take`].
     fn write(&self, kept: &Kept) {
-        self.inode.store(BEING_WRITTEN, Ordering::Relaxed);
+        let version = self.version.load(Ordering::Relaxed) + 1;
         // Release: who reads one of the words finds the place taken.
         fence(Ordering::Release);
-        self.words.iter().zip(kept.words()).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-        self.inode.store(kept.inode, Ordering::Release);
+        let copy = &self.copies[(version / 2) as usize % 2];
+        copy.iter().zip(kept.words()).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        self.version.store(version, Ordering::Release);
     }
 }
 
@@ -126,29 +134,37 @@ impl Flows {
     /// Notes a number, in the place of what was noted of it before. Nothing is taken out: who closes a listener does not know whether
     /// a program that is being executed has it.
     pub(crate) fn keep(&self, kept: &Kept) {
-        let table = &self.shared().kept;
-        let known = self.noted().iter().find_map(|noted| {
-            let known = noted.read()?;
-            known.is_replaced_by(kept).then_some((noted, known))
-        });
-        match known {
-            Some((_, known)) if known == *kept || known.is_better_than(kept) => {}
-            Some((noted, _)) => noted.write(kept),
-            None => {
-                let take = |noted: &Noted| {
-                    noted.inode.compare_exchange(FREE, BEING_WRITTEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
-                };
-                let place = table.noted.iter().position(take);
-                let place = place.unwrap_or_else(|| table.replaced.fetch_add(1, Ordering::Relaxed) as usize % KEPT_MAX);
-                table.noted[place].write(kept);
-                table.reached.fetch_max(place as u32 + 1, Ordering::Release);
+        // A place that somebody was killed over stays as it is, and the number has another one.
+        const LOOKS: usize = 1000;
+        for _ in 0..LOOKS {
+            let known = self.noted().iter().find_map(|noted| {
+                let (version, known) = noted.read()?;
+                known.is_replaced_by(kept).then_some((noted, version, known))
+            });
+            match known {
+                Some((.., known)) if known == *kept || known.is_better_than(kept) => return,
+                Some((noted, version, _)) if noted.take(version) => return noted.write(kept),
+                Some(_) => std::thread::yield_now(),
+                None => break,
             }
+        }
+        let table = &self.shared().kept;
+        let later = || table.replaced.fetch_add(1, Ordering::Relaxed) as usize % KEPT_MAX;
+        let others = || {
+            std::iter::repeat_with(later).take(KEPT_MAX).find(|place| {
+                let noted = &table.noted[*place];
+                noted.take(noted.version.load(Ordering::Relaxed))
+            })
+        };
+        if let Some(place) = table.noted.iter().position(|noted| noted.take(0)).or_else(others) {
+            table.noted[place].write(kept);
+            table.reached.fetch_max(place as u32 + 1, Ordering::Release);
         }
     }
 
     /// All that is noted.
     pub(crate) fn kept(&self) -> impl Iterator<Item = Kept> + '_ {
-        self.noted().iter().filter_map(Noted::read_whole)
+        self.noted().iter().filter_map(|noted| noted.read().map(|(_, kept)| kept))
     }
 
     fn noted(&self) -> &[Noted] {
@@ -211,16 +227,44 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_written_is_waited_for() {
+    fn what_is_being_written_over_is_read_whole_meanwhile() {
         let flows = Flows::create().unwrap();
-        let at = [kept(7, 3), Kept { noted_in: 41, ..kept(7, 3) }];
+        let at = [kept(7, 3), Kept { called_in: 41, noted_in: 41, backlog: 5, ..kept(7, 3) }];
         flows.keep(&at[0]);
         std::thread::scope(|scope| {
             let writes = scope.spawn(|| (0..100_000).for_each(|nth| flows.keep(&at[nth % 2])));
             while !writes.is_finished() {
-                assert_eq!(all(&flows).len(), 1);
+                let all = all(&flows);
+                assert!(all.len() == 1 && at.contains(&all[0]), "{all:?}");
             }
         });
+    }
+
+    /// Who writes is killed over it. What the place said is read still, and what is noted of the same number later as well.
+    #[test]
+    fn a_place_that_is_written_for_ever_keeps_what_it_said_and_its_number_has_another_one() {
+        let flows = Flows::create().unwrap();
+        let first = kept(7, 3);
+        flows.keep(&first);
+        let noted = &flows.noted()[0];
+        assert!(noted.take(noted.read().unwrap().0));
+        assert_eq!(all(&flows), [first]);
+        let later = Kept { backlog: 5, ..first };
+        flows.keep(&later);
+        assert_eq!(all(&flows), [first, later]);
+    }
+
+    /// A process that saw a listener without its pool, and writes after another one that noted the pool, looks again.
+    #[test]
+    fn of_processes_that_note_a_number_at_once_none_writes_over_what_it_has_not_seen() {
+        let flows = Flows::create().unwrap();
+        flows.keep(&kept(7, 3));
+        let noted = &flows.noted()[0];
+        let (seen, _) = noted.read().unwrap();
+        flows.keep(&Kept { backlog: 5, ..kept(7, 3) });
+        assert!(!noted.take(seen));
+        let (now, _) = noted.read().unwrap();
+        assert!(noted.take(now) && !noted.take(now) && !noted.take(now + 1), "one writes at a time");
     }
 
     #[test]
