@@ -95,12 +95,17 @@ impl Noted {
                 return None;
             }
             let words = self.copies[written as usize % 2].each_ref().map(|word| word.load(Ordering::Relaxed));
-            // Acquire: who began to write over one of these had said so.
-            fence(Ordering::Acquire);
-            if self.version.load(Ordering::Relaxed) / 2 == written {
+            if self.has_kept(version) {
                 return Some((version, Kept::of(words)));
             }
         }
+    }
+
+    /// Whether what was read since is the words of this version.
+    fn has_kept(&self, version: u32) -> bool {
+        // Acquire: who began to write over one of them had said so.
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) / 2 == version / 2
     }
 
     /// Takes the place to write it, if nobody has done so, or does, since it was at `version`.
@@ -238,6 +243,18 @@ mod tests {
                 assert!(all.len() == 1 && at.contains(&all[0]), "{all:?}");
             }
         });
+    }
+
+    /// The next of it is written beside it, and the one after that over it.
+    #[test]
+    fn what_is_read_while_two_write_one_after_the_other_is_read_again() {
+        let flows = Flows::create().unwrap();
+        flows.keep(&kept(7, 3));
+        let noted = &flows.noted()[0];
+        let (version, _) = noted.read().unwrap();
+        assert!(noted.take(version) && noted.has_kept(version));
+        noted.write(&kept(7, 4));
+        assert!(noted.take(noted.read().unwrap().0) && !noted.has_kept(version));
     }
 
     /// Who writes is killed over it. What the place said is read still, and what is noted of the same number later as well.
