@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lull_host::Host;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use lull_nic::own;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Error;
 use crate::host::{Answers, ListSockets};
@@ -24,7 +26,7 @@ use crate::schema::{Answer, REQUEST_BYTES_MAX, Request};
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether a controller is still there.
-const CONTROLLER_LOOK_EVERY: Duration = Duration::from_secs(1);
+const CONTROLLER_LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A control socket that is offered. Dropping it ends the thread and removes the file.
 ///
@@ -71,8 +73,8 @@ impl Offer {
             }
             _ => {}
         }
-        let listener = UnixListener::bind(&path).map_err(failed("make the control socket"))?;
-        let listener = UnixListener::from(lull_nic::own::kept_apart(listener.into()));
+        let bound = own::made(|| UnixListener::bind(&path).map(OwnedFd::from));
+        let listener = UnixListener::from(bound.map_err(failed("make the control socket"))?);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the control socket"))?;
         let stopping = Arc::new(AtomicBool::new(false));
         let answers = Arc::new(Mutex::new(Answers::new(host, service, sockets)));
@@ -84,16 +86,19 @@ impl Offer {
                 let has_controller = lock(&asked).has_controller();
                 if looks != has_controller {
                     looks = has_controller;
-                    // Refused, it is looked after when the next client comes.
-                    let _ = set_socket_timeout(&listener, Timeout::Recv, looks.then_some(CONTROLLER_LOOK_EVERY));
                 }
-                let client = listener.accept();
+                let comes = poll(&mut [PollFd::new(&listener, PollFlags::IN)], looks.then_some(&CONTROLLER_LOOK_EVERY));
+                if comes != Ok(1) {
+                    continue;
+                }
+                // Nobody else takes what has come.
+                let client = own::made(|| listener.accept().map(|(client, _)| OwnedFd::from(client)));
                 if ends.load(Ordering::Acquire) {
                     return;
                 }
                 match client {
                     // Whatever a client does wrong ends its own connection only.
-                    Ok((stream, _)) => drop(converse(stream, &asked)),
+                    Ok(client) => drop(converse(client.into(), &asked)),
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                     // Out of descriptors, perhaps: the next client may find one free.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),

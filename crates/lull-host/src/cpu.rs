@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lull_core::{CondResched, Owner, Softnet};
-use lull_nic::own::kept_apart;
+use lull_nic::own;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 use crate::deadlines::Deadlines;
@@ -91,10 +91,9 @@ impl Cpu {
             routed: Mutex::new(Vec::new()),
             deadlines: Deadlines::new(),
             backstop: Mutex::new(()),
-            timer: kept_apart(rustix::time::timerfd_create(
-                TimerfdClockId::Monotonic,
-                TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-            )?),
+            timer: own::made(|| {
+                rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            })?,
             irq_epoll: IrqEpoll::new()?,
             fd_vectors: Mutex::new(Vec::new()),
             fd_vector_count: AtomicU32::new(0),

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
 #[cfg(not(loom))]
-use lull_nic::own::kept_apart;
+use lull_nic::own;
 #[cfg(not(loom))]
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 #[cfg(not(loom))]
@@ -95,7 +95,7 @@ impl Parker {
     pub(crate) fn new() -> std::io::Result<Parker> {
         Ok(Parker {
             word: ParkWord::new(),
-            event: kept_apart(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            event: own::made(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?,
         })
     }
 

@@ -8,8 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lull_nic::IrqLine;
-use lull_nic::own::kept_apart;
+use lull_nic::{IrqLine, own};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -89,7 +88,7 @@ pub(crate) struct IrqEpoll {
 
 impl IrqEpoll {
     pub(crate) fn new() -> std::io::Result<IrqEpoll> {
-        Ok(IrqEpoll { fd: kept_apart(epoll::create(epoll::CreateFlags::CLOEXEC)?), watch: Mutex::new(()) })
+        Ok(IrqEpoll { fd: own::made(|| epoll::create(epoll::CreateFlags::CLOEXEC))?, watch: Mutex::new(()) })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

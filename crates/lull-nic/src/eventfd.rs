@@ -31,11 +31,9 @@ impl EventFdSink {
     /// # Errors
     /// When the process is out of descriptors.
     pub fn new() -> io::Result<EventFdSink> {
-        // SAFETY: no pointers are passed; the result is checked below.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        // SAFETY: `owned` checks `fd`, and nobody else has it.
-        let fd = unsafe { owned(fd) }?;
-        Ok(EventFdSink { file: File::from(own::kept_apart(fd)) })
+        // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
+        let fd = own::made(|| unsafe { owned(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)) })?;
+        Ok(EventFdSink { file: File::from(fd) })
     }
 
     /// Takes a raised interrupt back; whether there was one. Never blocks.
@@ -110,10 +108,8 @@ pub(crate) struct EitherFd {
 
 impl EitherFd {
     pub(crate) fn new(first: BorrowedFd<'_>, second: BorrowedFd<'_>) -> io::Result<EitherFd> {
-        // SAFETY: no pointers are passed; the result is checked below.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        // SAFETY: `owned` checks `fd`, and nobody else has it.
-        let epoll = own::kept_apart(unsafe { owned(fd) }?);
+        // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
+        let epoll = own::made(|| unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)) })?;
         for fd in [first, second] {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
             // SAFETY: both descriptors are open for the length of the call, `event` outlives it.
@@ -140,10 +136,9 @@ impl EitherFd {
 
 /// A descriptor that never becomes readable: a timer that nobody sets.
 pub(crate) fn never_readable() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers are passed; the result is checked below.
-    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
-    // SAFETY: `owned` checks `fd`, and nobody else has it.
-    unsafe { owned(fd) }.map(own::kept_apart)
+    let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+    // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
+    own::made(|| unsafe { owned(libc::timerfd_create(libc::CLOCK_MONOTONIC, flags)) })
 }
 
 impl AsFd for EitherFd {

@@ -7,8 +7,8 @@
 //! Nothing of it happens before [`begin`]: in a program that knows lull its descriptors are like any others.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use crate::afresh::Afresh;
 
@@ -80,21 +80,94 @@ pub(crate) fn close_devices() {
     }
 }
 
-/// A descriptor that lull has just made, above the program's numbers and marked; as it is before [`begin`]. Where no such number
-/// is free, it stays where it is, and is marked.
-pub fn kept_apart(fd: OwnedFd) -> OwnedFd {
-    if !BEGUN.load(Ordering::Acquire) {
-        return fd;
-    }
-    let kept = above(&fd).unwrap_or(fd);
-    mark(kept.as_raw_fd());
-    kept
+/// Descriptors that lull makes at once.
+pub trait Descriptors {
+    /// All of them above the program's numbers, and marked.
+    fn kept_apart(self) -> Self;
 }
 
+impl Descriptors for OwnedFd {
+    /// Where no such number is free, it stays where it is, and is marked.
+    fn kept_apart(self) -> OwnedFd {
+        let kept = above(&self).unwrap_or(self);
+        mark(kept.as_raw_fd());
+        kept
+    }
+}
+
+impl Descriptors for (OwnedFd, OwnedFd) {
+    fn kept_apart(self) -> (OwnedFd, OwnedFd) {
+        (self.0.kept_apart(), self.1.kept_apart())
+    }
+}
+
+impl<const COUNT: usize> Descriptors for [OwnedFd; COUNT] {
+    fn kept_apart(self) -> [OwnedFd; COUNT] {
+        self.map(Descriptors::kept_apart)
+    }
+}
+
+impl Descriptors for Vec<OwnedFd> {
+    fn kept_apart(self) -> Vec<OwnedFd> {
+        self.into_iter().map(Descriptors::kept_apart).collect()
+    }
+}
+
+/// Descriptors of lull's own, which `make` makes without waiting for anything: above the program's numbers, and marked; as they are
+/// before [`begin`]. Until then a new one has the lowest number that is free, as if it were the program's, so nobody closes what the
+/// program has meanwhile ([`none_is_made`]).
+///
+/// # Errors
+/// Those of `make`.
+pub fn made<T: Descriptors, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    if !BEGUN.load(Ordering::Acquire) {
+        return make();
+    }
+    let _making = TURNS.get_or_init(Turns::default).to_make();
+    make().map(Descriptors::kept_apart)
+}
+
+/// Until what is returned is dropped no thread makes a descriptor of lull's own: what is not marked is the program's.
+pub fn none_is_made() -> impl Drop {
+    TURNS.get_or_init(Turns::default).to_close()
+}
+
+/// Threads make descriptors beside each other, and whoever closes all that are not marked does so alone.
+#[derive(Default)]
+struct Turns {
+    making: RwLock<()>,
+    /// Threads that wait until they may make one: a program that does nothing but close comes behind them.
+    waiting: AtomicUsize,
+}
+
+impl Turns {
+    fn to_make(&self) -> RwLockReadGuard<'_, ()> {
+        match self.making.try_read() {
+            Ok(making) => making,
+            Err(TryLockError::Poisoned(making)) => making.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let making = self.making.read().unwrap_or_else(PoisonError::into_inner);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                making
+            }
+        }
+    }
+
+    fn to_close(&self) -> RwLockWriteGuard<'_, ()> {
+        while self.waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        self.making.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+static TURNS: Afresh<Turns> = Afresh::new();
 static ONE_AT_A_TIME: Afresh<Mutex<()>> = Afresh::new();
 
 /// Whose turn it was is another process's thread.
 pub(crate) fn forget_turn() {
+    TURNS.forget();
     ONE_AT_A_TIME.forget();
 }
 
@@ -144,6 +217,45 @@ mod tests {
         assert_eq!(after(70_000), None);
         mark(RawFd::MAX);
         assert!(!is_own(RawFd::MAX), "beyond what any kernel gives");
+    }
+
+    #[test]
+    fn nobody_closes_while_a_descriptor_is_made_nor_makes_one_while_somebody_closes() {
+        let (turns, done) = (Turns::default(), AtomicBool::new(false));
+        let others_turn = || (0..1000).for_each(|_| std::thread::yield_now());
+        std::thread::scope(|scope| {
+            let making = turns.to_make();
+            drop(turns.to_make());
+            scope.spawn(|| {
+                let _closing = turns.to_close();
+                done.store(true, Ordering::Relaxed);
+            });
+            others_turn();
+            assert!(!done.swap(false, Ordering::Relaxed), "it is being made");
+            drop(making);
+        });
+        assert!(done.swap(false, Ordering::Relaxed));
+        std::thread::scope(|scope| {
+            let closing = turns.to_close();
+            scope.spawn(|| {
+                let _making = turns.to_make();
+                done.store(true, Ordering::Relaxed);
+            });
+            others_turn();
+            assert!(!done.load(Ordering::Relaxed), "the rest is being closed");
+            drop(closing);
+        });
+    }
+
+    #[test]
+    fn who_closes_again_and_again_lets_a_descriptor_be_made() {
+        let turns = Turns::default();
+        std::thread::scope(|scope| {
+            let makes = scope.spawn(|| (0..1000).for_each(|_| drop(turns.to_make())));
+            while !makes.is_finished() {
+                drop(turns.to_close());
+            }
+        });
     }
 
     #[test]

@@ -228,8 +228,7 @@ impl Tap {
             source,
         };
         let no_descriptors = "raise the limit on open files (ulimit -n)";
-        let control = control_socket(libc::AF_INET)
-            .map(own::kept_apart)
+        let control = own::made(|| control_socket(libc::AF_INET))
             .map_err(|source| failed("open a control socket", no_descriptors, source))?;
         let quiet = never_readable().map_err(|source| failed("open a descriptor", no_descriptors, source))?;
         let kernel_mac = os::mac(&control, &name)

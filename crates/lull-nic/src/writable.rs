@@ -39,7 +39,7 @@ impl WritableFd {
     /// When the process is out of descriptors or threads, or `fd` is of a kind that epoll does not take.
     pub fn new(fd: BorrowedFd<'_>) -> io::Result<Arc<WritableFd>> {
         let watcher = Watcher::get()?;
-        let fd = own::kept_apart(fd.try_clone_to_owned()?);
+        let fd = own::made(|| fd.try_clone_to_owned())?;
         let key = watcher.next_key.fetch_add(1, Ordering::Relaxed);
         watcher.control(libc::EPOLL_CTL_ADD, &fd, key, 0)?;
         let line = Arc::new(WritableFd { fd, line: Line::new(), key, watcher: watcher.clone() });
@@ -104,10 +104,8 @@ impl Watcher {
         if let Some(watcher) = &*started {
             return Ok(watcher.clone());
         }
-        // SAFETY: no pointers are passed; the result is checked below.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        // SAFETY: `owned` checks `fd`, and nobody else has it.
-        let epoll = own::kept_apart(unsafe { owned(fd) }?);
+        // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
+        let epoll = own::made(|| unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)) })?;
         let watcher = Arc::new(Watcher { epoll, lines: Mutex::default(), next_key: AtomicU64::new(0) });
         let watching = watcher.clone();
         std::thread::Builder::new().name("lull-nic-room".to_owned()).spawn(move || watching.run())?;

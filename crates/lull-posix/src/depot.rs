@@ -102,6 +102,7 @@ pub(crate) fn ask(depot: BorrowedFd<'_>, queues: &[u32]) -> Result<XdpSetup, Str
             Ok((bytes, _)) if bytes.is_empty() => return Err(gone.to_owned()),
             // It has ended before it read what it was asked.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(gone.to_owned()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
             Err(error) => return Err(format!("cannot take what the launcher gives: {error}")),
             Ok(received) => received,
         };
@@ -120,17 +121,21 @@ fn received(depot: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(depot, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights.map(own::kept_apart));
-        }
-    }
-    if got.flags.contains(ReturnFlags::CTRUNC) {
+    let (mut length, mut is_cut) = (0, false);
+    let descriptors = own::made(|| {
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let got = recvmsg(depot, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+        (length, is_cut) = (got.bytes, got.flags.contains(ReturnFlags::CTRUNC));
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        });
+        io::Result::Ok(rights.flatten().collect::<Vec<OwnedFd>>())
+    })?;
+    if is_cut {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
-    bytes.truncate(got.bytes);
+    bytes.truncate(length);
     Ok((bytes, descriptors))
 }
 

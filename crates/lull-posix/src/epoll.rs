@@ -12,7 +12,7 @@ mod parts;
 mod wait;
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -226,13 +226,7 @@ impl EpollFile {
 
 /// Calls those out who wait in a context of the kernel's, until what this returns is closed.
 pub(crate) fn call_out_of(context: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let readable = own(kernel::out_of_the_way(kernel::eventfd(1)?));
+    let readable = kernel::eventfd(1)?;
     kernel::add_member(context, readable.as_fd(), libc::EPOLLIN as u32, CALL)?;
     Ok(readable)
-}
-
-#[allow(unsafe_code)]
-fn own(fd: c_int) -> OwnedFd {
-    // SAFETY: the caller has just made it, and keeps no other copy.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }

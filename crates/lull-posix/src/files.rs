@@ -279,6 +279,7 @@ fn lull_calls() -> bool {
 
 /// Calls with the parts of a range of numbers between descriptors of lull's own, until one fails.
 fn without_hidden(first: c_uint, last: c_uint, mut call: impl FnMut(c_uint, c_uint) -> c_int) -> c_int {
+    let _none_is_made = own::none_is_made();
     let mut from = first;
     while let Some(hidden) = own::next(from).filter(|hidden| *hidden <= last) {
         if hidden > from {

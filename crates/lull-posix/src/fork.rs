@@ -104,7 +104,7 @@ pub(crate) fn engine_starts() -> Starting {
 /// `vfork`, by `fork`: the parent waits until the child has executed a program or ended. The child has memory of its own, so that
 /// what it closes and duplicates before is not its parent's.
 pub fn that_waits() -> libc::pid_t {
-    let ends = kernel::pipe().map(|ends| ends.map(own::kept_apart));
+    let ends = own::made(kernel::pipe);
     // SAFETY: the handler above makes the child one that has nothing of lull's.
     let child = unsafe { libc::fork() };
     match ends {

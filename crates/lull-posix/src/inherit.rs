@@ -42,6 +42,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lull_net::lull_nic::own;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -137,18 +138,24 @@ impl Message {
             let mut bytes = [0; MESSAGE_BYTES];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let got = match recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-            {
-                Ok(got) if got.bytes == MESSAGE_BYTES => got,
-                Err(rustix::io::Errno::INTR) => continue,
-                _ => return None,
-            };
-            debug_assert_eq!(got.bytes, MESSAGE_BYTES, "a message is whole");
-            let rights = control.drain().filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-                _ => None,
+            // An error is what it is looked at for.
+            let _ = poll(&mut [PollFd::new(&channel, PollFlags::IN)], None);
+            let received = own::made(|| {
+                let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+                let got = recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+                let rights = control.drain().filter_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+                    _ => None,
+                });
+                let descriptors: Vec<OwnedFd> = rights.flatten().collect();
+                // A message is whole, or it is the end of them.
+                if got.bytes == MESSAGE_BYTES { Ok(descriptors) } else { Err(rustix::io::Errno::PIPE) }
             });
-            let descriptors = rights.flatten().map(own::kept_apart).collect();
+            let descriptors = match received {
+                Ok(descriptors) => descriptors,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
+                Err(_) => return None,
+            };
             let Some(verb) = Verb::ALL.into_iter().find(|verb| *verb as u8 == bytes[0]) else { continue };
             let id = usize::from_ne_bytes(bytes[1..].try_into().unwrap_or_default());
             return Some((Message { verb, id }, descriptors));
@@ -214,9 +221,8 @@ pub(crate) fn before_a_fork() {
         held.sort_unstable_by_key(id);
         held.dedup_by_key(|file| id(file));
         // A child that has inherited nothing may make sockets itself. Without a free number it has husks that it cannot use.
-        let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        if let Ok((parents, childs)) = ends {
-            let (parents, childs) = (own::kept_apart(parents), own::kept_apart(childs));
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        if let Ok((parents, childs)) = own::made(pair) {
             PREPARED.set(Some(Box::new(Prepared { parents, childs, held })));
         }
     });

@@ -8,7 +8,7 @@ mod polled;
 use core::ffi::CStr;
 use core::mem::{MaybeUninit, size_of};
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_uint, epoll_event, socklen_t};
 
@@ -212,9 +212,9 @@ pub fn recv(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
 }
 
 /// An eventfd.
-pub fn eventfd(count: c_uint) -> Result<c_int> {
-    // SAFETY: numbers only.
-    unsafe { raw!(SYS_eventfd2, count, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }.map(|fd| fd as c_int)
+pub fn eventfd(count: c_uint) -> Result<OwnedFd> {
+    // SAFETY: numbers only; the kernel has just made what it returns, and nobody else has it.
+    own::made(|| unsafe { owned(raw!(SYS_eventfd2, count, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) })
 }
 
 /// Makes an eventfd readable.
@@ -267,18 +267,25 @@ pub fn inode(fd: c_int) -> Result<u32> {
     Ok(stat.st_ino as u32)
 }
 
-/// Moves a descriptor of lull's own above the numbers that the program counts on, and marks it.
-pub fn out_of_the_way(fd: c_int) -> c_int {
-    // SAFETY: the caller has just made it, and has nothing but the number.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    own::kept_apart(fd).into_raw_fd()
+/// A number that the kernel has just given out.
+///
+/// # Safety
+/// Nobody else has it.
+unsafe fn owned(made: Result<usize>) -> Result<OwnedFd> {
+    // SAFETY: as the caller says.
+    made.map(|number| unsafe { OwnedFd::from_raw_fd(number as c_int) })
+}
+
+/// A new socket of lull's own.
+pub fn own_socket(domain: c_int, kind: c_int) -> Result<OwnedFd> {
+    // SAFETY: numbers only; the kernel has just made what it returns, and nobody else has it.
+    own::made(|| unsafe { owned(raw!(SYS_socket, domain, kind | libc::SOCK_CLOEXEC, 0)) })
 }
 
 /// A descriptor of lull's own for what a number of the program's stands for, which the program may close meanwhile.
 pub fn kept_duplicate(fd: c_int) -> Result<OwnedFd> {
-    // SAFETY: the kernel has just made it, and nobody else has it.
-    let made = unsafe { OwnedFd::from_raw_fd(duplicate(fd, 0, true)?) };
-    Ok(own::kept_apart(made))
+    // SAFETY: the kernel has just made what it returns, and nobody else has it.
+    own::made(|| unsafe { owned(duplicate(fd, 0, true).map(|number| number as usize)) })
 }
 
 /// A number of the program's as a descriptor, for the length of a call. If the program closes it meanwhile, the kernel's
@@ -462,9 +469,9 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
 }
 
 /// A descriptor of a process, which is readable when that has ended.
-pub fn pidfd_open(process: libc::pid_t) -> Result<c_int> {
-    // SAFETY: numbers only.
-    unsafe { raw!(SYS_pidfd_open, process, 0) }.map(|fd| fd as c_int)
+pub fn pidfd_open(process: libc::pid_t) -> Result<OwnedFd> {
+    // SAFETY: numbers only; the kernel has just made what it returns, and nobody else has it.
+    own::made(|| unsafe { owned(raw!(SYS_pidfd_open, process, 0)) })
 }
 
 /// `pread`.

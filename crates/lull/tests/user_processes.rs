@@ -342,6 +342,14 @@ fn children_that_the_launcher_had_before_are_not_the_programs() {
     user::run("before", "command -v ip", "base", "");
 }
 
+/// One of lull's has the lowest number that is free, as if it were the program's, until it is moved.
+#[test]
+fn a_program_that_closes_all_that_is_open_leaves_what_lull_makes_meanwhile() {
+    for (mode, way) in [("base", "range"), ("suspend20", "from")] {
+        user::run("closes_all", "command -v python3 && command -v ip", mode, way);
+    }
+}
+
 #[test]
 fn workers_have_a_listener_that_their_server_closes() {
     for (mode, how) in [("base", "asked"), ("suspend20", "bound")] {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lull_nic::own::kept_apart;
+use lull_nic::own;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll as kernel, poll};
 
 use super::event::{Event, Interest};
@@ -29,7 +29,7 @@ pub(super) struct KernelSet {
 impl KernelSet {
     pub(super) fn new() -> io::Result<KernelSet> {
         Ok(KernelSet {
-            epoll: kept_apart(kernel::create(kernel::CreateFlags::CLOEXEC)?),
+            epoll: own::made(|| kernel::create(kernel::CreateFlags::CLOEXEC))?,
             checked_ns: AtomicU64::new(0),
             readable: AtomicBool::new(false),
             syscalls: AtomicU64::new(0),

@@ -7,7 +7,7 @@ use libc::{c_int, epoll_event};
 use lull_net::{Interest, Source};
 use std::os::fd::AsFd;
 
-use super::{Added, Adopted, EpollFile, Mixed, adopt, lock, own};
+use super::{Added, Adopted, EpollFile, Mixed, adopt, lock};
 use crate::files::{self, File};
 use crate::socket::Listener;
 use crate::{Errno, Result, kernel};
@@ -57,7 +57,7 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
 
 /// Whether a context of the kernel's has become one for both worlds.
 fn adopts(epfd: c_int) -> bool {
-    let nobodys = kernel::eventfd(0).map(own);
+    let nobodys = kernel::eventfd(0);
     nobodys.is_ok_and(|nobodys| kernel::is_context(epfd, nobodys.as_fd()))
         && adopt(epfd, &Adopted::members(epfd)).is_ok()
 }

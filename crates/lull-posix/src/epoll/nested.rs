@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use lull_net::Epoll;
 
-use super::{EpollFile, Mixed, lock, own};
+use super::{EpollFile, Mixed, lock};
 use crate::files::{self, File};
 use crate::{Result, kernel};
 
@@ -49,7 +49,7 @@ impl Mixed {
         if self.bell.get().is_some() {
             return Ok(());
         }
-        let eventfd = Arc::new(own(kernel::out_of_the_way(kernel::eventfd(0)?)));
+        let eventfd = Arc::new(kernel::eventfd(0)?);
         if self.bell.set(Bell(eventfd.clone())).is_err() {
             return Ok(());
         }

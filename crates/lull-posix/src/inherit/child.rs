@@ -443,7 +443,7 @@ fn options(fd: c_int, domain: c_int) -> Result<c_int> {
     // The engine, which begins with this elsewhere, may never start in a program that was executed.
     own::begin();
     let kind = if is_datagrams { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
-    let made = kernel::out_of_the_way(kernel::socket(domain, kind | libc::SOCK_CLOEXEC, 0)?);
+    let made = kernel::own_socket(domain, kind)?.into_raw_fd();
     socket.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire).map(|_| made).or_else(|other| {
         // Another thread was first.
         own::unmark(made);

@@ -5,13 +5,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 
 use lull_fd::say;
-use lull_net::lull_nic::own;
 use lull_net::{Interest, Shutdown, TcpStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
@@ -135,10 +134,7 @@ impl Relay {
     }
 
     fn new(file: Open, socket: OwnedFd, guard: Option<Box<dyn Send + Sync>>) -> io::Result<Arc<Relay>> {
-        // SAFETY: it was just made, and nobody else has it.
-        #[allow(unsafe_code)]
-        let eventfd = |number| own::kept_apart(unsafe { OwnedFd::from_raw_fd(number) });
-        let wakes = kernel::eventfd(0).map(eventfd).map_err(|error| io::Error::from_raw_os_error(error.number()))?;
+        let wakes = kernel::eventfd(0).map_err(|error| io::Error::from_raw_os_error(error.number()))?;
         let relay = Relay { file, socket, over: AtomicBool::new(false), wakes, _guard: guard };
         // What the child writes is not held back a second time.
         relay.stream().set_nodelay(true)?;

@@ -124,9 +124,8 @@ fn refused(fd: c_int, file: &File, error: Errno) -> Errno {
 }
 
 fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd)> {
-    let (mine, theirs) =
-        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(super::made::errno)?;
-    Ok((lull_net::lull_nic::own::kept_apart(mine), theirs))
+    lull_net::lull_nic::own::made(|| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None))
+        .map_err(super::made::errno)
 }
 
 /// The end is called after the socket, and waits as that does.

@@ -1,7 +1,7 @@
 //! `accept`: connections of lull, and of the kernel where the listener is in both worlds.
 
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
@@ -239,7 +239,7 @@ fn placeholder(domain: c_int, cloexec: bool) -> Result<c_int> {
     let sentinel = match cell.get() {
         Some(sentinel) => *sentinel,
         None => {
-            let made = kernel::out_of_the_way(kernel::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?);
+            let made = kernel::own_socket(domain, libc::SOCK_STREAM)?.into_raw_fd();
             *cell.get_or_init(|| made)
         }
     };

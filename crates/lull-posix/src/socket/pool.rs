@@ -139,9 +139,9 @@ impl Pool {
     /// One that nobody waits at.
     pub(crate) fn new() -> Result<Pool> {
         own::begin();
-        let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (takes, gives) = ends.map_err(errno)?;
-        Ok(Pool::of(own::kept_apart(takes), own::kept_apart(gives)))
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (takes, gives) = own::made(pair).map_err(errno)?;
+        Ok(Pool::of(takes, gives))
     }
 
     /// The one whose ends these are.
@@ -335,9 +335,6 @@ impl Listener {
         // One in another PID namespace has no number here.
         for process in flows.holders().filter(|process| *process > 0) {
             let Ok(owner) = kernel::pidfd_open(process) else { return false };
-            // SAFETY: it was just made, and nobody else has it.
-            #[allow(unsafe_code)]
-            let owner = own::kept_apart(unsafe { OwnedFd::from_raw_fd(owner) });
             let added = kernel::add_member(watch.context.as_fd(), owner.as_fd(), libc::EPOLLIN as u32, 0);
             if added.is_ok() {
                 owners.push(owner);
@@ -383,7 +380,7 @@ impl Listener {
 fn new_context() -> Result<OwnedFd> {
     // SAFETY: it was just made, and nobody else has it.
     #[allow(unsafe_code)]
-    Ok(own::kept_apart(unsafe { OwnedFd::from_raw_fd(kernel::epoll_create(libc::EPOLL_CLOEXEC)?) }))
+    own::made(|| kernel::epoll_create(libc::EPOLL_CLOEXEC).map(|number| unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

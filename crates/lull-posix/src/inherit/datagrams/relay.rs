@@ -172,12 +172,16 @@ impl Relay {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = recvmsg(&self.socket, &mut parts, &mut control, flags);
-        let got = got.map_err(|error| Errno::new(error.raw_os_error()))?.bytes;
-        let answers = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut rights) => rights.next().map(own::kept_apart),
-            _ => None,
+        let mut got = 0;
+        let answers = own::made(|| {
+            got = recvmsg(&self.socket, &mut parts, &mut control, flags)?.bytes;
+            let rights = control.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+                _ => None,
+            });
+            Ok(rights.flatten().collect::<Vec<OwnedFd>>())
         });
+        let answers = answers.map_err(|error: rustix::io::Errno| Errno::new(error.raw_os_error()))?.pop();
         Ok(got.checked_sub(HEADER_BYTES).map(|length| (length, answers)))
     }
 

@@ -96,14 +96,17 @@ fn taken(end: c_int) -> Option<(Said, [OwnedFd; DESCRIPTORS])> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got =
-        recvmsg(kernel::borrow(end), &mut [IoSliceMut::new(bytes.as_flattened_mut())], &mut control, flags).ok()?;
+    let mut length = 0;
     own::begin();
-    let rights = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    let descriptors: Vec<OwnedFd> = rights.flatten().map(own::kept_apart).collect();
-    let descriptors = descriptors.try_into().ok()?;
-    (got.bytes == SAID_BYTES).then_some((bytes.map(u32::from_ne_bytes), descriptors))
+    let receive = || {
+        let got = recvmsg(kernel::borrow(end), &mut [IoSliceMut::new(bytes.as_flattened_mut())], &mut control, flags)?;
+        length = got.bytes;
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        });
+        rustix::io::Result::Ok(rights.flatten().collect::<Vec<OwnedFd>>())
+    };
+    let descriptors = own::made(receive).ok()?.try_into().ok()?;
+    (length == SAID_BYTES).then_some((bytes.map(u32::from_ne_bytes), descriptors))
 }

@@ -494,8 +494,8 @@ impl Owner {
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let file = accept::file(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
         let file = files::open(File::Stream(file)).map_err(to_io)?;
-        let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (mine, theirs) = own::made(pair)?;
         given().insert(connection, Given { file, peer, was });
         passed_on.is_offered();
         let offered = inherit::offer(mine, move |is_taken| {
