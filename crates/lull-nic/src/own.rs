@@ -248,13 +248,17 @@ mod tests {
     }
 
     #[test]
-    fn who_closes_again_and_again_lets_a_descriptor_be_made() {
-        let turns = Turns::default();
+    fn who_closes_comes_behind_those_who_wait_to_make_a_descriptor() {
+        let (turns, done) = (Turns::default(), AtomicBool::new(false));
+        turns.waiting.store(1, Ordering::Relaxed);
         std::thread::scope(|scope| {
-            let makes = scope.spawn(|| (0..1000).for_each(|_| drop(turns.to_make())));
-            while !makes.is_finished() {
-                drop(turns.to_close());
-            }
+            scope.spawn(|| {
+                let _closing = turns.to_close();
+                done.store(true, Ordering::Relaxed);
+            });
+            (0..1000).for_each(|_| std::thread::yield_now());
+            assert!(!done.load(Ordering::Relaxed));
+            turns.waiting.store(0, Ordering::Relaxed);
         });
     }
 
