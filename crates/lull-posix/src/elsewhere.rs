@@ -34,10 +34,34 @@ impl std::fmt::Debug for Others {
 }
 
 static OTHERS: Afresh<Arc<Others>> = Afresh::new();
+/// Listeners of which this process makes lull's half just now.
+static EXPECTED: Afresh<Mutex<Vec<SocketAddr>>> = Afresh::new();
 
 /// A child of `fork` has no queue yet.
 pub(crate) fn forget() {
     OTHERS.forget();
+    EXPECTED.forget();
+}
+
+fn expected() -> MutexGuard<'static, Vec<SocketAddr>> {
+    // An entry is added or removed whole.
+    EXPECTED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This process is about to listen there, until what is returned is dropped: of the queue that it may take first, whose process has
+/// ended, who connects is not refused.
+pub(crate) fn expects(at: SocketAddr) -> impl Drop {
+    struct Expected(SocketAddr);
+    impl Drop for Expected {
+        fn drop(&mut self) {
+            let mut expected = expected();
+            if let Some(nth) = expected.iter().position(|at| *at == self.0) {
+                expected.swap_remove(nth);
+            }
+        }
+    }
+    expected().push(at);
+    Expected(at)
 }
 
 /// Those of this process, if its NIC has several queues and it has some.
@@ -146,7 +170,8 @@ impl Others {
         // Looked at first: this process says to others that it closes a listener, and forgets it then.
         let own: Vec<u32> =
             self.listeners().iter().filter(|(at, _)| is_at(*at, local)).map(|(_, listener)| *listener).collect();
-        let mut takers = Takers { now: None, soon: !own.is_empty() };
+        let soon = !own.is_empty() || expected().iter().any(|at| is_at(*at, local));
+        let mut takers = Takers { now: None, soon };
         for (listener, queue) in self.flows.listeners_at(local.port()) {
             if queue.is_some_and(|queue| self.own.contains(&queue)) {
                 continue;

@@ -146,6 +146,19 @@ fn of_several_processes_one_that_listens_still_has_what_comes_to_those_that_do_n
 }
 
 /// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
+/// The queue that it takes first may have what came to the process before, which noted nowhere that it listened.
+#[test]
+fn a_syn_for_a_listener_that_is_being_made_is_kept_for_it() {
+    let flows = Arc::new(Flows::create().unwrap());
+    let (others, _inbox) = others(&flows);
+    let (frame, at) = (Frame::copy_from(&[7; 60]), "10.0.0.2:7001".parse().unwrap());
+    assert!(!others.takes_stranger(Some(at), &frame), "nobody is about to listen there");
+    let expected = expects("0.0.0.0:7001".parse().unwrap());
+    assert!(others.takes_stranger(Some(at), &frame) && others.kept().len() == 1);
+    drop(expected);
+    assert!(!others.takes_stranger(Some(at), &frame));
+}
+
 #[test]
 fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_one_has_closed_it() {
     let flows = Arc::new(Flows::create().unwrap());

@@ -139,6 +139,7 @@ impl Listener {
         }
         let (backlog, rx_buffer_bytes) = (self.backlog.load(Ordering::Relaxed), self.options.buffers().receive);
         let asked = ListenOptions { backlog, rx_buffer_bytes, ..self.asked };
+        let _expected = elsewhere::expects(self.bound);
         let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })
             .inspect_err(|_| self.waits_for_a_queue())?;
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
