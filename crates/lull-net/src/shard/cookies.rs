@@ -3,6 +3,10 @@
 //! When the queue of half-open connections is full, the SYN-ACK's sequence number itself remembers the SYN: a keyed hash of
 //! the 4-tuple, a counter of minutes, and the MSS as an index into a table of four. The acknowledgement of it brings all of
 //! it back.
+//!
+//! Linux adds the SYN's own sequence number. Then every later segment of a connection whose two sides have sent about as much would
+//! look like the acknowledgement of a cookie, up to the last: an echo's. Where stacks go on with each other's handshakes, and one comes
+//! late, that would be a connection without a peer. So the SYN's number is multiplied by an odd number that depends on the 4-tuple.
 
 use std::net::IpAddr;
 
@@ -28,6 +32,11 @@ fn table(ip: IpAddr) -> &'static [u16; 4] {
     if ip.is_ipv4() { &MSS_V4 } else { &MSS_V6 }
 }
 
+/// What an odd number is to be multiplied by so that 1 comes out, by Newton's method: each step doubles the bits that are right.
+fn inverse(odd: u32) -> u32 {
+    (0..4).fold(odd, |inverse, _| inverse.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(inverse))))
+}
+
 impl Secret {
     fn cookie_hash(&self, flow: &FlowKey, count: Option<u32>) -> u32 {
         match count {
@@ -42,7 +51,17 @@ impl Secret {
         let index = table(flow.local().ip()).iter().rposition(|&known| mss >= known).unwrap_or(0) as u32;
         let count = (self.common_ns(now_ns) / PERIOD_NS) as u32;
         let data = self.cookie_hash(flow, Some(count)).wrapping_add(index) & DATA_MASK;
-        self.cookie_hash(flow, None).wrapping_add(peer_isn).wrapping_add(count << DATA_BITS).wrapping_add(data)
+        self.cookie_base(flow, peer_isn).wrapping_add(count << DATA_BITS).wrapping_add(data)
+    }
+
+    /// What is not of the time, and says nothing.
+    fn cookie_base(&self, flow: &FlowKey, peer_isn: u32) -> u32 {
+        self.cookie_hash(flow, None).wrapping_add(peer_isn.wrapping_mul(self.cookie_factor(flow)))
+    }
+
+    /// It has an inverse.
+    fn cookie_factor(&self, flow: &FlowKey) -> u32 {
+        self.hash(6, flow) as u32 | 1
     }
 
     /// Whether `seq` is that of a segment behind the one that ends the handshake of a cookie of ours, within what its peer may send
@@ -53,12 +72,13 @@ impl Secret {
         }
         let now = (self.common_ns(now_ns) / PERIOD_NS) as u32;
         let sizes = 0..table(flow.local().ip()).len() as u32;
+        let inverse = inverse(self.cookie_factor(flow));
         (0..PERIODS_MAX).any(|age| {
             let count = now.wrapping_sub(age);
             let hash = self.cookie_hash(flow, Some(count));
             sizes.clone().any(|index| {
                 let rest = (count << DATA_BITS).wrapping_add(hash.wrapping_add(index) & DATA_MASK);
-                let peer_isn = cookie.wrapping_sub(self.cookie_hash(flow, None)).wrapping_sub(rest);
+                let peer_isn = cookie.wrapping_sub(self.cookie_base(flow, 0)).wrapping_sub(rest).wrapping_mul(inverse);
                 let behind = seq.wrapping_sub(peer_isn).wrapping_sub(1);
                 (1..=WINDOW_MAX).contains(&behind)
             })
@@ -68,7 +88,7 @@ impl Secret {
     /// The MSS that a cookie remembers, if it is one of ours and not too old (`check_tcp_syn_cookie`).
     pub(super) fn cookie_mss(&self, flow: &FlowKey, peer_isn: u32, cookie: u32, now_ns: u64) -> Option<u16> {
         let count = (self.common_ns(now_ns) / PERIOD_NS) as u32;
-        let rest = cookie.wrapping_sub(self.cookie_hash(flow, None)).wrapping_sub(peer_isn);
+        let rest = cookie.wrapping_sub(self.cookie_base(flow, peer_isn));
         let age = count.wrapping_sub(rest >> DATA_BITS) & (u32::MAX >> DATA_BITS);
         if age >= PERIODS_MAX {
             return None;
@@ -101,6 +121,24 @@ mod tests {
                 assert_eq!(mss(&flow(5000), 1, 0), None, "another SYN");
             }
         }
+    }
+
+    /// By the sums of their numbers many would be.
+    #[test]
+    fn no_later_segment_of_a_connection_is_the_end_of_its_handshake() {
+        let secret = Secret::new(7);
+        let (flow, peer_isn) = (flow(5000), 0xffff_fff0_u32);
+        let isn = secret.cookie(&flow, peer_isn, 1460, 0);
+        let is_one = |sent: u32, heard: u32| {
+            secret.cookie_mss(&flow, peer_isn.wrapping_add(sent), isn.wrapping_add(heard), 0).is_some()
+        };
+        assert!(is_one(0, 0));
+        for sent in 0..200 {
+            for heard in u32::from(sent == 0)..200 {
+                assert!(!is_one(sent, heard), "{sent} bytes, and {heard} back");
+            }
+        }
+        assert!((0..1000).all(|n: u32| inverse(n | 1).wrapping_mul(n | 1) == 1) && inverse(u32::MAX) == u32::MAX);
     }
 
     #[test]

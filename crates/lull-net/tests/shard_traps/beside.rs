@@ -186,3 +186,27 @@ fn a_stack_that_makes_a_connection_of_a_request_tells_the_others() {
     }
     assert_eq!(host.stack.connections(), 2);
 }
+
+/// The acknowledgement of an answer passed by another process, and comes when the connection has ended by what came straight. Its
+/// numbers are as far apart as those of the handshake, or nearly so.
+#[test]
+fn what_comes_when_a_connection_has_ended_begins_no_other() {
+    for (port, asked, answer) in [(4000, &b"who"[..], &b"55\n"[..]), (4001, b"who", b"1055\n"), (4002, b"end", b"7")] {
+        let (_, mut host) = beside(false);
+        let listener = host.listen(80);
+        let mut peer = Peer::new(port);
+        let id = host.establish(listener, &mut peer);
+        peer.send(&mut host, ACK | PSH, asked);
+        assert_eq!(host.recv(id).unwrap(), asked);
+        host.send(id, answer).unwrap();
+        peer.hear(&mut host);
+        let late = peer.segment(ACK, &[]).frame();
+        peer.send(&mut host, FIN | ACK, &[]);
+        host.close(id);
+        peer.hear(&mut host);
+        peer.send(&mut host, ACK, &[]);
+        assert_eq!(host.stack.connections(), 0, "it has ended");
+        host.receive(late);
+        assert_eq!((host.stack.connections(), host.stack.tcp_accept(listener).unwrap_err()), (0, NetError::WouldBlock));
+    }
+}

@@ -111,12 +111,19 @@ fn choose_from(fd: c_int, ports: c_int) {
     let _ = kernel::setsockopt(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, &ports.to_ne_bytes());
 }
 
-/// Binds the kernel's socket to an address of lull's.
+/// Binds the kernel's socket to an address of lull's. Another process may have the socket as well (workers that listen on one which
+/// they have inherited), do the same at the same time, and take the option back in between.
 pub(crate) fn bind_own(fd: c_int, bytes: &[u8]) -> Result<()> {
-    let freebind = Freebind::begin(fd);
-    let bound = kernel::bind(fd, bytes);
-    freebind.end();
-    bound
+    /// Each was overtaken by another call of another process's.
+    const TRIES: usize = 1000;
+    let bind = || {
+        let freebind = Freebind::begin(fd);
+        let bound = kernel::bind(fd, bytes);
+        freebind.end();
+        bound
+    };
+    let is_overtaken = |bound: &Result<()>| *bound == Err(Errno::new(libc::EADDRNOTAVAIL));
+    std::iter::repeat_with(bind).take(TRIES).find(|bound| !is_overtaken(bound)).unwrap_or_else(bind)
 }
 
 /// A connection has its address. Its placeholder, which may stand for others as well, must not get one (`__inet_bind`: what
@@ -183,5 +190,22 @@ impl Freebind {
 
     fn end(self) {
         self.set(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_several_bind_at_once_has_the_address_for_each() {
+        let fd = kernel::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        let any_port = address::Bytes::new("192.0.2.1:0".parse().unwrap(), libc::AF_INET);
+        bind_own(fd, &any_port).unwrap();
+        std::thread::scope(|scope| {
+            let binds = || (0..10_000).for_each(|_| assert_eq!(bind_own(fd, &any_port), Err(Errno::new(libc::EINVAL))));
+            [scope.spawn(binds), scope.spawn(binds)].map(|bound| bound.join().unwrap());
+        });
+        kernel::discard(fd);
     }
 }
