@@ -127,8 +127,9 @@ pub fn made<T: Descriptors, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T,
     make().map(Descriptors::kept_apart)
 }
 
-/// Until what is returned is dropped no thread makes a descriptor of lull's own: what is not marked is the program's.
-pub fn none_is_made() -> impl Drop {
+/// Until what is returned is dropped no thread makes a descriptor of lull's own: what is not marked is the program's, and the limit on
+/// open files as well.
+pub fn none_is_made() -> impl Drop + use<> {
     TURNS.get_or_init(Turns::default).to_close()
 }
 

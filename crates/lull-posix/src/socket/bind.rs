@@ -203,7 +203,8 @@ mod tests {
         let any_port = address::Bytes::new("192.0.2.1:0".parse().unwrap(), libc::AF_INET);
         bind_own(fd, &any_port).unwrap();
         std::thread::scope(|scope| {
-            let binds = || (0..10_000).for_each(|_| assert_eq!(bind_own(fd, &any_port), Err(Errno::new(libc::EINVAL))));
+            let binds =
+                || (0..100_000).for_each(|_| assert_eq!(bind_own(fd, &any_port), Err(Errno::new(libc::EINVAL))));
             for _ in 0..2 {
                 scope.spawn(binds);
             }

@@ -15,6 +15,7 @@ if sys.argv[2] == "asked":
 else:
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.bind((sys.argv[1], 7777))
+open("begins", "w").close()
 
 def worker():
     is_closed.recv(1)
@@ -80,6 +81,7 @@ for _ in workers:
         assert connection.recv(1) == b""
 END
 on_lull python3 server.py "$own" "$3"
+until_it test -e begins
 there timeout 300 python3 client.py "$own" || fail "the client has failed"
 until_it test -e all-ended
 there python3 -c "
