@@ -296,7 +296,7 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
     children.retain(|(_, gives)| gives.strong_count() > 0);
     children.push((bound.port(), Arc::downgrade(&owner.gives)));
     drop(children);
-    inherit::thread("lull-pool").spawn(move || owner.pass_on(&Arc::new(real))).map(drop)
+    inherit::thread("lull-pool").spawn(move || owner.pass_on(&real, || false)).map(drop)
 }
 
 /// Whether nobody has a listener at a port any more that a child made, and the thread that serves it has not heard of it yet.
@@ -400,7 +400,9 @@ impl Owner {
         // Until another process asks, or none has the listener any more.
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
         let real = real.upgrade();
-        real.iter().for_each(|real| self.pass_on(real));
+        // The program has closed it here, and others that ask have queues of their own: new connections come to those.
+        let is_over = |real: &Arc<TcpListener>| Arc::strong_count(real) == 1 && self.is_shared_by_queues();
+        real.iter().for_each(|real| self.pass_on(real, || is_over(real)));
         if let (Some(real), Some(others)) = (real, elsewhere::others()) {
             drop(real);
             others.listens_no_more(self.bound, self.inode, !is_hung_up(&self.gives));
@@ -409,14 +411,19 @@ impl Owner {
         served().remove(&self.inode);
     }
 
-    /// Until nobody is left to give a connection to. Where all that ask have queues of their own, what has just come is left to the
-    /// program's own call.
-    fn pass_on(&self, real: &TcpListener) {
+    /// Whether processes that ask for its connections as well have queues of their own.
+    fn is_shared_by_queues(&self) -> bool {
+        elsewhere::others().is_some_and(|others| others.share(self.inode))
+    }
+
+    /// Until nobody is left to give a connection to, or `is_over`, which is looked at whenever one has come. Where all that ask have
+    /// queues of their own, what has just come is left to the program's own call.
+    fn pass_on(&self, real: &TcpListener, is_over: impl Fn() -> bool) {
         let mut due = 0;
-        loop {
+        while !is_over() {
             // Counted before it is taken, so that a process that ends never does so between the two.
             let Some(passed_on) = PassedOn::begin() else { break };
-            if due == 0 && elsewhere::others().is_some_and(|others| others.share(self.inode)) {
+            if due == 0 && self.is_shared_by_queues() {
                 drop(passed_on);
                 match self.wait_until_due(real) {
                     Ok(Some(count)) => due = count,
