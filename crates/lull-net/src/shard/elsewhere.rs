@@ -54,8 +54,8 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// A neighbour's answer, which any stack may have asked for: the others are given a copy, unless it is one.
     fn copy_to_all(&self, frame: &Frame);
 
-    /// This stack has made a connection of a segment with data, whose handshake another one may have begun: the others are given a
-    /// copy, marked with [`CLAIMED`](lull_nic::passing::CLAIMED), for they may have made one of what came before it.
+    /// This stack has made a connection of a segment with data, or was handed it over with some: the others are given a copy, marked
+    /// with [`CLAIMED`](lull_nic::passing::CLAIMED), for they may have made one of what came before it.
     fn claims(&self, _frame: &Frame) {}
 }
 
@@ -139,6 +139,14 @@ impl Stack {
         match self.config.elsewhere {
             Some(_) => self.secret.cookie_value(handshake.offer.window_scale, handshake.offer.sack, now_ns),
             None => paws::clock(now_ns),
+        }
+    }
+
+    /// Tells the others that a connection was made here of a segment with data: one of them may have made another, or make one yet, of
+    /// the acknowledgement that its peer has sent in front of it.
+    pub(super) fn claim_if_made(&self, arrived: &Arrived<'_>) {
+        if arrived.segment.length > 0 && matches!(self.flows.get(&arrived.flow), Some(Owner::Connection(_))) {
+            self.claim(arrived.frame);
         }
     }
 

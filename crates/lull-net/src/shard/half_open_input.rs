@@ -137,7 +137,12 @@ impl Stack {
             self.reset_stranger(arrived, io);
             return Err(REFUSED);
         }
-        self.complete(listener, &handshake, arrived, io)
+        let completed = self.complete(listener, &handshake, arrived, io);
+        if segment.seq == handshake.peer_isn.wrapping_add(1) {
+            // The acknowledgement in front of it has come by another queue, and not to this stack yet.
+            self.claim_if_made(arrived);
+        }
+        completed
     }
 
     /// Forgets a half-open connection.

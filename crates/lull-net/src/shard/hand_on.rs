@@ -370,6 +370,8 @@ impl Stack {
         if !matches!(self.flows.get(&flow), Some(Owner::Connection(_))) {
             self.reset_stranger(arrived, io);
         }
+        // A stack that is newer than the connection has heard of it from nobody.
+        self.claim_if_made(arrived);
         taken
     }
 

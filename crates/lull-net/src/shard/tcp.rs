@@ -78,9 +78,7 @@ impl Stack {
             return Ok(());
         }
         if acknowledges && let Some(taken) = self.accept_cookie(arrived, io) {
-            if segment.length > 0 && matches!(self.flows.get(&flow), Some(Owner::Connection(_))) {
-                self.claim(arrived.frame);
-            }
+            self.claim_if_made(arrived);
             return taken;
         }
         if acknowledges && self.holds_the_end_of_its_handshake(arrived) {

@@ -185,6 +185,18 @@ fn a_stack_that_makes_a_connection_of_a_request_tells_the_others() {
         assert_eq!(claimed, if data.is_empty() { 0 } else { 1 }, "an acknowledgement may be the one too many");
     }
     assert_eq!(host.stack.connections(), 2);
+    // The acknowledgement in front of a request came by another queue; or nobody has told a stack that is new.
+    let mut peer = Peer::new(4002);
+    host.receive(peer.syn().frame());
+    let reply = host.segments().remove(0);
+    (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+    peer.send(&mut host, ACK | PSH, b"request");
+    let mut handed_over = Peer { ack: peer.ack, ..Peer::new(4003) }.segment(ACK | PSH, b"request").frame();
+    handed_over.set_seen_by(EVERYBODY);
+    for (sent, connections) in [(None, 3), (Some(handed_over), 4)] {
+        sent.into_iter().for_each(|frame| host.receive(frame));
+        assert_eq!((host.stack.connections(), std::mem::take(&mut *others.claimed.lock().unwrap())), (connections, 1));
+    }
 }
 
 /// The acknowledgement of an answer passed by another process, and comes when the connection has ended by what came straight. Its
