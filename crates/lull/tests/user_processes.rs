@@ -350,6 +350,14 @@ fn a_program_that_closes_all_that_is_open_leaves_what_lull_makes_meanwhile() {
     }
 }
 
+/// It passed connections on to others that had queues of their own, for as long as any came.
+#[test]
+fn a_worker_that_has_closed_its_listener_ends_while_others_are_busy() {
+    for (mode, address) in [("base", "10.0.0.2"), ("suspend20", "0.0.0.0")] {
+        user::run("drains", "command -v python3 && command -v ip", mode, address);
+    }
+}
+
 #[test]
 fn workers_have_a_listener_that_their_server_closes() {
     for (mode, how) in [("base", "asked"), ("suspend20", "bound")] {

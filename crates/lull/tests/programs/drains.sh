@@ -1,35 +1,96 @@
-# nginx is reloaded while clients keep it busy, each with one connection after the other: its former workers, which were busy and gave
-# connections of theirs to others, have new ones no more, and end: SCRIPT LULL MODE "WORKERS QUEUES ADDRESS".
+# A server of two workers, each with a queue of its own, under load. One is told to end: it closes the listener, serves what it has, and
+# exits. From then on new connections are the other's, also those that come to the queue of the one that ends: it stays for none of
+# them: SCRIPT LULL MODE ADDRESS.
 . "$(dirname "$0")/harness.sh"
+cat >server.py <<'END'
+import os, signal, socket, sys, threading
 
-read -r workers queues address <<<"$3"
-site
-nginx_conf "worker_processes $workers" <<END
-    server {
-        listen $address:80;
-        root $PWD/html;
-        location /who { return 200 "\$pid\n"; }
-    }
+class Ends(Exception):
+    pass
+
+def ends(*_):
+    raise Ends
+
+def serve(connection):
+    with connection:
+        while data := connection.recv(100):
+            connection.sendall(data)
+
+def worker():
+    signal.signal(signal.SIGUSR1, ends)
+    threads = []
+    try:
+        while True:
+            connection, _ = listener.accept()
+            threads.append(threading.Thread(target=serve, args=(connection,)))
+            threads[-1].start()
+    except Ends:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    listener.close()
+    for thread in threads:
+        thread.join()
+    sys.exit()
+
+listener = socket.create_server((sys.argv[1], 7777), backlog=64)
+workers = []
+for _ in range(2):
+    process = os.fork()
+    if process == 0:
+        worker()
+    workers.append(process)
+open("workers.new", "w").write(" ".join(map(str, workers)))
+os.rename("workers.new", "workers")
+for process in workers:
+    assert os.waitpid(process, 0)[1] == 0, "a worker has failed"
 END
-sed -i 's/keepalive_requests .*;/keepalive_requests 50;/' nginx.conf
-on_nic tap "$queues"
-on_lull nginx -c "$PWD/nginx.conf"
-until_it there curl -s "http://$own/"
-there python3 "$(dirname "$0")/keep_alive.py" "$own" >client 2>&1 &
+cat >client.py <<'END'
+import os, socket, sys, threading, time
+
+# There is a connection at any time, and a new one in any moment.
+served, stop = [0] * 8, threading.Event()
+def client(nth):
+    while not stop.is_set():
+        with socket.create_connection((sys.argv[1], 7777), 60) as connection:
+            connection.sendall(b"x")
+            assert connection.recv(1) == b"x"
+            time.sleep(0.05)
+            connection.sendall(b"y")
+            assert connection.recv(1) == b"y"
+        served[nth] += 1
+def run(nth):
+    try:
+        client(nth)
+    except BaseException as error:
+        failed.append(error)
+        raise
+failed = []
+threads = [threading.Thread(target=run, args=(nth,)) for nth in range(8)]
+for thread in threads: thread.start()
+while not os.path.exists("stop") and not failed:
+    open("served.new", "w").write(str(min(served)))
+    os.rename("served.new", "served")
+    time.sleep(0.05)
+stop.set()
+for thread in threads: thread.join()
+sys.exit(1 if failed else 0)
+END
+options=(--queues 2)
+on_lull python3 server.py "$3"
+until_it test -e workers
+until_it there python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 7777), 5)' "$own"
+there python3 client.py "$own" >client 2>&1 &
 client=$!
-answered() { [ "$(cat done 2>/dev/null || echo 0)" -gt "$1" ]; }
-until_it answered 1000
-for generation in 1 2; do
-    former=$(pgrep -P "$(cat pid)")
-    kill -HUP "$(cat pid)"
-    gone() { for worker in $former; do ! kill -0 "$worker" 2>/dev/null || return 1; done; }
-    until_it gone
-    until_it answered $(($(cat done) + 1000))
-done
+served() { [ "$(cat served 2>/dev/null || echo 0)" -gt "$1" ]; }
+until_it served 3
+read -r first second <workers
+both() { [ "$("$lull" ss | grep -c '^process')" = 2 ]; }
+until_it both
+kill -USR1 "$first"
+gone() { ! kill -0 "$first" 2>/dev/null; }
+until_it gone
+until_it served $(($(cat served) + 3))
 touch stop
 wait "$client" || fail "the client: $(cat client)"
-cat client
-kill -QUIT "$(cat pid)"
+kill -USR1 "$second"
 wait "$launcher" || fail "it failed"
-echo "generations: $generation"
 echo done
