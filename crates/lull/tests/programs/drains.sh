@@ -47,13 +47,13 @@ cat >client.py <<'END'
 import os, socket, sys, threading, time
 
 # There is a connection at any time, and a new one in any moment.
-served, stop = [0] * 8, threading.Event()
+served, stop = [0] * 24, threading.Event()
 def client(nth):
     while not stop.is_set():
         with socket.create_connection((sys.argv[1], 7777), 60) as connection:
             connection.sendall(b"x")
             assert connection.recv(1) == b"x"
-            time.sleep(0.05)
+            time.sleep(0.3)
             connection.sendall(b"y")
             assert connection.recv(1) == b"y"
         served[nth] += 1
@@ -64,7 +64,7 @@ def run(nth):
         failed.append(error)
         raise
 failed = []
-threads = [threading.Thread(target=run, args=(nth,)) for nth in range(8)]
+threads = [threading.Thread(target=run, args=(nth,)) for nth in range(24)]
 for thread in threads: thread.start()
 while not os.path.exists("stop") and not failed:
     open("served.new", "w").write(str(min(served)))
