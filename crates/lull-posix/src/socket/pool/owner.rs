@@ -296,7 +296,12 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
     children.retain(|(_, gives)| gives.strong_count() > 0);
     children.push((bound.port(), Arc::downgrade(&owner.gives)));
     drop(children);
-    inherit::thread("lull-pool").spawn(move || owner.pass_on(&real, || false)).map(drop)
+    let run = move || {
+        owner.pass_on(&real, || false);
+        // Before the owner's end of the pool, by which a `bind` knows that the port is free.
+        drop(real);
+    };
+    inherit::thread("lull-pool").spawn(run).map(drop)
 }
 
 /// Whether nobody has a listener at a port any more that a child made, and the thread that serves it has not heard of it yet.
