@@ -80,13 +80,9 @@ impl Offer {
         let answers = Arc::new(Mutex::new(Answers::new(host, service, sockets)));
         let (asked, ends) = (answers.clone(), stopping.clone());
         let serve = move || {
-            let mut looks = false;
             loop {
                 // A process without a controller is not woken for one.
-                let has_controller = lock(&asked).has_controller();
-                if looks != has_controller {
-                    looks = has_controller;
-                }
+                let looks = lock(&asked).has_controller();
                 let comes = poll(&mut [PollFd::new(&listener, PollFlags::IN)], looks.then_some(&CONTROLLER_LOOK_EVERY));
                 if comes != Ok(1) {
                     continue;

@@ -53,13 +53,12 @@ impl<T: Send + Sync> Default for Afresh<T> {
     }
 }
 
-/// A child of `fork` forgets what its parent's threads had of the kind in this crate: who watches for room, the frames that pools left
-/// for each other, and whose turn it is to raise the limit on descriptors; and closes the parent's sockets of interfaces.
+/// A child of `fork` forgets what its parent's threads had of the kind in this crate: who watches for room, and the frames that pools left
+/// for each other; and closes the parent's sockets of interfaces.
 pub fn forget_all() {
     crate::own::close_devices();
     crate::writable::forget_watcher();
     crate::frame::forget_depot();
-    crate::own::forget_turn();
 }
 
 #[cfg(all(test, not(loom)))]

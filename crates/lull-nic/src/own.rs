@@ -127,8 +127,8 @@ pub fn made<T: Descriptors, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T,
     make().map(Descriptors::kept_apart)
 }
 
-/// Until what is returned is dropped no thread makes a descriptor of lull's own: what is not marked is the program's, and the limit on
-/// open files as well.
+/// Until what is returned is dropped no thread makes a descriptor of lull's own: what is not marked is the program's. The caller
+/// makes none itself, nor does a signal handler of its thread.
 pub fn none_is_made() -> impl Drop + use<> {
     TURNS.get_or_init(Turns::default).to_close()
 }
@@ -166,8 +166,8 @@ impl Turns {
 static TURNS: Afresh<Turns> = Afresh::new();
 static ONE_AT_A_TIME: Afresh<Mutex<()>> = Afresh::new();
 
-/// Whose turn it was is another process's thread.
-pub(crate) fn forget_turn() {
+/// In any child of `fork`: whose turn it was is another process's thread.
+pub fn forget_turns() {
     TURNS.forget();
     ONE_AT_A_TIME.forget();
 }

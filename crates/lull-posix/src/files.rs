@@ -308,7 +308,8 @@ pub fn close_range(
     if is_involved() && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         signals::section(|| close_lulls(first, last));
     }
-    without_hidden(first, last, kernels)
+    // A handler that came meanwhile could make a descriptor itself, and would wait for this thread.
+    signals::section(|| without_hidden(first, last, kernels))
 }
 
 /// Closes the numbers of a range that are lull's, or that have answers of lull's.

@@ -6,7 +6,6 @@
 //! before the engine started has everything before it.
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::cell::Cell;
 use std::mem;
 use std::sync::Once;
@@ -148,22 +147,14 @@ extern "C" fn before() {
     before_any();
 }
 
-thread_local! {
-    /// From before a fork until after it.
-    static NONE_IS_MADE: Cell<Option<Box<dyn Any>>> = const { Cell::new(None) };
-}
-
 fn before_any() {
     match has_what_children_inherit() {
         true => inherit::before_a_fork(),
         false => inherit::shared_on(),
     }
-    // A descriptor that a thread has made and not yet moved would be among the child's own, and the limit raised for that.
-    NONE_IS_MADE.set(Some(Box::new(own::none_is_made())));
 }
 
 extern "C" fn in_the_parent() {
-    drop(NONE_IS_MADE.take());
     inherit::in_the_parent();
 }
 
@@ -184,8 +175,8 @@ fn forget_the_parents() {
 /// A child of a process that lull is in. The C library calls this in children of `fork`.
 pub(crate) extern "C" fn of_this_process() {
     signals::forget();
-    // It is the parent's to give back.
-    mem::forget(NONE_IS_MADE.take());
+    // Also where no engine runs: another thread of the parent's may have made a descriptor just then.
+    own::forget_turns();
 }
 
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork` as well.

@@ -45,6 +45,12 @@ if name == "second":
             raise SystemExit("it has connected from an address of lull's")
         except OSError as error:
             assert error.errno == errno.ENETDOWN, error
+    # A child of it makes sockets as well.
+    child = os.fork()
+    if child == 0:
+        socket.create_server(("0.0.0.0", 7999)).close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 while True:
     open(name, "w").close()
     if way == "poll":

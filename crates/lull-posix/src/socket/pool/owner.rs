@@ -228,7 +228,7 @@ impl Given {
 }
 
 /// Gives what comes to `real` to the listener's pool from when a process asks that has no queue. It goes on when this process closes
-/// the listener, for as long as another one has it.
+/// the listener, for as long as another one has it, and none that asks has queues of its own.
 pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
     let Some(pool) = listener.shared() else { return };
     served().insert(listener.inode, Arc::downgrade(&pool.gives));
