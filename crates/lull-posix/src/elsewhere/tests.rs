@@ -145,7 +145,6 @@ fn of_several_processes_one_that_listens_still_has_what_comes_to_those_that_do_n
     assert_eq!(flows.listeners_at(80).collect::<Vec<_>>(), [(7, None)]);
 }
 
-/// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
 /// The queue that it takes first may have what came to the process before, which noted nowhere that it listened.
 #[test]
 fn a_syn_for_a_listener_that_is_being_made_is_kept_for_it() {
@@ -159,6 +158,7 @@ fn a_syn_for_a_listener_that_is_being_made_is_kept_for_it() {
     assert!(!others.takes_stranger(Some(at), &frame));
 }
 
+/// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
 #[test]
 fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_one_has_closed_it() {
     let flows = Arc::new(Flows::create().unwrap());
