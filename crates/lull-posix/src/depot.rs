@@ -8,14 +8,15 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use lull_net::lull_nic::own;
 use lull_net::lull_nic::xdp::XdpSetup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, send, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketFlags, SocketType, send, sendmsg, socketpair,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::kernel;
 
 /// Queues that can be given out at once: a message carries 253 descriptors (`SCM_MAX_FD`), and some are the device's.
 pub const QUEUES_MAX: usize = 240;
@@ -121,18 +122,9 @@ fn received(depot: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let (mut length, mut is_cut) = (0, false);
-    let descriptors = own::made(|| {
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let got = recvmsg(depot, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
-        (length, is_cut) = (got.bytes, got.flags.contains(ReturnFlags::CTRUNC));
-        let rights = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        });
-        io::Result::Ok(rights.flatten().collect::<Vec<OwnedFd>>())
-    })?;
-    if is_cut {
+    let parts = &mut [IoSliceMut::new(&mut bytes)];
+    let (length, flags, descriptors) = kernel::receive_with_descriptors(depot, parts, &mut control)?;
+    if flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     bytes.truncate(length);

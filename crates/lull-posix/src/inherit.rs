@@ -44,14 +44,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use lull_net::lull_nic::own;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    sendmsg, socketpair,
 };
 
 pub(crate) use parent::{offer, thread};
 
 use crate::files::{self, File, Open};
-use crate::signals;
+use crate::{kernel, signals};
 
 pub(crate) use child::{
     adopt, asks, closed, connect, find, found, getpeername, getsockname, getsockopt, has_datagrams, is_relay,
@@ -140,21 +140,12 @@ impl Message {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             // An error is what it is looked at for.
             let _ = poll(&mut [PollFd::new(&channel, PollFlags::IN)], None);
-            let received = own::made(|| {
-                let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-                let got = recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
-                let rights = control.drain().filter_map(|message| match message {
-                    RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-                    _ => None,
-                });
-                let descriptors: Vec<OwnedFd> = rights.flatten().collect();
-                // A message is whole, or it is the end of them.
-                if got.bytes == MESSAGE_BYTES { Ok(descriptors) } else { Err(rustix::io::Errno::PIPE) }
-            });
-            let descriptors = match received {
-                Ok(descriptors) => descriptors,
+            let parts = &mut [IoSliceMut::new(&mut bytes)];
+            let descriptors = match kernel::receive_with_descriptors(channel, parts, &mut control) {
+                Ok((MESSAGE_BYTES, _, descriptors)) => descriptors,
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
-                Err(_) => return None,
+                // A message is whole, or it is the end of them.
+                _ => return None,
             };
             let Some(verb) = Verb::ALL.into_iter().find(|verb| *verb as u8 == bytes[0]) else { continue };
             let id = usize::from_ne_bytes(bytes[1..].try_into().unwrap_or_default());

@@ -8,11 +8,13 @@ mod polled;
 use core::ffi::CStr;
 use core::mem::{MaybeUninit, size_of};
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_uint, epoll_event, socklen_t};
 
 use lull_net::lull_nic::own;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 
 pub use self::blocked::NoSignals;
 pub use self::polled::{is_readable, poll, reads_no_more, shut_down};
@@ -274,6 +276,26 @@ pub fn inode(fd: c_int) -> Result<u32> {
 unsafe fn owned(made: Result<usize>) -> Result<OwnedFd> {
     // SAFETY: as the caller says.
     made.map(|number| unsafe { OwnedFd::from_raw_fd(number as c_int) })
+}
+
+/// What waits at a socket of lull's, with the descriptors that come along, which are lull's own from here on: how many bytes, and how
+/// the kernel flags them. It waits for nothing.
+pub fn receive_with_descriptors(
+    from: BorrowedFd<'_>,
+    parts: &mut [IoSliceMut<'_>],
+    control: &mut RecvAncillaryBuffer<'_>,
+) -> rustix::io::Result<(usize, ReturnFlags, Vec<OwnedFd>)> {
+    let (mut bytes, mut flags) = (0, ReturnFlags::empty());
+    let descriptors = own::made(|| {
+        let got = rustix::net::recvmsg(from, parts, control, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)?;
+        (bytes, flags) = (got.bytes, got.flags);
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        });
+        rustix::io::Result::Ok(rights.flatten().collect::<Vec<OwnedFd>>())
+    })?;
+    Ok((bytes, flags, descriptors))
 }
 
 /// A new socket of lull's own.

@@ -7,12 +7,11 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libc::c_int;
 use lull_net::Interest;
-use lull_net::lull_nic::own;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, SendFlags};
 
 use super::{CONTROL_BYTES, HEADER_BYTES, Header, Kind, peer};
 use crate::block::{self, Wait};
@@ -171,18 +170,9 @@ impl Relay {
         let mut parts = [IoSliceMut::new(&mut header.0), IoSliceMut::new(data)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut got = 0;
-        let answers = own::made(|| {
-            got = recvmsg(&self.socket, &mut parts, &mut control, flags)?.bytes;
-            let rights = control.drain().filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-                _ => None,
-            });
-            Ok(rights.flatten().collect::<Vec<OwnedFd>>())
-        });
-        let answers = answers.map_err(|error: rustix::io::Errno| Errno::new(error.raw_os_error()))?.pop();
-        Ok(got.checked_sub(HEADER_BYTES).map(|length| (length, answers)))
+        let received = kernel::receive_with_descriptors(self.socket.as_fd(), &mut parts, &mut control);
+        let (got, _, mut descriptors) = received.map_err(|error| Errno::new(error.raw_os_error()))?;
+        Ok(got.checked_sub(HEADER_BYTES).map(|length| (length, descriptors.pop())))
     }
 
     fn send(&self, header: &Header, data: &[u8]) -> Result<()> {

@@ -14,10 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libc::c_int;
 use lull_net::lull_nic::own;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketType, recvmsg, sendmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg};
 
 use super::super::{child, made, named};
 use crate::flows::{self, Kept, NOT_LISTENING};
@@ -95,18 +92,10 @@ fn taken(end: c_int) -> Option<(Said, [OwnedFd; DESCRIPTORS])> {
     let mut bytes = [[0; size_of::<u32>()]; SAID_BYTES / size_of::<u32>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let mut length = 0;
     own::begin();
-    let receive = || {
-        let got = recvmsg(kernel::borrow(end), &mut [IoSliceMut::new(bytes.as_flattened_mut())], &mut control, flags)?;
-        length = got.bytes;
-        let rights = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        });
-        rustix::io::Result::Ok(rights.flatten().collect::<Vec<OwnedFd>>())
-    };
-    let descriptors = own::made(receive).ok()?.try_into().ok()?;
+    let parts = &mut [IoSliceMut::new(bytes.as_flattened_mut())];
+    let received = kernel::receive_with_descriptors(kernel::borrow(end), parts, &mut control);
+    let (length, _, descriptors) = received.ok()?;
+    let descriptors = descriptors.try_into().ok()?;
     (length == SAID_BYTES).then_some((bytes.map(u32::from_ne_bytes), descriptors))
 }
