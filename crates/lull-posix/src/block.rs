@@ -1,6 +1,6 @@
 //! How a thread waits in a call that is not `epoll_wait`: in a context of its own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use libc::c_int;
@@ -10,14 +10,23 @@ use crate::kernel::borrow;
 use crate::{Errno, Result, engine, signals};
 
 thread_local! {
-    /// Contexts of the thread's own, kept for its next wait.
-    static CONTEXTS: RefCell<Vec<Epoll>> = const { RefCell::new(Vec::new()) };
+    static CONTEXTS: RefCell<Kept> = const { RefCell::new(Kept(Vec::new())) };
+}
+
+/// Contexts of a thread's own, kept for its next wait.
+struct Kept(Vec<Epoll>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // The thread ends. The descriptors in them are lull's, and lull's to close.
+        signals::section(|| self.0.clear());
+    }
 }
 
 /// The calling thread is the only one of a child of `fork`: its contexts are on its parent's engine.
 pub(crate) fn forget() {
     let _ =
-        CONTEXTS.try_with(|kept| kept.try_borrow_mut().map(|mut kept| std::mem::forget(std::mem::take(&mut *kept))));
+        CONTEXTS.try_with(|kept| kept.try_borrow_mut().map(|mut kept| std::mem::forget(std::mem::take(&mut kept.0))));
 }
 
 const SOURCE: u64 = 0;
@@ -26,14 +35,17 @@ const KERNELS: u64 = 1;
 /// A wait of the calling thread for several things at once. While it waits, the thread delivers.
 pub(crate) struct Wait {
     context: Option<Epoll>,
+    /// A member could not be taken out again.
+    has_a_stranger: Cell<bool>,
 }
 
 impl Wait {
     /// A wait for nothing yet.
     pub(crate) fn new() -> Result<Wait> {
         let engine = engine::engine()?;
-        let kept = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().ok()?.pop()).ok().flatten();
-        Ok(Wait { context: Some(kept.unwrap_or_else(|| Epoll::for_sleep(&engine.host))) })
+        let kept = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().ok()?.0.pop()).ok().flatten();
+        let context = kept.unwrap_or_else(|| Epoll::for_sleep(&engine.host));
+        Ok(Wait { context: Some(context), has_a_stranger: Cell::new(false) })
     }
 
     fn context(&self) -> &Epoll {
@@ -66,9 +78,14 @@ impl Wait {
         }
     }
 
-    /// Takes a descriptor out again.
+    /// Takes a descriptor out again. One whose number another thread has closed meanwhile stays a member for as long as anybody has
+    /// that file: the context is given up.
     pub(crate) fn remove_kernels(&self, fd: c_int) {
-        let _ = self.context().delete_fd(borrow(fd));
+        match self.context().delete_fd(borrow(fd)) {
+            // It was not put in, either.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+            removed => self.has_a_stranger.set(self.has_a_stranger.get() || removed.is_err()),
+        }
     }
 
     /// Waits until something is ready; false if the time is over first.
@@ -86,7 +103,10 @@ impl Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         let Some(context) = self.context.take() else { return };
-        let _ = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().map(|mut contexts| contexts.push(context)));
+        if !self.has_a_stranger.get() {
+            let _ =
+                CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().map(|mut contexts| contexts.0.push(context)));
+        }
     }
 }
 

@@ -170,10 +170,15 @@ fn enter(fd: c_int, kernels: HashMap<c_int, Added>) -> Result<()> {
         call: Mutex::new(None),
     };
     files::put(fd, File::Epoll(file))?;
+    is_called(fd);
+    Ok(())
+}
+
+/// A context is known by this number, too.
+pub(crate) fn is_called(fd: c_int) {
     let mut contexts = contexts();
     contexts.retain(|&other| other != fd && files::is_lull(other));
     contexts.push(fd);
-    Ok(())
 }
 
 impl EpollFile {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_uint};
 
-use crate::epoll::EpollFile;
+use crate::epoll::{self, EpollFile};
 use crate::socket::{Datagram, Listener, Stream, bound};
 use lull_net::lull_nic::own;
 
@@ -383,7 +383,13 @@ pub fn duplicate_to(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
 /// `number` stands for what `fd` does: `file`, or what is not lull's here.
 fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<c_int> {
     match file {
-        Some(file) => put_open(number, file).inspect_err(|_| kernel::discard(number))?,
+        Some(file) => {
+            let is_context = matches!(*file, File::Epoll(_));
+            put_open(number, file).inspect_err(|_| kernel::discard(number))?;
+            if is_context {
+                epoll::is_called(number);
+            }
+        }
         None => {
             forget(number);
             inherited_by(number, fd);

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Once;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::c_int;
@@ -26,10 +27,30 @@ const LISTENS_SOON: Duration = Duration::from_secs(3);
 /// Looks become rarer, up to this far apart: the stack tells nobody of a last acknowledgement.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(20);
 
+/// The thread that is in [`at_exit`].
+static LEAVING: AtomicI32 = AtomicI32::new(NOBODY);
+/// No thread has this number.
+const NOBODY: c_int = 0;
+
+fn thread() -> c_int {
+    // SAFETY: a number.
+    unsafe { libc::gettid() }
+}
+
+/// A call of another thread's has failed, maybe since the process is about to end and its listeners are closed: on Linux they are open
+/// until then, and the thread would not have come back. It is not told before this is done.
+pub(crate) fn rests_while_leaving() {
+    let is_for_others = |leaving: c_int| leaving != NOBODY && leaving != thread();
+    while is_for_others(LEAVING.load(Ordering::Acquire)) {
+        std::thread::sleep(LOOKS_APART_MAX);
+    }
+}
+
 /// The process exits, and nothing of the program's runs any more but its other threads.
 pub fn at_exit() {
     // What a child has of this is its parent's.
     let Some(engine) = engine::running().filter(|_| fork::is_engines_process()) else { return };
+    LEAVING.store(thread(), Ordering::Release);
     lull_net::about_to_wait();
     signals::ask_no_more();
     signals::section(close_all);
@@ -51,6 +72,7 @@ pub fn at_exit() {
     engine.network.end_all();
     elsewhere::others().inspect(|others| others.ends(socket::is_anothers));
     claimed::leave_to_others();
+    LEAVING.store(NOBODY, Ordering::Release);
 }
 
 /// The program sends itself a signal, whose default action may end it (uvicorn does so when it was told to end): that is an exit as well.

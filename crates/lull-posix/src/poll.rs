@@ -3,6 +3,7 @@
 mod arguments;
 mod select;
 
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_short, pollfd};
@@ -11,7 +12,8 @@ use lull_net::{Host, Interest, Ready};
 
 use crate::block::Wait;
 use crate::files::{self, File, Open};
-use crate::{Result, engine, kernel, signals};
+use crate::socket::pool;
+use crate::{Result, cancel, engine, kernel, signals};
 
 pub use arguments::{asked_ns, duration, lulls_fds, lulls_sets, select_timeval};
 pub use select::{Sets, WORD_BITS, concerns_sets, select};
@@ -122,9 +124,13 @@ impl Polled {
     /// As [`Polled::wait`], in a process that has no queue: all that it has is the kernel's.
     fn wait_without_queue(&self, timeout: Option<Duration>) -> Result<()> {
         self.watch_contexts()?;
-        let mut all = [self.kernels.as_slice(), self.pools.as_slice()].concat();
+        // By this one the thread is called out if it is cancelled.
+        let called = pool::new_context()?;
+        let call = pollfd { fd: called.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut all = [self.kernels.as_slice(), self.pools.as_slice(), &[call]].concat();
         let timeout_ns = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
-        signals::wait_in_kernel(|mask| kernel::poll(&mut all, timeout_ns, Some(mask))).map(drop)
+        let wait = || signals::wait_in_kernel(|mask| kernel::poll(&mut all, timeout_ns, Some(mask)));
+        cancel::waits_there(call.fd, wait).map(drop)
     }
 
     /// Sleeps until something changes.
@@ -197,8 +203,14 @@ fn revents(file: &File, events: c_short) -> c_short {
         // The kernel's half tells of both.
         File::Epoll(_) => return 0,
     };
-    // The bits of poll are those of epoll (`mangle_poll`).
-    crate::epoll::bits(ready) as c_short & (events | libc::POLLERR | libc::POLLHUP)
+    // The bits of poll are those of epoll (`mangle_poll`), and two of them have two names each (`tcp_poll`).
+    let mut bits = crate::epoll::bits(ready) as c_short;
+    for (name, other) in [(libc::POLLIN, libc::POLLRDNORM), (libc::POLLOUT, libc::POLLWRNORM)] {
+        if bits & name != 0 {
+            bits |= other;
+        }
+    }
+    bits & (events | libc::POLLERR | libc::POLLHUP)
 }
 
 fn interest(events: c_short) -> Interest {

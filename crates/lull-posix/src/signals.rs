@@ -7,6 +7,8 @@
 //! section is over. Signals of a thread's own faults are left alone.
 #![allow(unsafe_code)]
 
+pub mod older;
+
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
@@ -21,7 +23,7 @@ use crate::{Errno, Result, cancel};
 const SIGNALS: usize = 64;
 /// Signals that come of what a thread itself does: they cannot wait.
 const OWN_FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-/// Signals that one thread can have noted; of more real-time signals at once the last are merged.
+/// Signals that one thread can have noted. More wait in the kernel until it has run their handlers.
 const NOTED_MAX: usize = 16;
 
 /// What the program has asked for, by signal.
@@ -45,6 +47,8 @@ struct Thread {
     for_good: Cell<bool>,
     waker: Cell<*const Waker>,
     count: Cell<usize>,
+    /// What is blocked because no more can be noted.
+    held: Cell<u64>,
     noted: UnsafeCell<[MaybeUninit<(c_int, siginfo_t)>; NOTED_MAX]>,
 }
 
@@ -57,6 +61,7 @@ thread_local! {
             for_good: Cell::new(false),
             waker: Cell::new(std::ptr::null()),
             count: Cell::new(0),
+            held: Cell::new(0),
             noted: UnsafeCell::new([const { MaybeUninit::uninit() }; NOTED_MAX]),
         }
     };
@@ -112,6 +117,7 @@ pub(crate) fn forget() {
     let _ = THREAD.try_with(|thread| {
         thread.depth.set(0);
         thread.count.set(0);
+        set_mask(libc::SIG_UNBLOCK, thread.held.replace(0));
         thread.interrupted.set(false);
         thread.waker.set(std::ptr::null());
     });
@@ -198,9 +204,13 @@ pub unsafe fn kernels_set(at: *const u64) -> Option<libc::sigset_t> {
     let word = unsafe { at.as_ref() }?;
     // SAFETY: plain data, for which zeroes are a value.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: as in `first_word`.
-    unsafe { (&raw mut set).cast::<u64>().write_unaligned(*word) };
+    set_first_word(&mut set, *word);
     Some(set)
+}
+
+fn set_first_word(set: &mut libc::sigset_t, word: u64) {
+    // SAFETY: as in `first_word`.
+    unsafe { (&raw mut *set).cast::<u64>().write_unaligned(word) };
 }
 
 /// The signals that the last argument of `pselect6` points to: to the place of the set, and to its size.
@@ -267,7 +277,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
             return false;
         }
         // SAFETY: the kernel gives information with every signal of a handler that was installed with SA_SIGINFO.
-        note(thread, signal, unsafe { *info });
+        note(thread, signal, unsafe { *info }, unsafe { &mut *context.cast() });
         true
     });
     if !inside.unwrap_or(false) {
@@ -278,7 +288,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     }
 }
 
-fn note(thread: &Thread, signal: c_int, info: siginfo_t) {
+fn note(thread: &Thread, signal: c_int, info: siginfo_t, context: &mut libc::ucontext_t) {
     // Other handlers of this thread may interrupt this one.
     let before = set_mask(libc::SIG_SETMASK, u64::MAX);
     let count = thread.count.get();
@@ -290,6 +300,16 @@ fn note(thread: &Thread, signal: c_int, info: siginfo_t) {
     if !merges && count < NOTED_MAX {
         noted[count].write((signal, info));
         thread.count.set(count + 1);
+    } else if !merges {
+        // The kernel had called this handler before those that have filled the room: it comes again.
+        // SAFETY: what the kernel has told, and numbers.
+        let _ = unsafe { raw!(SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), signal, &raw const info) };
+    }
+    if thread.count.get() == NOTED_MAX {
+        // In force when this handler returns, and until one of those that are noted has run.
+        let blocked = first_word(&context.uc_sigmask);
+        thread.held.set(thread.held.get() | !blocked);
+        set_first_word(&mut context.uc_sigmask, u64::MAX);
     }
     thread.interrupted.set(true);
     if ASKED[signal as usize].flags.load(Ordering::Relaxed) & libc::SA_RESTART == 0 {
@@ -302,32 +322,44 @@ fn note(thread: &Thread, signal: c_int, info: siginfo_t) {
     set_mask(libc::SIG_SETMASK, before);
 }
 
-/// Runs the handlers of what was noted, in its order.
+/// Runs the handlers of what was noted and is not blocked, in its order. Nothing of lull's is held: the thread is outside of any call
+/// meanwhile, and may never come back (`siglongjmp`).
 #[cold]
 fn run_noted(thread: &Thread) {
     loop {
-        let before = set_mask(libc::SIG_SETMASK, u64::MAX);
+        let before = set_mask(libc::SIG_SETMASK, u64::MAX) & !thread.held.replace(0);
         let count = thread.count.get();
         // SAFETY: only this thread uses it, with its signals blocked; the first `count` are written.
-        let first = (count > 0).then(|| unsafe {
-            let noted = &mut *thread.noted.get();
-            let first = noted[0].assume_init();
-            noted.copy_within(1..count, 0);
-            first
-        });
-        thread.count.set(count.saturating_sub(1));
-        let Some((signal, mut info)) = first else {
+        let noted = unsafe { &mut *thread.noted.get() };
+        // SAFETY: as above.
+        let next = noted[..count].iter().position(|one| before & bit(unsafe { one.assume_init_ref() }.0) == 0);
+        let Some(next) = next else {
             set_mask(libc::SIG_SETMASK, before);
             return;
         };
+        // SAFETY: as above.
+        let (signal, mut info) = unsafe { noted[next].assume_init() };
+        noted.copy_within(next + 1..count, next);
+        thread.count.set(count - 1);
         let asked = &ASKED[signal as usize];
-        let itself = if asked.flags.load(Ordering::Relaxed) & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+        let itself = if asked.flags.load(Ordering::Relaxed) & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
+        let state = (thread.depth.replace(0), thread.interrupted.get(), thread.for_good.get());
         set_mask(libc::SIG_SETMASK, before | asked.mask.load(Ordering::Relaxed) | itself);
         // SAFETY: plain data, for which zeroes are a value. What the thread was doing is no handler's business.
         let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+        cancel::leaves();
         call_handler(signal, &raw mut info, (&raw mut context).cast());
+        cancel::enters();
+        // What comes from here on is behind what is noted.
+        thread.depth.set(state.0);
+        thread.interrupted.set(state.1);
+        thread.for_good.set(state.2);
         set_mask(libc::SIG_SETMASK, before);
     }
+}
+
+fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
 }
 
 fn call_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
@@ -348,13 +380,22 @@ fn call_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// `sigaction`. `install` is the C library's, which is called with what the kernel is to be told, and tells what it was told
-/// before.
-pub fn sigaction(
-    signal: c_int,
-    asked: Option<&Action>,
-    install: impl FnOnce(Option<&Action>) -> Result<Action>,
-) -> Result<Action> {
+/// The C library's `sigaction`.
+pub type Install = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
+
+/// `sigaction`. `real` is the C library's, which is called with what the kernel is to be told, and tells what it was told before.
+pub fn sigaction(signal: c_int, asked: Option<&Action>, real: Install) -> Result<Action> {
+    let install = |asked: Option<&Action>| {
+        // SAFETY: plain data, for which zeroes are a value, written by the call; it reads what is asked for, if anything.
+        unsafe {
+            let mut told: Action = std::mem::zeroed();
+            let asked = asked.map_or(std::ptr::null(), |asked| asked as *const Action);
+            match real(signal, asked, &raw mut told) {
+                0 => Ok(told),
+                _ => Err(Errno::from(std::io::Error::last_os_error())),
+            }
+        }
+    };
     let wraps = (1..=SIGNALS as c_int).contains(&signal) && !OWN_FAULTS.contains(&signal);
     if !wraps {
         return install(asked);

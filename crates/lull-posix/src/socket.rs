@@ -22,6 +22,7 @@ pub(crate) mod pool;
 mod sendfile;
 mod shutdown;
 mod splice;
+mod turn;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};

@@ -50,21 +50,11 @@ fn install(flags: c_int) {
     let mut asked: libc::sigaction = unsafe { std::mem::zeroed() };
     asked.sa_sigaction = handler as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
     asked.sa_flags = flags | libc::SA_SIGINFO;
-    let told = sigaction(libc::SIGUSR1, Some(&asked), kernels).unwrap();
+    let told = sigaction(libc::SIGUSR1, Some(&asked), libc::sigaction).unwrap();
     assert!([libc::SIG_DFL, asked.sa_sigaction].contains(&told.sa_sigaction), "the program sees its own handlers");
-    let now = sigaction(libc::SIGUSR1, None, kernels).unwrap();
+    let now = sigaction(libc::SIGUSR1, None, libc::sigaction).unwrap();
     assert_eq!(now.sa_sigaction, asked.sa_sigaction);
     RAN.store(0, Ordering::SeqCst);
-}
-
-fn kernels(asked: Option<&libc::sigaction>) -> Result<libc::sigaction, Errno> {
-    // SAFETY: what is asked for, if anything, and room for what was there.
-    unsafe {
-        let mut told: libc::sigaction = std::mem::zeroed();
-        let asked = asked.map_or(std::ptr::null(), |asked| asked as *const libc::sigaction);
-        assert_eq!(libc::sigaction(libc::SIGUSR1, asked, &raw mut told), 0);
-        Ok(told)
-    }
 }
 
 /// Runs `call` on a thread, and signals it until it has returned.

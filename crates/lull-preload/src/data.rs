@@ -214,12 +214,12 @@ taken_over! {
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        let goes = |first: &mmsghdr| socket::goes_by_lull(fd, first.msg_hdr.msg_name.cast(), first.msg_hdr.msg_namelen);
-        match messages.as_ref().filter(|_| count > 0).map_or(Ok(takes_data(fd)), goes) {
-            Err(error) => answer::refused(error.number()),
-            Ok(false) if !netlink::is_one(fd) && !rights::are_in_any(messages, count) => real::sendmmsg(fd, messages, count, flags),
-            Ok(_) => socket::sendmmsg(fd, messages, count, |message| sendmsg(fd, message, flags)),
+        let given = if messages.is_null() { &[][..] } else { core::slice::from_raw_parts(messages, count as usize) };
+        let is_lulls = |one: &mmsghdr| socket::goes_by_lull(fd, one.msg_hdr.msg_name.cast(), one.msg_hdr.msg_namelen) != Ok(false);
+        if !given.iter().any(is_lulls) && !netlink::is_one(fd) && !rights::are_in_any(messages, count) {
+            return real::sendmmsg(fd, messages, count, flags);
         }
+        socket::sendmmsg(fd, messages, count, |message| sendmsg(fd, message, flags))
     }
 
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,

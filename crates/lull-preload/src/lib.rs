@@ -54,7 +54,7 @@ use core::ffi::CStr;
 
 use lull_fd::Config;
 use lull_fd::config::Wrong;
-use lull_fd::linux::{KeptError as Errno, last_error, set_error};
+use lull_fd::linux::{KeptError as Errno, set_error};
 use lull_fd::say;
 
 /// What the environment asks for.

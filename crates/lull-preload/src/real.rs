@@ -14,6 +14,8 @@ use libc::{
 use lull_fd::next::Next;
 use lull_posix::raw::in_place;
 
+/// What installs a handler.
+pub(crate) type Signal = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 /// Strings, ended by a null pointer.
 type Strings = *const *const c_char;
 
@@ -83,7 +85,10 @@ macro_rules! found {
 found! {
     /// The kernel wants a way back from handlers, which is the C library's.
     fn sigaction: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-    fn signal: unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+    fn signal: Signal;
+    fn __sysv_signal: Signal;
+    fn sigset: Signal;
+    fn siginterrupt: unsafe extern "C" fn(c_int, c_int) -> c_int;
     fn pthread_cancel: lull_posix::cancel::Real;
     fn raise: unsafe extern "C" fn(c_int) -> c_int;
     fn kill: unsafe extern "C" fn(pid_t, c_int) -> c_int;

@@ -1,17 +1,18 @@
 //! `sigaction`, `signal`: handlers run at the end of calls that are lull's.
 
 use libc::{c_int, sighandler_t};
-use lull_posix::{Errno, cancel, is_involved, leave, signals};
+use lull_posix::signals::{self, older};
+use lull_posix::{cancel, is_involved, leave};
 
 use crate::taken_over::taken_over;
-use crate::{answer, last_error, real};
+use crate::{answer, real};
 
 taken_over! {
     fn sigaction(signal: c_int, asked: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
         if !is_involved() {
             return real::sigaction()(signal, asked, before);
         }
-        match signals::sigaction(signal, asked.as_ref(), |asked| install(signal, asked)) {
+        match signals::sigaction(signal, asked.as_ref(), real::sigaction()) {
             Ok(told) => {
                 if let Some(before) = before.as_mut() {
                     *before = told;
@@ -33,36 +34,46 @@ taken_over! {
     }
 
     fn kill(to: libc::pid_t, signal: c_int) -> c_int {
-        if to == libc::getpid() { raise(signal) } else { real::kill()(to, signal) }
+        if to == libc::getpid() {
+            leave::before_own_signal(signal);
+        }
+        // To the process, and not to the calling thread as by `raise`: another one may wait for it.
+        real::kill()(to, signal)
     }
 
-    /// A handler restarts calls (`bsd_signal`).
-    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if !is_involved() {
-            return real::signal()(signal, handler);
-        }
-        // Plain data, for which zeroes are a value.
-        let mut asked: libc::sigaction = core::mem::zeroed();
-        asked.sa_sigaction = handler;
-        asked.sa_flags = libc::SA_RESTART;
-        libc::sigaddset(&raw mut asked.sa_mask, signal);
-        match signals::sigaction(signal, Some(&asked), |asked| install(signal, asked)) {
-            Ok(told) => told.sa_sigaction,
-            // SIG_ERR, which is -1.
-            Err(error) => answer::refused(error.number()) as sighandler_t,
-        }
+    fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+        let lulls = || older::signal(number, handler, older::bsds(number), real::sigaction());
+        installs(real::signal(), number, handler, lulls)
+    }
+    fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t { signal(number, handler) }
+    fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t { signal(number, handler) }
+
+    fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+        let lulls = || older::signal(number, handler, older::SYSTEM_V, real::sigaction());
+        installs(real::__sysv_signal(), number, handler, lulls)
+    }
+    fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t { __sysv_signal(number, handler) }
+
+    fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
+        installs(real::sigset(), number, handler, || older::set(number, handler, real::sigaction()))
+    }
+
+    fn siginterrupt(signal: c_int, ends_calls: c_int) -> c_int {
+        older::interrupts(signal, ends_calls != 0);
+        real::siginterrupt()(signal, ends_calls)
     }
 }
 
-/// Tells the kernel through the C library, and returns what it was told before.
-fn install(signal: c_int, asked: Option<&libc::sigaction>) -> lull_posix::Result<libc::sigaction> {
-    // SAFETY: plain data, for which zeroes are a value, written by the call; it reads what is asked for, if anything.
-    unsafe {
-        let mut told: libc::sigaction = core::mem::zeroed();
-        let asked = asked.map_or(core::ptr::null(), |asked| asked as *const libc::sigaction);
-        match real::sigaction()(signal, asked, &raw mut told) {
-            0 => Ok(told),
-            _ => Err(Errno::new(last_error())),
-        }
+/// Installs a handler as `signal` does; an error is SIG_ERR, which is -1.
+unsafe fn installs(
+    real: real::Signal,
+    number: c_int,
+    handler: sighandler_t,
+    lulls: impl FnOnce() -> lull_posix::Result<sighandler_t>,
+) -> sighandler_t {
+    if !is_involved() {
+        // SAFETY: as the program called it.
+        return unsafe { real(number, handler) };
     }
+    lulls().unwrap_or_else(|error| answer::refused(error.number()) as sighandler_t)
 }

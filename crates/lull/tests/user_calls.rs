@@ -1,12 +1,24 @@
 //! Calls of programs on lull's user plane, and the same program on the kernel beside it: what they return and when sockets are
-//! ready (`programs/beside.c`).
+//! ready (`programs/beside.c`, `handlers.c` and `results.c` beside it).
 
 mod user;
 
-fn beside(case: &str) {
+fn says_the_same(program_and_case: &str) {
     for mode in ["base", "suspend20"] {
-        user::run("beside", "command -v cc && command -v diff && command -v ip", mode, case);
+        user::run("beside", "command -v cc && command -v diff && command -v ip", mode, program_and_case);
     }
+}
+
+fn beside(case: &str) {
+    says_the_same(&format!("beside {case}"));
+}
+
+fn handlers(case: &str) {
+    says_the_same(&format!("handlers {case}"));
+}
+
+fn results(case: &str) {
+    says_the_same(&format!("results {case}"));
 }
 
 #[test]
@@ -63,4 +75,61 @@ fn datagrams_beyond_the_receive_buffer_are_dropped() {
 #[test]
 fn tcp_info_tells_of_round_trips_windows_and_segments() {
     beside("info");
+}
+
+/// The thread is outside of any call then, and nothing is held.
+#[test]
+fn a_handler_may_jump_out_of_a_call() {
+    handlers("jumps");
+}
+
+#[test]
+fn handlers_that_older_calls_have_installed_end_calls_or_do_not() {
+    handlers("older");
+}
+
+#[test]
+fn of_many_signals_at_once_none_is_lost() {
+    handlers("queued");
+}
+
+#[test]
+fn a_signal_to_the_own_process_is_not_one_to_the_own_thread() {
+    handlers("to-the-process");
+}
+
+#[test]
+fn what_is_ready_is_told_by_either_name() {
+    results("names");
+}
+
+#[test]
+fn what_is_thrown_away_touches_no_memory() {
+    results("thrown-away");
+}
+
+#[test]
+fn a_listener_of_ipv6_at_an_address_of_ipv4_has_names_of_ipv6() {
+    results("mapped");
+}
+
+#[test]
+fn a_context_that_is_known_by_a_duplicate_alone_has_what_becomes_lulls() {
+    results("called-otherwise");
+}
+
+#[test]
+fn of_datagrams_that_are_sent_by_one_call_each_goes_where_it_is_addressed() {
+    results("each-its-own-way");
+}
+
+#[test]
+fn threads_that_have_waited_leave_no_descriptor() {
+    results("threads");
+}
+
+/// None of them sleeps in the kernel for a connection that another one has taken.
+#[test]
+fn threads_that_accept_from_both_worlds_hear_of_both() {
+    results("both-worlds");
 }

@@ -12,10 +12,10 @@ use lull_net::{Interest, Ready, TcpListener, TcpStream};
 use super::name::Name;
 use super::options::Options;
 use super::pool::{self, Taken};
-use super::{Connecting, Flow, Listener, Stream};
+use super::{Connecting, Flow, Listener, Stream, turn};
 use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File};
-use crate::{Errno, Result, address, block, inherit, kernel, signals};
+use crate::{Errno, Result, address, block, inherit, kernel, leave, signals};
 
 /// What was accepted: its number, and its peer's address in the kernel's form.
 pub struct Accepted {
@@ -50,17 +50,12 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
         Ok(real) => real,
         Err(_) if listener.shared().is_some() => return without_queue(fd, listener, flags),
         // Another process has the NIC.
-        Err(_) if listener.both_worlds => {
-            if !listener.nonblocking.load(Ordering::Relaxed) {
-                pool::wait_in_kernel(fd, listener.options.receive_timeout())?;
-            }
-            return kernels(fd, flags);
-        }
+        Err(_) if listener.both_worlds => return kernels_alone(fd, listener, flags),
         Err(error) => return Err(error),
     };
     match once(fd, listener, real, flags) {
         Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {
-            wait(fd, listener, real, flags)
+            wait(fd, listener, real, flags).inspect_err(|_| leave::rests_while_leaving())
         }
         other => other,
     }
@@ -192,18 +187,31 @@ impl Drop for Number {
     }
 }
 
-/// A connection of the kernel's, if one waits. The placeholder of a listener that blocks blocks as well, so it is asked first.
-fn kernels_now(fd: c_int, flags: c_int) -> Result<Accepted> {
-    if !kernel::is_readable(fd) {
-        return Err(WOULD_BLOCK);
+/// `accept` of a listener of which only the kernel's half has connections for this process.
+fn kernels_alone(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
+    let until = listener.options.receive_timeout().map(|timeout| Instant::now() + timeout);
+    loop {
+        match kernels_now(fd, flags) {
+            Err(WOULD_BLOCK) if !listener.nonblocking.load(Ordering::Relaxed) => {
+                pool::wait_in_kernel(fd, until.map(|until| until.saturating_duration_since(Instant::now())))?;
+            }
+            other => return other,
+        }
     }
-    kernels(fd, flags)
+}
+
+/// A connection of the kernel's, if one waits.
+fn kernels_now(fd: c_int, flags: c_int) -> Result<Accepted> {
+    turn::accept(fd, flags).map(of_the_kernels)
 }
 
 fn kernels(fd: c_int, flags: c_int) -> Result<Accepted> {
-    let (number, peer) = kernel::accept4(fd, flags)?;
+    kernel::accept4(fd, flags).map(of_the_kernels)
+}
+
+fn of_the_kernels((number, peer): (c_int, kernel::RawAddress)) -> Accepted {
     files::forget(number);
-    Ok(Accepted { fd: number, peer: Name::Kernels(peer) })
+    Accepted { fd: number, peer: Name::Kernels(peer) }
 }
 
 fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, number: Number, flags: c_int) -> Result<Accepted> {

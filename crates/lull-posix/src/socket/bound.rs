@@ -96,7 +96,7 @@ pub(crate) fn duplicated(fd: c_int, to: c_int) {
 pub(crate) fn pass_on<T>(fd: c_int, give: impl FnOnce(&ForAnother<'_>) -> T) -> Option<T> {
     let bound = get(fd)?;
     let pool = bound.pool.try_lock().ok()?;
-    let domain = if bound.at.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()?;
     let ends = pool.as_ref()?.ends();
     let given = give(&ForAnother { called_in: bound.bound_in, ends, backlog: NOT_LISTENING, bound: bound.at, domain });
     bound.passed_on.store(true, Ordering::Relaxed);

@@ -293,7 +293,10 @@ impl Stream {
             if got == 0 {
                 break;
             }
-            scatter_at(&rest[..got], buffers, count);
+            // What MSG_TRUNC throws away touches no memory of the program's.
+            if flags & libc::MSG_TRUNC == 0 {
+                scatter_at(&rest[..got], buffers, count);
+            }
             count += got;
         }
         Ok(count)

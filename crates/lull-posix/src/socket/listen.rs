@@ -110,7 +110,8 @@ impl Listener {
             becoming: Mutex::new(()),
             stopped: AtomicBool::new(false),
             both_worlds: worlds == Worlds::Both,
-            domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
+            // A socket of IPv6 may be bound to an address of IPv4.
+            domain: kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?,
             nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
             options: Options::of_listener(fd),
             program: Mutex::new(steer::take_remembered(inode, bound)),

@@ -377,7 +377,8 @@ impl Listener {
     }
 }
 
-fn new_context() -> Result<OwnedFd> {
+/// A context of lull's own that is the kernel's.
+pub(crate) fn new_context() -> Result<OwnedFd> {
     // SAFETY: it was just made, and nobody else has it.
     #[allow(unsafe_code)]
     own::made(|| kernel::epoll_create(libc::EPOLL_CLOEXEC).map(|number| unsafe { OwnedFd::from_raw_fd(number) }))

@@ -85,16 +85,7 @@ pub fn signals_that_interrupt() {
     // SAFETY: plain data, for which zeroes are a value.
     let mut asked: libc::sigaction = unsafe { std::mem::zeroed() };
     asked.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
-    let kernels = |asked: Option<&libc::sigaction>| {
-        let asked = asked.map_or(std::ptr::null(), |asked| asked as *const libc::sigaction);
-        // SAFETY: what is asked for, if anything, and room for what was there.
-        unsafe {
-            let mut told: libc::sigaction = std::mem::zeroed();
-            assert_eq!(libc::sigaction(libc::SIGUSR1, asked, &raw mut told), 0);
-            Ok(told)
-        }
-    };
-    lull_posix::signals::sigaction(libc::SIGUSR1, Some(&asked), kernels).unwrap();
+    lull_posix::signals::sigaction(libc::SIGUSR1, Some(&asked), libc::sigaction).unwrap();
 }
 
 /// A number of the kernel's for a TCP socket, as the program would get it.

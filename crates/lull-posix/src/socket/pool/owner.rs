@@ -20,7 +20,7 @@ use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
 use crate::socket::options::Options;
-use crate::socket::{Listener, accept};
+use crate::socket::{Listener, accept, turn};
 use crate::{Errno, elsewhere, engine, flows, fork, inherit, kernel};
 
 /// A connection of this process's that is in a pool.
@@ -288,7 +288,7 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
         gives: Arc::new(gives),
         bound,
         inode: kernel::inode(number).map_err(to_io)?,
-        domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
+        domain: kernel::int_option(number, libc::SOL_SOCKET, libc::SO_DOMAIN).map_err(to_io)?,
         options: Options::of_listener(number),
         kernels: Some(kernels),
     };
@@ -378,11 +378,8 @@ fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::
 
 /// Gives a connection that the kernel has, if there is one.
 fn give_kernels(gives: &OwnedFd, listener: &OwnedFd) {
-    if !kernel::is_readable(listener.as_raw_fd()) {
-        return;
-    }
     // Without a free number it waits for a later round.
-    if let Ok((number, _)) = kernel::accept4(listener.as_raw_fd(), libc::SOCK_CLOEXEC) {
+    if let Ok((number, _)) = turn::accept(listener.as_raw_fd(), libc::SOCK_CLOEXEC) {
         let message = Message { process: std::process::id(), connection: KERNELS };
         // Where nobody takes it any more, it is closed.
         let _ = message.send(gives, &kernel::borrow(number));

@@ -1,0 +1,184 @@
+// What handlers of signals see and do while a thread is in calls: the same on the kernel and on lull. usage: handlers CASE ADDRESS
+#include "beside.h"
+#include <setjmp.h>
+#include <sys/resource.h>
+
+static sigjmp_buf back;
+static volatile sig_atomic_t handled;
+static void jumps_back(int signal) {
+    (void)signal;
+    siglongjmp(back, 1);
+}
+static void counts(int signal) {
+    (void)signal;
+    handled++;
+}
+
+static pthread_t caller;
+static int writer;
+
+// Signals the main thread once it sleeps, and writes a byte when the handler has run.
+static void *signals_main(void *signal) {
+    int before = handled;
+    until_main_sleeps();
+    CHECK(pthread_kill(caller, (int)(long)signal) == 0);
+    while (handled == before) usleep(1000);
+    CHECK(write(writer, "x", 1) == 1);
+    return NULL;
+}
+
+// What a call that waits returns if this signal comes meanwhile: what is written afterwards, or EINTR.
+static void is_signalled(int reader, int signal) {
+    pthread_t thread;
+    char letter;
+    CHECK(pthread_create(&thread, NULL, signals_main, (void *)(long)signal) == 0);
+    if (SAY(recv(reader, &letter, 1, 0)) < 0) SAY(recv(reader, &letter, 1, 0));
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void *jumps_main(void *none) {
+    until_main_sleeps();
+    CHECK(pthread_kill(caller, SIGALRM) == 0);
+    return none;
+}
+
+// A handler that never comes back leaves the thread outside of the call, with nothing held.
+static void jumps(void) {
+    for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+        int ends[2];
+        char letter;
+        struct sigaction asked = {.sa_handler = jumps_back, .sa_flags = flags};
+        pthread_t thread;
+        pair(ends);
+        CHECK(sigaction(SIGALRM, &asked, NULL) == 0);
+        signal(SIGUSR1, counts);
+        CHECK(pthread_create(&thread, NULL, jumps_main, NULL) == 0);
+        // It returns twice, and the threads of before are still to be waited for.
+        if (!sigsetjmp(back, 1)) {
+            recv(ends[1], &letter, 1, 0);
+            CHECK(!"it came back");
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+        struct pollfd polled = {.fd = ends[1], .events = POLLIN};
+        SAY(poll(&polled, 1, 20));
+        SAY(poll(&polled, 1, 20));
+        // A handler runs at once where no call is.
+        handled = 0;
+        CHECK(raise(SIGUSR1) == 0);
+        SAY((long)handled);
+        writer = ends[0];
+        is_signalled(ends[1], SIGUSR1);
+        // Nothing has the connection but its number.
+        CHECK(close(ends[1]) == 0);
+        comes(ends[0]);
+        SAY(read(ends[0], &letter, 1));
+        CHECK(close(ends[0]) == 0);
+    }
+}
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+// The older calls that install handlers.
+static void older(void) {
+    int ends[2];
+    pair(ends);
+    writer = ends[0];
+    SAY(sigset(SIGUSR1, counts) == SIG_DFL);
+    is_signalled(ends[1], SIGUSR1);
+    SAY(sigset(SIGUSR1, SIG_HOLD) == counts);
+    handled = 0;
+    CHECK(raise(SIGUSR1) == 0);
+    SAY((long)handled);
+    SAY(sigset(SIGUSR1, counts) == SIG_HOLD);
+    SAY((long)handled);
+    CHECK(signal(SIGUSR1, counts) == counts);
+    is_signalled(ends[1], SIGUSR1);
+    SAY(siginterrupt(SIGUSR1, 1));
+    is_signalled(ends[1], SIGUSR1);
+    SAY(siginterrupt(SIGUSR1, 0));
+    is_signalled(ends[1], SIGUSR1);
+    SAY(siginterrupt(SIGUSR2, 1));
+    SAY(signal(SIGUSR2, counts) == SIG_DFL);
+    is_signalled(ends[1], SIGUSR2);
+    SAY(sysv_signal(SIGUSR1, counts) == counts);
+    is_signalled(ends[1], SIGUSR1);
+    SAY(signal(SIGUSR1, SIG_DFL) == SIG_DFL);
+}
+
+enum { MANY = 60 };
+static volatile sig_atomic_t order[MANY + 1], many, others;
+static void takes_its_place(int signal, siginfo_t *told, void *context) {
+    (void)signal, (void)context;
+    if (many < MANY) order[many] = told->si_value.sival_int;
+    many++;
+}
+static void counts_others(int signal) {
+    (void)signal;
+    others++;
+}
+
+// Of signals that a wait lets in all come, however many there are.
+static void queued(void) {
+    int ends[2];
+    pair(ends);
+    struct sigaction asked = {.sa_sigaction = takes_its_place, .sa_flags = SA_SIGINFO};
+    sigset_t all, none;
+    struct pollfd polled = {.fd = ends[1], .events = POLLIN};
+    struct timespec minute = {60, 0};
+    sigfillset(&all);
+    sigemptyset(&none);
+    sigfillset(&asked.sa_mask);
+    CHECK(sigaction(SIGRTMIN + 3, &asked, NULL) == 0);
+    signal(SIGCHLD, counts_others);
+    signal(SIGTERM, counts_others);
+    CHECK(sigprocmask(SIG_BLOCK, &all, NULL) == 0);
+    for (int nth = 0; nth < MANY; nth++)
+        CHECK(sigqueue(getpid(), SIGRTMIN + 3, (union sigval){.sival_int = nth}) == 0);
+    CHECK(raise(SIGCHLD) == 0 && raise(SIGTERM) == 0);
+    SAY(ppoll(&polled, 1, &minute, &none));
+    // What is left over comes with the next one.
+    while (many < MANY || others < 2) ppoll(&polled, 1, &(struct timespec){0, 1000000}, &none);
+    SAY((long)many);
+    SAY((long)others);
+    int in_order = 1;
+    for (int nth = 0; nth < MANY; nth++) in_order &= order[nth] == nth;
+    SAY(in_order);
+    sigset_t now;
+    CHECK(sigprocmask(SIG_BLOCK, NULL, &now) == 0);
+    SAY(sigismember(&now, SIGUSR1));
+    CHECK(sigprocmask(SIG_SETMASK, &none, NULL) == 0);
+    SAY(raise(SIGCHLD));
+    SAY((long)others);
+}
+
+static void *kills_the_process(void *none) {
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    return none;
+}
+
+// What a thread sends to its process another one has that waits for it, though the thread itself has it blocked.
+static void sent_to_the_process(void) {
+    int ends[2], signal_that_came = 0;
+    pair(ends);
+    sigset_t waited;
+    pthread_t thread;
+    sigemptyset(&waited);
+    sigaddset(&waited, SIGUSR1);
+    CHECK(pthread_sigmask(SIG_BLOCK, &waited, NULL) == 0);
+    CHECK(pthread_create(&thread, NULL, kills_the_process, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    struct timespec minute = {60, 0};
+    signal_that_came = sigtimedwait(&waited, NULL, &minute);
+    SAY((long)(signal_that_came == SIGUSR1));
+    for (int nth = 0; nth < 5; nth++) SAY((long)nth);
+}
+
+int main(int words, char **word) {
+    signal(SIGPIPE, SIG_IGN);
+    main_thread = gettid();
+    caller = pthread_self();
+    CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
+    if (!strcmp(word[1], "jumps")) jumps();
+    if (!strcmp(word[1], "older")) older();
+    if (!strcmp(word[1], "queued")) queued();
+    if (!strcmp(word[1], "to-the-process")) sent_to_the_process();
+    return 0;
+}

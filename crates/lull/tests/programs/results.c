@@ -1,0 +1,218 @@
+// What calls return where lull's results were not Linux's: the same on the kernel and on lull. usage: results CASE ADDRESS
+#include "beside.h"
+
+static void polls(int fd, short events) {
+    struct pollfd polled = {.fd = fd, .events = events};
+    SAY(poll(&polled, 1, 60000));
+    SAY((long)polled.revents);
+}
+
+// What is ready has two names.
+static void names(void) {
+    int ends[2], apart[2];
+    at.sin_port = 0;
+    int listener = listening();
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(ends[0], (struct sockaddr *)&at, sizeof at) == 0);
+    polls(listener, POLLRDNORM);
+    ends[1] = accept(listener, NULL, NULL);
+    CHECK(write(ends[0], "x", 1) == 1);
+    polls(ends[1], POLLRDNORM);
+    polls(ends[1], POLLWRNORM);
+    polls(ends[1], POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM);
+    datagrams(apart);
+    CHECK(sendto(apart[0], "x", 1, 0, (struct sockaddr *)&at, sizeof at) == 1);
+    polls(apart[1], POLLRDNORM);
+    polls(apart[1], POLLWRNORM);
+}
+
+static int writer;
+static void *writes_in_turn(void *none) {
+    for (int nth = 0; nth < 11; nth++) {
+        until_main_sleeps();
+        CHECK(write(writer, "123456789", 9) == 9);
+    }
+    return none;
+}
+
+// MSG_TRUNC throws away as much as it says, and touches no memory.
+static void thrown_away(void) {
+    int ends[2];
+    char letters[100];
+    pthread_t thread;
+    pair(ends);
+    writer = ends[0];
+    main_thread = gettid();
+    CHECK(pthread_create(&thread, NULL, writes_in_turn, NULL) == 0);
+    SAY(recv(ends[1], NULL, 30, MSG_TRUNC | MSG_WAITALL));
+    memset(letters, '.', sizeof letters);
+    SAY(recv(ends[1], letters, 40, MSG_TRUNC | MSG_WAITALL));
+    SAY(letters[0] == '.' && letters[39] == '.');
+    SAY(recv(ends[1], letters, 20, MSG_WAITALL));
+    CHECK(pthread_join(thread, NULL) == 0);
+    printf("%.20s\n", letters);
+    SAY(recv(ends[1], letters, 3, MSG_TRUNC));
+    SAY(letters[0]);
+}
+
+// A socket of IPv6 that is bound to an address of IPv4 has names of IPv6.
+static void mapped(void) {
+    struct sockaddr_in6 here = {.sin6_family = AF_INET6}, name;
+    socklen_t length = sizeof name;
+    here.sin6_addr.s6_addr[10] = here.sin6_addr.s6_addr[11] = 0xff;
+    memcpy(&here.sin6_addr.s6_addr[12], &at.sin_addr, 4);
+    int listener = socket(AF_INET6, SOCK_STREAM, 0);
+    SAY(bind(listener, (struct sockaddr *)&here, sizeof here));
+    SAY(listen(listener, 8));
+    SAY(getsockname(listener, (struct sockaddr *)&here, &length));
+    SAY((long)length);
+    at.sin_port = here.sin6_port;
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(client, (struct sockaddr *)&at, sizeof at) == 0);
+    length = sizeof name;
+    int fd = accept(listener, (struct sockaddr *)&name, &length);
+    CHECK(fd >= 0);
+    SAY((long)length);
+    SAY((long)name.sin6_family);
+    SAY(memcmp(&name.sin6_addr, &here.sin6_addr, 16));
+    SAY((long)get(fd, SOL_SOCKET, SO_DOMAIN));
+    length = sizeof name;
+    SAY(getsockname(fd, (struct sockaddr *)&name, &length));
+    SAY((long)length);
+    int class = 8;
+    SAY(setsockopt(fd, SOL_IPV6, IPV6_TCLASS, &class, sizeof class));
+}
+
+// A context is the one that its first number was, by whatever number it is known.
+static void called_otherwise(void) {
+    at.sin_port = 0;
+    int listener = listening(), first = epoll_create1(0), epfd = fcntl(first, F_DUPFD_CLOEXEC, 50);
+    SAY((long)epfd);
+    CHECK(close(first) == 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = 7};
+    SAY(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
+    connect(fd, (struct sockaddr *)&at, sizeof at);
+    comes(listener);
+    int peer = accept(listener, NULL, NULL);
+    CHECK(peer >= 0);
+    SAY(epoll_wait(epfd, &event, 1, 0));
+    SAY(write(peer, "x", 1));
+    SAY(epoll_wait(epfd, &event, 1, 60000));
+    SAY((long)event.events);
+    SAY((long)event.data.u64);
+}
+
+// Of datagrams that are sent by one call each goes where it is addressed.
+static void each_its_own_way(void) {
+    struct sockaddr_in to[2] = {at, {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+    int reader[2], sender = socket(AF_INET, SOCK_DGRAM, 0);
+    for (int nth = 0; nth < 2; nth++) {
+        socklen_t length = sizeof to[nth];
+        reader[nth] = socket(AF_INET, SOCK_DGRAM, 0);
+        CHECK(bind(reader[nth], (struct sockaddr *)&to[nth], sizeof to[nth]) == 0);
+        CHECK(getsockname(reader[nth], (struct sockaddr *)&to[nth], &length) == 0);
+    }
+    for (int first = 0; first < 2; first++) {
+        struct iovec data = {"x", 1};
+        struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = &data, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &data, .msg_iovlen = 1}}};
+        for (int nth = 0; nth < 2; nth++) {
+            both[nth].msg_hdr.msg_name = &to[nth ^ first];
+            both[nth].msg_hdr.msg_namelen = sizeof to[0];
+        }
+        SAY(sendmmsg(sender, both, 2, 0));
+        for (int nth = 0; nth < 2; nth++) {
+            struct sockaddr_in from;
+            socklen_t length = sizeof from;
+            char letter;
+            comes(reader[nth]);
+            CHECK(recvfrom(reader[nth], &letter, 1, 0, (struct sockaddr *)&from, &length) == 1);
+            // By the stack whose address it is.
+            SAY(from.sin_addr.s_addr == to[nth].sin_addr.s_addr);
+        }
+        SAY((long)both[0].msg_len);
+        SAY((long)both[1].msg_len);
+    }
+}
+
+static int lulls, kernels;
+static void *polls_both(void *none) {
+    struct pollfd polled[2] = {{.fd = lulls, .events = POLLIN}, {.fd = kernels, .events = POLLIN}};
+    CHECK(poll(polled, 2, 60000) == 1);
+    return none;
+}
+
+// Threads that have waited leave no descriptor.
+static void threads(void) {
+    int ends[2], pipes[2], before = 0;
+    pair(ends);
+    CHECK(pipe(pipes) == 0);
+    lulls = ends[1], kernels = pipes[0];
+    for (int nth = 0; nth < 60; nth++) {
+        pthread_t thread;
+        main_thread = 0;
+        CHECK(pthread_create(&thread, NULL, polls_both, NULL) == 0);
+        usleep(1000);
+        CHECK(write(pipes[1], "x", 1) == 1 && pthread_join(thread, NULL) == 0);
+        char letter;
+        CHECK(read(pipes[0], &letter, 1) == 1);
+        if (nth == 9) before = open_numbers();
+        if (nth % 10 == 9) SAY((long)(open_numbers() - before < 10));
+    }
+}
+
+static int everywhere;
+static void *serves(void *none) {
+    for (;;) {
+        char letter;
+        int fd = accept(everywhere, NULL, NULL);
+        CHECK(fd >= 0);
+        while (read(fd, &letter, 1) == 1) CHECK(write(fd, &letter, 1) == 1);
+        close(fd);
+    }
+    return none;
+}
+
+static int asks(struct in_addr address) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = at.sin_port, .sin_addr = address};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    char letter = 'x';
+    CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && write(fd, &letter, 1) == 1);
+    comes(fd);
+    CHECK(read(fd, &letter, 1) == 1);
+    return fd;
+}
+
+// Threads that wait for connections of both worlds have those of one while another thread has one of the other.
+static void both_worlds(void) {
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    socklen_t length = sizeof here;
+    everywhere = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(everywhere, (struct sockaddr *)&here, sizeof here) == 0 && listen(everywhere, 8) == 0);
+    CHECK(getsockname(everywhere, (struct sockaddr *)&here, &length) == 0);
+    at.sin_port = here.sin_port;
+    // Each has one of the two connections.
+    for (int nth = 0; nth < 2; nth++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, serves, NULL) == 0);
+    }
+    for (int nth = 0; nth < 3000; nth++) {
+        int one = asks((struct in_addr){htonl(INADDR_LOOPBACK)}), other = asks(at.sin_addr);
+        close(one);
+        close(other);
+        if (nth % 300 == 0) SAY((long)nth);
+    }
+}
+
+int main(int words, char **word) {
+    signal(SIGPIPE, SIG_IGN);
+    CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
+    if (!strcmp(word[1], "names")) names();
+    if (!strcmp(word[1], "thrown-away")) thrown_away();
+    if (!strcmp(word[1], "mapped")) mapped();
+    if (!strcmp(word[1], "called-otherwise")) called_otherwise();
+    if (!strcmp(word[1], "each-its-own-way")) each_its_own_way();
+    if (!strcmp(word[1], "threads")) threads();
+    if (!strcmp(word[1], "both-worlds")) both_worlds();
+    return 0;
+}
