@@ -94,6 +94,11 @@ fn of_many_signals_at_once_none_is_lost() {
 }
 
 #[test]
+fn a_handler_is_kept_from_what_its_mask_says_also_where_it_makes_calls() {
+    handlers("masked");
+}
+
+#[test]
 fn a_signal_to_the_own_process_is_not_one_to_the_own_thread() {
     handlers("to-the-process");
 }
@@ -126,6 +131,11 @@ fn of_datagrams_that_are_sent_by_one_call_each_goes_where_it_is_addressed() {
 #[test]
 fn threads_that_have_waited_leave_no_descriptor() {
     results("threads");
+}
+
+#[test]
+fn a_thread_that_waits_in_a_process_without_a_queue_is_cancelled() {
+    results("cancelled-beside");
 }
 
 /// None of them sleeps in the kernel for a connection that another one has taken.

@@ -150,6 +150,37 @@ static void queued(void) {
     SAY((long)others);
 }
 
+static int talks;
+static char told[8];
+static volatile sig_atomic_t told_count;
+static void tells(int signal) {
+    told[told_count++] = signal == SIGUSR1 ? 'a' : 'b';
+    // A call of its own, at whose end nothing runs that is blocked.
+    write(talks, "x", 1);
+    told[told_count++] = signal == SIGUSR1 ? 'A' : 'B';
+}
+
+// A handler is kept from what its mask says, also where it makes calls.
+static void masked(void) {
+    int ends[2];
+    pair(ends);
+    talks = ends[0];
+    struct sigaction asked = {.sa_handler = tells};
+    struct pollfd polled = {.fd = ends[1], .events = POLLPRI};
+    struct timespec minute = {60, 0};
+    sigset_t both, none;
+    sigemptyset(&none);
+    sigemptyset(&both);
+    sigaddset(&both, SIGUSR1);
+    sigaddset(&both, SIGUSR2);
+    asked.sa_mask = both;
+    CHECK(sigaction(SIGUSR1, &asked, NULL) == 0 && sigaction(SIGUSR2, &asked, NULL) == 0);
+    CHECK(sigprocmask(SIG_BLOCK, &both, NULL) == 0 && raise(SIGUSR1) == 0 && raise(SIGUSR2) == 0);
+    SAY(ppoll(&polled, 1, &minute, &none));
+    printf("%s\n", told);
+    for (int nth = 0; nth < 5; nth++) SAY((long)nth);
+}
+
 static void *kills_the_process(void *none) {
     CHECK(kill(getpid(), SIGUSR1) == 0);
     return none;
@@ -179,6 +210,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "jumps")) jumps();
     if (!strcmp(word[1], "older")) older();
     if (!strcmp(word[1], "queued")) queued();
+    if (!strcmp(word[1], "masked")) masked();
     if (!strcmp(word[1], "to-the-process")) sent_to_the_process();
     return 0;
 }

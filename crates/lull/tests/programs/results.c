@@ -1,5 +1,6 @@
 // What calls return where lull's results were not Linux's: the same on the kernel and on lull. usage: results CASE ADDRESS
 #include "beside.h"
+#include <sys/wait.h>
 
 static void polls(int fd, short events) {
     struct pollfd polled = {.fd = fd, .events = events};
@@ -113,7 +114,7 @@ static void each_its_own_way(void) {
         CHECK(bind(reader[nth], (struct sockaddr *)&to[nth], sizeof to[nth]) == 0);
         CHECK(getsockname(reader[nth], (struct sockaddr *)&to[nth], &length) == 0);
     }
-    for (int first = 0; first < 2; first++) {
+    for (int first = 1; first >= 0; first--) {
         struct iovec data = {"x", 1};
         struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = &data, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &data, .msg_iovlen = 1}}};
         for (int nth = 0; nth < 2; nth++) {
@@ -159,6 +160,47 @@ static void threads(void) {
         if (nth == 9) before = open_numbers();
         if (nth % 10 == 9) SAY((long)(open_numbers() - before < 10));
     }
+}
+
+static void *polls_for_ever(void *fd) {
+    struct pollfd polled = {.fd = *(int *)fd, .events = POLLIN};
+    main_thread = gettid();
+    poll(&polled, 1, -1);
+    return NULL;
+}
+
+// Of two processes that share a listener one asks for connections first; in the other one a thread that waits is cancelled.
+static void cancelled_beside(void) {
+    int told[2], over[2], status = -1;
+    char letter;
+    at.sin_port = 0;
+    int listener = listening();
+    CHECK(pipe(told) == 0 && pipe(over) == 0);
+    pid_t first = fork();
+    if (!first) {
+        close(over[1]);
+        is_readable(listener);
+        CHECK(write(told[1], "x", 1) == 1);
+        _exit(read(over[0], &letter, 1));
+    }
+    CHECK(read(told[0], &letter, 1) == 1);
+    for (int nth = 0; nth < 3; nth++) {
+        pid_t child = fork();
+        if (!child) {
+            pthread_t thread;
+            void *result = NULL;
+            CHECK(pthread_create(&thread, NULL, polls_for_ever, &listener) == 0);
+            while (!main_thread) usleep(1000);
+            until_main_sleeps();
+            CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+            _exit(result == PTHREAD_CANCELED ? 7 : 8);
+        }
+        SAY(waitpid(child, &status, 0) == child);
+        SAY((long)WEXITSTATUS(status));
+    }
+    CHECK(close(over[1]) == 0);
+    SAY(waitpid(first, &status, 0) == first);
+    SAY((long)WEXITSTATUS(status));
 }
 
 static int everywhere;
@@ -213,6 +255,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "called-otherwise")) called_otherwise();
     if (!strcmp(word[1], "each-its-own-way")) each_its_own_way();
     if (!strcmp(word[1], "threads")) threads();
+    if (!strcmp(word[1], "cancelled-beside")) cancelled_beside();
     if (!strcmp(word[1], "both-worlds")) both_worlds();
     return 0;
 }
