@@ -194,6 +194,12 @@ impl<T> Files<T> {
         self.words[..end].iter().enumerate().filter_map(named)
     }
 
+    /// Whether any number names this file now. It looks at all of them.
+    pub fn is_named(&self, file: &Open<T>) -> bool {
+        let (end, name) = (self.numbers_end.load(Ordering::Acquire) as usize, file.name());
+        self.words[..end].iter().any(|word| word.load(Ordering::Relaxed) == name)
+    }
+
     fn place(&self, index: u32) -> &Place<T> {
         let (chunk, nth) = (index as usize / CHUNK_PLACES, index as usize % CHUNK_PLACES);
         let chunk = self.chunks[chunk].load(Ordering::Acquire);
@@ -340,7 +346,9 @@ mod tests {
         assert!(files.get(5).unwrap().is_same(&files.get(6).unwrap()), "as after dup");
         drop(files.take(5));
         let used = files.get(6).unwrap();
+        assert!(files.is_named(&used));
         drop(files.take(6));
+        assert!(!files.is_named(&used));
         assert!(files.get(5).is_none() && files.get(6).is_none() && files.take(6).is_none());
         assert_eq!(Arc::strong_count(&value), 2, "a call still uses it");
         drop(used);

@@ -356,6 +356,11 @@ pub(crate) fn numbers() -> impl Iterator<Item = c_int> {
     FILES.numbers()
 }
 
+/// Whether any number stands for it.
+pub(crate) fn is_named(file: &Open) -> bool {
+    FILES.is_named(file)
+}
+
 /// A number is the kernel's again, and what it stood for is the caller's to drop.
 pub(crate) fn end(fd: c_int) -> Option<Open> {
     FILES.take(fd)

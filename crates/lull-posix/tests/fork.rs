@@ -259,6 +259,33 @@ fn a_connection_ends_when_neither_parent_nor_child_has_it() {
     }
 }
 
+/// A thread of its parent's was in a call on the connection as the child was made, and the connection has two numbers.
+#[test]
+fn a_child_that_has_closed_every_number_of_a_connection_does_not_have_it_any_more() {
+    let _alone = alone();
+    let (fd, mut peer) = connected();
+    let other = files::duplicate(fd, 0, true).unwrap();
+    let reader = asleep(move || recv(fd, 0));
+    let (mut has_closed, closes) = std::io::pipe().unwrap();
+    let (go_on, mut ends) = std::io::pipe().unwrap();
+    let child = in_a_child(|| {
+        let one = files::close(fd).is_ok() && kernels_write(closes.as_raw_fd(), b"x");
+        let both = one && kernels_read(go_on.as_raw_fd(), 1).is_some() && files::close(other).is_ok();
+        both && kernels_read(go_on.as_raw_fd(), 1) == Some(vec![2])
+    });
+    peer.write_all(b"last").unwrap();
+    assert_eq!(reader.join().unwrap().unwrap(), b"last");
+    has_closed.read_exact(&mut [0]).unwrap();
+    close(fd);
+    close(other);
+    peer.set_nonblocking(true).unwrap();
+    assert_eq!(peer.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "the child has it still");
+    ends.write_all(&[1]).unwrap();
+    until("the end of the connection", || matches!(peer.read(&mut [0; 1]), Ok(0)));
+    ends.write_all(&[2]).unwrap();
+    ended_well(child);
+}
+
 /// A number that the child closed past the library, and that stands for a file of its own by now, is not the connection's.
 #[test]
 fn a_number_that_was_closed_unseen_is_left_alone() {

@@ -336,7 +336,9 @@ pub(crate) fn closed(file: &Open) {
     /// The number's own reference, and the one that the parent took for its child.
     const LAST: u32 = 2;
     let channel = CHANNEL.load(Ordering::Relaxed);
-    if channel >= 0 && is_passed_on(file) && file.references() == LAST && !SHARED.load(Ordering::Relaxed) {
+    // There are more where the parent's threads were in calls on it, and a number that was closed before leaves its own behind.
+    let has_another_number = || file.references() != LAST && files::is_named(file);
+    if channel >= 0 && is_passed_on(file) && !SHARED.load(Ordering::Relaxed) && !has_another_number() {
         // Where there is no room for it, the connection is kept until this process ends.
         let release = Message { verb: Verb::Releases, id: id(file) };
         let _ = release.send(kernel::borrow(channel), &[], SendFlags::DONTWAIT);
