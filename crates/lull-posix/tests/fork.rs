@@ -544,6 +544,45 @@ fn a_child_that_waits_for_a_peer_of_the_kernels_is_told_of_the_end_of_reading() 
     close(fd);
 }
 
+/// No number from this one on is given out in this process. Returns the one before.
+fn limit_numbers(first_above: u64) -> u64 {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the limits.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits) }, 0);
+    let changed = libc::rlimit { rlim_cur: first_above, ..limits };
+    // SAFETY: limits that outlive the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const changed) }, 0);
+    limits.rlim_cur
+}
+
+/// Two descriptors come along where a child claims a UDP socket. A process without a number for the second one cannot pass it on, and
+/// serves its child all the same.
+#[test]
+fn a_child_reads_a_socket_once_its_parent_has_numbers_for_it() {
+    let _alone = alone();
+    let (fd, at, peer) = datagrams(OWN);
+    peer.send_to(b"question", at).unwrap();
+    let (go_on, mut goes_on) = std::io::pipe().unwrap();
+    let (mut has_tried, tries) = std::io::pipe().unwrap();
+    let child = in_a_child(|| {
+        let may_go_on = || kernels_read(go_on.as_raw_fd(), 1).is_some_and(|got| got.len() == 1);
+        let tried = may_go_on() && !takes_data(fd) && kernels_write(tries.as_raw_fd(), b"x");
+        tried && may_go_on() && takes_data(fd) && receive(fd, 0).is_ok_and(|(data, _)| data == b"question")
+    });
+    // Its end is heard, too.
+    drop(tries);
+    let last = std::fs::File::open("/dev/null").unwrap();
+    let former = limit_numbers(last.as_raw_fd() as u64 + 1);
+    drop(last);
+    goes_on.write_all(b"x").unwrap();
+    let tried = has_tried.read(&mut [0]);
+    limit_numbers(former);
+    assert_eq!(tried.unwrap(), 1, "there was a number for it");
+    goes_on.write_all(b"x").unwrap();
+    ended_well(child);
+    close(fd);
+}
+
 /// What a child could not send it is told by its next read, and a socket that nobody has is closed.
 #[test]
 fn a_child_is_told_what_could_not_be_sent_and_its_end_closes_the_socket() {

@@ -49,6 +49,11 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
         let mut descriptors = descriptors.into_iter();
         let started = match (message.verb, descriptors.next(), descriptors.next()) {
             (Verb::Claims, Some(socket), kernels) => match (held.remove(&message.id), kernels) {
+                (Some(file), None) if matches!(&*file, File::Datagram(_)) => {
+                    // There was no free number for the second one. The child's next call claims it again.
+                    held.insert(message.id, file);
+                    Err(io::Error::from_raw_os_error(libc::EMFILE))
+                }
                 (Some(file), None) => Relay::start(file, socket, None),
                 (Some(file), Some(kernels)) => datagrams::relay::start(file, socket, kernels, ()),
                 (None, _) => Ok(()),
