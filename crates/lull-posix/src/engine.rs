@@ -41,8 +41,9 @@ pub enum Share {
 /// runs a handler of the program.
 pub type Start = Box<dyn FnOnce() -> std::result::Result<Engine, StartError> + Send>;
 
-/// Makes the engine of any process of the program, as [`Start`]: it is called in each that needs one, and again after a failure.
-pub type StartEach = Box<dyn FnMut(Share) -> std::result::Result<Engine, StartError> + Send>;
+/// Makes the engine of any process of the program, as [`Start`]: it is called in each that needs one, and again after a failure. A child
+/// may be forked while it runs, and call it as well.
+pub type StartEach = Box<dyn Fn(Share) -> std::result::Result<Engine, StartError> + Send + Sync>;
 
 /// Why the engine did not start, in words for whoever started the program.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +52,7 @@ pub struct StartError(pub String);
 
 /// Who may have an engine.
 enum Starter {
-    Alone(Option<Start>),
+    Alone(Mutex<Option<Start>>),
     Each(StartEach),
 }
 
@@ -62,7 +63,9 @@ struct World {
     lazily: bool,
     /// The process that loaded the library: no child of `fork`.
     loaded_in: u32,
-    start: Mutex<Starter>,
+    start: Starter,
+    /// One thread of the process at a time starts it.
+    starting: Afresh<Mutex<()>>,
     engine: Afresh<Engine>,
     /// The process in which it could not be started, and the one in which that was said.
     refused_in: AtomicU32,
@@ -75,7 +78,7 @@ static WORLD: OnceLock<World> = OnceLock::new();
 /// Makes the addresses of `routing` lull's in this process. `start` runs at the first call that needs an engine; if it
 /// fails, `say` is told once, and those calls fail with ENETDOWN. Only the first call counts; false for a later one.
 pub fn engage(routing: Routing, start: Start, say: fn(&StartError)) -> bool {
-    engage_as(routing, false, Starter::Alone(Some(start)), say)
+    engage_as(routing, false, Starter::Alone(Mutex::new(Some(start))), say)
 }
 
 /// As [`engage`], for a program of several processes: each that asks for connections of a listener, or makes one, has an engine
@@ -89,7 +92,8 @@ fn engage_as(routing: Routing, lazily: bool, start: Starter, say: fn(&StartError
         routing,
         lazily,
         loaded_in: std::process::id(),
-        start: Mutex::new(start),
+        start,
+        starting: Afresh::new(),
         engine: Afresh::new(),
         refused_in: AtomicU32::new(0),
         said_in: AtomicU32::new(0),
@@ -183,7 +187,7 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
         return Ok(engine);
     }
     let process = std::process::id();
-    let mut start = world.start.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = world.starting.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     // Another thread may have been first.
     if let Some(engine) = world.engine.get() {
         return Ok(engine);
@@ -194,9 +198,9 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
     own::begin();
     let starting = fork::engine_starts();
     let _no_signals = NoSignals::begin();
-    let started = match &mut *start {
+    let started = match &world.start {
         Starter::Alone(start) => {
-            let start = start.take().ok_or(DOWN)?;
+            let start = start.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(DOWN)?;
             on_a_stack_of_its_own(start)
         }
         Starter::Each(start) => on_a_stack_of_its_own(|| start(share)),
@@ -270,6 +274,11 @@ impl Drop for Kept {
 struct Place {
     worker: Worker,
     waker: Box<Waker>,
+}
+
+/// In any child of `fork`: whoever was starting an engine is another process's thread.
+pub(crate) fn forget_starting() {
+    WORLD.get().inspect(|world| world.starting.forget());
 }
 
 /// The calling thread is the only one of a child of `fork`: the engine is its parent's, and so are the thread's places in it, which it

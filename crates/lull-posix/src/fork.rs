@@ -175,8 +175,9 @@ fn forget_the_parents() {
 /// A child of a process that lull is in. The C library calls this in children of `fork`.
 pub(crate) extern "C" fn of_this_process() {
     signals::forget();
-    // Also where no engine runs: another thread of the parent's may have made a descriptor just then.
+    // Also where no engine runs: another thread of the parent's may have held them just then.
     own::forget_turns();
+    engine::forget_starting();
 }
 
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork` as well.

@@ -406,6 +406,13 @@ fn a_server_that_puts_itself_into_the_background_goes_on_with_its_sockets() {
 }
 
 #[test]
+fn a_child_that_is_forked_while_the_engine_starts_goes_on_without_its_parent() {
+    for mode in ["base", "suspend20"] {
+        user::run("forks_at_start", "command -v python3 && command -v mount && command -v ip", mode, "");
+    }
+}
+
+#[test]
 fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
     let needs = "command -v python3 && command -v ip";
     for (mode, how) in [
