@@ -5,6 +5,7 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, TryLockError};
 
 /// A value for a `static`, made where it is first wanted. [`Afresh::forget`] leaves it to whoever has a reference, for ever.
 #[derive(Debug)]
@@ -47,6 +48,16 @@ impl<T: Send + Sync> Afresh<T> {
     }
 }
 
+impl<T: Send> Afresh<Mutex<T>> {
+    /// In a child of `fork`, which goes on with what its parent had there: a thread of the parent's that was just changing it leaves
+    /// nothing.
+    pub fn forget_if_held(&self) {
+        if self.get().is_some_and(|value| matches!(value.try_lock(), Err(TryLockError::WouldBlock))) {
+            self.forget();
+        }
+    }
+}
+
 impl<T: Send + Sync> Default for Afresh<T> {
     fn default() -> Afresh<T> {
         Afresh::new()
@@ -64,7 +75,6 @@ pub fn forget_all() {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
 
     #[test]
     fn a_value_is_one_for_all_until_it_is_forgotten_and_who_has_it_keeps_it() {
@@ -81,5 +91,17 @@ mod tests {
             (1, 2),
             "a lock that nobody releases is not waited for"
         );
+    }
+
+    #[test]
+    fn a_value_stays_unless_somebody_is_changing_it() {
+        static VALUE: Afresh<Mutex<u32>> = Afresh::new();
+        VALUE.forget_if_held();
+        let first = VALUE.get_or_init(|| Mutex::new(1));
+        VALUE.forget_if_held();
+        assert!(VALUE.get().is_some_and(|value| std::ptr::eq(value, first)));
+        let _held = first.lock().unwrap();
+        VALUE.forget_if_held();
+        assert!(VALUE.get().is_none());
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lull_net::lull_bpf::extended::{SK_REUSEPORT, SOCKET_FILTER};
 use lull_net::lull_bpf::{Chooser, extended};
+use lull_net::lull_nic::Afresh;
 
 use libc::{c_int, c_long};
 
@@ -50,10 +51,16 @@ struct Info {
 /// A program as it was loaded, or why it cannot be run here.
 type Kept = (u32, core::result::Result<Arc<Chooser>, extended::Refused>);
 
+static KEPT: Afresh<Mutex<Vec<Kept>>> = Afresh::new();
+
 fn kept() -> MutexGuard<'static, Vec<Kept>> {
-    static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
     // An entry is put in and taken out whole.
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    KEPT.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In any child of `fork`.
+pub(crate) fn forget_if_held() {
+    KEPT.forget_if_held();
 }
 
 /// A `bpf(2)` by number, with its arguments: if it has loaded a program, that is kept.

@@ -103,10 +103,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static CONTEXTS: Afresh<Mutex<Vec<c_int>>> = Afresh::new();
 
 fn contexts() -> MutexGuard<'static, Vec<c_int>> {
-    lock(CONTEXTS.get_or_init(Mutex::default))
+    lock(CONTEXTS.get_or_init(|| Mutex::new(files::contexts())))
 }
 
-/// A child of `fork` has none of lull's.
+/// In any child of `fork`, where they are looked for anew.
 pub(crate) fn forget_contexts() {
     CONTEXTS.forget();
 }
@@ -234,4 +234,20 @@ pub(crate) fn call_out_of(context: BorrowedFd<'_>) -> Result<OwnedFd> {
     let readable = kernel::eventfd(1)?;
     kernel::add_member(context, readable.as_fd(), libc::EPOLLIN as u32, CALL)?;
     Ok(readable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fork::tests::in_a_child;
+
+    #[test]
+    fn a_child_has_the_contexts_of_before_and_waits_for_no_thread_of_its_parents() {
+        // No call of this process's is about that number.
+        const NUMBER: c_int = 1 << 19;
+        enter(NUMBER, HashMap::new()).unwrap();
+        let _held = contexts();
+        assert!(in_a_child(|| contexts().contains(&NUMBER)));
+        drop(files::end(NUMBER));
+    }
 }

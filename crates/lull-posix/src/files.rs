@@ -356,6 +356,12 @@ pub(crate) fn numbers() -> impl Iterator<Item = c_int> {
     FILES.numbers()
 }
 
+/// The numbers of epoll contexts.
+pub(crate) fn contexts() -> Vec<c_int> {
+    let is_one = |number: &c_int| matches!(FILES.get(*number).as_deref(), Some(File::Epoll(_)));
+    FILES.numbers().filter(is_one).collect()
+}
+
 /// Whether any number stands for it.
 pub(crate) fn is_named(file: &Open) -> bool {
     FILES.is_named(file)

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::c_long;
 use lull_net::lull_nic::own;
 
+use crate::socket::options::steer;
 use crate::socket::{datagram, pool};
-use crate::{block, elsewhere, engine, epoll, inherit, kernel, record, signals};
+use crate::{block, bpf, elsewhere, engine, epoll, inherit, kernel, record, signals};
 
 static HUSK: AtomicBool = AtomicBool::new(false);
 /// The engine runs in this process, or is being started.
@@ -166,7 +167,6 @@ fn forget_the_parents() {
     block::forget();
     record::forget();
     elsewhere::forget();
-    epoll::forget_contexts();
     datagram::forget();
     pool::forget();
     inherit::left::forget();
@@ -178,6 +178,9 @@ pub(crate) extern "C" fn of_this_process() {
     // Also where no engine runs: another thread of the parent's may have held them just then.
     own::forget_turns();
     engine::forget_starting();
+    epoll::forget_contexts();
+    steer::forget_if_held();
+    bpf::forget_if_held();
 }
 
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork` as well.
@@ -193,4 +196,30 @@ extern "C" fn in_the_child() {
 pub extern "C" fn without_the_c_library() {
     of_this_process();
     in_the_child();
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    /// What a child of this process says, in which none of its threads goes on.
+    pub(crate) fn in_a_child(says: impl FnOnce() -> bool) -> bool {
+        /// In seconds: a child that waits for longer will wait for ever.
+        const LOST: u32 = 120;
+        // SAFETY: the child ends without running anything of its parent's.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: a number only.
+                unsafe { libc::alarm(LOST) };
+                super::of_this_process();
+                let status = i32::from(!says());
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(status) }
+            }
+            child => {
+                let mut status = -1;
+                // SAFETY: the child's number, and room for its status.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                status == 0
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ mod acted;
 pub(super) mod buffers;
 pub(super) mod egress;
 pub(crate) mod refused;
-pub(super) mod steer;
+pub(crate) mod steer;
 mod tcp_info;
 
 use std::collections::HashMap;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use libc::{c_int, sock_fprog};
 use lull_fd::say;
 use lull_net::lull_bpf::{Chooser, Instruction, Program};
+use lull_net::lull_nic::Afresh;
 
 use super::Name;
 use crate::socket::Listener;
@@ -82,10 +83,16 @@ fn extended(value: &[u8]) -> Result<Arc<Chooser>> {
 /// By inode; nothing in the place of a program that lull cannot run.
 type Remembered = Vec<(u32, Option<Arc<Chooser>>)>;
 
+static REMEMBERED: Afresh<Mutex<Remembered>> = Afresh::new();
+
 fn remembered() -> MutexGuard<'static, Remembered> {
-    static REMEMBERED: Mutex<Remembered> = Mutex::new(Vec::new());
     // An entry is put in and taken out whole.
-    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
+    REMEMBERED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In any child of `fork`.
+pub(crate) fn forget_if_held() {
+    REMEMBERED.forget_if_held();
 }
 
 /// One of these options of a socket that is the kernel's still: the kernel has it, and lull's socket will.
@@ -141,10 +148,21 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fork::tests::in_a_child;
 
     #[test]
     fn without_addresses_of_lulls_every_option_is_the_kernels_alone() {
         let name = libc::SO_ATTACH_REUSEPORT_CBPF;
         assert!(steers(libc::SOL_SOCKET, name) && !may_steer(libc::SOL_SOCKET, name));
+    }
+
+    #[test]
+    fn a_child_has_what_was_attached_before_it_was_made_and_waits_for_no_thread_of_its_parents() {
+        const NO_SOCKETS: u32 = u32::MAX;
+        remembered().push((NO_SOCKETS, None));
+        let is_there = || remembered().iter().any(|(of, _)| *of == NO_SOCKETS);
+        assert!(in_a_child(is_there));
+        let _held = remembered();
+        assert!(in_a_child(|| !is_there()));
     }
 }
