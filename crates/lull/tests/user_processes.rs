@@ -366,6 +366,13 @@ fn workers_have_a_listener_that_their_server_closes() {
 }
 
 #[test]
+fn nobody_waits_for_who_listens_where_all_processes_of_a_listener_were_killed() {
+    for mode in ["base", "suspend20"] {
+        user::run("dead_listener", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
+#[test]
 fn who_made_a_listener_may_close_it_before_another_one_asks() {
     user::run("maker_closes", "command -v python3 && command -v ping && command -v ip", "suspend20", "");
 }

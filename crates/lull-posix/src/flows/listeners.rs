@@ -2,10 +2,18 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::Flows;
+use rustix::process::{Pid, test_kill_process};
+
+use super::{Flows, Kept};
 
 /// A listener that is open in the process that made it, and whose connections nobody asks for just now.
 pub(super) const NOBODY: u64 = u16::MAX as u64;
+
+/// Whether there is a process of this number, in this process's PID namespace.
+fn is_alive(process: u32) -> bool {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
 
 fn word(listener: u32, port: u16, who: u64) -> u64 {
     u64::from(listener) << 32 | u64::from(port) << 16 | who
@@ -85,8 +93,24 @@ impl Flows {
         self.shared().begun.fetch_add(1, Ordering::Relaxed);
         for (word, sharers) in self.shared().listeners.iter().zip(&self.shared().sharers) {
             self.leaves(word, sharers, queue, NOBODY);
+            self.forget_if_dead(word, sharers);
         }
         self.ended(&[queue]);
+    }
+
+    /// Of a listener for which no process asks, and which none that lives has noted, nobody would ever say that it is closed (all of a
+    /// server's were killed). A process that has it nevertheless, as a child of `fork`, says so when it asks.
+    fn forget_if_dead(&self, word: &AtomicU64, sharers: &AtomicU32) {
+        let (now, asking) = (word.load(Ordering::Acquire), sharers.load(Ordering::Acquire));
+        if now == 0 || (0..u32::BITS).any(|queue| asking & 1 << queue != 0 && self.holder(queue).is_some()) {
+            return;
+        }
+        let has_it = |kept: &Kept| u64::from(kept.inode) == now >> 32;
+        if !self.kept().filter(has_it).any(|kept| is_alive(kept.called_in) || is_alive(kept.noted_in)) {
+            sharers.fetch_and(!asking, Ordering::AcqRel);
+            // Another process may have begun to listen by now.
+            let _ = word.compare_exchange(now, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// How many times a process has taken a queue so far, modulo 2^32.
@@ -121,7 +145,14 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NOT_LISTENING;
     use super::*;
+
+    /// That process has noted the listener.
+    fn noted(listener: u32, process: u32) -> Kept {
+        let (called_in, noted_in) = (process, process);
+        Kept { inode: listener, number: 3, called_in, noted_in, backlog: NOT_LISTENING, pool: None }
+    }
 
     #[test]
     fn of_several_processes_the_last_that_listens_has_the_new_connections() {
@@ -138,10 +169,24 @@ mod tests {
         assert_eq!((flows.who_listens(7), at(80)), (None, vec![(7, None)]), "whoever made it has it");
         flows.closed_for_good(7);
         assert_eq!((at(80), at(81)), (vec![], vec![(8, Some(0))]));
+        flows.keep(&noted(8, std::process::id()));
         flows.begins_with(0);
         assert_eq!((flows.who_listens(8), at(81)), (None, vec![(8, None)]), "whoever had the queue has died");
         flows.listens(8, 81, 2);
         flows.listens_no_more(8, 2, false);
         assert_eq!(at(81), []);
+    }
+
+    #[test]
+    fn a_listener_whose_processes_have_all_died_is_forgotten() {
+        // Above any that the kernel gives out.
+        const DEAD: u32 = i32::MAX as u32;
+        let flows = Flows::create().unwrap();
+        let at = |port| flows.listeners_at(port).collect::<Vec<_>>();
+        flows.keep(&noted(7, DEAD));
+        flows.listens(7, 80, 0);
+        flows.listens(7, 80, 1);
+        flows.begins_with(1);
+        assert_eq!((at(80), flows.sharers(7)), (vec![], 0), "queue 0's process has died as well");
     }
 }
