@@ -21,6 +21,7 @@
 //! | [`birth`] | new contexts and sockets get their parameters |
 //! | [`calls`] | a call of the program's, waited for so |
 //! | [`next`] | the C library's function of a name that is taken over |
+//! | `naked` | functions that are taken over and that Rust cannot define |
 //! | `decimal` | numbers as the environment has them |
 //! | `steer` | listeners that share an address get a program that chooses among them |
 //! | [`say`] | one line on stderr, at most once a process |
@@ -53,6 +54,7 @@ pub mod files;
 pub mod linux;
 #[cfg(all(test, loom))]
 mod loom_models;
+mod naked;
 pub mod next;
 pub mod say;
 mod steer;

@@ -25,7 +25,7 @@ use crate::files::{self, File};
 use crate::{Errno, Result, engine, kernel};
 
 pub use ctl::epoll_ctl;
-pub(crate) use move_in::{becomes_kernels, becomes_lulls, has_a_pool, was_never_connected};
+pub(crate) use move_in::{becomes_kernels, becomes_lulls, has_a_pool, is_the_kernels};
 pub(crate) use wait::bits;
 pub use wait::epoll_wait;
 

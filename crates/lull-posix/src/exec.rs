@@ -25,7 +25,7 @@ use libc::c_int;
 use lull_fd::say;
 
 use crate::files::{self, File, Open};
-use crate::inherit::{self, left::Left};
+use crate::inherit::{self, left::Left, streams};
 use crate::{claimed, engine, fork, kernel, leave, socket};
 
 /// How long what was written may take to be acknowledged. Linux would go on for as long as TCP tries; here nobody is left then.
@@ -73,7 +73,7 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
 
 /// As [`begins`], for a name that is searched along PATH unless it has a slash (`execvp`).
 pub fn begins_along_path(name: &CStr) -> Option<Executing> {
-    files::are_any().then_some(())?;
+    (files::are_any() || engine::running().is_some()).then_some(())?;
     if name.to_bytes().contains(&b'/') {
         return begins(libc::AT_FDCWD, name);
     }
@@ -131,7 +131,8 @@ fn all_open() -> Vec<(Open, c_int, bool)> {
 
 /// Closes lull's half of everything; how much there was that does not listen on.
 fn close_all(program: &str) -> usize {
-    let files = all_open();
+    let mut files = streams::end(DELIVERY);
+    files.extend(all_open());
     let stays_open = |file: &File| matches!(file, File::Listener(_));
     let mut lost = 0;
     for (file, number, stays) in &files {

@@ -331,7 +331,10 @@ fn close_lulls(first: c_uint, last: c_uint) {
 pub(crate) fn close_kernels() {
     // No other file may get the numbers of what is written to without being asked for.
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
-        for number in [libc::STDIN_FILENO, libc::STDOUT_FILENO].into_iter().filter(|number| !FILES.contains(*number)) {
+        let written_to = |number: &c_int| {
+            !FILES.contains(*number) && (*number != libc::STDERR_FILENO || inherit::is_relay(libc::STDERR_FILENO))
+        };
+        for number in (0..=libc::STDERR_FILENO).filter(written_to) {
             // It is as it was, if not.
             let _ = kernel::dup3(null.as_raw_fd(), number, 0);
         }
@@ -377,6 +380,11 @@ pub(crate) fn forget_all() {
     FILES.numbers().for_each(|number| drop(FILES.take(number)));
 }
 
+/// A number is about to be a stream of the C library's, which reads and writes where lull does not hear of it.
+pub fn becomes_a_stream(fd: c_int) -> Result<()> {
+    inherit::streams::begin(fd)
+}
+
 /// `dup`, `F_DUPFD`: another number for the same open file.
 pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
     let file = get(fd);
@@ -399,6 +407,10 @@ fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<c_int> {
             put_open(number, file).inspect_err(|_| kernel::discard(number))?;
             if is_context {
                 epoll::is_called(number);
+            }
+            if number <= libc::STDERR_FILENO {
+                // It is for the C library's streams, or for what this process executes. Where it cannot be, it is lull's alone.
+                let _ = inherit::streams::begin(number);
             }
         }
         None => {

@@ -16,7 +16,7 @@ use lull_net::lull_nic::own;
 
 use crate::socket::options::steer;
 use crate::socket::{datagram, pool};
-use crate::{block, bpf, elsewhere, engine, epoll, inherit, kernel, record, signals};
+use crate::{block, bpf, elsewhere, engine, epoll, inherit, kernel, leave, record, signals};
 
 static HUSK: AtomicBool = AtomicBool::new(false);
 /// The engine runs in this process, or is being started.
@@ -170,6 +170,7 @@ fn forget_the_parents() {
     datagram::forget();
     pool::forget();
     inherit::left::forget();
+    inherit::streams::forget();
 }
 
 /// A child of a process that lull is in. The C library calls this in children of `fork`.
@@ -178,6 +179,7 @@ pub(crate) extern "C" fn of_this_process() {
     // Also where no engine runs: another thread of the parent's may have held them just then.
     own::forget_turns();
     engine::forget_starting();
+    leave::forget();
     epoll::forget_contexts();
     steer::forget_if_held();
     bpf::forget_if_held();

@@ -23,6 +23,7 @@
 //! | `left` | what a program has that a child executes with a connection which it has not used |
 //! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
 //! | `passing` | what stands for a socket that another process is given over a Unix socket: a relay, or where a listener waits |
+//! | `streams` | connections that their own process uses by streams of the C library |
 //! | `made` | sockets that a child makes itself at lull's addresses, and listeners that it asks |
 //! | `outlived` | the parent has ended, and the child goes on with an engine of its own |
 
@@ -34,6 +35,7 @@ mod named;
 mod outlived;
 mod parent;
 mod passing;
+pub(crate) mod streams;
 
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};

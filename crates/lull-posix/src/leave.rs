@@ -18,7 +18,7 @@ use crate::files::File;
 use crate::{claimed, elsewhere, engine, files, fork, signals, socket};
 
 /// How long nobody takes anything before a process no longer stays.
-const NO_PROGRESS: Duration = Duration::from_secs(10);
+pub(crate) const NO_PROGRESS: Duration = Duration::from_secs(10);
 /// How long it stays at the longest.
 const AT_MOST: Duration = Duration::from_secs(60);
 /// How long it stays for a process that is about to listen. nginx kills a worker that has not ended a second and a half after it was
@@ -46,11 +46,21 @@ pub(crate) fn rests_while_leaving() {
     }
 }
 
+/// In any child of `fork`, which does not exit.
+pub(crate) fn forget() {
+    LEAVING.store(NOBODY, Ordering::Relaxed);
+}
+
+/// Whether the process exits.
+pub(crate) fn is_begun() -> bool {
+    LEAVING.load(Ordering::Relaxed) != NOBODY
+}
+
 /// The process exits, and nothing of the program's runs any more but its other threads.
 pub fn at_exit() {
+    LEAVING.store(thread(), Ordering::Release);
     // What a child has of this is its parent's.
     let Some(engine) = engine::running().filter(|_| fork::is_engines_process()) else { return };
-    LEAVING.store(thread(), Ordering::Release);
     lull_net::about_to_wait();
     signals::ask_no_more();
     signals::section(close_all);

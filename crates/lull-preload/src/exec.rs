@@ -1,7 +1,6 @@
 //! `execve` and its kin, `vfork`, `_Fork`: what is lull's is seen to before another program takes the process over.
 //! `posix_spawn`, `system` and `popen` execute in a child of their own inside the C library, which touches nothing of lull's.
 
-use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_void};
 
 use libc::{c_int, pid_t};
@@ -98,58 +97,17 @@ unsafe extern "C-unwind" fn execle_with(path: *const c_char, arguments: Strings)
 
 const _: [Body; 3] = [execl_with, execlp_with, execle_with];
 
-/// Declares variadic functions. Rust cannot define one: the arguments that came in registers are put in front of those on the
-/// stack, which makes an array of them all.
-macro_rules! variadic {
-    ($($name:ident => $body:ident;)*) => {
-        $(
-            /// As the C library's.
-            ///
-            /// # Safety
-            /// As the C library's.
-            #[unsafe(no_mangle)]
-            #[unsafe(naked)]
-            pub unsafe extern "C" fn $name() {
-                #[cfg(target_arch = "x86_64")]
-                naked_asm!(
-                    "pop r10", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "mov rsi, rsp",
-                    "push r10", "call {body}", "pop r10", "add rsp, 40", "push r10", "ret",
-                    body = sym $body
-                );
-                #[cfg(target_arch = "aarch64")]
-                naked_asm!(
-                    "sub sp, sp, #80", "stp x29, x30, [sp]", "stp x1, x2, [sp, #24]", "stp x3, x4, [sp, #40]",
-                    "stp x5, x6, [sp, #56]", "str x7, [sp, #72]", "add x1, sp, #24", "bl {body}",
-                    "ldp x29, x30, [sp]", "add sp, sp, #80", "ret",
-                    body = sym $body
-                );
-            }
-        )*
-    };
-}
-
-variadic! {
+lull_fd::variadic! {
     execl => execl_with;
     execlp => execlp_with;
     execle => execle_with;
 }
 
-/// As the C library's. In the child of the real one every call would change what its parent has, so that where that has anything of
-/// lull's it is `fork`, with a parent that waits until the child has executed a program or ended. No function of Rust's may call the real
-/// one, which returns twice through its caller's frame: it is jumped to.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn vfork() -> pid_t {
-    #[cfg(target_arch = "x86_64")]
-    naked_asm!("sub rsp, 8", "call {which}", "add rsp, 8", "jmp rax", which = sym which_vfork);
-    #[cfg(target_arch = "aarch64")]
-    naked_asm!(
-        "stp x29, x30, [sp, #-16]!", "bl {which}", "ldp x29, x30, [sp], #16", "br x0",
-        which = sym which_vfork
-    );
+lull_fd::goes_on! {
+    /// In the child of the real one every call would change what its parent has, so that where that has anything of lull's it is
+    /// `fork`, with a parent that waits until the child has executed a program or ended. No function of Rust's may call the real one,
+    /// which returns twice through its caller's frame: it is jumped to.
+    fn vfork, where which_vfork;
 }
 
 extern "C" fn which_vfork() -> *const c_void {

@@ -58,6 +58,11 @@ fn what_the_ip_header_of_a_datagram_says_is_asked_for_and_told() {
 }
 
 #[test]
+fn streams_of_the_c_library_read_and_write_connections() {
+    beside("streams");
+}
+
+#[test]
 fn calls_by_number_are_the_calls_by_name() {
     beside("by-number");
 }

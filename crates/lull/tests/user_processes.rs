@@ -485,3 +485,10 @@ fn children_that_read_a_udp_socket_are_given_what_is_theirs() {
         user::run("udp_children", needs, mode, "tap");
     }
 }
+
+#[test]
+fn a_process_that_has_streams_of_connections_exits_executes_forks_and_is_killed_as_on_linux() {
+    for (mode, what) in [("base", "exit"), ("suspend20", "exec"), ("base", "fork"), ("suspend20", "crowded")] {
+        user::run("streams", CC, mode, what);
+    }
+}

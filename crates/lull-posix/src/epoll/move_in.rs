@@ -37,9 +37,9 @@ pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
     Ok(())
 }
 
-/// The connection behind `fd` was never established, and its socket is about to be the kernel's again: the contexts that it is on keep
-/// it as that. They report the end of it, as Linux's do, until it is connected anew; a one-shot does so once more.
-pub(crate) fn was_never_connected(fd: c_int, stream: &TcpStream) {
+/// What stands for a connection, `fd`, is the kernel's from now on: the contexts that it is on keep it as that. One that was never
+/// established they report the end of, as Linux's do, until it is connected anew. A one-shot is told of once more.
+pub(crate) fn is_the_kernels(fd: c_int, stream: &TcpStream) {
     for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };

@@ -282,9 +282,12 @@ pub(super) fn channel() -> Option<BorrowedFd<'static>> {
 
 /// Looks for the relays that a program inherits from the one that it was executed by.
 pub(crate) fn find() {
-    /// What is passed to a program that is executed stands far below (`FD_SETSIZE`).
-    const NUMBERS: c_int = 1024;
-    (0..NUMBERS).for_each(found);
+    numbers_of_programs().for_each(found);
+}
+
+/// What is passed to a program that is executed stands far below the end of these (`FD_SETSIZE`).
+pub(super) fn numbers_of_programs() -> impl Iterator<Item = c_int> {
+    0..1024
 }
 
 /// A number may stand for the end of a relay, which this program has from another one.

@@ -58,6 +58,14 @@ pub(super) fn of_datagrams(socket: c_int) -> Option<(SocketAddr, SocketAddr, c_i
     names_as(&[DATAGRAMS], socket)
 }
 
+/// Whether a socket is the other end of a relay, which has no name itself.
+pub(super) fn is_owners_end(socket: c_int) -> bool {
+    kernel::getpeername(socket).is_ok_and(|peer| {
+        let name = peer.as_bytes().get(FAMILY_BYTES..).unwrap_or_default();
+        [DATAGRAMS, RELAY].iter().any(|kind| name.starts_with(kind))
+    })
+}
+
 /// Whether a socket is the end of a listener.
 pub(super) fn is_listener(socket: c_int) -> bool {
     names_as(&[LISTENER], socket).is_some()

@@ -19,7 +19,7 @@ use super::{Message, TAKEN, Verb, datagrams, end, id, left, made, names_bytes};
 use crate::files::{File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::socket::pool;
-use crate::{Errno, Result, block};
+use crate::{Errno, Result, block, leave};
 
 /// What is passed on at a time.
 const CHUNK_BYTES: usize = 32 * 1024;
@@ -119,8 +119,8 @@ pub(super) fn pass_on_named<G: Send + Sync + 'static>(file: Open, socket: OwnedF
     Relay::new(file, socket, Some(Box::new(guard)))?.begin()
 }
 
-/// A connection that a child uses.
-struct Relay {
+/// A connection that a child uses, or its own process by streams.
+pub(super) struct Relay {
     file: Open,
     socket: OwnedFd,
     /// The child has closed its end, and `wakes` is readable: who waits for the peer alone has nobody to wait for.
@@ -138,7 +138,7 @@ impl Relay {
         relay.begin()
     }
 
-    fn new(file: Open, socket: OwnedFd, guard: Option<Box<dyn Send + Sync>>) -> io::Result<Arc<Relay>> {
+    pub(super) fn new(file: Open, socket: OwnedFd, guard: Option<Box<dyn Send + Sync>>) -> io::Result<Arc<Relay>> {
         let wakes = kernel::eventfd(0).map_err(|error| io::Error::from_raw_os_error(error.number()))?;
         let relay = Relay { file, socket, over: AtomicBool::new(false), wakes, _guard: guard };
         // What the child writes is not held back a second time.
@@ -146,10 +146,14 @@ impl Relay {
         Ok(Arc::new(relay))
     }
 
-    fn begin(self: Arc<Self>) -> io::Result<()> {
+    pub(super) fn begin(self: Arc<Self>) -> io::Result<()> {
         let other = self.clone();
         thread("lull-relay-out").spawn(move || other.to_the_peer())?;
         thread("lull-relay-in").spawn(move || self.to_the_child()).map(drop)
+    }
+
+    pub(super) fn file(&self) -> &Open {
+        &self.file
     }
 
     fn stream(&self) -> &TcpStream {
@@ -240,13 +244,34 @@ impl Relay {
         }
     }
 
+    /// This process exits, and stays for what a program has written that has closed its end.
+    fn keeps_a_process(&self) -> bool {
+        leave::is_begun() && self.is_closed(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    /// The peer is not to take what it has for all.
+    fn give_up(&self) -> Result<()> {
+        say::line(format_args!(
+            "process {} ends, and a peer takes nothing of what is passed on to it: it is reset",
+            std::process::id()
+        ));
+        // One that cannot be is over already.
+        let _ = self.stream().set_reset_on_close(true);
+        Err(Errno::new(libc::ETIMEDOUT))
+    }
+
     fn send(&self, data: &[u8]) -> Result<()> {
         let mut sent = 0;
         while sent < data.len() {
             match self.stream().send(&data[sent..]) {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    block::until_ready(self.stream(), Interest::WRITABLE, None, None)?;
+                    let left = self.stream().unacknowledged().ok();
+                    let within = Some(leave::NO_PROGRESS);
+                    let is_writable = block::until_ready(self.stream(), Interest::WRITABLE, None, within)?;
+                    if !is_writable && left == self.stream().unacknowledged().ok() && self.keeps_a_process() {
+                        return self.give_up();
+                    }
                 }
                 Err(error) => return Err(Errno::from(error)),
             }

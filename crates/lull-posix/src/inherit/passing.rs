@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{NAMES_BYTES, child, datagrams, named, names_of, parent};
 use crate::files::{self, File, Open};
 use crate::kernel::{self, NoSignals};
-use crate::socket::{bound, pool};
+use crate::socket::{Connecting, Stream, bound, pool};
 use crate::{Errno, Result};
 
 pub(super) use listener::becomes as becomes_listener;
@@ -48,9 +48,7 @@ impl Passing {
     fn made(fd: c_int, file: &Open) -> Result<Passing> {
         match &**file {
             File::Stream(stream) => {
-                let names = (stream.stream().local_addr()?, stream.stream().peer_addr()?);
-                let (mine, theirs) = pair(SocketType::STREAM)?;
-                called(fd, &theirs, names, stream.domain, stream.is_nonblocking())?;
+                let (mine, theirs) = relay(fd, stream)?;
                 Ok(Passing { begins: Begins::Connection(file.clone(), mine), theirs })
             }
             File::Datagram(datagram) => {
@@ -121,6 +119,18 @@ fn refused(fd: c_int, file: &File, error: Errno) -> Errno {
         std::process::id()
     ));
     error
+}
+
+/// The ends of a relay for a connection: its owner's, and one that is called after the connection and waits as that does.
+pub(super) fn relay(fd: c_int, stream: &Stream) -> Result<(OwnedFd, OwnedFd)> {
+    // One that was reset has no names any more, but is a connection still.
+    let names = match stream.is_connecting(Connecting::Over) {
+        true => stream.names,
+        false => (stream.stream().local_addr()?, stream.stream().peer_addr()?),
+    };
+    let (mine, theirs) = pair(SocketType::STREAM)?;
+    called(fd, &theirs, names, stream.domain, stream.is_nonblocking())?;
+    Ok((mine, theirs))
 }
 
 fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd)> {

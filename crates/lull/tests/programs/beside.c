@@ -831,6 +831,181 @@ static void little_stack(void) {
     CHECK(pthread_create(&thread, &attributes, in_a_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
 }
 
+// The next line of a stream, or how it ended.
+static void line(FILE *stream) {
+    char letters[64];
+    if (fgets(letters, sizeof letters, stream) != NULL)
+        printf("line: %s", letters);
+    else
+        printf("no line: %s\n", feof(stream) ? "it ended" : strerrorname_np(errno));
+    fflush(stdout);
+}
+
+static int is_member(int context) {
+    struct epoll_event event;
+    return epoll_wait(context, &event, 1, 60000) == 1 && event.data.u64 == 7;
+}
+
+enum { STREAMED = 3000000 };
+
+static void *pours(void *fd) {
+    static char letters[STREAMED];
+    memset(letters, 'y', sizeof letters);
+    for (long at = 0, put; at < STREAMED; at += put)
+        CHECK((put = write(*(int *)fd, letters + at, STREAMED - at)) > 0);
+    return NULL;
+}
+
+static void *takes_all(void *fd) {
+    static char letters[65536];
+    long all = 0, got;
+    while ((got = read(*(int *)fd, letters, sizeof letters)) > 0)
+        all += got;
+    return (void *)all;
+}
+
+static void streams(void) {
+    int ends[2], context = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+    struct sockaddr_in name, peer;
+    socklen_t length = sizeof name;
+    char letters[64];
+    pair(ends);
+    SAY(epoll_ctl(context, EPOLL_CTL_ADD, ends[1], &event));
+    // What has come and was only looked at, and what is on its way, are the stream's.
+    SAY(write(ends[0], "first\nsecond", 12));
+    comes(ends[1]);
+    SAY(recv(ends[1], letters, 5, MSG_PEEK | MSG_WAITALL));
+    set(ends[1], SOL_SOCKET, SO_KEEPALIVE, 1);
+    FILE *stream = fdopen(ends[1], "r+");
+    CHECK(stream != NULL && fileno(stream) == ends[1]);
+    SAY(write(ends[0], " part\n", 6));
+    line(stream);
+    line(stream);
+    SAY(getsockname(ends[0], (struct sockaddr *)&name, &length));
+    SAY(getpeername(ends[1], (struct sockaddr *)&peer, &length));
+    SAY(name.sin_port == peer.sin_port && name.sin_addr.s_addr == peer.sin_addr.s_addr);
+    SAY(get(ends[1], SOL_SOCKET, SO_TYPE));
+    // The context has it by the same number, as what it was added with.
+    SAY(write(ends[0], "event\n", 6));
+    SAY(is_member(context));
+    line(stream);
+    SAY(epoll_ctl(context, EPOLL_CTL_MOD, ends[1], &event));
+    SAY(epoll_ctl(context, EPOLL_CTL_ADD, ends[1], &event));
+    SAY(fprintf(stream, "answer %d\n", 1));
+    SAY(is_readable(ends[0]));
+    SAY(fflush(stream));
+    reads(ends[0]);
+    // A number that does not wait.
+    SAY(fcntl(ends[1], F_SETFL, O_NONBLOCK));
+    SAY(fgetc(stream) == EOF ? -1 : 1);
+    clearerr(stream);
+    SAY(fcntl(ends[1], F_SETFL, 0));
+    // Half of it is closed, and then all.
+    SAY(shutdown(fileno(stream), SHUT_WR));
+    reads(ends[0]);
+    SAY(write(ends[0], "late\n", 5));
+    line(stream);
+    SAY(shutdown(ends[0], SHUT_WR));
+    line(stream);
+    SAY(fclose(stream));
+    CHECK(close(ends[0]) == 0);
+
+    // A stream for each way, of which one did not wait before; what was written goes out before the end.
+    pair(ends);
+    SAY(fcntl(ends[1], F_SETFL, O_NONBLOCK));
+    FILE *in = fdopen(ends[1], "r"), *out = fdopen(dup(ends[1]), "w");
+    CHECK(in != NULL && out != NULL);
+    SAY(fgetc(in) == EOF ? -1 : 1);
+    clearerr(in);
+    SAY(fcntl(fileno(out), F_GETFL) & O_NONBLOCK);
+    SAY(fcntl(fileno(out), F_SETFL, 0));
+    SAY(fclose(in));
+    SAY(fputs("last", out));
+    SAY(fclose(out));
+    reads(ends[0]);
+    reads(ends[0]);
+    CHECK(close(ends[0]) == 0);
+
+    // Much each way at once.
+    pair(ends);
+    pthread_t pourer, drainer;
+    void *all;
+    static char much[STREAMED];
+    stream = fdopen(ends[1], "r+");
+    out = fdopen(dup(ends[1]), "w");
+    CHECK(stream != NULL && out != NULL);
+    CHECK(pthread_create(&pourer, NULL, pours, &ends[0]) == 0 && pthread_create(&drainer, NULL, takes_all, &ends[0]) == 0);
+    SAY(fwrite(much, 1, sizeof much, out));
+    SAY(fread(much, 1, sizeof much, stream));
+    SAY(much[0] == 'y' && much[STREAMED - 1] == 'y');
+    CHECK(fclose(out) == 0 && fclose(stream) == 0);
+    CHECK(pthread_join(pourer, NULL) == 0 && pthread_join(drainer, &all) == 0);
+    SAY((long)all);
+    CHECK(close(ends[0]) == 0);
+
+    // A peer that resets it.
+    pair(ends);
+    stream = fdopen(ends[1], "r+");
+    setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+    CHECK(close(ends[0]) == 0);
+    comes(ends[1]);
+    SAY(fgetc(stream) == EOF);
+    fputs("nobody hears this", stream);
+    SAY(fflush(stream));
+    fclose(stream);
+    // One that did so before.
+    pair(ends);
+    setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+    CHECK(close(ends[0]) == 0);
+    comes(ends[1]);
+    stream = fdopen(ends[1], "r+");
+    SAY(stream != NULL && fgetc(stream) == EOF);
+    fclose(stream);
+
+    // In the place of the program's own streams.
+    pair(ends);
+    int before = dup(1);
+    SAY(write(ends[0], "question\n", 9));
+    CHECK(dup2(ends[1], 0) == 0 && dup2(ends[1], 1) == 1 && close(ends[1]) == 0);
+    CHECK(fgets(letters, sizeof letters, stdin) != NULL);
+    printf("answer to %s", letters);
+    CHECK(fflush(stdout) == 0 && dup2(before, 1) == 1);
+    SAY(close(0));
+    reads(ends[0]);
+    reads(ends[0]);
+    CHECK(close(ends[0]) == 0);
+    // As older programs do it.
+    pair(ends);
+    SAY(dup(ends[1]));
+    SAY(write(ends[0], "again\n", 6));
+    clearerr(stdin);
+    line(stdin);
+
+    CHECK(close(0) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+
+    // Without a stream.
+    pair(ends);
+    SAY(dprintf(ends[1], "%d %s %.1f %.1f %d %d %d %.1f\n", 1, "two", 3.5, 4.5, 5, 6, 7, 8.5));
+    reads(ends[0]);
+    SAY(write(ends[0], "heard\n", 6));
+    reads(ends[1]);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+
+    // A listener and a UDP socket are what they were.
+    at.sin_port = 0;
+    int listener = listening();
+    stream = fdopen(listener, "r");
+    CHECK(stream != NULL);
+    accepted(listener, ends);
+    SAY(write(ends[0], "accepted\n", 9));
+    reads(ends[1]);
+    datagrams(ends);
+    CHECK(fdopen(ends[0], "r+") != NULL);
+    SAY(sendto(ends[0], "datagram\n", 9, 0, (struct sockaddr *)&at, sizeof at));
+    reads(ends[1]);
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
@@ -845,5 +1020,6 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "buffers")) buffers();
     if (!strcmp(word[1], "held")) held();
     if (!strcmp(word[1], "info")) info();
+    if (!strcmp(word[1], "streams")) streams();
     return 0;
 }
