@@ -111,11 +111,9 @@ pub fn section_with_mask<R>(mask: Option<&libc::sigset_t>, call: impl FnOnce() -
     })
 }
 
-/// The calling thread is the only one of a child of `fork`. If a handler made the child, at the end of a call (PostgreSQL's of SIGCHLD),
-/// the child may never come out of that: it is outside of any. What its parent has noted is its parent's.
+/// The calling thread is the only one of a child of `fork`. What its parent has noted is its parent's.
 pub(crate) fn forget() {
     let _ = THREAD.try_with(|thread| {
-        thread.depth.set(0);
         thread.count.set(0);
         set_mask(libc::SIG_UNBLOCK, thread.held.replace(0));
         thread.interrupted.set(false);
