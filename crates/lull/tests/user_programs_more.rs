@@ -146,3 +146,12 @@ fn the_labs_comparison_measures_an_unmodified_memcached() {
         assert!(reason.starts_with("cannot run a program in mode coalesce-20"), "{reason}");
     }
 }
+
+/// A child sends itself a signal that another thread of it waits for.
+#[test]
+fn apaches_children_end_when_they_have_served_their_share() {
+    for queues in ["1", "2"] {
+        let needs = "ls /usr/lib/apache2/modules/mod_mpm_event.so && command -v apache2 && command -v ab && command -v curl && command -v ip";
+        user::run("spent_children", needs, "suspend20", queues);
+    }
+}
