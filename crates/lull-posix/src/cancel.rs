@@ -173,6 +173,10 @@ pub(crate) fn leaves() {
 
 #[cold]
 fn shield(record: &Record) {
+    // A handler's call, inside of one or between two, has not turned it off.
+    if record.shielded.load(Ordering::Relaxed) {
+        return;
+    }
     let mut before = ENABLED;
     // SAFETY: room for the state. Turning it off ends nothing.
     unsafe { pthread_setcancelstate(DISABLED, &raw mut before) };

@@ -338,6 +338,11 @@ pub(crate) fn close_kernels() {
             // It is as it was, if not.
             let _ = kernel::dup3(null.as_raw_fd(), number, 0);
         }
+    } else {
+        // Nobody waits for more of these.
+        for number in (0..=libc::STDERR_FILENO).filter(|number| inherit::is_relay(*number)) {
+            let _ = kernel::shutdown(number, libc::SHUT_RDWR);
+        }
     }
     let stay = FILES.numbers().filter(|number| *number > libc::STDERR_FILENO).chain([c_int::MAX]);
     let mut first = libc::STDERR_FILENO as c_uint + 1;

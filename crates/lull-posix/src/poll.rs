@@ -124,9 +124,10 @@ impl Polled {
     /// As [`Polled::wait`], in a process that has no queue: all that it has is the kernel's.
     fn wait_without_queue(&self, timeout: Option<Duration>) -> Result<()> {
         self.watch_contexts()?;
-        // By this one the thread is called out if it is cancelled.
-        let called = pool::new_context()?;
-        let call = pollfd { fd: called.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // By this one the thread is called out if it is cancelled. Without a free number it is cancelled when its wait ends.
+        let called = pool::new_context().ok();
+        let call = called.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let call = pollfd { fd: call, events: libc::POLLIN, revents: 0 };
         let mut all = [self.kernels.as_slice(), self.pools.as_slice(), &[call]].concat();
         let timeout_ns = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
         let wait = || signals::wait_in_kernel(|mask| kernel::poll(&mut all, timeout_ns, Some(mask)));

@@ -23,6 +23,16 @@ use crate::{Errno, Result, cancel};
 const SIGNALS: usize = 64;
 /// Signals that come of what a thread itself does: they cannot wait.
 const OWN_FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+/// Signals that may be blocked while no more can be noted: not those of a thread's own faults, nor the C library's own two.
+const HOLDABLE: u64 = {
+    let mut all = !(bit(32) | bit(33));
+    let mut nth = 0;
+    while nth < OWN_FAULTS.len() {
+        all &= !bit(OWN_FAULTS[nth]);
+        nth += 1;
+    }
+    all
+};
 /// Signals that one thread can have noted. More wait in the kernel until it has run their handlers.
 const NOTED_MAX: usize = 16;
 
@@ -75,6 +85,10 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
         if depth == 0 {
             thread.interrupted.set(false);
             thread.for_good.set(false);
+            if thread.count.get() != 0 {
+                // A handler that left the call by a jump has left them.
+                run_noted(thread, None);
+            }
         }
         thread.depth.set(depth + 1);
         compiler_fence(Ordering::SeqCst);
@@ -83,13 +97,13 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
         }
         let result = call();
         if depth == 0 && thread.count.get() != 0 {
-            run_noted(thread);
+            run_noted(thread, None);
         }
         compiler_fence(Ordering::SeqCst);
         thread.depth.set(depth);
         if depth == 0 && thread.count.get() != 0 {
             // One came between the two; nothing is inside any more.
-            run_noted(thread);
+            run_noted(thread, None);
         }
         if depth == 0 {
             cancel::leaves();
@@ -103,11 +117,20 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
 pub fn section_with_mask<R>(mask: Option<&libc::sigset_t>, call: impl FnOnce() -> R) -> R {
     let Some(mask) = mask else { return section(call) };
     section(|| {
-        let before = set_mask(libc::SIG_SETMASK, first_word(mask));
-        let result = call();
-        THREAD.with(run_noted);
-        set_mask(libc::SIG_SETMASK, before);
-        result
+        THREAD.with(|thread| {
+            let mask = first_word(mask);
+            let before = set_mask(libc::SIG_SETMASK, u64::MAX) & !thread.held.replace(0);
+            set_mask(libc::SIG_SETMASK, mask);
+            if thread.count.get() != 0 && next_noted(thread, mask).is_some() {
+                // It was blocked until now.
+                thread.interrupted.set(true);
+                thread.for_good.set(true);
+            }
+            let result = call();
+            // What comes when none is noted any more stays in the kernel.
+            run_noted(thread, Some(before));
+            result
+        })
     })
 }
 
@@ -157,12 +180,10 @@ pub fn call<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
 #[cold]
 fn restarts() -> bool {
     THREAD.with(|thread| {
-        run_noted(thread);
-        let goes_on = !thread.for_good.get() && !cancel::is_asked();
-        if goes_on {
-            thread.interrupted.set(false);
-        }
-        goes_on
+        // What comes from here on ends the next wait.
+        thread.interrupted.set(false);
+        run_noted(thread, None);
+        !thread.for_good.get() && !cancel::is_asked()
     })
 }
 
@@ -306,8 +327,8 @@ fn note(thread: &Thread, signal: c_int, info: siginfo_t, context: &mut libc::uco
     if thread.count.get() == NOTED_MAX {
         // In force when this handler returns, and until one of those that are noted has run.
         let blocked = first_word(&context.uc_sigmask);
-        thread.held.set(thread.held.get() | !blocked);
-        set_first_word(&mut context.uc_sigmask, u64::MAX);
+        thread.held.set(thread.held.get() | HOLDABLE & !blocked);
+        set_first_word(&mut context.uc_sigmask, blocked | HOLDABLE);
     }
     thread.interrupted.set(true);
     if ASKED[signal as usize].flags.load(Ordering::Relaxed) & libc::SA_RESTART == 0 {
@@ -321,20 +342,18 @@ fn note(thread: &Thread, signal: c_int, info: siginfo_t, context: &mut libc::uco
 }
 
 /// Runs the handlers of what was noted and is not blocked, in its order. Nothing of lull's is held: the thread is outside of any call
-/// meanwhile, and may never come back (`siglongjmp`).
+/// meanwhile, and may never come back (`siglongjmp`). Afterwards the thread's mask is `then`, or what it was.
 #[cold]
-fn run_noted(thread: &Thread) {
+fn run_noted(thread: &Thread, then: Option<u64>) {
     loop {
         let before = set_mask(libc::SIG_SETMASK, u64::MAX) & !thread.held.replace(0);
+        let Some(next) = next_noted(thread, before) else {
+            set_mask(libc::SIG_SETMASK, then.unwrap_or(before));
+            return;
+        };
         let count = thread.count.get();
         // SAFETY: only this thread uses it, with its signals blocked; the first `count` are written.
         let noted = unsafe { &mut *thread.noted.get() };
-        // SAFETY: as above.
-        let next = noted[..count].iter().position(|one| before & bit(unsafe { one.assume_init_ref() }.0) == 0);
-        let Some(next) = next else {
-            set_mask(libc::SIG_SETMASK, before);
-            return;
-        };
         // SAFETY: as above.
         let (signal, mut info) = unsafe { noted[next].assume_init() };
         noted.copy_within(next + 1..count, next);
@@ -347,16 +366,24 @@ fn run_noted(thread: &Thread) {
         let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
         cancel::leaves();
         call_handler(signal, &raw mut info, (&raw mut context).cast());
-        cancel::enters();
         // What comes from here on is behind what is noted.
         thread.depth.set(state.0);
         thread.interrupted.set(state.1);
         thread.for_good.set(state.2);
+        cancel::enters();
         set_mask(libc::SIG_SETMASK, before);
     }
 }
 
-fn bit(signal: c_int) -> u64 {
+/// The first that is noted and not blocked by a mask.
+fn next_noted(thread: &Thread, mask: u64) -> Option<usize> {
+    // SAFETY: only this thread uses it, and its handlers add at the end alone; the first `count` are written.
+    let noted = unsafe { &(&*thread.noted.get())[..thread.count.get()] };
+    // SAFETY: as above.
+    noted.iter().position(|one| mask & bit(unsafe { one.assume_init_ref() }.0) == 0)
+}
+
+const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 

@@ -53,7 +53,7 @@ pub(crate) use name::Name;
 pub use name::{getpeername, getsockname, has_names, is_named};
 pub use options::steer::{may_steer, steers};
 pub use options::{getsockopt, setsockopt};
-pub(crate) use pool::{ends_unless_used, is_anothers, leave_untaken, outstay};
+pub(crate) use pool::{ends_unless_used, has_listener, is_anothers, leave_untaken, outstay};
 pub use sendfile::sendfile;
 pub use shutdown::shutdown;
 pub use splice::splice;

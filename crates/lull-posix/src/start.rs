@@ -258,7 +258,7 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
         for queue in 0..queues {
             match flows.claim(queue) {
                 Ok(()) => {
-                    flows.begins_with(queue);
+                    flows.begins_with(queue, socket::has_listener);
                     claimed.push(queue);
                 }
                 Err(error) => refused = refused.or(Some((queue, error))),

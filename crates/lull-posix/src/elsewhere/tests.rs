@@ -130,7 +130,7 @@ fn of_several_processes_one_that_listens_still_has_what_comes_to_those_that_do_n
     assert!(others.share(7) && !others.share(8));
     flows.listens(7, 80, 5);
     assert_eq!(flows.who_listens(7), Some(5));
-    flows.begins_with(5);
+    flows.begins_with(5, |_| false);
     assert_eq!(flows.who_listens(7), Some(0), "whoever had queue 5 has died");
     others.listens(at, 7);
     others.listens_no_more(at, 7, true);

@@ -27,21 +27,22 @@ impl Flows {
         let of_it = |now: u64| (now >> 32 == u64::from(listener)).then_some(wanted);
         let words = || self.shared().listeners.iter().zip(&self.shared().sharers);
         // It is one of those that share it before it can be the last, and so before another one ends and looks for who is left.
-        let known = words().any(|(word, sharers)| {
+        let joins = |(word, sharers): (&AtomicU64, &AtomicU32)| {
             let is_it = word.load(Ordering::Acquire) >> 32 == u64::from(listener);
             is_it && {
                 sharers.fetch_or(1 << queue, Ordering::AcqRel);
                 word.fetch_update(Ordering::AcqRel, Ordering::Acquire, of_it).is_ok()
             }
-        });
-        let free = |(word, sharers): (&AtomicU64, &AtomicU32)| {
-            let is_taken = word.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if is_taken {
-                sharers.fetch_or(1 << queue, Ordering::AcqRel);
-            }
-            is_taken
         };
-        let _ = known || words().any(free);
+        let takes = |(word, sharers): (&AtomicU64, &AtomicU32)| {
+            if word.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                sharers.fetch_or(1 << queue, Ordering::AcqRel);
+                return true;
+            }
+            // Whoever took it meanwhile may have done so for the same listener.
+            joins((word, sharers))
+        };
+        let _ = words().any(joins) || words().any(takes);
     }
 
     /// The queues of the processes that ask for the connections of a listener, each once, as bits.
@@ -88,21 +89,24 @@ impl Flows {
         self.change_listeners(|now| (now >> 32 == u64::from(listener) && now & NOBODY == NOBODY).then_some(0));
     }
 
-    /// A process has just taken `queue`: what is still noted of the one before is over.
-    pub(crate) fn begins_with(&self, queue: u32) {
+    /// A process has just taken `queue`: what is still noted of the one before is over. `has`: whether it has a listener itself.
+    pub(crate) fn begins_with(&self, queue: u32, has: impl Fn(u32) -> bool) {
         self.shared().begun.fetch_add(1, Ordering::Relaxed);
         for (word, sharers) in self.shared().listeners.iter().zip(&self.shared().sharers) {
             self.leaves(word, sharers, queue, NOBODY);
-            self.forget_if_dead(word, sharers);
+            self.forget_if_dead(word, sharers, &has);
         }
         self.ended(&[queue]);
     }
 
     /// Of a listener for which no process asks, and which none that lives has noted, nobody would ever say that it is closed (all of a
-    /// server's were killed). A process that has it nevertheless, as a child of `fork`, says so when it asks.
-    fn forget_if_dead(&self, word: &AtomicU64, sharers: &AtomicU32) {
+    /// server's were killed). Those that have it as children of `fork` have not noted it, but the next of them that takes a queue has it.
+    fn forget_if_dead(&self, word: &AtomicU64, sharers: &AtomicU32, has: impl Fn(u32) -> bool) {
         let (now, asking) = (word.load(Ordering::Acquire), sharers.load(Ordering::Acquire));
-        if now == 0 || (0..u32::BITS).any(|queue| asking & 1 << queue != 0 && self.holder(queue).is_some()) {
+        if now == 0
+            || has((now >> 32) as u32)
+            || (0..u32::BITS).any(|queue| asking & 1 << queue != 0 && self.holder(queue).is_some())
+        {
             return;
         }
         let has_it = |kept: &Kept| u64::from(kept.inode) == now >> 32;
@@ -170,7 +174,7 @@ mod tests {
         flows.closed_for_good(7);
         assert_eq!((at(80), at(81)), (vec![], vec![(8, Some(0))]));
         flows.keep(&noted(8, std::process::id()));
-        flows.begins_with(0);
+        flows.begins_with(0, |_| false);
         assert_eq!((flows.who_listens(8), at(81)), (None, vec![(8, None)]), "whoever had the queue has died");
         flows.listens(8, 81, 2);
         flows.listens_no_more(8, 2, false);
@@ -186,7 +190,26 @@ mod tests {
         flows.keep(&noted(7, DEAD));
         flows.listens(7, 80, 0);
         flows.listens(7, 80, 1);
-        flows.begins_with(1);
+        flows.begins_with(1, |listener| listener == 7);
+        assert_eq!(at(80), [(7, None)], "who begins has it");
+        flows.begins_with(1, |_| false);
         assert_eq!((at(80), flows.sharers(7)), (vec![], 0), "queue 0's process has died as well");
+    }
+
+    #[test]
+    fn processes_that_begin_to_listen_at_the_same_moment_share_the_listener() {
+        let flows = Flows::create().unwrap();
+        let ready = std::sync::Barrier::new(2);
+        for listener in 1..1000 {
+            let begins = |queue| {
+                ready.wait();
+                flows.listens(listener, 80, queue);
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(|| begins(0));
+                begins(1);
+            });
+            assert_eq!(flows.sharers(listener), 3, "listener {listener}");
+        }
     }
 }

@@ -130,7 +130,7 @@ mod tests {
                 flows.wait_for_orphans(seen);
                 flows.take_over(1)
             });
-            flows.begins_with(0);
+            flows.begins_with(0, |_| false);
             // Who would sleep for ever is woken.
             let said = flows.times_orphaned() != seen;
             flows.ended(&[0]);
@@ -138,7 +138,7 @@ mod tests {
             assert_eq!(addresses(&heard.join().unwrap()), [flow(1)]);
         });
         let seen = flows.times_orphaned();
-        flows.begins_with(0);
+        flows.begins_with(0, |_| false);
         assert_eq!(flows.times_orphaned(), seen, "nothing was left");
     }
 }

@@ -30,6 +30,7 @@ struct Own {
 }
 
 static OWN: Afresh<Mutex<Vec<Own>>> = Afresh::new();
+static BECOMING: Afresh<Mutex<()>> = Afresh::new();
 
 fn all_own() -> MutexGuard<'static, Vec<Own>> {
     // What is inside is changed by whole operations.
@@ -44,7 +45,14 @@ pub(crate) fn begin(fd: c_int) -> Result<()> {
 }
 
 fn become_relay(fd: c_int, file: &Open, stream: &Stream) -> Result<()> {
+    // Of two threads that write to it first at the same moment one makes the relay.
+    let _one_at_a_time = BECOMING.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let is_it = |number: &c_int| files::get(*number).is_some_and(|other| other.is_same(file));
+    if !is_it(&fd) {
+        return Ok(());
+    }
     let (mine, theirs) = passing::relay(fd, stream)?;
+    let inode = kernel::inode(theirs.as_raw_fd())?;
     let relay = {
         let _no_signals = NoSignals::begin();
         // A process that exits stays until the peer has what was written.
@@ -54,13 +62,14 @@ fn become_relay(fd: c_int, file: &Open, stream: &Stream) -> Result<()> {
     };
     let mut all = all_own();
     all.retain(|own| own.relay.strong_count() > 0);
-    all.push(Own { relay, inode: kernel::inode(theirs.as_raw_fd())? });
+    all.push(Own { relay, inode });
     drop(all);
-    let numbers = files::hand_back(fd, file, stream.is_nonblocking());
-    for number in &numbers {
+    // A call of another thread's finds the connection, or the relay.
+    for number in files::numbers().filter(is_it) {
         // One that another thread has closed meanwhile stands for nothing.
-        let _ = child::stand_under(*number, theirs.as_raw_fd());
+        let _ = child::stand_under(number, theirs.as_raw_fd());
     }
+    let numbers = files::hand_back(fd, file, stream.is_nonblocking());
     // The one that the connection had first, as far as can be told, is what a context has it by.
     let first = numbers.into_iter().filter(|number| *number > libc::STDERR_FILENO).min();
     epoll::is_the_kernels(first.unwrap_or(fd), stream.stream());
@@ -103,6 +112,7 @@ pub(crate) fn end(at_most: Duration) -> Vec<(Open, c_int, bool)> {
 /// A child of `fork` has no relays. Its copies of their ends would keep those open that it has the other end of when its parent is gone.
 pub(crate) fn forget() {
     OWN.forget();
+    BECOMING.forget();
     let mut from = 0;
     while let Some(number) = own::next(from) {
         from = number + 1;

@@ -335,6 +335,12 @@ pub(crate) fn is_anothers(listener: u32) -> bool {
     served().get(&listener).and_then(Weak::upgrade).is_some_and(|gives| !is_hung_up(&gives))
 }
 
+/// Whether this process has a listener.
+pub(crate) fn has_listener(inode: u32) -> bool {
+    let is_it = |file: Open| matches!(&*file, File::Listener(listener) if listener.inode == inode);
+    files::numbers().filter_map(files::get).any(is_it)
+}
+
 /// A child asks for the connections of a listener of this process's, which may not have asked for any itself, and may have closed it:
 /// it is among what is `held` for the child then. What comes to the kernel's half goes to the pool as well, until nobody takes
 /// anything out of that.
