@@ -129,6 +129,24 @@ fn paws_refuses_what_is_older_than_what_came() {
     assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
 }
 
+/// `tcp_ack` looks at the acknowledgement before it takes a timestamp.
+#[test]
+fn the_clock_of_a_segment_that_is_doubted_is_not_believed() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut client = Client::new(4000);
+    let id = client.open(&mut host, listener);
+    let ahead = option(client.clock + (1 << 30), 0);
+    let unsent = Tcp { ack: client.peer.ack + 100_000, ..client.segment(ACK | PSH, b"unsent") };
+    let again = Tcp { flags: SYN, ..client.segment(ACK, &[]) };
+    for forged in [unsent, again] {
+        host.receive(Tcp { options: ahead.clone(), ..forged }.frame());
+    }
+    assert_eq!(host.segments()[0].flags, ACK, "the peer is asked");
+    client.send(&mut host, ACK | PSH, b"genuine");
+    assert_eq!((host.recv(id).unwrap(), host.stack.counters().drop_paws), (b"genuine".to_vec(), 0));
+}
+
 /// RFC 7323 section 4.3: what is echoed is the value of the segment that last advanced the window, not of one beyond a hole.
 #[test]
 fn the_echo_is_that_of_the_last_segment_in_order() {

@@ -27,8 +27,16 @@ impl Connection {
     /// Judges a segment for an open connection, and mends what smoltcp would misread.
     #[inline]
     pub(super) fn judge(&mut self, arrived: &mut Arrived<'_>, counters: &mut StackCounters, now_ns: u64) -> Judged {
-        if self.is_from_before(arrived, now_ns) {
+        if self.is_from_before(&arrived.segment, now_ns) {
             return Judged::Old;
+        }
+        if self.is_a_strangers(&arrived.segment) {
+            return Judged::Doubtful;
+        }
+        if let (Some(timestamps), Some(option)) = (&mut self.timestamps, arrived.segment.timestamp)
+            && !timestamps.is_old(option.value, now_ns)
+        {
+            timestamps.take(option, self.rcv_ack, arrived, now_ns);
         }
         let judged = match arrived.segment.flags & RST {
             0 => self.judge_usual(arrived, counters, now_ns),
@@ -41,16 +49,21 @@ impl Connection {
         judged
     }
 
-    /// Whether PAWS refuses a segment. The timestamp of one that it takes is noted.
+    /// Whether PAWS refuses a segment. A reset is believed all the same (RFC 7323 section 5.2): its number is exact.
     #[inline]
-    fn is_from_before(&mut self, arrived: &mut Arrived<'_>, now_ns: u64) -> bool {
-        let (Some(timestamps), Some(option)) = (&mut self.timestamps, arrived.segment.timestamp) else { return false };
-        let old = timestamps.is_old(option.value, now_ns);
-        if !old {
-            timestamps.take(option, self.rcv_ack, arrived, now_ns);
-        }
-        // A reset is believed all the same (RFC 7323 section 5.2): its number is exact.
-        old && arrived.segment.flags & RST == 0
+    fn is_from_before(&self, segment: &Segment, now_ns: u64) -> bool {
+        let (Some(timestamps), Some(option)) = (&self.timestamps, segment.timestamp) else { return false };
+        segment.flags & RST == 0 && timestamps.is_old(option.value, now_ns)
+    }
+
+    /// Whether it is a SYN (RFC 5961 section 4.2), or an acknowledgement of what was not sent or of what was acknowledged long ago
+    /// (section 5.2). smoltcp is silent to the SYN of a client that has restarted and took the same port, and believes the
+    /// acknowledgement of data that only lies in its buffer. Its timestamp is not believed either (`tcp_ack`).
+    #[inline]
+    fn is_a_strangers(&self, segment: &Segment) -> bool {
+        let unsent = seq_lt(self.snd_nxt, segment.ack);
+        let syn = segment.flags & SYN != 0;
+        segment.flags & RST == 0 && (syn || unsent || seq_lt(segment.ack, self.snd_una) && self.is_too_old(segment.ack))
     }
 
     /// RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can guess.
@@ -65,15 +78,7 @@ impl Connection {
 
     #[inline]
     fn judge_usual(&mut self, arrived: &mut Arrived<'_>, counters: &mut StackCounters, now_ns: u64) -> Judged {
-        // A SYN (RFC 5961 section 4.2), or an acknowledgement of what was not sent or of what was acknowledged long ago
-        // (section 5.2). smoltcp is silent to the SYN of a client that has restarted and took the same port, and
-        // believes the acknowledgement of data that only lies in its buffer.
-        let ack = arrived.segment.ack;
-        let stale = seq_lt(ack, self.snd_una);
-        let unsent = seq_lt(self.snd_nxt, ack);
-        if arrived.segment.flags & SYN != 0 || unsent || stale && self.is_too_old(ack) {
-            return Judged::Doubtful;
-        }
+        let stale = seq_lt(arrived.segment.ack, self.snd_una);
         if stale {
             let mended = mend::stale_ack(self, arrived);
             counters.tcp_stale_acks += u64::from(mended);

@@ -6,6 +6,8 @@ use super::wire;
 
 /// The largest window scale there is (RFC 7323 section 2.3).
 pub(super) const WINDOW_SCALE_MAX: u8 = 14;
+/// No peer has segments made smaller (`tcp_min_snd_mss`, and smoltcp's own bound), whatever it says.
+const MSS_MIN: u16 = 48;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
@@ -30,7 +32,7 @@ impl Offer {
         while let Ok((rest, option)) = TcpOption::parse(options) {
             match option {
                 TcpOption::EndOfList => break,
-                TcpOption::MaxSegmentSize(mss) => offer.mss = Some(mss).filter(|&mss| mss != 0),
+                TcpOption::MaxSegmentSize(mss) => offer.mss = Some(mss.max(MSS_MIN)).filter(|_| mss != 0),
                 TcpOption::WindowScale(scale) => offer.window_scale = Some(scale.min(WINDOW_SCALE_MAX)),
                 TcpOption::SackPermitted => offer.sack = true,
                 TcpOption::TimeStamp { tsval, tsecr } => offer.timestamp = Some((tsval, tsecr)),
@@ -133,5 +135,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_peer_has_no_segments_made_of_single_bytes() {
+        let said =
+            |mss| Offer::read(&Offer { mss: Some(mss), window_scale: None, sack: false, timestamp: None }.write()).mss;
+        assert_eq!([0, 1, 47, 48, 1460].map(said), [None, Some(48), Some(48), Some(48), Some(1460)]);
     }
 }

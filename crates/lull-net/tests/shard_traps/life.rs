@@ -107,6 +107,34 @@ fn a_vanished_client_of_an_orphan_is_given_up() {
     assert!(host.sent().len() < 24);
 }
 
+/// A peer that answers probes of its closed window is waited for while the program has the connection, and for as long as any orphan
+/// afterwards (`tcp_probe_timer`).
+#[test]
+fn a_peer_that_answers_probes_for_ever_keeps_no_orphan() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    for orphan in [true, false] {
+        let mut peer = Peer::new(4000 + u16::from(orphan));
+        let id = host.establish(listener, &mut peer);
+        peer.window = 0;
+        peer.send(&mut host, ACK, &[]);
+        host.send(id, &[1; 5000]).unwrap();
+        if orphan {
+            host.close(id);
+        }
+        let mut probes = 0;
+        for _ in 0..400 {
+            host.run_for(SECOND);
+            for _ in host.segments() {
+                probes += 1;
+                peer.send(&mut host, ACK, &[]);
+            }
+        }
+        assert!(probes > 3, "{probes} probes");
+        assert_eq!(host.stack.connections(), usize::from(!orphan));
+    }
+}
+
 /// FIN-WAIT-2 has no timeout.
 #[test]
 fn fin_wait_2_ends_for_an_orphan_only() {

@@ -176,7 +176,11 @@ pub(super) fn add_address(socket: &OwnedFd, name: &str, address: IpAddr, prefix:
             };
             // SAFETY: on an IPv6 socket SIOCSIFADDR reads an `in6_ifreq`, which outlives the call.
             let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as libc::Ioctl, &raw const request) };
-            if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+            match if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) } {
+                // An interface that was there before has it.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+                added => added,
+            }
         }
     }
 }

@@ -301,10 +301,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let waits = |inbox: &Inbox| std::iter::from_fn(|| passing::taken(inbox.0.as_fd())).collect::<Vec<_>>();
     let kept = inboxes.all().iter().chain([&lobby]).flat_map(waits).filter_map(|frame| lull_net::addresses_of(&frame));
     let left_open: Vec<_> = flows.all().into_iter().chain(kept).collect();
-    if !left_open.is_empty() {
+    // A program that is left in the background goes on with its own.
+    let goes_on = (0..queues as u32).any(|queue| flows.holder(queue).is_some());
+    if !left_open.is_empty() && !goes_on {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };
-        let told = peers::reset(nic.taken_back()?, network, &left_open)?;
-        args.say(&peers::left(left_open.len(), told));
+        let told = nic.taken_back().and_then(|nic| peers::reset(nic, network, &left_open));
+        // What the program has ended with is told all the same.
+        args.say(&match told {
+            Ok(told) => peers::left(left_open.len(), told),
+            Err(error) => {
+                format!("peers of {} connections that it left open could not be told: {error}", left_open.len())
+            }
+        });
     }
     Ok(ExitCode::from(status))
 }
