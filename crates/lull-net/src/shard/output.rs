@@ -246,7 +246,11 @@ impl Stack {
                 Phase::Over => return,
             }
         }
-        if connection.phase == Phase::Open {
+        if connection.phase == Phase::SynSent {
+            // The SYN was sent, and is about to be sent again: the next hop may have another address by now.
+            let remote = connection.flow.remote().ip();
+            self.doubt(remote, io);
+        } else if connection.phase == Phase::Open {
             if connection.outstanding() {
                 if connection.gives_up_ns() <= now_ns {
                     self.counters.timeout_user += 1;

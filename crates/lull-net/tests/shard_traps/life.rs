@@ -94,6 +94,17 @@ fn a_vanished_client_is_given_up() {
     assert_eq!(host.stack.connections(), 0);
 }
 
+/// A host that was made anew has another address on the link, and may not say so.
+#[test]
+fn a_connection_that_is_not_answered_asks_for_the_next_hop_again() {
+    let (mut host, _, _, _) = Host::with_a_peer();
+    host.connect(at(CLIENT, 80));
+    assert_eq!((host.segments().len(), host.sent().len()), (1, 0));
+    host.run_for(10 * SECOND);
+    let (segments, others): (Vec<_>, Vec<_>) = host.sent().into_iter().partition(|f| Tcp::parse(f).is_some());
+    assert!(segments.len() >= 2 && (1..=segments.len()).contains(&others.len()), "{segments:?} {others:?}");
+}
+
 /// The same after the application has closed: bounded by the shorter orphan timeout.
 #[test]
 fn a_vanished_client_of_an_orphan_is_given_up() {
