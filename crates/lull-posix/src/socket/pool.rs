@@ -31,7 +31,7 @@ use super::Listener;
 use crate::errno::WOULD_BLOCK;
 use crate::files::Open;
 use crate::flows::End;
-use crate::{Errno, Result, cancel, claimed, engine, flows, inherit, kernel, signals};
+use crate::{Errno, Flows, Result, cancel, claimed, engine, flows, inherit, kernel, signals};
 
 pub(crate) use owner::{
     begin_to_give, ends_unless_used, forget, has_listener, is_anothers, is_being_closed, leave_untaken, outstay,
@@ -314,8 +314,7 @@ impl Listener {
         let watch = pool.watch().ok()?;
         if !has_queue {
             pool.asks();
-            if locked(&watch.owners).is_empty() && !self.watch_owners(watch) {
-                // Whoever had the queue has ended since this process asked for it: nobody else tells that it is free.
+            if locked(&watch.owners).is_empty() {
                 self.has_a_queue_by_now(watch);
             }
         }
@@ -327,20 +326,21 @@ impl Listener {
         Some(self.shared()?.watch.get()?.context.as_raw_fd())
     }
 
-    /// Looks for the end of those who have queues; false if one has ended already, or none has any.
-    fn watch_owners(&self, watch: &Watch) -> bool {
-        let Some(flows) = flows::of_the_program() else { return true };
+    /// Has the context tell of the end of those who have queues, and returns who they are.
+    fn watch_owners(&self, watch: &Watch, flows: &Flows) -> Vec<libc::pid_t> {
+        let holders: Vec<_> = flows.holders().collect();
         let mut owners = locked(&watch.owners);
         owners.clear();
         // One in another PID namespace has no number here.
-        for process in flows.holders().filter(|process| *process > 0) {
-            let Ok(owner) = kernel::pidfd_open(process) else { return false };
+        for process in holders.iter().filter(|process| **process > 0) {
+            // One that has ended by now has no queue any more.
+            let Ok(owner) = kernel::pidfd_open(*process) else { continue };
             let added = kernel::add_member(watch.context.as_fd(), owner.as_fd(), libc::EPOLLIN as u32, 0);
             if added.is_ok() {
                 owners.push(owner);
             }
         }
-        !owners.is_empty()
+        holders
     }
 
     /// Whether this process has a queue by now: it takes that of an owner that has ended.
@@ -353,17 +353,20 @@ impl Listener {
         self.has_a_queue_by_now(watch)
     }
 
-    /// Asks for a queue again, until there is one or those who have them are watched.
+    /// Asks for a queue again, until there is one or all who have them are watched.
     fn has_a_queue_by_now(&self, watch: &Watch) -> bool {
         /// Each may end between two looks. Where none has any, something else is wrong, which has been said.
         const TRIES: usize = 16;
+        let Some(flows) = flows::of_the_program() else { return false };
         for _ in 0..TRIES {
+            let watched = self.watch_owners(watch, flows);
+            // Behind it: of who ended before it was watched nobody tells that its queue is free.
             engine::may_start_again();
             if self.real().is_ok() {
                 locked(&watch.owners).clear();
                 return true;
             }
-            if self.watch_owners(watch) {
+            if !watched.is_empty() && flows.holders().eq(watched) {
                 return false;
             }
         }
