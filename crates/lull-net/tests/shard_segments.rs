@@ -4,6 +4,7 @@ mod shard_harness;
 
 use lull_net::shard::{ListenOptions, NetError};
 use lull_nic::Frame;
+use shard_harness::udp::{bind, send_to};
 use shard_harness::*;
 
 /// RFC 9293 section 3.10.7.1: everything but a reset is reset where there is no connection.
@@ -249,5 +250,41 @@ fn a_gratuitous_arp_moves_a_peer() {
         let segments: Vec<Frame> = host.sent().into_iter().filter(of_ip).collect();
         assert!(!segments.is_empty() && segments.iter().all(|segment| segment.data()[..6] == NEW));
         host.close(id);
+    }
+}
+
+/// Nobody acknowledges a datagram: a host that was made anew under its address, and has not said so, is found all the same
+/// (`neigh/default/base_reachable_time_ms`). What an operator has said of one is not asked for.
+#[test]
+fn a_station_that_datagrams_go_to_is_asked_for_again() {
+    const OLD: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+    const NEW: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+    const REPLY: u8 = 2;
+    for is_permanent in [false, true] {
+        let mut host = Host::new(server_config());
+        if is_permanent {
+            host.neighbours.add_permanent(ip(CLIENT), OLD);
+        } else {
+            host.receive(arp(1, OLD, [0; 6], [10, 0, 0, 1]));
+        }
+        host.sent();
+        let id = bind(&mut host, "0.0.0.0", 53);
+        let (mut asked_at, mut moved_at) = (Vec::new(), None);
+        for second in 0..100 {
+            assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Ok(1));
+            let (arps, datagrams): (Vec<_>, Vec<_>) = host.sent().into_iter().partition(|f| f.data()[12..14] == [8, 6]);
+            assert_eq!(datagrams.len(), 1, "what is known is used meanwhile");
+            if datagrams[0].data()[..6] == NEW {
+                moved_at.get_or_insert(second);
+            }
+            if !arps.is_empty() {
+                asked_at.push(second);
+                let answering = if asked_at.len() < 2 { OLD } else { NEW };
+                host.receive(arp(REPLY, answering, [2, 0, 0, 0, 0, 2], [10, 0, 0, 1]));
+            }
+            host.run_for(SECOND);
+        }
+        let expected = if is_permanent { (vec![], None) } else { (vec![30, 60, 90], Some(61)) };
+        assert_eq!((asked_at, moved_at), expected);
     }
 }

@@ -88,6 +88,11 @@ impl Neighbours {
         self.set(ip, mac, true, true, 0);
     }
 
+    /// Whether what is known of `ip` was learned, and may be another by now.
+    pub(super) fn is_learned(&self, ip: IpAddr) -> bool {
+        self.read().get(&ip).is_some_and(|entry| !entry.permanent)
+    }
+
     /// Forgets `ip`. Connections that use it keep on until they ask again.
     pub fn remove(&self, ip: IpAddr) -> bool {
         let removed = self.write().remove(&ip).is_some();
@@ -257,12 +262,28 @@ impl Waiting {
 
 /// Slots of the shard's own view of the neighbour table.
 pub(super) const HOPS: usize = 256;
+/// After so long a station that packets still go to is asked for again. Linux: `neigh/default/base_reachable_time_ms`.
+const REACHABLE_NS: u64 = 30_000_000_000;
 
 #[derive(Clone, Copy)]
 pub(super) struct Hop {
     pub(super) ip: IpAddr,
     pub(super) mac: Mac,
     pub(super) version: u32,
+    /// When a packet first went there by what is known, or it was asked for again; 0: none went yet.
+    pub(super) used_ns: u64,
+}
+
+impl Hop {
+    /// A packet goes there; whether it is time to ask for it again.
+    #[inline]
+    pub(super) fn is_old(&mut self, now_ns: u64) -> bool {
+        let is_old = self.used_ns != 0 && now_ns >= self.used_ns.saturating_add(REACHABLE_NS);
+        if is_old || self.used_ns == 0 {
+            self.used_ns = now_ns.max(1);
+        }
+        is_old
+    }
 }
 
 #[cfg(test)]

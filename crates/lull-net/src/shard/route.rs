@@ -59,18 +59,14 @@ impl Stack {
     /// The Ethernet address of a station, through this shard's own view of the shared table.
     pub(super) fn mac_of(&mut self, station: IpAddr) -> Option<Mac> {
         let version = self.neighbours.version();
-        let octet = match station {
-            IpAddr::V4(ip) => u32::from(ip),
-            IpAddr::V6(ip) => u128::from(ip) as u32,
-        };
-        // Any spreading will do: a collision costs a look into the shared table.
-        let slot = octet.wrapping_mul(0x9e37_79b1) as usize >> 24;
+        let slot = slot_of(station);
         match self.hops[slot] {
             Some(hop) if hop.ip == station && hop.version == version => Some(hop.mac),
             _ => {
                 let own = self.is_local(station).then_some(self.port.mac);
                 let mac = own.or_else(|| self.neighbours.lookup(station))?;
-                self.hops[slot] = Some(Hop { ip: station, mac, version });
+                let used_ns = self.hops[slot].filter(|hop| hop.ip == station).map_or(0, |hop| hop.used_ns);
+                self.hops[slot] = Some(Hop { ip: station, mac, version, used_ns });
                 Some(mac)
             }
         }
@@ -89,8 +85,20 @@ impl Stack {
             return io.pool.recycle(frame);
         };
         match self.mac_of(hop) {
-            Some(mac) => self.send_frame(frame, mac, io),
+            Some(mac) => {
+                self.send_frame(frame, mac, io);
+                self.ask_again(hop, io);
+            }
             None => self.wait_with_frame(hop, frame, io),
+        }
+    }
+
+    /// A packet has gone to a station whose address is known. It may be another one's by now, and no acknowledgement tells: from time
+    /// to time it is asked for again, as Linux does (`neigh_timer_handler`).
+    fn ask_again(&mut self, station: IpAddr, io: &mut Io<'_>) {
+        let hop = self.hops[slot_of(station)].as_mut();
+        if hop.is_some_and(|hop| hop.is_old(io.now_ns)) && self.neighbours.is_learned(station) {
+            self.request(station, io);
         }
     }
 
@@ -122,4 +130,14 @@ impl Stack {
             }
         }
     }
+}
+
+/// Where a station stands in the shard's view of the neighbour table. Any spreading will do: a collision costs a look into the shared
+/// one.
+fn slot_of(station: IpAddr) -> usize {
+    let octet = match station {
+        IpAddr::V4(ip) => u32::from(ip),
+        IpAddr::V6(ip) => u128::from(ip) as u32,
+    };
+    octet.wrapping_mul(0x9e37_79b1) as usize >> 24
 }

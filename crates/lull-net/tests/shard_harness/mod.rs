@@ -128,6 +128,11 @@ impl Host {
         self.sent().iter().map(|frame| Tcp::parse(frame).expect("a TCP segment")).collect()
     }
 
+    /// The same where the next hop may have been asked for again.
+    pub fn segments_beside_arp(&mut self) -> Vec<Tcp> {
+        self.sent().iter().filter(|frame| frame.data()[12..14] != [8, 6]).map(|f| Tcp::parse(f).expect("TCP")).collect()
+    }
+
     /// Jumps to `now_ns` by way of every deadline before it.
     pub fn run_until(&mut self, now_ns: u64) {
         let mut steps = 0;

@@ -9,7 +9,7 @@ fn lost(host: &mut Host, seconds: u64) -> Vec<(u64, Tcp)> {
     for _ in 0..seconds * 100 {
         host.run_for(10 * MS);
         let after_ms = (host.now_ns - begin_ns) / MS;
-        lost.extend(host.segments().into_iter().map(|segment| (after_ms, segment)));
+        lost.extend(host.segments_beside_arp().into_iter().map(|segment| (after_ms, segment)));
     }
     lost
 }
