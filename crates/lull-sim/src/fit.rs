@@ -38,7 +38,7 @@ const SLOPES: [f64; 2] = [0.1, 0.05];
 /// By how much a parameter moves in a step at the most, in shares of its range.
 const FARTHEST: f64 = 0.25;
 /// How much the steps that are tried are held back (Levenberg's parameter).
-const HELD_BACK: [f64; 4] = [0.01, 0.1, 1.0, 10.0];
+pub(crate) const HELD_BACK: [f64; 4] = [0.01, 0.1, 1.0, 10.0];
 
 /// How much a fit may take.
 #[derive(Clone, Copy, Debug)]

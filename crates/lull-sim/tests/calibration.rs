@@ -155,6 +155,25 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
     }
 }
 
+/// As a calibration in a quarter of the default time has them.
+#[test]
+fn a_search_with_few_evaluations_finds_something_too() {
+    let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
+    let cells = [measured(&truth, "base", None), measured(&truth, "fullbusy", None)];
+    for evaluations in [1, 40, 67] {
+        let mut most = 0;
+        let mut progress = |done: usize, of: usize| {
+            assert!(done <= of, "{done} of {of}");
+            most = of;
+        };
+        let stop = AtomicBool::new(false);
+        let found = calibrate(&setup(), &[], &cells, effort(evaluations), &stop, &mut progress).unwrap();
+        let (before, after) = found.error;
+        assert!(after < 0.5 * before, "{evaluations}: {before} to {after}");
+        assert!(most <= evaluations.max(30), "{most}");
+    }
+}
+
 /// A micro-benchmark has the thread that computes stopped each time, where the service is often about to sleep.
 #[test]
 fn an_interrupt_may_cost_less_than_a_micro_benchmark_shows() {

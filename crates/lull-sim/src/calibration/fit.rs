@@ -10,7 +10,7 @@ use super::{Cell, Column, Measured, Setup};
 use crate::RunError;
 use crate::engine::metrics::Outcome;
 use crate::engine::sim::Sim;
-use crate::fit::{Descent, Fit};
+use crate::fit::{Descent, Fit, HELD_BACK};
 use crate::instructions::Instructions;
 use crate::params::{Param, Params};
 use crate::world::Traffic;
@@ -19,7 +19,7 @@ use crate::worldfile::{WorldFile, WorldFileError};
 /// What a search may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Sets of cells that are simulated, at the most, before the intervals.
+    /// Sets of cells that are simulated, at the most, before the intervals; at least as many as a step takes.
     pub evaluations: usize,
     /// Requests that a simulated cell answers, about.
     pub requests: u32,
@@ -35,6 +35,8 @@ const WINDOW_NS_MAX: f64 = 37_500.0;
 const NAME: &str = "MACHINE.toml";
 /// How far a key that was not measured may be from its start until that counts as one: the logarithm of a factor of 5.
 const LOOSE: f64 = 1.6;
+/// What a step takes beside a slope for each value: the steps that are tried, and the place that it begins at.
+const STEP: usize = HELD_BACK.len() + 1;
 /// Where the search may begin with what was measured from above, as shares of that.
 const FROM_ABOVE: [f64; 3] = [1.0, 0.5, 0.25];
 /// The seed of the search's runs. All evaluations have the same, so that slopes are not noise.
@@ -74,8 +76,12 @@ pub fn calibrate(
     let Effort { evaluations, requests } = effort;
     let search = Search { setup, measured, cells, requests, stop };
     let residuals = |params: &Params| search.residuals(params);
-    let starts = search.starts()?;
+    let mut starts = search.starts()?;
     let before = residuals(&starts[0])?;
+    // With less than a step from each place, a search would end where it began.
+    let least = search.keys().count() + STEP;
+    let evaluations = evaluations.max(least);
+    starts.truncate(evaluations / least);
     let each = evaluations / starts.len();
     let mut best: Option<Fit> = None;
     for (nth, start) in starts.iter().enumerate() {
