@@ -113,8 +113,11 @@ impl Open {
             room[..fits].copy_from_slice(&segment.data()[..fits]);
             bytes += fits;
         }
-        // What finds no room on the way back is freed here.
-        let _ = rings.returned.push(frame);
+        // A chunk that its device waits for goes home at once: the way back is looked at where frames come. What finds no room there
+        // is freed here.
+        if !frame.is_bounded() {
+            let _ = rings.returned.push(frame);
+        }
         Some(bytes)
     }
 

@@ -2,10 +2,11 @@
 
 mod shard_harness;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use lull_net::shard::{Gro, Neighbours, NetError, Ready, ReceivedError, SendOptions, Shutdown, SocketId, UdpOptions};
 use lull_nic::Frame;
+use lull_nic::frame::{Chunk, Origin};
 use shard_harness::udp::{bind, recv, send_to, udp};
 use shard_harness::*;
 
@@ -73,6 +74,26 @@ fn truncated_datagrams_lose_their_rest() {
     assert!(host.ready(id).contains(Ready::READABLE));
     assert_eq!(recv(&mut host, id).unwrap().0, b"");
     assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
+}
+
+/// A device with a fixed number of chunks receives nothing while all of them wait in sockets that nobody reads.
+#[test]
+fn what_waits_to_be_read_holds_no_chunk_that_a_device_cannot_do_without() {
+    for (bounded, is_back) in [(true, true), (false, false)] {
+        let mut host = Host::server();
+        let id = bind(&mut host, "0.0.0.0", 53);
+        let (home, free) = mpsc::channel();
+        let take_back = move |chunk| home.send(chunk).unwrap_or_default();
+        let origin = if bounded { Origin::bounded(take_back) } else { Origin::new(take_back) };
+        let sent = udp_frame(at(CLIENT, 9), at(SERVER, 53), b"datagram");
+        let mut frame = Chunk::allocate(2048).into_frame(&origin);
+        frame.set_len(sent.len());
+        frame.data_mut().copy_from_slice(sent.data());
+        host.receive(frame);
+        assert_eq!(free.try_recv().is_ok(), is_back);
+        assert_eq!(recv(&mut host, id).unwrap(), (b"datagram".to_vec(), at(CLIENT, 9)));
+        assert!(is_back || free.try_recv().is_ok());
+    }
 }
 
 #[test]

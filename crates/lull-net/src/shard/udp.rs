@@ -265,7 +265,10 @@ impl Stack {
         frame.set_len(length - wire::UDP);
         let datagram = Datagram { frame, from, to: own, traffic_class, hop_limit, came_ns: io.now_ns };
         match datagram.each_bytes().filter(|_| !socket.joins) {
-            None => socket.enqueue(datagram).map_err(|datagram| (SOCKET_FULL, datagram.frame))?,
+            None => {
+                let datagram = datagram.into_kept(io.pool);
+                socket.enqueue(datagram).map_err(|datagram| (SOCKET_FULL, datagram.frame))?;
+            }
             Some(each_bytes) => {
                 self.counters.drop_socket_full += socket.enqueue_cut(datagram, each_bytes.into(), io.pool);
             }

@@ -32,6 +32,17 @@ impl Datagram {
         self.frame.headroom() + self.frame.capacity()
     }
 
+    /// In memory that may be held until the program reads, which may never be.
+    pub(super) fn into_kept(self, pool: &mut FramePool) -> Datagram {
+        if !self.frame.is_bounded() {
+            return self;
+        }
+        let mut frame = wire::frame_of(pool, self.frame.len());
+        frame.data_mut().copy_from_slice(self.frame.data());
+        frame.set_segmentation(self.frame.segmentation());
+        Datagram { frame, ..self }
+    }
+
     /// Of several datagrams that were joined, how many bytes each has but the last.
     pub(super) fn each_bytes(&self) -> Option<u16> {
         match self.frame.segmentation() {

@@ -78,6 +78,7 @@ impl fmt::Debug for Memory {
 /// ```
 pub struct Origin {
     take_back: Box<dyn Fn(Chunk) + Send + Sync>,
+    bounded: bool,
 }
 
 impl fmt::Debug for Origin {
@@ -90,7 +91,12 @@ impl Origin {
     /// A home. `take_back` is called with every chunk that comes back, by the thread that let go of the frame: it must
     /// not block, and must not wait for a lock under which frames are dropped.
     pub fn new(take_back: impl Fn(Chunk) + Send + Sync + 'static) -> Arc<Origin> {
-        Arc::new(Origin { take_back: Box::new(take_back) })
+        Arc::new(Origin { take_back: Box::new(take_back), bounded: false })
+    }
+
+    /// The home of a fixed number of chunks, without which its device receives nothing ([`Frame::is_bounded`]).
+    pub fn bounded(take_back: impl Fn(Chunk) + Send + Sync + 'static) -> Arc<Origin> {
+        Arc::new(Origin { take_back: Box::new(take_back), bounded: true })
     }
 }
 
@@ -137,6 +143,15 @@ impl Chunk {
         buffer.head = HEADROOM_BYTES.min(buffer.memory.len()) as u32;
         buffer.origin = Some(origin.clone());
         Frame(ManuallyDrop::new(buffer))
+    }
+}
+
+impl Frame {
+    /// Whether its memory is one of a fixed number of a device's chunks: whoever keeps a frame for long copies such a one, so that
+    /// the device goes on receiving.
+    #[inline]
+    pub fn is_bounded(&self) -> bool {
+        self.0.origin.as_ref().is_some_and(|origin| origin.bounded)
     }
 }
 

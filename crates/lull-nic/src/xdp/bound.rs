@@ -77,6 +77,7 @@ impl Bound {
             calls: AtomicU64::new(0),
             room: Line::new(),
             tx_free: AtomicU32::new(tx_ring),
+            tx_next: AtomicU32::new(0),
             stuck_at: AtomicU64::new(NOT_STUCK),
             napi_id: AtomicU32::new(0),
         };

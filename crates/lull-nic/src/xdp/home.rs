@@ -46,7 +46,7 @@ impl Home {
         };
         let home = Arc::new(Home { inside: Mutex::new(inside), rings: rings.clone(), umem: umem.clone() });
         let taking = home.clone();
-        (home, Origin::new(move |chunk| taking.take_back(chunk)))
+        (home, Origin::bounded(move |chunk| taking.take_back(chunk)))
     }
 
     pub(super) fn lock(&self) -> HomeGuard<'_> {

@@ -66,6 +66,17 @@ impl Producer {
         unpublished
     }
 
+    /// Slots that can be claimed.
+    #[inline]
+    pub(super) fn room(&self, consumer: &AtomicU32) -> u32 {
+        room(self.size, self.next, consumer)
+    }
+
+    /// The index that the next claimed slot has.
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
     /// Published slots that the consumer has not let go of.
     #[inline]
     pub(super) fn left(&mut self, consumer: &AtomicU32) -> u32 {
@@ -125,6 +136,13 @@ impl Consumer {
     }
 }
 
+/// Slots of a ring that can be claimed, for any thread: who produces has claimed those before `next`.
+#[inline]
+pub(super) fn room(size: u32, next: u32, consumer: &AtomicU32) -> u32 {
+    // Acquire: the consumer has read the slots that it let go of.
+    size.saturating_sub(next.wrapping_sub(consumer.load(Ordering::Acquire)))
+}
+
 /// Whether a ring holds anything, for a thread that is neither of its sides. A hint.
 #[inline]
 pub(super) fn holds_any(producer: &AtomicU32, consumer: &AtomicU32) -> bool {
@@ -142,14 +160,15 @@ mod tests {
         let mut producer = Producer { size: 4, next: START, published: START, consumed: START };
         let mut consumer = Consumer { size: 4, next: START, released: START, produced: START };
         let claimed: Vec<_> = (0..4).filter_map(|_| producer.claim(&shared_consumer)).collect();
-        assert_eq!(claimed, [1, 2, 3, 0]);
+        assert_eq!((claimed, producer.room(&shared_consumer)), (vec![1, 2, 3, 0], 0));
         assert_eq!(producer.claim(&shared_consumer), None);
         assert_eq!(consumer.take(&shared_producer), None, "nothing is published");
         assert_eq!((producer.publish(&shared_producer), producer.publish(&shared_producer)), (4, 0));
         assert_eq!(consumer.take(&shared_producer), Some(1));
         assert_eq!((producer.left(&shared_consumer), producer.claim(&shared_consumer)), (4, None));
         consumer.release(&shared_consumer);
-        assert_eq!((producer.left(&shared_consumer), producer.claim(&shared_consumer)), (3, Some(1)));
+        assert_eq!((producer.left(&shared_consumer), producer.room(&shared_consumer)), (3, 1));
+        assert_eq!((producer.claim(&shared_consumer), producer.room(&shared_consumer)), (Some(1), 0));
         assert_eq!((producer.take_back(), producer.publish(&shared_producer)), (1, 0));
         assert_eq!(producer.claim(&shared_consumer), Some(1), "the slot that was taken back");
     }

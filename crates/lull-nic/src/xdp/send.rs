@@ -25,6 +25,9 @@ pub(super) struct XdpTx {
     staged: Vec<u32>,
     /// Frames that were copied, to give back on `reap_sent`.
     sent: Vec<Frame>,
+    /// In copy mode the kernel tells at the end of each call what it has taken off the ring (Linux 6.17), and not only when it has
+    /// taken all that it saw there.
+    tells_each_call: bool,
 }
 
 impl XdpTx {
@@ -37,6 +40,7 @@ impl XdpTx {
             free: shared.sockets[index].tx_chunks.clone().collect(),
             staged: Vec::new(),
             sent: Vec::new(),
+            tells_each_call: false,
         }
     }
 
@@ -48,20 +52,24 @@ impl XdpTx {
         &self.socket().counters
     }
 
-    /// Takes the chunks of sent frames off the completion ring.
-    fn complete(&mut self) {
+    /// Takes the chunks of sent frames off the completion ring, and returns whether there were any.
+    fn complete(&mut self) -> bool {
         let Shared { sockets, .. } = &*self.shared;
         let socket = &sockets[self.index];
+        let before = self.free.len();
         while let Some(slot) = self.completions.take(socket.rings.completion.producer()) {
             self.free.push(socket.umem.locate(socket.rings.completion.read(slot)).0);
         }
         self.completions.release(socket.rings.completion.consumer());
         self.tell_free();
+        self.free.len() > before
     }
 
     /// What the room interrupt goes by.
     fn tell_free(&self) {
-        self.socket().tx_free.store(self.free.len() as u32, Ordering::Relaxed);
+        let socket = self.socket();
+        socket.tx_free.store(self.free.len() as u32, Ordering::Relaxed);
+        socket.tx_next.store(self.ring.next(), Ordering::Relaxed);
     }
 
     /// Copies `frame` into chunks and puts those on the ring. There are enough: `free_slots` was asked.
@@ -84,8 +92,10 @@ impl XdpTx {
     fn put(&mut self, length: usize, continues: bool, write: impl FnOnce(&mut [u8])) {
         let Shared { sockets, .. } = &*self.shared;
         let Socket { umem, rings, .. } = &sockets[self.index];
-        let (Some(chunk), Some(slot)) = (self.free.pop(), self.ring.claim(rings.tx.consumer())) else {
-            debug_assert!(false, "the ring has a slot for every chunk");
+        // The slot first: a chunk without one would be lost.
+        let slot = if self.free.is_empty() { None } else { self.ring.claim(rings.tx.consumer()) };
+        let Some((slot, chunk)) = slot.and_then(|slot| Some((slot, self.free.pop()?))) else {
+            debug_assert!(false, "`free_slots` counts chunks and slots");
             return;
         };
         // SAFETY: a transmit chunk that is on no ring is this half's alone, and the mapping is initialised.
@@ -116,17 +126,26 @@ impl XdpTx {
     /// Makes the kernel send until the ring is empty or it takes no more for now. In copy mode no thread of the kernel
     /// sends, a call takes at most 32 frames, and what it returns says nothing about how many those were.
     fn kick(&mut self) -> Doorbell {
+        /// `TX_BATCH_SIZE` in `net/xdp/xsk.c`.
+        const FRAMES_A_CALL: u32 = 32;
         let mut left = self.left();
+        // Before Linux 6.17 nothing tells how far a call came that has not emptied the ring.
+        let mut untold = left.div_ceil(FRAMES_A_CALL);
         while left > 0 {
             let result = kick_tx(&self.socket().fd);
             add(&self.counters().tx_syscalls, 1);
             // A full completion ring stops the sending, too.
-            self.complete();
+            let is_completed = self.complete();
             let before = std::mem::replace(&mut left, self.left());
+            self.tells_each_call |= left > 0 && left < before;
             let is_stuck = match result {
-                Err(error) => self.is_refused(&error) || left == before,
+                Err(error) if self.is_refused(&error) => true,
+                Err(_) if left == before && !self.tells_each_call => {
+                    untold -= u32::from(!is_completed && untold > 0);
+                    untold == 0
+                }
                 Ok(()) if self.socket().zero_copy => return Doorbell::Done,
-                Ok(()) => left == before,
+                _ => left == before && !is_completed,
             };
             if is_stuck {
                 break;
@@ -190,12 +209,19 @@ impl TxQueue for XdpTx {
         } else {
             Doorbell::Done
         };
-        self.socket().set_stuck(rung == Doorbell::Again);
+        // What a link that is down leaves on the ring is kicked again once it is up.
+        let is_left = rung == Doorbell::Again || self.shared.is_dead() && self.left() > 0;
+        self.socket().set_stuck(is_left);
         rung
     }
 
     fn free_slots(&self) -> usize {
-        self.free.len() / self.shared.segments_max()
+        // A device that is dead takes everything, and drops it.
+        if self.shared.is_dead() {
+            return self.shared.tx_ring as usize;
+        }
+        let slots = self.ring.room(self.socket().rings.tx.consumer()) as usize;
+        self.free.len().min(slots) / self.shared.segments_max()
     }
 
     fn reap_sent(&mut self, pool: &mut FramePool) -> usize {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::ring::holds_any;
+use super::ring::{holds_any, room};
 use super::socket::{Rings, Umem};
 use super::{HEADER_BYTES_MAX, XdpBusyPoll, XdpMode};
 use crate::device::{DeviceEvent, IrqSink, Link};
@@ -29,6 +29,8 @@ pub(super) struct Socket {
     pub(super) room: Line,
     /// Transmit chunks that hold nothing: what the room interrupt goes by.
     pub(super) tx_free: AtomicU32,
+    /// The index that the next slot of the transmit ring has.
+    pub(super) tx_next: AtomicU32,
     /// The last doorbell left frames on the ring, which had let go of this many by then. Above `u32`: it left none.
     pub(super) stuck_at: AtomicU64,
     /// The kernel's NAPI, once a frame has named it.
@@ -124,7 +126,8 @@ impl Shared {
         } else {
             0
         };
-        free + completed >= self.segments_max()
+        let slots = room(self.tx_ring, socket.tx_next.load(Ordering::Relaxed), socket.rings.tx.consumer()) as usize;
+        (free + completed).min(slots) >= self.segments_max()
     }
 
     pub(super) fn wake_watch(&self) {

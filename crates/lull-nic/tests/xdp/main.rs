@@ -256,10 +256,14 @@ fn the_link_is_the_interfaces() {
         let (told, events) = mpsc::channel();
         device.watch(Box::new(move |event| told.send(event).unwrap_or_default()));
         assert_eq!(device.link(), Link::Up);
+        let slots = device.info().tx_ring;
+        (0..slots).for_each(|_| queues[0].tx.transmit(Frame::copy_from(&frame(1, 100))).expect("room"));
+        assert_eq!(queues[0].tx.free_slots(), 0);
         peer.done(&format!("ip link set {PEER_DEV} down"));
         assert_eq!(events.recv_timeout(LIMIT).unwrap(), DeviceEvent::Link(Link::Down));
+        assert_eq!(queues[0].tx.free_slots(), slots, "who waits for room would wait for the link");
         queues[0].tx.transmit(Frame::copy_from(&frame(1, 100))).expect("taken and dropped");
-        assert_eq!(device.counters(0).tx_dropped, 1);
+        assert_eq!((queues[0].tx.doorbell(), device.counters(0).tx_dropped), (Doorbell::Done, 1 + slots as u64));
         peer.done(&format!("ip link set {PEER_DEV} up"));
         assert_eq!(events.recv_timeout(LIMIT).unwrap(), DeviceEvent::Link(Link::Up));
     });
@@ -401,6 +405,19 @@ fn a_peer_that_is_full_keeps_frames_on_the_ring_until_it_has_room() {
         assert_eq!(rung, Doorbell::Again);
         queue.tx_irq.unmask();
         assert!(!room.clear(), "there is no room yet");
+        // A frame that the full peer refuses leaves its chunk at once, and its slot of the ring later.
+        for _ in 0..100 {
+            queue.tx.doorbell();
+            queue.tx.reap_sent(&mut FramePool::new(0));
+            while queue.tx.free_slots() > 0 {
+                queue
+                    .tx
+                    .transmit(Frame::copy_from(&frame(sent, 100)))
+                    .expect("a slot for each that is said to be free");
+                sent += 1;
+            }
+        }
+        queue.tx_irq.unmask();
         until("the ring was not emptied", || {
             assert!(room.wait(Some(LIMIT)).unwrap(), "the room interrupt");
             let rung = queue.tx.doorbell();
@@ -413,6 +430,10 @@ fn a_peer_that_is_full_keeps_frames_on_the_ring_until_it_has_room() {
         until("frames are missing", || {
             arrived.extend(wire.take());
             arrived.len() + lost() >= sent as usize
+        });
+        until("a chunk is lost", || {
+            queue.tx.reap_sent(&mut FramePool::new(0));
+            queue.tx.free_slots() == device.info().tx_ring
         });
         let all: Vec<_> = (0..sent).map(|number| frame(number, 100)).collect();
         let mut order = all.iter();

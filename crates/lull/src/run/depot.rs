@@ -104,13 +104,14 @@ impl Depot {
     /// Answers processes that ask for queues, and passes frames on.
     pub(super) fn attend(&mut self) {
         while let Some(request) = depot::next_request(self.asked.as_fd()) {
-            for queue in &request.queues {
+            // First: what comes to a queue without a socket is the host's, which would reset connections that are lull's.
+            let given = self.setup.again(&request.queues).map_err(|error| error.to_string());
+            for queue in request.queues.iter().filter(|_| given.is_ok()) {
                 // The kernel binds one socket to a queue.
                 if let Some(state) = self.queues.get_mut(*queue) {
                     *state = State::Given;
                 }
             }
-            let given = self.setup.again(&request.queues).map_err(|error| error.to_string());
             let given = given.as_ref().map_err(Clone::clone);
             // Whoever asked has ended: the next look sees that.
             let _ = depot::answer(self.asked.as_fd(), &request, given);
