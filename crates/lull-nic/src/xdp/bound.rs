@@ -67,6 +67,10 @@ impl Bound {
             os(format!("bind an AF_XDP socket to queue {queue}"), remedy, source)
         })?;
         let zero_copy = socket::is_zero_copy(&fd).unwrap_or(false);
+        let fd = Arc::new(fd);
+        if zero_copy {
+            home.wakes(&fd);
+        }
         let socket = Socket {
             fd,
             rings,

@@ -3,12 +3,13 @@
 //! A chunk is in the kernel's hands (on the fill or receive ring), in a frame somewhere in the process, or on the free
 //! list here. The kernel stops receiving without a word when the fill ring runs dry, and nothing tells it of chunks that
 //! come home later. So the queue refills before it hands frames on, and when that leaves the kernel short, because the
-//! stack holds much, whoever brings a chunk home refills at once.
+//! stack holds much, whoever brings a chunk home refills at once, and wakes a driver that sleeps for it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use super::ring::Producer;
-use super::socket::{Rings, Umem};
+use super::ring::{Producer, wants_wakeup};
+use super::socket::{Rings, Umem, kick_rx};
 use crate::frame::{Chunk, Frame, HEADROOM_BYTES, Origin};
 
 /// Bytes that the kernel leaves in front of a received frame (XDP_PACKET_HEADROOM).
@@ -19,6 +20,8 @@ pub(super) struct Home {
     inside: Mutex<Inside>,
     rings: Arc<Rings>,
     umem: Arc<Umem>,
+    /// The socket whose driver sleeps while it has no chunk, and has to be woken: in zero-copy mode.
+    sleeps: OnceLock<Weak<OwnedFd>>,
 }
 
 struct Inside {
@@ -44,7 +47,12 @@ impl Home {
             lent_count: 0,
             low: slots as usize / 2,
         };
-        let home = Arc::new(Home { inside: Mutex::new(inside), rings: rings.clone(), umem: umem.clone() });
+        let home = Arc::new(Home {
+            inside: Mutex::new(inside),
+            rings: rings.clone(),
+            umem: umem.clone(),
+            sleeps: OnceLock::new(),
+        });
         let taking = home.clone();
         (home, Origin::bounded(move |chunk| taking.take_back(chunk)))
     }
@@ -54,11 +62,24 @@ impl Home {
         HomeGuard { inside: self.inside.lock().unwrap_or_else(PoisonError::into_inner), home: self }
     }
 
+    /// The driver of this socket sleeps while it has no chunk (need_wakeup).
+    pub(super) fn wakes(&self, socket: &Arc<OwnedFd>) {
+        let _ = self.sleeps.set(Arc::downgrade(socket));
+    }
+
     fn take_back(&self, chunk: Chunk) {
         let mut home = self.lock();
         home.inside.free.push(chunk);
-        if home.inside.lent_count < home.inside.low {
-            home.refill();
+        if home.inside.lent_count >= home.inside.low {
+            return;
+        }
+        home.refill();
+        drop(home);
+        if let Some(socket) = self.sleeps.get().and_then(Weak::upgrade)
+            && wants_wakeup(self.rings.fill.flags(), libc::XDP_RING_NEED_WAKEUP)
+        {
+            // A device that is gone says so elsewhere.
+            let _ = kick_rx(&socket);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::watchers::Watchers;
 
 /// The socket of a queue.
 pub(super) struct Socket {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Arc<OwnedFd>,
     pub(super) rings: Arc<Rings>,
     pub(super) umem: Arc<Umem>,
     /// The chunks that are sent from; those before them are received into.
