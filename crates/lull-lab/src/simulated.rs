@@ -90,7 +90,7 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
         (Vec::new(), [Some(file.provenance()), file.mismatch()].into_iter().flatten().collect::<Vec<_>>(), None);
     notes.push(
         "cpu_percent is what Linux's accounting shows; cycles_per_query counts every cycle that a core was not idle. \
-         Latencies are the clients'."
+         Latencies are the clients', in an open loop from when a request was due."
             .to_owned(),
     );
     notes.extend(mixed_queues(file, modes));

@@ -131,13 +131,15 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
     // Cells that it did not see.
     for (mode, share) in [("suspend20", 0.5), ("suspend200", 0.25), ("napibusy", 0.75), ("defer20", 0.5)] {
         let unseen = cell(mode, Some(share * max));
-        let (shown, true_one) =
-            (simulate(&calibrated.file, &unseen, 9).unwrap(), simulate(&truth, &unseen, 9).unwrap());
+        // Means over seeds: what waits for its connection comes in bunches, so that p99 of a single run is its seed's.
+        let mean = |file: &WorldFile, column: Column| -> f64 {
+            (9..15).map(|seed| of(&simulate(file, &unseen, seed).unwrap(), column) / 6.0).sum()
+        };
         for column in [Column::AvgUs, Column::P99Us] {
-            let error = of(&shown, column) / of(&true_one, column) - 1.0;
+            let error = mean(&calibrated.file, column) / mean(&truth, column) - 1.0;
             assert!(error.abs() < 0.2, "{mode} at {share}, {}: {error}", column.name());
         }
-        let points = of(&shown, Column::CpuPercent) - of(&true_one, Column::CpuPercent);
+        let points = mean(&calibrated.file, Column::CpuPercent) - mean(&truth, Column::CpuPercent);
         assert!(points.abs() < 6.0, "{mode} at {share}: {points} points of CPU");
     }
     // The file is what was predicted with, and every value stands in it with its interval.

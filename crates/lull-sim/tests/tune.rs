@@ -205,13 +205,13 @@ fn the_impossible_is_refused_and_the_nearest_is_named() {
 }
 
 #[test]
-fn what_does_not_carry_the_load_meets_no_objective_however_low_its_latency() {
-    // A core that serves 100,000 a second at the very most, and 100 connections: latencies stay at about a millisecond.
-    let answer = search(&small(), &objective("p99<10ms", 400_000.0, None));
+fn what_does_not_carry_the_load_meets_no_objective_however_wide() {
+    // A core that serves 100,000 a second at the very most. Nothing waits for longer than the run takes.
+    let answer = search(&small(), &objective("p99<1s", 400_000.0, None));
     assert!(answer.recommended.is_none() && answer.nearest.is_none());
     assert!(!answer.tried.is_empty() && answer.tried.iter().all(|tried| !tried.carries()));
     let worst = answer.base.worst(&answer.objective);
-    assert!(worst.contains("% of the load") && answer.base.mean(|run| run.p99_us) < 10_000.0, "{worst}");
+    assert!(worst.contains("% of the load") && answer.base.mean(|run| run.p99_us) < 1_000_000.0, "{worst}");
 }
 
 #[test]

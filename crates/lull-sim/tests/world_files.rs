@@ -255,6 +255,27 @@ fn contradictions_are_named() {
     assert!(none.starts_with("/nonexistent/world.toml: cannot read the world file: "), "{none}");
 }
 
+/// As the lab's load counts; the published tables are mutilate's.
+#[test]
+fn latency_counts_from_when_a_request_was_due_and_nothing_else_depends_on_it() {
+    let run = |arrivals: &str, per_s: f64, counts_from_due: bool| {
+        let file = WorldFile::parse("small.toml", &format!("{SMALL}[load]\n{arrivals}\n")).unwrap();
+        let world = file.world(&mode("base"), Traffic::Open { per_s }, 100_000_000);
+        assert!(world.counts_from_due);
+        let out = Sim::new(&World { counts_from_due, ..world }, 1).run().unwrap();
+        (out.latency_us(50.0), out.latency_mean_us(), out.counts)
+    };
+    for arrivals in ["", "arrivals = \"facebook\""] {
+        // A core that serves 100,000 a second at the very most: what comes last waits for half of the time, and more.
+        let (due, free) = (run(arrivals, 400_000.0, true), run(arrivals, 400_000.0, false));
+        assert!((30_000.0..110_000.0).contains(&due.0) && free.0 < 1_000.0, "{} {}", due.0, free.0);
+        assert_eq!(due.2, free.2);
+        // Where each connection is free again soon, there is little between the two.
+        let (due, free) = (run(arrivals, 5_000.0, true), run(arrivals, 5_000.0, false));
+        assert!((1.0..1.1).contains(&(due.1 / free.1)), "{} {}", due.1, free.1);
+    }
+}
+
 #[test]
 fn a_world_that_explodes_says_which_bound_it_hit() {
     let run = |bounds: &str, per_s: f64| {
@@ -269,7 +290,11 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     assert!(error.to_string().contains("backlog_max") && error.to_string().contains("bound of 1000"), "{error}");
     let file = WorldFile::parse("small.toml", SMALL).unwrap();
     let world = file.world(&mode("base"), Traffic::Open { per_s: 100_000.0 }, 2_000_000_000);
-    assert_eq!(world.pending_max, (1 << 30) / 64);
+    assert_eq!((world.pending_max, world.backlog_max), ((1 << 30) / 64, 50_000_000));
+    // The times of those that wait are memory, too.
+    let little = SMALL.replace("warmup = \"5ms\"", "memory_max = \"16MiB\"");
+    let little = WorldFile::parse("small.toml", &little).unwrap();
+    assert_eq!(little.world(&mode("base"), Traffic::Closed, 1_000_000).backlog_max, 1 << 20);
     let error = Sim::new(&World { pending_max: 3, ..world }, 1).run().unwrap_err();
     assert!(matches!(error, RunError::TooManyPending { bound: 3, .. }), "{error}");
     assert!(error.to_string().contains("memory_max"), "{error}");

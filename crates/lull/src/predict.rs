@@ -23,6 +23,9 @@ use crate::units;
 
 /// Arguments of `lull predict`.
 #[derive(Args)]
+#[command(after_help = "\
+Latency in an open loop counts from when a request was due, as `lull compare` counts: a request that waits for its \
+connection is late already.")]
 pub struct Predict {
     /// The machine and the service, described in a TOML file.
     #[arg(value_name = "WORLD.toml")]

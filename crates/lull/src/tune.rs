@@ -35,7 +35,8 @@ pub struct Tune {
     /// The machine and the service, described in a TOML file.
     #[arg(value_name = "WORLD.toml")]
     world: PathBuf,
-    /// The objective: avg, p50, p95 or p99 below a time, several joined by commas, such as 'p99<200us,avg<80us'.
+    /// The objective: avg, p50, p95 or p99 below a time, several joined by commas, such as 'p99<200us,avg<80us'. Latency
+    /// counts from when a request was due, also if it waits for its connection.
     #[arg(long)]
     slo: String,
     /// The load, in queries per second (400K).

@@ -1,8 +1,10 @@
 //! Clients and network: who asks when, and how long the way takes.
 //!
 //! As with mutilate, a connection has one request outstanding at the most. An open-loop arrival for a connection that
-//! waits is issued when the answer has come, and its latency counts from then on; that is why latencies stay finite in
-//! overload.
+//! waits is issued when the answer has come. Its latency counts from then on, as mutilate counts, or from when it was due
+//! ([`World::counts_from_due`]).
+
+use std::collections::VecDeque;
 
 mod arrivals;
 mod asking;
@@ -30,6 +32,8 @@ pub(crate) struct Connection {
     outstanding: bool,
     /// Open-loop arrivals that wait for the answer.
     backlog: u32,
+    /// When they were due, where latency counts from then.
+    due_ns: VecDeque<u64>,
     start_ns: u64,
     /// The proxy has passed the request on.
     passed_on: bool,
@@ -47,6 +51,7 @@ impl Connection {
             source,
             outstanding: false,
             backlog: 0,
+            due_ns: VecDeque::new(),
             start_ns: 0,
             passed_on: false,
             touched: 0,
@@ -110,13 +115,14 @@ impl Clients {
 }
 
 impl Clients {
-    fn issue(&mut self, env: &mut Env, conn: ConnId) {
+    /// A connection sends a request, whose latency counts from `start_ns`.
+    fn issue(&mut self, env: &mut Env, conn: ConnId, start_ns: u64) {
         if env.faults.quiet {
             return;
         }
         let connection = &mut self.connections[conn];
         connection.outstanding = true;
-        connection.start_ns = env.now_ns;
+        connection.start_ns = start_ns;
         env.tally.counts.issued += 1;
         self.on_wire += 1;
         if !self.generator_sends(env, conn) {
@@ -268,11 +274,12 @@ impl Clients {
         let source = connection.source;
         let closed = source.is_some_and(|source| self.sources[source].traffic == Traffic::Closed);
         if closed {
-            self.issue(env, conn);
+            self.issue(env, conn, now_ns);
         } else if connection.backlog > 0 {
             connection.backlog -= 1;
             self.backlog -= 1;
-            self.issue(env, conn);
+            let start_ns = connection.due_ns.pop_front().unwrap_or(now_ns);
+            self.issue(env, conn, start_ns);
         }
     }
 }

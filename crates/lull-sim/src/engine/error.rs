@@ -33,7 +33,7 @@ pub enum RunError {
     /// More open-loop arrivals waited for their connections than the world allows.
     #[error(
         "the world had its bound of {bound} requests waiting for a connection at {} ms of virtual time: it cannot carry \
-         the load; lower the load, add connections, or raise backlog_max",
+         the load; lower the load, add connections, or raise backlog_max (and memory_max, 16 bytes a request)",
         at_ns / 1_000_000
     )]
     Backlog {

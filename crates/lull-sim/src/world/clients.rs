@@ -21,7 +21,8 @@ pub struct ConnectionsSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
     /// Open loop: arrivals of a Poisson process, spread evenly over the group. An arrival for a connection that still
-    /// waits is issued when its answer has come; its latency counts from then on, as mutilate counts.
+    /// waits is issued when its answer has come; from when its latency counts says
+    /// [`World::counts_from_due`](super::World::counts_from_due).
     Open {
         /// Requests per second, over the whole group.
         per_s: f64,

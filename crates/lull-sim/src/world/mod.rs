@@ -94,6 +94,9 @@ pub struct World {
     pub vcpu: Option<VcpuSpec>,
     /// Network and clients.
     pub net: NetSpec,
+    /// Whether the latency of an open-loop request counts from when it was due, as the lab's load counts, and not from when its
+    /// connection was free for it, as mutilate counts. The times of those that wait take memory ([`World::backlog_max`]).
+    pub counts_from_due: bool,
     /// Sizes of frames, which adaptive moderation looks at.
     pub frames: FrameSizes,
     /// What goes wrong, and how often.
@@ -137,6 +140,7 @@ impl Default for World {
             relay: None,
             vcpu: None,
             net: NetSpec::default(),
+            counts_from_due: false,
             frames: FrameSizes::Same(200),
             faults: FaultSpec::default(),
             warmup_ns: 50_000_000,

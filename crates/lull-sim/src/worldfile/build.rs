@@ -2,7 +2,7 @@
 
 use lull_core::{AppPolicy, EpollOptions, Mode, NapiSettings, Threaded};
 
-use super::file::{AGENDA_EVENT_BYTES, EVENTS_DEFAULT, Second, WorldFile};
+use super::file::{AGENDA_EVENT_BYTES, EVENTS_DEFAULT, Second, WAITING_REQUEST_BYTES, WorldFile};
 use super::plane::WorkerCores;
 use super::responder::{AfXdp, BUSY_BUDGET, Wait};
 use super::transmit::TransmitQueues;
@@ -80,13 +80,14 @@ impl WorldFile {
             groups: mode.group.and_then(group).into_iter().collect(),
             connections: self.connections_of(traffic),
             net: self.net.clone(),
+            counts_from_due: true,
             upstream: self.upstream,
             answers_together: self.answers_together,
             warmup_ns: self.warmup_ns,
             window_ns,
             events_max: self.bounds.events_max,
             pending_max: self.bounds.memory_max_bytes / AGENDA_EVENT_BYTES,
-            backlog_max: self.bounds.backlog_max,
+            backlog_max: self.bounds.backlog_max.min(self.bounds.memory_max_bytes / WAITING_REQUEST_BYTES),
             ..World::default()
         };
         match (&self.xdp, &self.second) {

@@ -20,6 +20,8 @@ pub(super) const EVENTS_DEFAULT: u32 = 1_024;
 
 /// Memory that one event of the agenda takes.
 pub(crate) const AGENDA_EVENT_BYTES: u64 = 64;
+/// Memory that a request takes which waits for its connection: when it was due, in a queue that is half empty.
+pub(super) const WAITING_REQUEST_BYTES: u64 = 16;
 
 /// A second application whose connections arrive on the same queues (`[second]`). It has one thread, which waits in an
 /// `epoll_wait` that never busy polls, on the first core that has no worker of the service, or else on the last core.

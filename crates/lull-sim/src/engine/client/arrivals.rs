@@ -107,11 +107,15 @@ impl Clients {
 
     /// An arrival of an open loop: the connection issues it, or it waits for the answer to the one before.
     fn request_or_wait(&mut self, env: &mut Env, conn: ConnId) {
-        if self.connections[conn].outstanding {
-            self.connections[conn].backlog += 1;
+        let connection = &mut self.connections[conn];
+        if connection.outstanding {
+            connection.backlog += 1;
             self.backlog += 1;
+            if env.world.counts_from_due {
+                connection.due_ns.push_back(env.now_ns);
+            }
         } else {
-            self.issue(env, conn);
+            self.issue(env, conn, env.now_ns);
         }
     }
 
