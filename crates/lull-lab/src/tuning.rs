@@ -10,6 +10,7 @@ use lull_sim::tune::{self, Answer, Figures, Objective, Tried, TuneError, us_text
 use lull_sim::{PredictError, WorldFile};
 use serde_json::{Value, json};
 
+use crate::csv::push_record;
 use crate::document::{Document, pretty};
 use crate::simulated::run_all;
 use crate::table::grid::{Align, Grid, wrap};
@@ -47,16 +48,17 @@ const FIGURES: [FiguresColumn; 6] = [
 impl Document for Tuned<'_> {
     /// A row for each setting that was tried, in the order of trying; figures are means over seeds.
     fn csv(&self) -> String {
-        let names: String = FIGURES.iter().map(|(name, _)| format!(",{name}")).collect();
-        let mut text = format!("setting,seeds{names},objective\n");
+        let mut text = String::new();
+        let names = FIGURES.iter().map(|(name, _)| *name);
+        push_record(&mut text, ["setting", "seeds"].into_iter().chain(names).chain(["objective"]).map(str::to_owned));
         for tried in &self.answer.tried {
             let figure = |(_, of): &FiguresColumn| match tried.runs.is_empty() {
-                true => ",".to_owned(),
-                false => format!(",{:.3}", tried.mean(of)),
+                true => String::new(),
+                false => format!("{:.3}", tried.mean(of)),
             };
-            let figures: String = FIGURES.iter().map(figure).collect();
-            let standing = standing(self.answer, tried);
-            let _ = writeln!(text, "{},{}{figures},\"{standing}\"", tried.setting, tried.runs.len());
+            let first = [tried.setting.to_string(), tried.runs.len().to_string()];
+            let last = standing(self.answer, tried);
+            push_record(&mut text, first.into_iter().chain(FIGURES.iter().map(figure)).chain([last]));
         }
         text
     }

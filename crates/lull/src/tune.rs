@@ -12,6 +12,7 @@ use lull_lab::cell::Load;
 use lull_lab::load::Arrivals;
 use lull_lab::predicted;
 use lull_lab::stalls;
+use lull_lab::table::wrap;
 use lull_lab::tuning::confirm::{self, Confirm};
 use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
@@ -68,6 +69,12 @@ pub struct Tune {
     /// With --measure: the NIC under the service in lull's own stack [default: that of the calibration, else mem].
     #[arg(long, value_enum, requires = "measure")]
     nic: Option<Nic>,
+    /// With --measure: the service on the kernel plane, which the file does not name [default: auto].
+    #[arg(long, value_enum, requires = "measure")]
+    service: Option<Service>,
+    /// With --measure: cores to use, first those of the service, then those of the generator; by default all.
+    #[arg(long, value_parser = units::cores, requires = "measure")]
+    cores: Option<std::vec::Vec<usize>>,
     /// The device's name in the lines to type.
     #[arg(long, default_value = "DEV")]
     dev: String,
@@ -89,7 +96,7 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let spare_percent = percent("--spare", &args.spare, 0, 900)?;
     args.outputs.check()?;
     let file = WorldFile::read(&args.world)?;
-    let measured = if args.measure { Some(bench_of(&file, args.nic)?) } else { None };
+    let measured = if args.measure { Some(bench_of(&file, &args)?) } else { None };
     let objective = Objective {
         slo,
         per_s,
@@ -119,7 +126,14 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
             watch: &mut |time| stalls::watch(&cores, time),
             limit: confirm::LIMIT,
         };
-        let confirmed = confirm::confirm(&mut *over.start(config)?, &answer, with)?;
+        let mut bench = over.start(config)?;
+        let confirmed = confirm::confirm(&mut *bench, &answer, with)?;
+        let service = match over {
+            // The first note of the kernel's bench says which program it is.
+            Over::Kernel(_) => bench.notes().into_iter().next().unwrap_or_default(),
+            _ => "The service is lull's own.".to_owned(),
+        };
+        out!("\n{}", wrap(&format!("Measured over {}. {service}", over.name()), COLUMNS, ""))?;
         out!("{}", confirm::render(&answer, &confirmed, COLUMNS))?;
     }
     match answer.recommended {
@@ -129,7 +143,7 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
 }
 
 /// The lab's service that a world file describes.
-fn bench_of(file: &WorldFile, nic: Option<Nic>) -> Result<(Over, BenchConfig), Failure> {
+fn bench_of(file: &WorldFile, args: &Tune) -> Result<(Over, BenchConfig), Failure> {
     let unlike = |what: &str| -> Failure {
         let name = &file.name;
         format!("cannot measure {name} with the lab: {what}; use a file of `lull calibrate`").into()
@@ -145,19 +159,23 @@ fn bench_of(file: &WorldFile, nic: Option<Nic>) -> Result<(Over, BenchConfig), F
         WorldArrivals::Facebook => Arrivals::Facebook,
         WorldArrivals::Trace(_) => return Err(unlike("the lab replays no traces")),
     };
-    let over = match (file.host, nic) {
+    if file.host.is_some() && args.service.is_some() {
+        return Err("cannot use --service: the file describes lull's own stack, with lull's own service".into());
+    }
+    let over = match (file.host, args.nic) {
         (Some(_), Some(nic)) => Over::User(nic),
         (Some(_), None) => Over::User(match file.calibrated_over {
             Some("tap") => Nic::Tap,
             Some("xdp") => Nic::Xdp,
             _ => Nic::Mem,
         }),
-        (None, None) => Over::Kernel(Service::Auto.into()),
+        (None, None) => Over::Kernel(args.service.unwrap_or(Service::Auto).into()),
         (None, Some(_)) => return Err("cannot use --nic: the file describes the kernel plane".into()),
     };
     predicted::is_over(file, over.calibrated())?;
     let (workers, connections) = (usize::from(file.workers), file.connections as usize);
-    Ok((over, BenchConfig { workers, connections, arrivals, ..BenchConfig::default() }))
+    let cores = args.cores.clone().unwrap_or_default();
+    Ok((over, BenchConfig { workers, connections, cores, arrivals, ..BenchConfig::default() }))
 }
 
 /// A share in percent, within limits in thousandths.

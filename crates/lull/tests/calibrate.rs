@@ -68,6 +68,8 @@ fn a_machine_is_calibrated_held_against_measurements_and_tuned() {
 
     let output = lull(&["tune", &path, "--slo", "p99<1s", "--load", "2K", "--measure"]);
     let text = said(&output);
+    assert!(text.contains("lull run --nic NIC --addr IP/PREFIX --mode ") && !text.contains("lull apply"), "{text}");
+    assert!(text.contains("Measured over mem. The service is lull's own."), "{text}");
     assert!(text.contains("Measured on this machine at 2K requests per second"), "{text}");
     assert!(text.contains("met in "), "{text}");
 }
@@ -128,6 +130,11 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
     let two = world.replace("cores = 1", "cores = 2").replace("kind", "workers = 1\nkind");
     let tune = ["tune", &path, "--slo", "p99<1s", "--load", "2K", "--measure"];
     refused(&two, &tune, "cannot measure w with the lab: the lab has a core and a queue for each worker");
+    refused(
+        world,
+        &[&tune[..], &["--service", "own"]].concat(),
+        "cannot use --service: the file describes lull's own stack",
+    );
     refused(
         world,
         &["calibrate", "--nic", "mem", "--plane", "kernel", "--out", &path],

@@ -156,6 +156,17 @@ fn an_answer_has_the_line_to_type_and_a_page() {
     // Self-contained: nothing is loaded from elsewhere.
     assert!(!page.contains("http") && !page.contains("src="), "the page refers to something else");
 
+    // Lull's own stack takes no settings of a device's.
+    let own = SMALL.replace("cores = 1", "cores = 1\nplane = \"user\"");
+    let own = directory.write("own.toml", &own);
+    let own_page = directory.path("own.html");
+    let output = lull(&["tune", &own, "--slo", "p99<75us", "--load", "50K", "--html", &own_page]);
+    let said = text(&output.stdout) + &std::fs::read_to_string(own_page).unwrap();
+    assert!(said.matches("lull run --nic NIC --addr IP/PREFIX --mode ").count() == 2, "{said}");
+    for part in ["lull apply", "lull attach", "needs Linux"] {
+        assert!(!said.contains(part), "{part}: {said}");
+    }
+
     let output = lull(&["tune", &world, "--slo", "p99<21us", "--load", "50K"]);
     let (said, error) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(2));
@@ -191,6 +202,10 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     let said = text(&lull(&arguments).stdout);
     assert!(said.contains("lull apply DEV --mode busyread") && said.contains("SO_PREFER_BUSY_POLL 1"), "{said}");
     assert!(!said.contains("lull run") && said.contains("Left out (and "), "{said}");
+    // A reason why a mode is left out has quotes in it.
+    let [csv, ..] = files(&directory, &arguments);
+    let spins = csv.lines().find(|line| line.starts_with("suspend20,")).unwrap();
+    assert!(spins.contains(",\"") && spins.ends_with('"') && spins.contains("(wait = \"\"spin\"\")"), "{spins}");
     refused(&["sim", "example", "redis"], &["'redis'", "af_xdp, group, memcached, proxy"]);
 }
 

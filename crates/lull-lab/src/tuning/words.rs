@@ -48,6 +48,11 @@ pub fn objective_text(objective: &Objective) -> String {
 pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, String)> {
     let Some(recommended) = &answer.recommended else { return Vec::new() };
     let setting = &recommended.setting;
+    if file.host.is_some() {
+        let (run, set) = setting.user_lines();
+        let set = set.map(|line| (line, "while it runs".to_owned()));
+        return [(run, String::new())].into_iter().chain(set).collect();
+    }
     let caveat = setting.caveat().map(str::to_owned).unwrap_or_default();
     let mut lines = vec![(setting.apply_line(dev), caveat)];
     // lull run reaches the sockets of IPv4 and IPv6, not those of AF_XDP.

@@ -115,7 +115,15 @@ impl Setting {
         mode.epoll.prefer_busy_poll.then(|| format!("lull attach --pid PID --mode {mode} --once"))
     }
 
-    /// What else it takes, if anything.
+    /// What to type for a program on lull's own stack: what starts it, and what changes single settings while it runs, if the mode
+    /// alone is not it.
+    pub fn user_lines(&self) -> (String, Option<String>) {
+        let settings: String = self.overrides().iter().map(|(option, value)| format!(" {option}={value}")).collect();
+        let run = format!("lull run --nic NIC --addr IP/PREFIX --mode {} -- COMMAND", self.mode);
+        (run, (!settings.is_empty()).then(|| format!("lull set PID{settings}")))
+    }
+
+    /// What else it takes on Linux, if anything.
     pub fn caveat(&self) -> Option<&'static str> {
         match self.mode.name() {
             "threaded-busy" => Some("needs Linux 6.19"),
@@ -224,6 +232,10 @@ mod tests {
         assert_eq!(apply, "lull apply eth0 --mode suspend20 --irq-suspend-timeout 1500us --defer-hard-irqs 5");
         assert_eq!(program.unwrap(), "lull attach --pid PID --mode suspend20 --once");
         assert!(refined.is_refined() && refined.unrefined() == Family::Suspend.member(20).unwrap());
+        let run = "lull run --nic NIC --addr IP/PREFIX --mode suspend20 -- COMMAND";
+        let set = "lull set PID irq-suspend-timeout=1500us defer-hard-irqs=5".to_owned();
+        assert_eq!(refined.user_lines(), (run.to_owned(), Some(set)));
+        assert_eq!(refined.unrefined().user_lines(), (run.to_owned(), None));
         assert!(!Family::NapiBusy.member(50).unwrap().is_refined());
         assert_eq!(lines(Setting::of_mode("defer20").unwrap()).2, None);
         assert_eq!(lines(Setting::of_mode("fullbusy").unwrap()).2.unwrap(), "lull run --mode fullbusy -- COMMAND");
