@@ -56,7 +56,7 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
         }
     };
     let started = Instant::now();
-    let mut complete = true;
+    let (mut complete, mut failed) = (true, false);
     for step in &plan.steps {
         let over = comparison.limit.is_some_and(|limit| started.elapsed() + plan.step_time() > limit);
         if stop.load(Ordering::Relaxed) || over {
@@ -86,7 +86,7 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
             }
             Err(error) if results.is_empty() => return Err(error),
             Err(error) => {
-                complete = false;
+                (complete, failed) = (false, true);
                 notes.push(format!("ended early at {step}: {error}"));
                 break;
             }
@@ -107,6 +107,7 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
         base_qps_max,
         cycles_by,
         interrupted: !complete,
+        failed,
         notes,
         cells: summarise(results),
     })
@@ -133,4 +134,51 @@ fn run_step(
         window: plan.window,
         stop,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Asked;
+
+    /// Runs so often, and fails from then on.
+    struct Fails(u32);
+
+    impl Bench for Fails {
+        fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
+            self.0 = self.0.checked_sub(1).ok_or_else(|| BenchError::Invalid("it fell silent".to_owned()))?;
+            Ok(RunResult::new(run.mode.name(), run.load, run.run, 1.0, 1.0))
+        }
+
+        fn notes(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    fn compared(runs: u32, stop: bool) -> Result<Report, BenchError> {
+        let (modes, loads) = (vec!["base".to_owned()], vec![Load::Max]);
+        let asked = Asked { runs: Some(2), window: Some(Duration::from_millis(1)), ..Asked::default() };
+        let plan = Plan::fit(modes, loads, asked, Duration::from_secs(60)).unwrap();
+        let comparison = Comparison {
+            plan: &plan,
+            limit: None,
+            progress: ProgressMode::Off,
+            stop: &AtomicBool::new(stop),
+            command: String::new(),
+            nic: "mem",
+            workers: 1,
+            connections: 1,
+            tsc_hz: None,
+        };
+        compare(&mut Fails(runs), &comparison)
+    }
+
+    #[test]
+    fn a_failure_after_the_first_run_is_told_from_an_end_that_was_asked_for() {
+        let of = |report: Report| (report.interrupted, report.failed);
+        assert_eq!(of(compared(100, false).unwrap()), (false, false));
+        assert_eq!(of(compared(1, false).unwrap()), (true, true));
+        assert_eq!(of(compared(100, true).unwrap()), (true, false));
+        compared(0, false).unwrap_err();
+    }
 }

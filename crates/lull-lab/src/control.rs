@@ -83,7 +83,7 @@ pub fn prove(
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.max(1) {
+        for _ in 1..(threads as u64).min(proving.traces) {
             scope.spawn(work);
         }
         work();

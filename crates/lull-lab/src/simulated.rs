@@ -131,6 +131,7 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
         base_qps_max,
         cycles_by: CyclesBy::Clock,
         interrupted,
+        failed: false,
         notes,
         cells: summarise(results),
     })

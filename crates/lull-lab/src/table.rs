@@ -208,8 +208,8 @@ fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
     let raised: Vec<f64> =
         report.cells.iter().flat_map(|c| &c.runs).filter_map(|r| Some(r.raise_us? / r.window_s)).collect();
     if let Some(mean) = crate::stats::mean(&raised) {
-        // A share of the generator's time is what matters to a reader: microseconds a second are millionths.
-        lines.push(format!("The generator spent {:.1} % of its time raising interrupts.", mean.value / 1e4));
+        // Of one core: its threads are as many as the service's at the most. Microseconds a second are millionths.
+        lines.push(format!("Raising interrupts took the generator {:.1} % of a core.", mean.value / 1e4));
     }
     if omitted.costs {
         lines.push("Too narrow for the costs per query, the intervals and the extra columns: widen the terminal, or write --csv, --json.".into());

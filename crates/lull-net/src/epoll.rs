@@ -83,6 +83,7 @@ impl Epoll {
         let context = self.context();
         EpollStats {
             calls: context.calls.load(Ordering::Relaxed),
+            with_events: context.with_events.load(Ordering::Relaxed),
             events: context.events.load(Ordering::Relaxed),
             syscalls: context.kernel.get().map_or(0, KernelSet::syscalls),
         }
@@ -271,11 +272,11 @@ impl Epoll {
             match wait.next(&context.busy) {
                 WaitStep::Done(0) if timeout_ns == Some(0) && context.look_at_kernel(now_ns) => {
                     let count = context.copy(events, events_max);
-                    context.events.fetch_add(count as u64, Ordering::Relaxed);
+                    context.returns(count);
                     return Ok(count);
                 }
                 WaitStep::Done(count) => {
-                    context.events.fetch_add(count as u64, Ordering::Relaxed);
+                    context.returns(count);
                     if count == 0 && interrupted() {
                         return Err(io::Error::from_raw_os_error(libc_errno::EINTR));
                     }

@@ -134,6 +134,13 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     let on = On::of(&args)?;
     let (over_name, over) = on.names();
     writable(&args.out)?;
+    if args.connections < u32::from(args.workers) {
+        let Calibrate { workers, connections, .. } = args;
+        return Err(format!(
+            "cannot give each of {workers} workers a connection: there are {connections}; raise --connections"
+        )
+        .into());
+    }
     let config = BenchConfig {
         workers: usize::from(args.workers),
         connections: args.connections as usize,
@@ -189,12 +196,19 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
+/// A text that ends no comment: its control characters as Rust writes them.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() })
+        .collect()
+}
+
 /// Where the file comes from.
 fn head(over: &str) -> Vec<String> {
     let machine = Machine::read();
     let model = machine.cpu_model.unwrap_or_else(|| machine.architecture.clone());
     vec![
-        format!("Found by `{}`, over {over}, on {model}.", command_line()),
+        format!("Found by `{}`, over {}, on {}.", one_line(&command_line()), one_line(over), one_line(&model)),
         "It describes this machine with this service and this generator; calibrate again for another one.".to_owned(),
     ]
 }
@@ -223,4 +237,14 @@ fn same_options(args: &Calibrate) -> String {
         options += &format!(" --cores {}", cores.join(","));
     }
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newline_in_an_argument_ends_no_comment() {
+        assert_eq!(one_line("lull calibrate --out 'a\nb\u{7f}ü'"), "lull calibrate --out 'a\\nb\\u{7f}ü'");
+    }
 }

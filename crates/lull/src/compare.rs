@@ -26,6 +26,7 @@ use crate::after_resume::AfterResume;
 use crate::benches::{Nic, Over, Plane, Service};
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
+use crate::measure_args;
 use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;
@@ -199,8 +200,7 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
         let predicted = predicted::predict(&file, &report, threads(None), stop)?;
         out!("{}", predicted.render(COLUMNS))?;
     }
-    // As a shell reports a command that a signal ended.
-    Ok(if stop.load(std::sync::atomic::Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    Ok(measure_args::ended(stop, report.failed))
 }
 
 /// Says what is known to be wrong with what is asked for, while there is still time to ask for something else.
@@ -260,7 +260,7 @@ fn moderation(args: &Compare) -> Result<Option<Moderation>, Failure> {
 
 fn modes(args: &Compare) -> Vec<String> {
     if !args.modes.is_empty() {
-        return args.modes.clone();
+        return modes::once(&args.modes).into_iter().map(str::to_owned).collect();
     }
     let kernel: &[&str] = if args.plane == Plane::Kernel { &["threaded", "threaded-busy"] } else { &[] };
     MODES_DEFAULT.iter().chain(kernel).map(ToString::to_string).collect()
@@ -299,6 +299,10 @@ fn machine(path: &Path, args: &Compare, over: Over) -> Result<WorldFile, Failure
         ("--rx-usecs", !args.rx_usecs.is_empty()),
         ("--after-resume", args.after_resume.is_some()),
         ("--epoll", args.epoll == Some(EpollRule::EveryNapi)),
+        ("--buffer-bytes", args.buffer_bytes.is_some()),
+        ("--records", args.records != WorkloadConfig::default().records),
+        ("--realtime", args.realtime),
+        ("--qdisc", args.case_args.qdisc.is_some()),
     ];
     match others.into_iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(format!("cannot use {option} with --predict: a calibrated world has none").into()),

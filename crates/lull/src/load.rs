@@ -12,7 +12,9 @@ use lull_lab::cell::Load;
 use lull_lab::csv::atomic;
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
 use lull_lab::load::log::LoadLog;
-use lull_lab::load::{ANNOUNCEMENT, Arrivals, BUSY_SHARE_MAX, Clock, Pace, Summary, Workload, WorkloadConfig};
+use lull_lab::load::{
+    ANNOUNCEMENT, Arrivals, BUSY_SHARE_MAX, Clock, DEPTH_MAX, Pace, Summary, Workload, WorkloadConfig,
+};
 
 use crate::failure::Failure;
 use crate::output::{WriteError, out, outln, say};
@@ -34,7 +36,7 @@ pub struct LoadArgs {
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// Requests that a connection may have outstanding.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(DEPTH_MAX)), default_value_t = 1)]
     depth: u16,
     /// Inter-arrival times of an open loop: poisson or facebook.
     #[arg(long, value_parser = units::arrivals, default_value = "poisson")]

@@ -114,9 +114,10 @@ fn sweep() {
 
 fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    // Those that `lull run` gets are its program's.
-    let signals: &[_] = match cli.command {
+    // Those that `lull run` gets are its program's. What computes and leaves nothing behind ends in the usual way.
+    let signals: &[_] = match &cli.command {
         Command::Run(_) | Command::Supervise(_) => &[],
+        Command::Sim(args) if !args.looks_at_stop() => &[],
         _ => &[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM],
     };
     for &signal in signals {

@@ -41,6 +41,15 @@ impl MeasureArgs {
     }
 }
 
+/// How a command ends whose measurements are shown, complete or not: as a shell reports one that a signal ended, or as one that failed.
+pub fn ended(stop: &AtomicBool, failed: bool) -> ExitCode {
+    match (stop.load(Ordering::Relaxed), failed) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::FAILURE,
+        (false, false) => ExitCode::SUCCESS,
+    }
+}
+
 /// As [`MeasureArgs::run`], for the runs, window and progress that were asked for.
 pub fn run(
     (runs, window, progress): (Option<u32>, Option<Duration>, ProgressMode),
@@ -61,6 +70,17 @@ pub fn run(
     table.command = command_line();
     out!("{}", table.render(TableStyle::for_stdout()))?;
     outputs.write(&table)?;
-    // As a shell reports a command that a signal ended.
-    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    Ok(ended(stop, table.interrupted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_on_the_way_ends_as_a_failure_unless_a_signal_ended_it() {
+        let of = |stop: bool, failed: bool| format!("{:?}", ended(&AtomicBool::new(stop), failed));
+        let code = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!([of(false, false), of(false, true), of(true, true)], [0, 1, 130].map(code));
+    }
 }

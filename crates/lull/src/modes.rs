@@ -12,14 +12,27 @@ pub fn long(what: &str, plane: Plane) -> String {
     format!("{what}, X in microseconds:\n\n{}", mode::help(plane))
 }
 
+/// The names that were given, each once: a mode that is measured twice would pass for one with narrower intervals.
+pub fn once(given: &[String]) -> Vec<&str> {
+    let named = given.iter().enumerate();
+    named.filter(|&(at, name)| !given[..at].contains(name)).map(|(_, name)| name.as_str()).collect()
+}
+
 /// The names that were given, or else the default.
 pub fn named<'a>(given: &'a [String], default: &[&'a str]) -> Vec<&'a str> {
-    if given.is_empty() { default.to_vec() } else { given.iter().map(String::as_str).collect() }
+    if given.is_empty() { default.to_vec() } else { once(given) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mode_that_is_named_twice_is_one() {
+        let given = ["suspend20", "base", "suspend20", "base"].map(str::to_owned);
+        assert_eq!(named(&given, &["fullbusy"]), ["suspend20", "base"]);
+        assert_eq!(named(&[], &["fullbusy"]), ["fullbusy"]);
+    }
 
     #[test]
     fn every_mode_of_the_plane_is_named_and_explained() {

@@ -57,10 +57,22 @@ pub fn threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
 }
 
+/// The shortest window in which something can be counted.
+const WINDOW_MIN: Duration = Duration::from_micros(1);
+
+/// Refuses a window of virtual time in which nothing can be counted.
+pub fn check_window(seconds: Duration) -> Result<(), Failure> {
+    match seconds < WINDOW_MIN {
+        true => Err("cannot count for less than a microsecond: give --seconds 0.000001 or more".into()),
+        false => Ok(()),
+    }
+}
+
 /// Predicts and writes what was asked for.
 pub fn run(args: Predict, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
-    let modes = args.modes.iter().map(|name| name.parse()).collect::<Result<Vec<Mode>, _>>()?;
+    let modes = modes::once(&args.modes).iter().map(|name| name.parse()).collect::<Result<Vec<Mode>, _>>()?;
     let loads = Load::parse_list(&args.loads)?;
+    check_window(args.seconds)?;
     args.outputs.check()?;
     let file = WorldFile::read(&args.world)?;
     let report = predict(&Prediction {

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand, ValueEnum};
 use lull_core::Mode;
+use lull_lab::csv::atomic;
 use lull_lab::group_cases::GroupCase;
 use lull_lab::published;
 use lull_sim::fit::{Fit, FitBudget, fit, perturbed};
@@ -19,7 +20,7 @@ use lull_sim::worldfile::EXAMPLES;
 
 use crate::failure::Failure;
 use crate::output::{out, outln, say};
-use crate::outputs::Outputs;
+use crate::outputs::{Outputs, writable};
 use crate::sim_control::{self, Control};
 use crate::sim_replay::{self, Replay, Worlds};
 
@@ -28,6 +29,13 @@ use crate::sim_replay::{self, Replay, Worlds};
 pub struct SimArgs {
     #[command(subcommand)]
     command: SimCommand,
+}
+
+impl SimArgs {
+    /// Whether it ends by itself when it is asked to, with what it has found so far.
+    pub fn looks_at_stop(&self) -> bool {
+        matches!(self.command, SimCommand::Worlds(_) | SimCommand::Control(_))
+    }
 }
 
 #[derive(Subcommand)]
@@ -155,9 +163,9 @@ struct FitArgs {
     /// Evaluations of all cells.
     #[arg(long, default_value_t = 600)]
     evaluations: usize,
-    /// By how much of its range each parameter of the start is moved at random before the fit, in percent (irq only).
-    #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u8).range(0..=100))]
-    perturb: u8,
+    /// By how much of its range each parameter of the start is moved at random before the fit, in percent (irq only) [default: 30].
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    perturb: Option<u8>,
     /// Moves the parameters alone whose names begin so, such as client_; the others keep what they start with (irq only).
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     only: String,
@@ -166,12 +174,17 @@ struct FitArgs {
     seed: u64,
 }
 
-fn read(path: &PathBuf) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()).into())
+/// By how much of its range a parameter is moved if nothing else is asked for, in percent.
+const PERTURB_DEFAULT: u8 = 30;
+
+impl FitArgs {
+    fn perturb(&self) -> u8 {
+        self.perturb.unwrap_or(PERTURB_DEFAULT)
+    }
 }
 
-fn write(path: &PathBuf, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
+fn read(path: &PathBuf) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()).into())
 }
 
 fn params(path: Option<&PathBuf>, shipped: &str, known: &[(&'static str, &'static str)]) -> Result<Params, Failure> {
@@ -271,6 +284,12 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
     if args.table != Fitted::Irq && args.cells.is_some() {
         return Err("--cells is for --table irq only: the other tables' calibration rows are fixed".into());
     }
+    if args.table != Fitted::Irq && args.perturb.is_some() {
+        return Err("--perturb is for --table irq only: the other tables' fits begin with what they are given".into());
+    }
+    if let Some(path) = &args.out {
+        writable(path)?;
+    }
     let progress = |evaluation: usize, best: f64| {
         if evaluation.is_multiple_of(20) {
             say!("{evaluation} of {}: {best:.2}", args.evaluations);
@@ -295,7 +314,7 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
     say!("{:.2} before, {:.2} after", found.before, found.after);
     let text = origin(args, &found) + &found.params.to_toml()?;
     match &args.out {
-        Some(path) => write(path, &text)?,
+        Some(path) => atomic::write(path, text.as_bytes())?,
         None => out!("{text}")?,
     }
     Ok(ExitCode::SUCCESS)
@@ -315,7 +334,7 @@ fn origin(args: &FitArgs, found: &Fit) -> String {
         format_args!(
             " --seed {}{}",
             args.seed,
-            if args.table == Fitted::Irq { format!(" --perturb {}{only}", args.perturb) } else { String::new() }
+            if args.table == Fitted::Irq { format!(" --perturb {}{only}", args.perturb()) } else { String::new() }
         ),
         option("cells", &args.cells) + &option("params", &args.params),
         found.before,
@@ -336,7 +355,7 @@ fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Fail
     if !known.iter().any(|(name, _)| name.starts_with(&args.only)) {
         return Err(format!("--only {}: no parameter's name begins so", args.only).into());
     }
-    let start = perturbed(&known.held_but(&args.only), f64::from(args.perturb) / 100.0, args.seed);
+    let start = perturbed(&known.held_but(&args.only), f64::from(args.perturb()) / 100.0, args.seed);
     let before = goals_met(&start, &cells, args.seed)?;
     let mut found = fit(&start, &cells, &budget, progress)?;
     found.params = found.params.with_ranges_of(&known);

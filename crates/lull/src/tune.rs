@@ -26,7 +26,7 @@ use crate::benches::{Nic, Over, Service};
 use crate::failure::Failure;
 use crate::output::{out, say};
 use crate::outputs::Outputs;
-use crate::predict::threads;
+use crate::predict::{check_window, threads};
 use crate::typed::command_line;
 use crate::units;
 
@@ -94,6 +94,7 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     };
     let cpu_max_percent = args.cpu_max.as_deref().map(|text| percent("--cpu-max", text, 1, 1_000)).transpose()?;
     let spare_percent = percent("--spare", &args.spare, 0, 900)?;
+    args.seconds.map_or(Ok(()), check_window)?;
     args.outputs.check()?;
     let file = WorldFile::read(&args.world)?;
     let measured = if args.measure { Some(bench_of(&file, &args)?) } else { None };

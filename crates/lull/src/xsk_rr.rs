@@ -35,7 +35,8 @@ pub struct XskRrArgs {
     #[arg(long, default_value = "interrupts")]
     mode: Polling,
     /// Run the letter's table, five rates and delays in every mode, and print the published cells beside.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["mode", "serve", "server_mac", "period", "outstanding", "delay", "send_thread",
+        "receive_thread", "no_receive_call", "verify", "report", "zero_copy"])]
     table: bool,
     /// With one end: be the server, until SIGINT.
     #[arg(long, short = 'h')]

@@ -1,6 +1,9 @@
 //! Bad input: one line that names the object and the remedy, exit status 2; signals end a comparison with its partial table.
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn lull(arguments: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lull")).args(arguments.split_whitespace()).output().unwrap()
@@ -43,6 +46,42 @@ fn wrong_modes_and_loads() {
     refused_in_one_line("compare --csv /no/such/place/x.csv", &["/no/such/place"]);
 }
 
+/// It has nothing to leave behind, and looks at nothing while it computes.
+#[test]
+fn a_signal_ends_what_only_computes_at_once() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    command.args(["sim", "fit", "--evaluations", "100000"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "24 cells");
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let until = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if Instant::now() > until {
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let _ = child.kill();
+    assert_eq!(status.expect("it goes on").signal(), Some(2));
+}
+
+#[test]
+fn what_would_be_changed_or_ignored() {
+    refused("load 127.0.0.1:1 --depth 0", &["--depth", "1..=1024"]);
+    refused("load 127.0.0.1:1 --depth 1025", &["--depth", "1..=1024"]);
+    for option in ["-h", "-P 1us", "-o 2", "-d 1us", "-T", "-t", "-n", "-v", "-l 1", "--mode group", "--zero-copy"] {
+        refused(&format!("xsk-rr --table {option}"), &["--table", "cannot be used with"]);
+    }
+    refused_in_one_line("sim fit --table xsk_rr --perturb 10", &["--perturb", "irq"]);
+    refused_in_one_line("sim fit --out /no/such/place/x.toml", &["/no/such/place", "make it first"]);
+    refused_in_one_line("calibrate --workers 4 --connections 2 --out m.toml", &["4 workers", "--connections"]);
+}
+
 #[test]
 fn a_case_takes_its_own_options_only() {
     refused("compare --case many", &["many", "batch-limit"]);
@@ -53,6 +92,8 @@ fn a_case_takes_its_own_options_only() {
     refused_in_one_line("compare --case batch-limit --runs 0", &["0 runs", "at least 1"]);
     refused_in_one_line("compare --case batch-limit --modes base,suspend20", &["2 modes", "name one"]);
     refused_in_one_line("compare --case batch-limit --connections 0", &["connections"]);
+    refused_in_one_line("compare --case batch-limit --connections 30001", &["30001 connections", "1 to 30000"]);
+    refused_in_one_line("compare --case first-packet --modes suspend20", &["--modes", "first-packet"]);
     refused_in_one_line("compare --case batch-limit --cores 0,0", &["core 0 twice"]);
     refused_in_one_line("compare --case tcp-rr --modes suspend20", &["suspend20", "epoll"]);
     refused("compare --case tcp-rr --rx-usecs 16/x", &["16/x", "16/44"]);

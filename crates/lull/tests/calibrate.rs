@@ -125,6 +125,10 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
     refused(&kernel, &compare, "cannot hold w against this: it has the kernel plane");
     let deep = [&compare[..], &["--connections", "32", "--depth", "4"]].concat();
     refused(world, &deep, "cannot use --depth with --predict");
+    for option in [&["--buffer-bytes", "8192"][..], &["--records", "7"], &["--realtime"], &["--qdisc", "fq"]] {
+        let other = [&compare[..], &["--connections", "32"], option].concat();
+        refused(world, &other, &format!("cannot use {} with --predict", option[0]));
+    }
     let bursts = [&compare[..], &["--connections", "32", "--arrivals", "facebook"]].concat();
     refused(world, &bursts, "give --arrivals what its load.arrivals says");
     let two = world.replace("cores = 1", "cores = 2").replace("kind", "workers = 1\nkind");

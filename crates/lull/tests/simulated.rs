@@ -254,6 +254,8 @@ fn bad_input_is_said_in_one_line() {
     refused(&["predict", &world, "--modes", "base,busyread"], &["busyread", "epoll", "leave busyread out"]);
     refused(&["predict", &world, "--loads", "fast"], &["`fast`", "MAX"]);
     refused(&["predict", &world, "--loads", "50M"], &["50000K", "do not fit the wire"]);
+    refused(&["predict", &world, "--seconds", "1e-10"], &["--seconds", "microsecond"]);
+    refused(&["tune", &world, "--slo", "p99<2ms", "--load", "1K", "--seconds", "1e-10"], &["--seconds", "microsecond"]);
     refused(&["predict", &world, "--csv", "/no/such/place.csv"], &["/no/such"]);
     refused(&["tune", &world, "--slo", "p99<200", "--load", "10K"], &["'p99<200'", "no unit"]);
     refused(&["tune", &world, "--slo", "p99<2ms", "--load", "50%"], &["50%", "400K"]);

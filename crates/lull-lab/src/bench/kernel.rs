@@ -258,7 +258,7 @@ impl KernelBench {
         };
         let by_peer = matches!(generator, Generator::Peer(_));
         let (cores_of_generator, told) = (&cores.generator, &told);
-        let generate = |run: &Run<'_>| -> Result<Summary, BenchError> {
+        let mut generate = |run: &Run<'_>| -> Result<Summary, BenchError> {
             // The client's threads inherit it, and so does a peer on this machine.
             pin_thread(cores_of_generator)?;
             match &mut *generator {
@@ -272,6 +272,14 @@ impl KernelBench {
                     told.store(true, Ordering::Release);
                 }),
             }
+        };
+        let generate = |run: &Run<'_>| {
+            let generated = generate(run);
+            if generated.is_err() {
+                // Whoever waits for a window that never begins would wait for ever.
+                told.store(true, Ordering::Release);
+            }
+            generated
         };
         let begin = |run: &Run<'_>| match by_peer {
             true => peer::wait_for(told, run.stop),

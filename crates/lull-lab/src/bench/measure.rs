@@ -248,6 +248,7 @@ impl Server {
         let lateness_ns = lateness.and_then(|lateness| lateness.median_ns());
         let interrupts = cpu(&|cpu| cpu.interrupts);
         let epoll_calls = after.epoll.calls - before.epoll.calls;
+        let with_events = after.epoll.with_events - before.epoll.with_events;
         let epoll_syscalls = after.epoll.syscalls - before.epoll.syscalls;
         let counted = Counted {
             seconds: (after.at_ns - before.at_ns) as f64 / 1e9,
@@ -266,8 +267,8 @@ impl Server {
             empty_polls: Some(napi.empty_polls),
             softirq_ms: Some(cpu(&|cpu| cpu.softirq_ns) as f64 / 1e6),
             epoll_calls: Some(epoll_calls),
-            mean_events: (epoll_calls > 0)
-                .then(|| (after.epoll.events - before.epoll.events) as f64 / epoll_calls as f64),
+            mean_events: (with_events > 0)
+                .then(|| (after.epoll.events - before.epoll.events) as f64 / with_events as f64),
             wakeups: Some(cpu(&|cpu| cpu.wakeups)),
             timer_ops: Some(cpu(&|cpu| cpu.timer_ops)),
             syscalls: Some(cpu(&|cpu| cpu.syscalls) + epoll_syscalls + after.device_syscalls - before.device_syscalls),

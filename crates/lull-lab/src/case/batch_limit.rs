@@ -19,7 +19,7 @@ use lull_sim::{ConnectionsSpec, ContextSpec, QueueSpec, SecondSpec, Sim, Traffic
 use super::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::bench::{BenchError, PORT, TscClock};
 use crate::check::{Evidence, enforcement};
-use crate::load::wire::{WireClient, WireConfig};
+use crate::load::wire::{CONNECTIONS_MAX, WireClient, WireConfig};
 use crate::load::{Pace, Summary, Workload, WorkloadConfig};
 use crate::memcached::{Store, StoreConfig, StoreMode};
 use crate::service::{EVENTS_MAX, Limits, OwnService};
@@ -83,6 +83,10 @@ impl BatchLimit {
             let what = format!("cannot take {limit} events at a time: use 1 to {EVENTS_MAX}");
             return Err(BenchError::Invalid(what));
         }
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            let what = format!("cannot have {} connections: use 1 to {CONNECTIONS_MAX}", self.connections);
+            return Err(BenchError::Invalid(what));
+        }
         Ok(())
     }
 
@@ -92,7 +96,10 @@ impl BatchLimit {
             Measure { name: "second_p50_us", help: "median latency of the second service" },
             Measure { name: "second_p99_us", help: "its 99th percentile" },
             Measure { name: "first_kqps", help: "what the first service answers, in thousands a second" },
-            Measure { name: "first_events", help: "events that it gets of a call of epoll_wait, on average" },
+            Measure {
+                name: "first_events",
+                help: "events that it gets of a call of epoll_wait that has any, on average",
+            },
             Measure { name: "polls_per_s", help: "polls of the queue" },
         ];
         let title = format!(
@@ -143,6 +150,7 @@ impl BatchLimit {
         let request_ns = world.costs.request_sys_ns + world.costs.request_user_ns;
         world.second = Some(SecondSpec { first_group: 1, request_ns });
         world.window_ns = SIMULATED_NS;
+        world.counts_from_due = true;
         let outcome = Sim::new(&world, 1).run().map_err(|error| BenchError::Invalid(error.to_string()))?;
         let none = || BenchError::Invalid("the simulated second service answered nothing: raise its rate".to_owned());
         let second = outcome.second.filter(|second| !second.ns.is_empty()).ok_or_else(none)?;
@@ -251,7 +259,7 @@ impl Pair {
         })?;
         let seconds = (self.host.now_ns() - began_ns) as f64 / 1e9;
         let (after, events_after) = (self.host.napi_stats(napi), events(&self.first));
-        let calls = events_after.calls - events_before.calls;
+        let calls = events_after.with_events - events_before.with_events;
         let events = events_after.events - events_before.events;
         let napi = after - before;
         let [first, second] = summaries;

@@ -62,6 +62,9 @@ pub struct Report {
     pub cycles_by: CyclesBy,
     /// True if it was stopped before all runs were done.
     pub interrupted: bool,
+    /// Whether that was because something failed, and not because it was asked to end or its time was over.
+    #[serde(skip)]
+    pub failed: bool,
     /// What else the reader has to know, a sentence each.
     pub notes: Vec<String>,
     /// The cells that were measured.

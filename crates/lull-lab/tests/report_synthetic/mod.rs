@@ -109,6 +109,7 @@ pub fn report(plan: &Plan, runs: Vec<RunResult>) -> Report {
         base_qps_max: Some(1_054_805.0 * SCALE),
         cycles_by: CyclesBy::Hardware,
         interrupted: runs.len() < planned,
+        failed: false,
         notes: Vec::new(),
         cells: summarise(runs),
     }

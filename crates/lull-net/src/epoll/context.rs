@@ -165,6 +165,7 @@ pub(crate) struct Context {
     pub(super) told: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(super) host: Arc<Delivery>,
     pub(super) calls: AtomicU64,
+    pub(super) with_events: AtomicU64,
     pub(super) events: AtomicU64,
 }
 
@@ -196,6 +197,7 @@ impl Context {
             told: OnceLock::new(),
             host: host.delivery(),
             calls: AtomicU64::new(0),
+            with_events: AtomicU64::new(0),
             events: AtomicU64::new(0),
         }
     }
@@ -239,6 +241,12 @@ impl Context {
             kernel.look(now_ns);
             kernel.is_readable()
         })
+    }
+
+    /// Counts a call that returns so many events.
+    pub(super) fn returns(&self, events: usize) {
+        self.with_events.fetch_add(u64::from(events > 0), Ordering::Relaxed);
+        self.events.fetch_add(events as u64, Ordering::Relaxed);
     }
 
     /// Copies up to `room` events out: `ep_send_events`. Neither sockets nor kernel descriptors starve the other.

@@ -45,6 +45,8 @@ pub struct Event {
 pub struct EpollStats {
     /// Calls of [`Epoll::wait`](crate::Epoll::wait).
     pub calls: u64,
+    /// Those that returned events.
+    pub with_events: u64,
     /// Events returned.
     pub events: u64,
     /// System calls made to look at kernel descriptors.
@@ -56,6 +58,7 @@ impl std::iter::Sum for EpollStats {
     fn sum<I: Iterator<Item = EpollStats>>(all: I) -> EpollStats {
         all.fold(EpollStats::default(), |all, one| EpollStats {
             calls: all.calls + one.calls,
+            with_events: all.with_events + one.with_events,
             events: all.events + one.events,
             syscalls: all.syscalls + one.syscalls,
         })

@@ -57,7 +57,7 @@ pub struct CaseArgs {
 }
 
 /// What every case takes, by the names of the arguments.
-const OF_ALL: [&str; 9] = ["case", "seconds", "runs", "cores", "progress", "csv", "json", "html", "modes"];
+const OF_ALL: [&str; 8] = ["case", "seconds", "runs", "cores", "progress", "csv", "json", "html"];
 /// What only cases take.
 const OF_CASES: [&str; 2] = ["events_max", "second_load"];
 
@@ -65,11 +65,12 @@ impl Case {
     /// What this case takes besides.
     fn takes(self) -> &'static [&'static str] {
         match self {
-            Case::BatchLimit => &["events_max", "second_load", "connections"],
-            Case::TcpRr => &["rx_usecs", "plane"],
-            Case::TxTrap => &["qdisc"],
+            Case::BatchLimit => &["modes", "events_max", "second_load", "connections"],
+            Case::TcpRr => &["modes", "rx_usecs", "plane"],
+            Case::TxTrap => &["modes", "qdisc"],
             Case::FirstPacket => &[],
             Case::AfterIdle => &[
+                "modes",
                 "workers",
                 "connections",
                 "epoll",
@@ -83,6 +84,7 @@ impl Case {
                 "group_dry_run",
             ],
             Case::ManyQueues => &[
+                "modes",
                 "queues",
                 "loads",
                 "workers",
