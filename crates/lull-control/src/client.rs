@@ -1,16 +1,22 @@
 //! The command's side: finds the socket of a process and asks.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::error::Error;
-use crate::peer;
+use crate::peer::{self, Peer};
 use crate::place::Places;
 use crate::schema::{ANSWER_BYTES_MAX, Answer, Request};
 
-/// How long an answer may take: a process that is stopped must not hold an operator's terminal for ever.
+/// How long a question may take until its answer is there: a process that is stopped, or of somebody who means ill, must not
+/// hold an operator's terminal for ever.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A process that runs lull's user plane, found by its socket. Each question is a connection of its own.
@@ -18,6 +24,27 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Client {
     pid: u32,
     path: PathBuf,
+    patience: Option<Patience>,
+}
+
+/// What is left for all processes of one user together, of which each question may take half: whoever has many that are silent
+/// takes no longer than with one, and takes nothing from other users.
+#[derive(Clone, Debug)]
+struct Patience(Arc<Mutex<Duration>>);
+
+impl Patience {
+    fn full() -> Patience {
+        Patience(Arc::new(Mutex::new(ANSWER_TIMEOUT)))
+    }
+
+    fn next(&self) -> Duration {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) / 2
+    }
+
+    fn spend(&self, time: Duration) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *left = left.saturating_sub(time);
+    }
 }
 
 impl Client {
@@ -29,9 +56,9 @@ impl Client {
         let mut failure = Error::NoSocket { pid };
         for path in places.candidates(pid) {
             let named = path.file_name().is_some_and(|name| *name == *crate::place::file_name(pid));
-            match open(&path) {
-                Ok((_, found)) if found == pid => return Ok(Client { pid, path }),
-                Ok((_, found)) if named => failure = Error::Impostor { pid, found, path },
+            match look(&path) {
+                Ok((found, _)) if found == pid => return Ok(Client { pid, path, patience: None }),
+                Ok((found, _)) if named => failure = Error::Impostor { pid, found, path },
                 Err(error) if named => failure = explained(pid, path, error),
                 _ => {}
             }
@@ -43,7 +70,12 @@ impl Client {
     /// removed, and any other file that nobody listens behind is passed over.
     pub fn connect_all(places: &Places) -> Vec<Client> {
         places.sweep();
-        let found = |path: PathBuf| open(&path).ok().map(|(_, pid)| Client { pid, path });
+        let mut users: BTreeMap<u32, Patience> = BTreeMap::new();
+        let found = |path: PathBuf| {
+            let (pid, uid) = look(&path).ok()?;
+            let patience = users.entry(uid).or_insert_with(Patience::full).clone();
+            Some(Client { pid, path, patience: Some(patience) })
+        };
         places.files().into_iter().filter_map(found).collect()
     }
 
@@ -57,16 +89,26 @@ impl Client {
     /// # Errors
     /// The process refused, fell silent, ended, or answered what this version does not know.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
+        let within = self.patience.as_ref().map_or(ANSWER_TIMEOUT, Patience::next);
+        let begun = Instant::now();
+        let answer = self.ask_until(request, begun + within);
+        if let Some(patience) = &self.patience {
+            patience.spend(begun.elapsed());
+        }
+        answer
+    }
+
+    fn ask_until(&self, request: &Request, end: Instant) -> Result<Answer, Error> {
         let pid = self.pid;
-        let stream = match open(&self.path) {
-            Ok((stream, found)) if found == pid => stream,
-            Ok((_, found)) => return Err(Error::Impostor { pid, found, path: self.path.clone() }),
+        let stream = match open(&self.path, Some(end)) {
+            Ok((stream, found, _)) if found == pid => stream,
+            Ok((_, found, _)) => return Err(Error::Impostor { pid, found, path: self.path.clone() }),
             Err(error) => return Err(explained(pid, self.path.clone(), error)),
         };
         let mut line = serde_json::to_string(request).expect("a request is plain data");
         line.push('\n');
-        let answer = exchange(&stream, line.as_bytes()).map_err(|source| Error::Silent { pid, source })?;
-        match serde_json::from_slice(&answer) {
+        let answer = exchange(&stream, line.as_bytes(), end).map_err(|source| Error::Silent { pid, source })?;
+        match serde_json::from_slice(&printable(&answer)) {
             Ok(Answer::Refused(why)) => Err(Error::Refused { pid, why }),
             Ok(answer) => Ok(answer),
             Err(error) => Err(Error::Foreign { pid, why: error.to_string() }),
@@ -74,29 +116,121 @@ impl Client {
     }
 }
 
-fn exchange(mut stream: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+/// However the answer dribbles in, all of it comes before the end.
+fn exchange(mut stream: &UnixStream, request: &[u8], end: Instant) -> io::Result<Vec<u8>> {
+    stream.set_write_timeout(Some(left(end)?))?;
     stream.write_all(request)?;
     let mut answer = Vec::new();
-    BufReader::new(stream).take(ANSWER_BYTES_MAX as u64).read_until(b'\n', &mut answer)?;
-    if answer.last() == Some(&b'\n') { Ok(answer) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    let mut part = [0; 16 * 1024];
+    while answer.last() != Some(&b'\n') {
+        if answer.len() > ANSWER_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        stream.set_read_timeout(Some(left(end)?))?;
+        match stream.read(&mut part) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => answer.extend_from_slice(&part[..count]),
+            // The time that is left says what it was.
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answer)
 }
 
-/// Connects, and asks the kernel who listens.
-fn open(path: &Path) -> io::Result<(UnixStream, u32)> {
-    let stream = UnixStream::connect(path)?;
-    let pid = peer::of(&stream)?.pid.ok_or_else(|| io::Error::other("it is a process of another PID namespace"))?;
-    Ok((stream, pid))
+/// The time until the end.
+fn left(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// An answer with the control characters of its texts spelled out: what a process says must not steer the terminal that it is
+/// printed on. In JSON a backslash is only in texts.
+fn printable(json: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(first) = rest.first() {
+        let (length, code) = match rest {
+            [b'\\', b'u', digits @ ..] => (6, code(digits)),
+            [b'\\', b'b', ..] => (2, Some(0x08)),
+            [b'\\', b't', ..] => (2, Some(0x09)),
+            [b'\\', b'n', ..] => (2, Some(0x0a)),
+            [b'\\', b'f', ..] => (2, Some(0x0c)),
+            [b'\\', b'r', ..] => (2, Some(0x0d)),
+            [b'\\', _, ..] => (2, None),
+            [0xc2, second @ 0x80..=0x9f, ..] => (2, Some(u32::from(*second))),
+            _ => (1, Some(u32::from(*first)).filter(|code| *code == 0x7f)),
+        };
+        let (token, behind) = rest.split_at(length.min(rest.len()));
+        match code.and_then(char::from_u32).filter(|found| found.is_control()) {
+            Some(control) => text.extend(format!("\\{}", control.escape_default()).into_bytes()),
+            None => text.extend_from_slice(token),
+        }
+        rest = behind;
+    }
+    text
+}
+
+/// The number that four hexadecimal digits are.
+fn code(digits: &[u8]) -> Option<u32> {
+    let digits = std::str::from_utf8(digits.get(..4)?).ok()?;
+    digits.chars().try_fold(0, |code, digit| Some(16 * code + digit.to_digit(16)?))
+}
+
+/// Who listens behind a socket file, by process and user. One that is too busy to be connected to at once is not waited for.
+fn look(path: &Path) -> io::Result<(u32, u32)> {
+    open(path, None).map(|(_, pid, uid)| (pid, uid))
+}
+
+/// Connects, and asks the kernel who listens: the process and its user.
+fn open(path: &Path, until: Option<Instant>) -> io::Result<(UnixStream, u32, u32)> {
+    let stream = reach(path, until)?;
+    let Peer { pid, uid } = peer::of(&stream)?;
+    let pid = pid.ok_or_else(|| io::Error::other("it is a process of another PID namespace"))?;
+    Ok((stream, pid, uid))
+}
+
+/// Connects, and waits for a listener whose queue is full no longer than until then, or not at all.
+pub(crate) fn reach(path: &Path, until: Option<Instant>) -> io::Result<UnixStream> {
+    let how = if until.is_none() { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | how, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        if let Some(end) = until {
+            // It bounds a connect as well.
+            set_socket_timeout(&socket, Timeout::Send, Some(left(end)?))?;
+        }
+        match connect(&socket, &address) {
+            Ok(()) => return Ok(socket.into()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn explained(pid: u32, path: PathBuf, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::ConnectionRefused => Error::Gone { pid, path },
         io::ErrorKind::NotFound => Error::NoSocket { pid },
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Silent { pid, source },
         _ => {
             let remedy = "ask as the user that the process runs as, or as root";
             Error::Os { what: "connect to the control socket", path, remedy, source }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_spelled_out_and_nothing_else() {
+        let said = "\"a\\u001b[2J\\n\\\\n\\\"\u{7f}\u{9b}\u{e9}\\u00e9\\ud83d\\ude00 {}\"\n";
+        let text: String = serde_json::from_slice(&printable(said.as_bytes())).unwrap();
+        assert_eq!(text, "a\\u{1b}[2J\\n\\n\"\\u{7f}\\u{9b}\u{e9}\u{e9}\u{1f600} {}");
+        for cut in [&b"\"\\"[..], b"\"\\u", b"\"\\u00", b"\"\\u+01b\"", b"\xc2"] {
+            assert_eq!(printable(cut), cut);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Groups of a host, as the schema has them, and changes of them.
 
 use lull_core::settings::WEIGHT_DEFAULT;
-use lull_host::{GroupId, GroupInfo, GroupPollerInfo, Host, NapiInfo};
+use lull_host::{GroupId, GroupInfo, GroupPollerInfo, Host, HostError, NapiInfo};
 
 use crate::schema::{Group, GroupChange, GroupMember, GroupPoller};
 
@@ -52,27 +52,70 @@ fn poller(poller: &GroupPollerInfo) -> GroupPoller {
     }
 }
 
-/// Carries a change out: CPUs come before NAPIs, and NAPIs go before CPUs. It stops at the first refusal, which says what it
-/// was about.
+/// Carries a change out: CPUs come before NAPIs, and NAPIs go before CPUs. The first refusal says what it was about, and
+/// what was done before it is taken back.
 ///
 /// # Errors
 /// What was refused, in words.
 pub(crate) fn change(host: &Host, change: &GroupChange) -> Result<Group, String> {
     let id = chosen(host, change.group)?;
-    let words = |error: lull_host::HostError| error.to_string();
-    for core in &change.attach {
-        host.group_attach(id, cpu_of(host, *core)?).map_err(words)?;
+    let before = info(host, id)?;
+    let steps = steps(host, change)?;
+    if let Err(error) = steps.into_iter().try_for_each(|step| step.carry_out(host, id)) {
+        return Err(match take_back(host, &before) {
+            Ok(()) => error.to_string(),
+            Err(kept) => format!("{error}; and what was changed before that stays so: {kept}"),
+        });
     }
-    for napi_id in &change.add {
-        host.group_add(id, napi_of(host, *napi_id)?, change.weight.unwrap_or(WEIGHT_DEFAULT)).map_err(words)?;
+    Ok(group(&info(host, id)?, &host.napis()))
+}
+
+/// A part of a change.
+enum Step {
+    Attach(u16),
+    Add { napi: u32, weight: u32 },
+    Remove(u32),
+    Detach(u16),
+}
+
+impl Step {
+    fn carry_out(self, host: &Host, id: GroupId) -> Result<(), HostError> {
+        match self {
+            Step::Attach(cpu) => host.group_attach(id, cpu),
+            Step::Add { napi, weight } => host.group_add(id, napi, weight),
+            Step::Remove(napi) => host.group_remove(id, napi),
+            Step::Detach(cpu) => host.group_detach(id, cpu),
+        }
     }
-    for napi_id in &change.remove {
-        host.group_remove(id, napi_of(host, *napi_id)?).map_err(words)?;
-    }
-    for core in &change.detach {
-        host.group_detach(id, cpu_of(host, *core)?).map_err(words)?;
-    }
-    groups(host).into_iter().find(|group| group.index == id.index()).ok_or_else(|| format!("{id:?} was just removed"))
+}
+
+/// The parts of a change, in their order. A core or NAPI that there is not is none of them, but refused.
+fn steps(host: &Host, change: &GroupChange) -> Result<Vec<Step>, String> {
+    let weight = change.weight.unwrap_or(WEIGHT_DEFAULT);
+    let attach = change.attach.iter().map(|core| cpu_of(host, *core).map(Step::Attach));
+    let add = change.add.iter().map(|id| napi_of(host, *id).map(|napi| Step::Add { napi, weight }));
+    let remove = change.remove.iter().map(|id| napi_of(host, *id).map(Step::Remove));
+    let detach = change.detach.iter().map(|core| cpu_of(host, *core).map(Step::Detach));
+    attach.chain(add).chain(remove).chain(detach).collect()
+}
+
+/// Makes a group what it was. Its last CPU may have gone, and all members with it.
+fn take_back(host: &Host, before: &GroupInfo) -> Result<(), String> {
+    let now = info(host, before.id)?;
+    let cpus = |info: &GroupInfo| info.pollers.iter().map(|it| it.info.cpu).collect::<Vec<u16>>();
+    let (cpus_then, cpus_now) = (cpus(before), cpus(&now));
+    let is_in = |info: &GroupInfo, napi: u32| info.members.iter().any(|(member, _)| *member == napi);
+    let attach = cpus_then.iter().filter(|cpu| !cpus_now.contains(cpu)).map(|cpu| Step::Attach(*cpu));
+    let remove = now.members.iter().filter(|(napi, _)| !is_in(before, *napi)).map(|(napi, _)| Step::Remove(*napi));
+    let add = before.members.iter().filter(|(napi, _)| !is_in(&now, *napi));
+    let add = add.map(|(napi, weight)| Step::Add { napi: *napi, weight: *weight });
+    let detach = cpus_now.iter().filter(|cpu| !cpus_then.contains(cpu)).map(|cpu| Step::Detach(*cpu));
+    let mut steps = attach.chain(remove).chain(add).chain(detach);
+    steps.try_for_each(|step| step.carry_out(host, before.id)).map_err(|error| error.to_string())
+}
+
+fn info(host: &Host, id: GroupId) -> Result<GroupInfo, String> {
+    host.groups().into_iter().find(|group| group.id == id).ok_or_else(|| format!("{id:?} was just removed"))
 }
 
 /// The group that is named, or the only one.

@@ -8,13 +8,13 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::client::reach;
 use crate::error::Error;
 
 /// Extension of the files.
@@ -34,7 +34,7 @@ pub struct Places {
 #[derive(Clone, Debug)]
 enum Searched {
     Directory(PathBuf),
-    /// `parent/PREFIX*/rest`.
+    /// `parent/PREFIXnumber/rest`.
     Children {
         parent: PathBuf,
         prefix: &'static str,
@@ -115,8 +115,10 @@ impl Places {
             match searched {
                 Searched::Directory(directory) => directories.push(directory.clone()),
                 Searched::Children { parent, prefix, rest } => {
+                    // A user's number is what follows: others may make directories of any name in `/tmp`.
                     let named = |path: &PathBuf| {
-                        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+                        let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix(prefix));
+                        number.is_some_and(|it| it.parse::<u32>().is_ok())
                     };
                     let children = entries(parent).into_iter().filter(named);
                     directories.extend(children.map(|child| if rest.is_empty() { child } else { child.join(rest) }));
@@ -152,7 +154,7 @@ fn is_left(path: &Path) -> bool {
         && pid.is_some_and(is_gone)
         && fs::symlink_metadata(path).and_then(|it| it.modified()).is_ok_and(is_settled)
         // The number may be that of another PID namespace, where the process lives on and listens.
-        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        && reach(path, None).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lull_core::Stats;
+use lull_core::{NapiSettings, Stats};
 use lull_linux::Roots;
 use lull_linux::ticks::Ticks;
 use lull_slo::{
@@ -217,7 +217,8 @@ fn put_in_force(
 ) -> Result<(), String> {
     for napi in receiving(shown) {
         let wanted = controller.settings(napi.id);
-        if napi.settings == wanted {
+        let words = difference(&napi.settings, &wanted);
+        if words.is_empty() {
             continue;
         }
         let change = Change {
@@ -227,18 +228,22 @@ fn put_in_force(
             ..Change::default()
         };
         asked.ask(&Request::Set(Set { napi_ids: vec![napi.id], change }))?;
-        let words = |name: &str, before: u64, now: u64| {
-            (before != now).then(|| format!("{name} {} (was {})", time_text(now), time_text(before)))
-        };
-        let before = napi.settings;
-        let timeouts = [
-            words("gro_flush_timeout", before.gro_flush_timeout_ns, wanted.gro_flush_timeout_ns),
-            words("irq_suspend_timeout", before.irq_suspend_timeout_ns, wanted.irq_suspend_timeout_ns),
-        ];
-        let timeouts: Vec<String> = timeouts.into_iter().flatten().collect();
-        changed.push(format!("{}:{} {}", napi.device, napi.queue, timeouts.join(", ")));
+        changed.push(format!("{}:{} {}", napi.device, napi.queue, words.join(", ")));
     }
     Ok(())
+}
+
+/// What a controller sets anew, in words. Who polls is not its own to set.
+fn difference(before: &NapiSettings, now: &NapiSettings) -> Vec<String> {
+    let words =
+        |name: &str, before: String, now: String| (before != now).then(|| format!("{name} {now} (was {before})"));
+    let time = |name: &str, before: u64, now: u64| words(name, time_text(before), time_text(now));
+    let all = [
+        words("defer_hard_irqs", before.defer_hard_irqs.to_string(), now.defer_hard_irqs.to_string()),
+        time("gro_flush_timeout", before.gro_flush_timeout_ns, now.gro_flush_timeout_ns),
+        time("irq_suspend_timeout", before.irq_suspend_timeout_ns, now.irq_suspend_timeout_ns),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Sleeps; whether it is to stop.
@@ -252,4 +257,20 @@ fn wait(time: Duration, stop: &AtomicBool) -> bool {
         std::thread::sleep(left.min(STOP_EVERY));
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use lull_core::Threaded;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_controllers_to_set_is_no_difference() {
+        let wanted = NapiSettings { defer_hard_irqs: 1, gro_flush_timeout_ns: 20_000, ..NapiSettings::default() };
+        let by_hand = NapiSettings { threaded: Threaded::On, ..wanted };
+        assert_eq!(difference(&by_hand, &wanted), Vec::<String>::new());
+        let none = NapiSettings { threaded: Threaded::On, ..NapiSettings::default() };
+        assert_eq!(difference(&none, &wanted), ["defer_hard_irqs 1 (was 0)", "gro_flush_timeout 20us (was 0ns)"]);
+    }
 }

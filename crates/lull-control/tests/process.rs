@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use lull_control::place::Places;
 use lull_control::schema::{Answer, Change, GroupChange, Napi, Request, Set, Shown};
@@ -272,6 +273,73 @@ fn a_socket_that_says_to_be_another_process_is_not_believed() {
     std::mem::forget(offer);
 }
 
+/// A listener of this process in a directory of its own, beside those of real processes. It takes no connection.
+fn silent(scratch: &Scratch, name: &str) -> UnixListener {
+    std::fs::create_dir_all(&scratch.0).unwrap();
+    UnixListener::bind(scratch.0.join(name)).unwrap()
+}
+
+/// Fills a listener's queue, so that a further connect waits.
+fn fill(scratch: &Scratch, listener: &UnixListener, name: &str) -> UnixStream {
+    rustix::net::listen(listener, 0).unwrap();
+    UnixStream::connect(scratch.0.join(name)).unwrap()
+}
+
+/// What a test does within a time; it hangs in a thread of its own.
+fn within<T: Send + 'static>(time: Duration, does: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(does()));
+    told.recv_timeout(time).expect("it hangs")
+}
+
+#[test]
+fn a_socket_whose_queue_is_full_is_passed_over() {
+    let scratch = Scratch::new();
+    let listener = silent(&scratch, "1.sock");
+    let _waits = fill(&scratch, &listener, "1.sock");
+    let places = scratch.places();
+    assert!(within(Duration::from_secs(5), move || Client::connect_all(&places)).is_empty());
+    let (me, places) = (std::process::id(), scratch.places());
+    let found = within(Duration::from_secs(5), move || Client::connect(me, &places));
+    assert!(matches!(found, Err(Error::NoSocket { .. })), "{found:?}");
+}
+
+#[test]
+fn silent_processes_of_a_user_take_no_longer_than_one_and_leave_others_their_time() {
+    let scratch = Scratch::new();
+    let _listeners: Vec<UnixListener> = (0..4).map(|nth| silent(&scratch, &format!("{nth}.sock"))).collect();
+    let begun = Instant::now();
+    let mut clients = Client::connect_all(&scratch.places());
+    assert_eq!(clients.len(), 4);
+    for client in &mut clients {
+        let error = client.ask(&Request::Show).unwrap_err();
+        assert!(matches!(error, Error::Silent { .. }) && error.to_string().contains("timed out"), "{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(11), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn an_answer_that_dribbles_in_has_an_end_and_its_control_characters_do_nothing() {
+    let scratch = Scratch::new();
+    let listener = silent(&scratch, "1.sock");
+    let serves = std::thread::spawn(move || {
+        let mut answers = listener.incoming().map(Result::unwrap);
+        let (_looked, mut quick) = (answers.next(), answers.next().unwrap());
+        quick.write_all(b"{\"refused\":\"\\u001b[2Jno\"}\n").unwrap();
+        let mut slow = answers.next().unwrap();
+        while slow.write_all(b" ").is_ok() {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    let mut client = Client::connect_all(&scratch.places()).swap_remove(0);
+    let said = client.ask(&Request::Show).unwrap_err().to_string();
+    assert!(said.ends_with("refused: \\u{1b}[2Jno"), "{said}");
+    let begun = Instant::now();
+    assert!(matches!(client.ask(&Request::Show), Err(Error::Silent { .. })));
+    assert!(begun.elapsed() < Duration::from_secs(7), "{:?}", begun.elapsed());
+    serves.join().unwrap();
+}
+
 #[test]
 fn a_host_that_is_gone_is_said() {
     let (scratch, plane) = (Scratch::new(), plane());
@@ -328,6 +396,23 @@ fn a_group_is_shown_and_changed_while_it_polls() {
     for (change, word) in refusals {
         let refused = client.ask(&Request::Group(change)).unwrap_err().to_string();
         assert!(refused.contains(word), "{refused}");
+    }
+    // What was done before a refusal is taken back, the last CPU with all members included.
+    let has = |client: &mut Client| {
+        let group = show(client).groups.swap_remove(0);
+        let mut members: Vec<(u32, u32)> = group.members.iter().map(|it| (it.napi_id, it.weight)).collect();
+        members.sort_unstable();
+        (members, group.pollers.iter().map(|poller| poller.core).collect::<Vec<_>>())
+    };
+    let before = has(&mut client);
+    for change in [
+        GroupChange { remove: vec![ids[1]], detach: vec![4_000], ..GroupChange::default() },
+        GroupChange { remove: vec![ids[1], ids[1]], ..GroupChange::default() },
+        GroupChange { detach: vec![cores[0], cores[0]], ..GroupChange::default() },
+    ] {
+        let refused = client.ask(&Request::Group(change.clone())).unwrap_err().to_string();
+        assert!(!refused.contains("stays so"), "{refused}");
+        assert_eq!(has(&mut client), before, "{change:?}");
     }
     let threaded = Change { threaded: Some(Threaded::On), ..Change::default() };
     let set = Request::Set(Set { napi_ids: vec![ids[0]], change: threaded });
