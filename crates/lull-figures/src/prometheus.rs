@@ -121,8 +121,10 @@ impl Scrape {
         family(encoder, ("lull_controller_windows", "Windows, by how they left it standing.", None), &windows)?;
         let changes: Vec<_> = all().map(|(labels, of)| (labels, ConstCounter::new(of.changes))).collect();
         family(encoder, ("lull_controller_changes", "Times that settings were changed.", None), &changes)?;
-        let timeouts: Vec<_> =
-            all().map(|(labels, of)| (labels, ConstGauge::new(of.timeout_ns as f64 / 1e9))).collect();
+        let timeouts: Vec<_> = all()
+            .filter(|(_, of)| !of.asked)
+            .map(|(labels, of)| (labels, ConstGauge::new(of.timeout_ns as f64 / 1e9)))
+            .collect();
         let timeout = ("lull_controller_timeout", "gro_flush_timeout of queues that have one.", Some(&Unit::Seconds));
         family(encoder, timeout, &timeouts)
     }

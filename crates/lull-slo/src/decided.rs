@@ -17,6 +17,8 @@ pub struct Decided {
     pub mode: String,
     /// How it stands to the objective.
     pub standing: Standing,
+    /// The mode is in force, and no timeout of the controller's.
+    pub asked: bool,
     /// `gro_flush_timeout` of the queues that have one, in nanoseconds.
     pub timeout_ns: u64,
     /// Queues that have their interrupts alone, and all.
@@ -41,6 +43,7 @@ impl Decided {
     pub fn note(&mut self, controller: &Controller, reading: &Reading, standing: Standing) {
         let on_interrupts = reading.napis.iter().filter(|napi| controller.settings(napi.id).gro_flush_timeout_ns == 0);
         self.standing = standing;
+        self.asked = controller.rests();
         self.timeout_ns = controller.timeout_ns();
         self.on_interrupts = (on_interrupts.count(), reading.napis.len());
         (self.latency, self.cpu_percent) = (reading.latency, reading.cpu_percent);
@@ -52,7 +55,7 @@ impl Decided {
     pub fn in_force(&self) -> String {
         let timeout = lull_units::time_text(self.timeout_ns);
         match self.on_interrupts {
-            _ if matches!(self.standing, Standing::OutOfReach | Standing::Blind) => self.mode.clone(),
+            _ if self.asked => self.mode.clone(),
             (on, all) if on == all => "interrupts".to_owned(),
             (0, _) => format!("timeout {timeout}"),
             (on, all) => format!("timeout {timeout}, {on} of {all} queues on interrupts"),
@@ -109,5 +112,27 @@ mod tests {
         }
         let text = serde_json::to_string(&decided).unwrap();
         assert_eq!(serde_json::from_str::<Decided>(&text).unwrap(), decided);
+    }
+    #[test]
+    fn the_mode_that_was_asked_for_is_in_force_in_a_quiet_window_too() {
+        let slo: Slo = "p99<200us".parse().unwrap();
+        let bounds = Bounds::new(&slo, &"suspend20".parse().unwrap(), None).unwrap();
+        let mut controller = Controller::new(slo, bounds);
+        let mut decided = Decided::new(&controller, "suspend20");
+        let mut window = |nth: u64, answers| {
+            let reading = Reading {
+                now_ns: nth * 100_000_000,
+                window_ns: 100_000_000,
+                napis: vec![NapiReading { id: 1, work: 20_000, ..NapiReading::default() }],
+                cpu_percent: Some(40.0),
+                latency: Some(Latency { answers, p99_ns: 900_000, p50_ns: 30_000, ..Latency::default() }),
+            };
+            let standing = controller.decide(&reading);
+            decided.note(&controller, &reading, standing);
+            (standing, decided.in_force())
+        };
+        let late = (1..40).map(|nth| window(nth, 10_000)).last().unwrap();
+        assert_eq!(late, (Standing::OutOfReach, "suspend20".to_owned()));
+        assert_eq!(window(40, 1), (Standing::Quiet, "suspend20".to_owned()));
     }
 }

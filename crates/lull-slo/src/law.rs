@@ -135,6 +135,11 @@ impl Controller {
         self.now.timeout_ns
     }
 
+    /// Whether the mode that was asked for is in force, and no timeout of the controller's.
+    pub fn rests(&self) -> bool {
+        self.now.asked
+    }
+
     /// How often settings were changed so far.
     pub fn changes(&self) -> u64 {
         self.changes
