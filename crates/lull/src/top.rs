@@ -55,34 +55,58 @@ pub fn run(args: &TopArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
+/// What is read for an interval.
+struct Read {
+    source: Box<dyn Source>,
+    /// It was asked for by name: that it goes is a failure.
+    is_named: bool,
+}
+
 /// What was asked for. A device that was not named, and goes meanwhile, is passed over.
-fn sources(targets: &[Target], options: &Options) -> Result<Vec<Box<dyn Source>>, Failure> {
-    let mut sources: Vec<Box<dyn Source>> = Vec::new();
+fn sources(targets: &[Target], options: &Options) -> Result<Vec<Read>, Failure> {
+    let mut sources: Vec<Read> = Vec::new();
     for target in targets {
-        sources.push(match target {
+        let source: Box<dyn Source> = match target {
             Target::Device(device) => Box::new(Watched::open(device, options)?),
             Target::Process(pid) => Box::new(Asked(Which::Process(*pid))),
-        });
+        };
+        sources.push(Read { source, is_named: true });
     }
     if targets.is_empty() {
-        sources.push(Box::new(Asked(Which::All)));
+        let found = |source: Box<dyn Source>| Read { source, is_named: false };
+        sources.push(found(Box::new(Asked(Which::All))));
         for link in Netdev::new().links()? {
             let shown = Session::open(&link.name, options).and_then(|mut session| show(&mut session));
             let is_applied = |shown: &lull_linux::show::Show| shown.napis.iter().any(|napi| napi.applied.is_some());
             if shown.is_ok_and(|shown| is_applied(&shown)) {
-                sources.push(Box::new(Watched::open(&link.name, options)?));
+                match Watched::open(&link.name, options) {
+                    Ok(device) => sources.push(found(Box::new(device))),
+                    // Where it is still there, something else is in the way.
+                    Err(error) if Session::open(&link.name, options).is_ok() => return Err(error.into()),
+                    Err(_) => {}
+                }
             }
         }
     }
     Ok(sources)
 }
 
-fn read(sources: &mut [Box<dyn Source>]) -> Result<Vec<Figures>, Failure> {
-    let mut all = Vec::new();
-    for source in sources {
-        all.extend(source.read()?);
-    }
-    Ok(all)
+/// Reads all. One that was not named and has gone is left out from now on.
+fn read(sources: &mut Vec<Read>) -> Result<Vec<Figures>, Failure> {
+    let (mut all, mut failure) = (Vec::new(), None);
+    sources.retain_mut(|it| match it.source.read() {
+        Ok(figures) => {
+            all.extend(figures);
+            true
+        }
+        Err(error) => {
+            if it.is_named {
+                failure.get_or_insert(error);
+            }
+            false
+        }
+    });
+    failure.map_or(Ok(all), |error| Err(error.into()))
 }
 
 fn screen(
@@ -90,7 +114,7 @@ fn screen(
     interval: Duration,
     stop: &AtomicBool,
     before: &mut Vec<Figures>,
-    sources: &mut [Box<dyn Source>],
+    sources: &mut Vec<Read>,
 ) -> Result<(), Failure> {
     let (mut rates, mut until) = (Vec::new(), Instant::now() + interval);
     while !stop.load(Ordering::Relaxed) {
@@ -230,6 +254,29 @@ mod tests {
         let expected = "memcached (77) - tap0:1 1073741824 suspend20 1000 400 0.0 2.50 - 0 - busy-poll 100 %";
         assert_eq!(cells.join(" "), expected, "{screen}");
         assert!(screen.contains("memcached: something is not known"), "{screen}");
+    }
+
+    /// One device that is there at first.
+    struct Going(bool);
+
+    impl Source for Going {
+        fn read(&mut self) -> Result<Vec<Figures>, lull_figures::Error> {
+            if std::mem::take(&mut self.0) {
+                return Ok(vec![Figures::default()]);
+            }
+            Err(lull_figures::Error::Watching { device: "tap0".to_owned(), why: "it has gone".to_owned() })
+        }
+    }
+
+    #[test]
+    fn a_device_that_was_not_named_may_go() {
+        let sources = |is_named| vec![Read { source: Box::new(Going(true)), is_named }];
+        let mut found = sources(false);
+        assert_eq!(read(&mut found).unwrap().len(), 1);
+        assert_eq!((read(&mut found).unwrap().len(), found.len()), (0, 0));
+        let mut named = sources(true);
+        assert_eq!(read(&mut named).unwrap().len(), 1);
+        assert!(read(&mut named).unwrap_err().to_string().contains("it has gone"));
     }
 
     #[test]
