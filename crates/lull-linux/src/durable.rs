@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -34,10 +34,17 @@ pub(crate) fn write_json(temporary: &Path, file: &Path, content: &impl Serialize
     written
 }
 
-/// Takes the lock file at `path`, and writes into it who has it now.
+/// Takes the lock file at `path`, and writes into it who has it now. It is its owner's alone: whoever may open a file, to read
+/// it even, may hold its lock.
 pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
     loop {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(path)?;
+        // One that is there already may have another mode, and is perhaps another user's.
+        if file.metadata()?.mode() & 0o077 != 0 {
+            let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
+        }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -54,5 +61,24 @@ pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
         // The text is for people and messages; the lock holds without it, on a full disk too.
         let _ = file.set_len(0).and_then(|()| file.write_all(holder.as_bytes()));
         return Ok(Taken::Yes(file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_its_owners_alone_also_where_it_was_not() {
+        let path = std::env::temp_dir().join(format!("lull-durable-{}.lock", std::process::id()));
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
+        let lock = try_lock(&path, "1").unwrap();
+        assert!(matches!(lock, Taken::Yes(_)) && mode() == 0o600, "{:o}", mode());
+        drop(lock);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let lock = try_lock(&path, "2").unwrap();
+        assert!(matches!(lock, Taken::Yes(_)) && mode() == 0o600, "{:o}", mode());
+        assert!(matches!(try_lock(&path, "3").unwrap(), Taken::HeldBy(by) if by == "2"));
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -21,7 +21,7 @@ use crate::programs::{Process, processes};
 use crate::roots::Roots;
 
 /// The inode of the initial PID namespace (`PROC_PID_INIT_INO`): only there does `/proc` show every process.
-const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+pub(crate) const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Where `ip netns` keeps its namespaces.
 const NAMED: &str = "/run/netns";
 

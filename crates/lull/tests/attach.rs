@@ -225,6 +225,58 @@ fn after_the_end_of_a_followed_program_detach_says_so_whoever_was_attached_to_me
 }
 
 #[test]
+fn what_could_not_be_given_back_stays_in_the_record_and_says_why() {
+    let Some(program) = program("what_could_not_be_given_back_stays_in_the_record_and_says_why") else { return };
+    let failing = |call: &str, how: &str| {
+        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{how}"));
+        program.refused(&["strace", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject, LULL, "detach"])
+    };
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    let said = failing("pidfd_getfd", "error=EPERM");
+    assert!(said.contains("cannot duplicate") && said.contains("CAP_SYS_PTRACE"), "{said}");
+    assert!(said.contains("it and 2 more keep what was set") && said.contains("tries again"), "{said}");
+    assert_eq!(program.params(), ["0 64 1"; 3]);
+    // Each context is read, read and set.
+    let said = failing("ioctl", "error=EPERM:when=6");
+    assert!(said.contains("above 64 needs CAP_NET_ADMIN") && said.contains("it keeps what was set"), "{said}");
+    assert_eq!(program.params(), [OWN[0], "0 64 1", OWN[2]]);
+    let said = program.ok(&[LULL, "detach"]);
+    assert!(said.lines().count() == 1 && said.contains("again"), "{said}");
+    assert_eq!(program.params(), OWN);
+    assert!(!program.record().exists());
+}
+
+#[test]
+fn what_is_attached_to_stays_so_whoever_else_shares_the_directory() {
+    let test = "what_is_attached_to_stays_so_whoever_else_shares_the_directory";
+    let Some(program) = program(test) else { return };
+    let unshare = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc"]).args(words).env("LULL_STATE_DIR", &program.state);
+        command.output().unwrap()
+    };
+    if !unshare(&["true"]).status.success() {
+        println!("SKIP: {test}: no PID namespace can be made");
+        return;
+    }
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    let two_days_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 24 * 3600);
+    std::fs::File::options().write(true).open(program.record()).unwrap().set_modified(two_days_ago).unwrap();
+    let shown = unshare(&[LULL, "show"]);
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    // A process there of the same number is another one.
+    let pid = program.child.id().to_string();
+    let other = format!(
+        "echo $(({pid} - 1)) > /proc/sys/kernel/ns_last_pid; sleep 60 & {LULL} attach --pid $! --once --mode base"
+    );
+    let ran = unshare(&["sh", "-c", &other]);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(said.contains(&format!("process {pid} has no epoll context")), "{said}");
+    program.ok(&[LULL, "detach"]);
+    assert_eq!(program.params(), OWN);
+}
+
+#[test]
 fn detach_prints_one_shape_of_json() {
     let Some(program) = program("detach_prints_one_shape_of_json") else { return };
     let pid = program.child.id();

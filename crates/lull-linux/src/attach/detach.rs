@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
-use super::params::{Params, set_params};
-use super::record::{Holder, Known, Opened, Record, Role};
+use super::params::{Params, params_of, set_params};
+use super::record::{Entry, Holder, Kept, Known, Opened, Record, Role};
 use super::steer;
 use super::tree::{Member, start_of};
 use crate::error::{Error, Result};
@@ -31,15 +31,12 @@ pub struct Restored {
     /// Addresses whose listeners are chosen by the hash again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsteered: Vec<SocketAddr>,
-    /// What keeps a program on listeners.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub still_steered: Vec<String>,
 }
 
 impl Restored {
     /// Whether no context is left of those that were set, and no listener of those that were steered.
     pub fn is_empty(&self) -> bool {
-        self.contexts.is_empty() && self.left.is_empty() && self.unsteered.is_empty() && self.still_steered.is_empty()
+        self.contexts.is_empty() && self.left.is_empty() && self.unsteered.is_empty()
     }
 }
 
@@ -54,8 +51,7 @@ impl fmt::Display for Restored {
             format!("process {pid} descriptor {fd}: closed or changed by somebody else since, left alone")
         });
         let unsteered = self.unsteered.iter().map(|address| format!("{address}: listeners chosen by the hash again"));
-        let still = self.still_steered.iter().cloned();
-        f.write_str(&given.chain(left).chain(unsteered).chain(still).collect::<Vec<_>>().join("\n"))
+        f.write_str(&given.chain(left).chain(unsteered).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -104,7 +100,8 @@ pub enum Detached {
 ///
 /// # Errors
 /// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Locked`] while `lull run` has
-/// the program; no right to signal the `lull attach` that follows it, or to look into the program.
+/// the program; no right to signal the `lull attach` that follows it, or to look into the program: what could not be given
+/// back stays in the record then.
 pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     let roots = &options.roots;
     // One that cannot be read is told when the lock is had: a `lull attach` that follows the program knows what is in it.
@@ -116,8 +113,8 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
         match Record::open(&options.state_dir, pid, start, Role::Attach, roots)? {
             Opened::Mine(record) => {
                 let known = record.known();
-                let restored = restore(&known, roots, false);
-                record.remove()?;
+                let (restored, kept) = restore(&known, roots, false);
+                record.close(kept)?;
                 return match told {
                     Some(holder) if known.is_empty() => Ok(Detached::Ended { follower: holder.pid }),
                     _ if start.is_none() && was_set && restored.is_empty() => Ok(Detached::Over),
@@ -149,13 +146,16 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
 /// What [`detach`] would give back; changes nothing.
 ///
 /// # Errors
-/// [`Error::NoProcess`] for a process that neither exists nor was attached to.
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to; no right to look into the program.
 pub fn detach_diff(pid: i32, options: &Options) -> Result<Detached> {
     let is_over = start_of(pid, &options.roots).is_none();
     let Some(known) = Record::peek(&options.state_dir, pid)? else {
         return if is_over { Err(Error::NoProcess { pid }) } else { Ok(Detached::Nothing) };
     };
-    let restored = restore(&known, &options.roots, true);
+    let (restored, kept) = restore(&known, &options.roots, true);
+    if let Some(error) = kept.why {
+        return Err(error);
+    }
     Ok(if is_over && restored.is_empty() { Detached::Over } else { Detached::Restored(restored) })
 }
 
@@ -194,29 +194,59 @@ fn end(holder: Holder, pid: i32, roots: &Roots) -> Result<()> {
     }
 }
 
-/// Gives back what still is as it was set; in a dry run only says what that is.
-pub(super) fn restore(known: &Known, roots: &Roots, dry: bool) -> Restored {
-    let mut restored = Restored::default();
+/// Gives back what still is as it was set, and says what it could not; in a dry run only says what that is.
+pub(super) fn restore(known: &Known, roots: &Roots, dry: bool) -> (Restored, Kept) {
+    let (mut restored, mut kept) = (Restored::default(), Kept::default());
     for entry in &known.steered {
         match steer::take_away(entry, roots, dry) {
             Ok(true) => restored.unsteered.push(entry.address()),
             // The listeners are closed, or somebody else took the program away.
             Ok(false) => {}
-            Err(error) => restored.still_steered.push(error.to_string()),
+            Err(error) => {
+                kept.known.steered.push(entry.clone());
+                kept.why.get_or_insert(error);
+            }
         }
     }
     for entry in &known.contexts {
-        let (pid, fd) = (entry.pid, entry.fd);
-        let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == entry.start) else { continue };
-        let is_ours = |now: lull_core::EpollParams| entry.is_ours(now.into());
-        match member.process.epoll_params(fd).map(is_ours) {
-            Ok(true) if dry || matches!(set_params(&member, fd, &entry.former.into()), Ok(true)) => {
-                restored.contexts.push(Given { context: Context { pid, fd }, now: entry.former });
+        let context = Context { pid: entry.pid, fd: entry.fd };
+        match give_back(entry, roots, dry) {
+            Ok(Outcome::Given) => restored.contexts.push(Given { context, now: entry.former }),
+            Ok(Outcome::Left) => restored.left.push(context),
+            Ok(Outcome::Nothing) => {}
+            Err(error) => {
+                kept.known.contexts.push(entry.clone());
+                kept.why.get_or_insert(error);
             }
-            // A second number of a context that has just been given back.
-            Ok(false) if member.process.epoll_params(fd).is_ok_and(|now| Params::from(now) == entry.former) => {}
-            _ => restored.left.push(Context { pid, fd }),
         }
     }
-    restored
+    (restored, kept)
+}
+
+/// What becomes of a context.
+enum Outcome {
+    /// It has what it had.
+    Given,
+    /// It was closed or changed by somebody else.
+    Left,
+    /// Its process has ended, or it was given back already.
+    Nothing,
+}
+
+fn give_back(entry: &Entry, roots: &Roots, dry: bool) -> Result<Outcome> {
+    let member = match Member::open(entry.pid, roots) {
+        Ok(member) if member.start == entry.start => member,
+        // The number is nobody's, or another process's or thread's.
+        Ok(_) | Err(Error::NoProcess { .. } | Error::Input { .. }) => return Ok(Outcome::Nothing),
+        Err(error) => return Err(error),
+    };
+    Ok(match params_of(&member, entry.fd)? {
+        Some(now) if entry.is_ours(now) => {
+            let is_there = dry || set_params(&member, entry.fd, &entry.former.into())?;
+            if is_there { Outcome::Given } else { Outcome::Left }
+        }
+        // A second number of a context that has just been given back.
+        Some(now) if now == entry.former => Outcome::Nothing,
+        _ => Outcome::Left,
+    })
 }

@@ -233,8 +233,14 @@ impl Follower {
     /// Takes away what this look has attached; the record is as it was before.
     fn unsteer(&mut self, before: &Known) -> Result<()> {
         let Some(record) = &mut self.record else { return Ok(()) };
-        restore(&Known { contexts: Vec::new(), ..record.known() }, &self.roots, false);
-        record.put_back(before.clone())
+        let (_, kept) = restore(&Known { contexts: Vec::new(), ..record.known() }, &self.roots, false);
+        let mut before = before.clone();
+        for entry in kept.known.steered {
+            if !before.steered.iter().any(|known| known.address() == entry.address()) {
+                before.steered.push(entry);
+            }
+        }
+        record.put_back(before)
     }
 
     /// All contexts of the program that there are now, in processes of which these were started since the last look.
@@ -432,11 +438,11 @@ impl Follower {
     /// Gives every context back what it had, and lets the program go.
     ///
     /// # Errors
-    /// The state file cannot be removed.
+    /// Something could not be given back, and is kept in the record; the state file cannot be removed.
     pub fn restore(mut self) -> Result<Restored> {
         let Some(record) = self.record.take() else { return Ok(Restored::default()) };
-        let restored = restore(&record.known(), &self.roots, false);
-        record.remove()?;
+        let (restored, kept) = restore(&record.known(), &self.roots, false);
+        record.close(kept)?;
         Ok(restored)
     }
 }

@@ -1,7 +1,7 @@
 //! The busy-poll parameters of an epoll context, and how they are set in a running program.
 
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use lull_core::EpollParams;
 use serde::{Deserialize, Serialize};
@@ -48,21 +48,36 @@ impl fmt::Display for Params {
     }
 }
 
+/// A duplicate of one context, with its parameters; nothing if it has gone.
+///
+/// # Errors
+/// What the kernel refuses.
+fn duplicate(member: &Member, fd: i32) -> Result<Option<(OwnedFd, EpollParams)>> {
+    let epoll = match member.process.duplicate(fd) {
+        Ok(epoll) => epoll,
+        Err(_) if member.has_ended() => return Ok(None),
+        Err(error) if error.errno() == Some(libc::EBADF) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // The number may have come to stand for another kind of file since it was listed: only an epoll answers this.
+    let params = os::epoll_params(epoll.as_fd()).ok();
+    Ok(params.map(|params| (epoll, params)))
+}
+
+/// The parameters of one context; nothing if it has gone.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(super) fn params_of(member: &Member, fd: i32) -> Result<Option<Params>> {
+    Ok(duplicate(member, fd)?.map(|(_, params)| params.into()))
+}
+
 /// Sets the parameters of one context through a duplicate, which is closed when this returns; false if it has gone.
 ///
 /// # Errors
 /// What the kernel refuses.
 pub(super) fn set_params(member: &Member, fd: i32, params: &EpollParams) -> Result<bool> {
-    let epoll = match member.process.duplicate(fd) {
-        Ok(epoll) => epoll,
-        Err(_) if member.has_ended() => return Ok(false),
-        Err(error) if error.errno() == Some(libc::EBADF) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    // The number may have come to stand for another kind of file since it was listed: only an epoll answers this.
-    if os::epoll_params(epoll.as_fd()).is_err() {
-        return Ok(false);
-    }
+    let Some((epoll, _)) = duplicate(member, fd)? else { return Ok(false) };
     os::set_epoll_params(epoll.as_fd(), params).map_err(|error| {
         let what = format!("set the busy-poll parameters of descriptor {fd} of process {}", member.pid);
         match error.raw_os_error() {

@@ -3,9 +3,13 @@
 //!
 //! A context is named by process, start time and descriptor. A descriptor's number may stand for another context later;
 //! so what is given back is given back only where the parameters that were set are still there (`detach.rs`).
+//!
+//! Containers may share the directory, and the number of a process is that of its PID namespace. A file's name says which
+//! that is, but for the machine's first one, and nobody touches those of others: `process-PID.json`, `process-PID-INODE.json`.
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +20,7 @@ use super::steer;
 use super::tree::start_of;
 use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
+use crate::namespaces::INITIAL_PID_NAMESPACE;
 use crate::roots::Roots;
 
 /// The version of the file's shape.
@@ -98,6 +103,13 @@ impl Known {
     }
 }
 
+/// What could not be given back, and why the first of it could not.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) known: Known,
+    pub(crate) why: Option<Error>,
+}
+
 impl Content {
     fn known(&self) -> Known {
         Known { contexts: self.contexts.clone(), steered: self.steered.clone() }
@@ -120,7 +132,25 @@ pub(crate) enum Opened {
 }
 
 fn path(directory: &Path, pid: i32, extension: &str) -> PathBuf {
-    directory.join(format!("process-{pid}.{extension}"))
+    directory.join(match own_namespace() {
+        Some(namespace) => format!("process-{pid}-{namespace}.{extension}"),
+        None => format!("process-{pid}.{extension}"),
+    })
+}
+
+/// The inode of this process's PID namespace; nothing for the machine's first one, and where /proc does not tell.
+fn own_namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid").ok().map(|it| it.ino()).filter(|inode| *inode != INITIAL_PID_NAMESPACE)
+}
+
+/// Process, PID namespace and extension of a file's name.
+fn parts(name: &str) -> Option<(i32, Option<u64>, &str)> {
+    let (process, extension) = name.strip_prefix("process-")?.split_once('.')?;
+    let (pid, namespace) = match process.split_once('-') {
+        Some((pid, namespace)) => (pid, Some(namespace.parse().ok()?)),
+        None => (process, None),
+    };
+    Some((pid.parse().ok()?, namespace, extension))
 }
 
 impl Record {
@@ -247,13 +277,17 @@ impl Record {
         if self.content.known().is_empty() { self.remove_file() } else { self.save() }
     }
 
-    /// Removes the record: everything was given back.
+    /// Keeps what could not be given back, for whoever tries again; with nothing of that the record is removed.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub(crate) fn remove(mut self) -> Result<()> {
-        self.clear();
-        self.remove_file()
+    /// Why something could not be given back, or those of the file system.
+    pub(crate) fn close(mut self, kept: Kept) -> Result<()> {
+        let count = kept.known.contexts.len() + kept.known.steered.len();
+        let pid = self.content.pid;
+        self.put_back(kept.known)?;
+        let Some(error) = kept.why else { return Ok(()) };
+        let who = if count > 1 { format!("it and {} more keep", count - 1) } else { "it keeps".to_owned() };
+        Err(error.left(&format!("{who} what was set, and `lull detach --pid {pid}` tries again")))
     }
 
     /// Keeps the record of a program that has ended, with nothing to give back in it: the next `detach` says so, and a
@@ -324,26 +358,34 @@ fn parse_holder(text: &str) -> Option<Holder> {
 }
 
 /// Removes what is left of programs that ended a while ago, or whose number is another process's by now, and the locks that
-/// killed commands have left. What is left of `own` is its caller's to see.
+/// killed commands have left. What is left of `own` is its caller's to see, and what is of another PID namespace is for those
+/// who see its processes.
 pub(super) fn sweep(directory: &Path, own: Option<i32>, roots: &Roots) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
-        let Some((pid, extension)) = name.strip_prefix("process-").and_then(|rest| rest.split_once('.')) else {
+        let Some((pid, namespace, extension)) = parts(&name) else { continue };
+        if Some(pid) == own || namespace != own_namespace() {
             continue;
-        };
-        let Some(pid) = pid.parse::<i32>().ok().filter(|pid| Some(*pid) != own) else { continue };
-        let over = match extension {
-            "json" => is_over(&file.path(), roots),
-            // Without a record nothing is to be given back, whether the program lives on or not.
-            "lock" => !path(directory, pid, "json").exists(),
-            _ => false,
-        };
-        let lock = path(directory, pid, "lock");
-        if over && let Ok(Taken::Yes(_lock)) = durable::try_lock(&lock, "") {
-            let _ = fs::remove_file(path(directory, pid, "json"));
-            let _ = fs::remove_file(lock);
         }
+        let record = path(directory, pid, "json");
+        match extension {
+            "json" => remove_over(&record, &path(directory, pid, "lock"), || is_over(&record, roots)),
+            // Without a record nothing is to be given back, whether the program lives on or not.
+            "lock" => remove_over(&record, &file.path(), || !record.exists()),
+            _ => {}
+        }
+    }
+}
+
+/// Removes a record that is over, and its lock. Whoever had the lock before may have written it anew.
+fn remove_over(record: &Path, lock: &Path, is_over: impl Fn() -> bool) {
+    if is_over()
+        && let Ok(Taken::Yes(_lock)) = durable::try_lock(lock, "")
+        && is_over()
+    {
+        let _ = fs::remove_file(record);
+        let _ = fs::remove_file(lock);
     }
 }
 
@@ -359,4 +401,39 @@ fn is_over(file: &Path, roots: &Roots) -> bool {
             && !it.steered.iter().flat_map(steer::Entry::processes).any(|&(pid, start)| alive(pid, start));
         has_ended && (start_of(it.pid, roots).is_some() || is_old())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_name_tells_the_process_and_its_namespace() {
+        assert_eq!(parts("process-12.json"), Some((12, None, "json")));
+        assert_eq!(parts("process-12-4026532500.lock"), Some((12, Some(4_026_532_500), "lock")));
+        for other in ["process-12-a.json", "process-notes.lock", "process-12", "eth0.json"] {
+            assert_eq!(parts(other), None);
+        }
+    }
+
+    #[test]
+    fn what_is_of_another_namespace_or_was_written_meanwhile_is_not_swept() {
+        let directory = std::env::temp_dir().join(format!("lull-record-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let foreign = ["process-1-1.lock", "process-4194399-1.json"].map(|name| directory.join(name));
+        foreign.iter().for_each(|file| fs::write(file, "").unwrap());
+        let (record, lock) = (path(&directory, 5, "json"), path(&directory, 5, "lock"));
+        fs::write(&record, "").unwrap();
+        // Over at the first look only.
+        let looks = Cell::new(0);
+        remove_over(&record, &lock, || looks.replace(looks.get() + 1) == 0);
+        assert!(record.exists() && lock.exists());
+        remove_over(&record, &lock, || true);
+        assert!(!record.exists() && !lock.exists());
+        sweep(&directory, None, &Roots::default());
+        assert!(foreign.iter().all(|file| file.exists()));
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -218,7 +218,7 @@ fn refusal(group: &Group) -> Option<String> {
 pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool> {
     for &(pid, start) in &entry.processes {
         let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == start) else { continue };
-        let Some(listener) = listener_of(&member, &entry.inodes, roots) else { continue };
+        let Some(listener) = listener_of(&member, &entry.inodes, roots)? else { continue };
         if dry {
             return Ok(true);
         }
@@ -230,10 +230,20 @@ pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool>
 }
 
 /// A duplicate of one of these sockets.
-fn listener_of(member: &Member, inodes: &[u64], roots: &Roots) -> Option<OwnedFd> {
+///
+/// # Errors
+/// The process has one, and nobody may duplicate it.
+fn listener_of(member: &Member, inodes: &[u64], roots: &Roots) -> Result<Option<OwnedFd>> {
     let descriptors = listeners::sockets_of(member.pid, roots);
-    descriptors.into_iter().filter(|(inode, _)| inodes.contains(inode)).find_map(|(inode, fd)| {
-        let duplicate = member.process.duplicate(fd).ok()?;
-        (listeners::inode_of(duplicate.as_fd()) == Some(inode)).then_some(duplicate)
-    })
+    for (inode, fd) in descriptors.into_iter().filter(|(inode, _)| inodes.contains(inode)) {
+        match member.process.duplicate(fd) {
+            Ok(duplicate) if listeners::inode_of(duplicate.as_fd()) == Some(inode) => return Ok(Some(duplicate)),
+            Ok(_) => {}
+            Err(_) if member.has_ended() => return Ok(None),
+            // Closed since it was listed.
+            Err(error) if error.errno() == Some(libc::EBADF) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
