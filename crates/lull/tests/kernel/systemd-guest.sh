@@ -64,12 +64,28 @@ check 'killed and stopped, the settings are back' plain
 
 mkdir -p /etc/lull
 echo 'LULL_MODE=nonsense' > /etc/lull/va.conf
+lull apply va --mode suspend20
 run systemctl start lull@va
 check 'an unknown mode fails the start' is $status 1
 run journalctl --no-pager -o cat -n 6 -u lull@va
 check 'the journal has the reason' says "no delivery mode is named 'nonsense'"
-check 'and nothing has changed' plain
 systemctl stop lull@va
+check 'and a mode that was applied by hand stays' suspended
+lull undo va
+check 'until it is undone' plain
+
+printf 'LULL_MODE=suspend20\nLULL_OPTIONS=--prometheus 127.0.0.1:9200\n' > /etc/lull/va.conf
+run systemctl start lull@va
+check 'it may serve metrics' is $status 0
+served() { wget -q -O - http://127.0.0.1:9200/metrics | grep -q lull_napi; }
+check 'and serves them' served
+sees() { [ "$1" "/proc/$(property MainPID)/root$2" ]; }
+check 'it may set sysctls' sees -w /proc/sys/net/core/busy_read
+check 'and interrupts' sees -w /proc/irq/default_smp_affinity
+check 'and what is below /sys' sees -w /sys/class/net/va/queues/rx-0/rps_cpus
+check 'and hold the wake-up latency of CPUs' sees -c /dev/cpu_dma_latency
+run systemctl stop lull@va
+check 'the settings are back' plain
 
 printf 'LULL_MODE=threaded\nLULL_OPTIONS=--thread-policy fifo:50 --threads-cpus 1\n' > /etc/lull/va.conf
 run systemctl start lull@va
