@@ -27,6 +27,7 @@ use crate::roots::Roots;
 use crate::sched::Scheduling;
 use crate::values::Values;
 
+pub(crate) use elsewhere::elsewhere_of;
 pub use elsewhere::{Elsewhere, Whereabouts, elsewhere};
 pub use lock::Lock;
 pub(crate) use lock::Term;
@@ -237,6 +238,11 @@ impl Store {
             flows: None,
             prepared: Vec::new(),
         }
+    }
+
+    /// The directory of all state files.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The store of another device in the same directory.

@@ -108,6 +108,16 @@ fn two_lulls_at_once_are_refused() {
     world.ok("apply va --mode base");
 }
 
+/// Whether it is too much here to say that the device of a state file is gone.
+fn cannot_tell(world: &World) -> bool {
+    let output = world.lull("undo va --forget --dry-run");
+    let hidden = String::from_utf8_lossy(&output.stderr).contains("outside of any container");
+    if hidden {
+        println!("SKIP: forgetting a device that is gone: not every process can be looked into here");
+    }
+    hidden
+}
+
 #[test]
 fn a_state_file_of_another_boot_or_device_is_refused() {
     let Some(world) = World::new("stale state", 2) else { return };
@@ -120,15 +130,28 @@ fn a_state_file_of_another_boot_or_device_is_refused() {
         world.refused(command, &["another boot", "lull undo va --forget", file.to_str().unwrap()]);
     }
     assert_eq!(world.values(), [DEFER50, DEFER50]);
-    fs::write(&file, text).unwrap();
+    fs::write(&file, &text).unwrap();
     world.make_pair(2);
     world.refused("undo va", &["another device", "lull undo va --forget"]);
     world.refused("apply va --mode base", &["another device", "lull undo va --forget"]);
     world.refused("run --dev va --mode base -- true", &["another device", "lull undo va --forget"]);
-    assert!(world.ok("undo va --forget --dry-run").contains("would forget the state file of va: it is of another"));
-    assert!(file.exists());
-    assert!(world.ok("undo va --forget").contains("forgot the state file of va: it is of another device"));
+    if cannot_tell(&world) {
+        world.refused("undo va --forget --dry-run", &["may be in another network namespace", "remove the file"]);
+        assert!(file.exists());
+        fs::remove_file(&file).unwrap();
+    } else {
+        let said = world.ok("undo va --forget --dry-run");
+        assert!(said.contains("would forget the state file of va: it is of another") && file.exists(), "{said}");
+        assert!(world.ok("undo va --forget").contains("forgot the state file of va: it is of another device"));
+    }
     assert_eq!(world.values(), [BASE, BASE]);
+    // One of another boot, and one that nobody can read, are of no device that could be anywhere.
+    fs::create_dir_all(&world.state).unwrap();
+    for text in [text.replace(boot.trim(), "00000000-0000-0000-0000-000000000000"), "{".to_owned()] {
+        fs::write(&file, text).unwrap();
+        assert!(world.ok("undo va --forget").contains("forgot the state file of va"));
+        assert_eq!(world.state_file(), None);
+    }
     world.ok("apply va --mode defer50");
     world.ok("undo va");
 }
@@ -161,6 +184,9 @@ fn a_device_made_again_with_the_same_name_and_index_gets_nothing_of_the_old_one(
     let said = String::from_utf8(elsewhere.stderr).unwrap();
     assert!(elsewhere.status.code() == Some(2) && said.contains("deleted before this one"), "{said}");
     assert_eq!(world.values(), new);
+    if cannot_tell(&world) {
+        return;
+    }
     world.ok("undo va --forget");
     assert_eq!((world.values(), world.state_file()), (new, None));
 }
@@ -200,6 +226,22 @@ fn a_device_that_was_moved_is_undone_where_it_is() {
     let said = there(&[env!("CARGO_BIN_EXE_lull"), "undo", "va"]);
     // Of the settings only this one survives the move; the original is not the mode's.
     assert!(said.contains("irq-suspend-timeout 20ms -> 5ms"), "{said}");
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_state_is_not_forgotten_while_its_device_is_in_another_namespace() {
+    let Some(world) = World::new("moved and replaced", 1) else { return };
+    world.ok("apply va --mode suspend20");
+    world.run(&["ip", "link", "set", "va", "netns", &world.far]);
+    world.run(&["ip", "link", "add", "va", "type", "veth", "peer", "name", "vy"]);
+    let remedy = format!("ip netns exec {} lull undo va", world.far);
+    for command in ["undo va --forget --dry-run", "undo va --forget"] {
+        world.refused(command, &["is of va", &remedy]);
+    }
+    assert!(world.state_file().is_some());
+    assert!(Command::new("ip").args(["-n", &world.far, "link", "set", "va", "up"]).status().unwrap().success());
+    assert!(far(&world, "undo va").contains("irq-suspend-timeout 20ms -> 0"));
     assert_eq!(world.state_file(), None);
 }
 

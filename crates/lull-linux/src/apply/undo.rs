@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::flows::{self, FlowsChange};
 use crate::plan::{self, Change, Step};
 use crate::session::Session;
-use crate::state::{Former, State};
+use crate::state::{Former, State, Whereabouts, elsewhere_of};
 
 /// What `undo` did.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -66,13 +66,11 @@ pub fn undo(session: &mut Session) -> Result<Undone> {
 /// state file that is not of this device as it is now.
 ///
 /// # Errors
-/// Those of [`undo`]; a state file of a device that is still there under another name.
+/// Those of [`undo`]; a state file of a device that is still there, under another name or in another network namespace.
 pub fn undo_and_forget(session: &mut Session) -> Result<Undone> {
     match session.store.load() {
         Err(Error::StaleState { reason, path, .. }) => {
-            session.other_device_is_gone(&path)?;
-            let _lock = session.locked()?;
-            session.store.remove()?;
+            session.forget_other_device(&path, false)?;
             Ok(Undone { forgotten_file: Some(reason), ..Undone::default() })
         }
         _ => give_back(session, true),
@@ -86,7 +84,7 @@ pub fn undo_and_forget(session: &mut Session) -> Result<Undone> {
 pub fn undo_and_forget_diff(session: &mut Session) -> Result<Undone> {
     match session.store.load() {
         Err(Error::StaleState { reason, path, .. }) => {
-            session.other_device_is_gone(&path)?;
+            session.forget_other_device(&path, true)?;
             Ok(Undone { forgotten_file: Some(reason), ..Undone::default() })
         }
         _ => {
@@ -145,18 +143,38 @@ fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<(Step, Former)>, Vec<F
 }
 
 impl Session {
-    /// Refuses to forget what belongs to a device that was only renamed, and whose name this one has now.
-    fn other_device_is_gone(&mut self, file: &Path) -> Result<()> {
+    /// Removes the state file of a device that had the name of this one (not in a dry run). Refuses if that device is still
+    /// there: renamed, or in another network namespace.
+    fn forget_other_device(&mut self, file: &Path, dry_run: bool) -> Result<()> {
+        let refused = |what: String, remedy: String| Err(Error::Input { what, remedy });
         for link in self.netdev.links()? {
             // One that has vanished meanwhile is not there.
             let Ok(device) = Device::open(&link.name, &mut self.netdev, &self.roots) else { continue };
             if device.ifindex != self.device.ifindex && self.store.of(device).owns(file) {
-                return Err(Error::Input {
-                    what: format!("{} is of {}, which had another name then", file.display(), link.name),
-                    remedy: format!("`lull undo {}` first", link.name),
-                });
+                return refused(
+                    format!("{} is of {}, which had another name then", file.display(), link.name),
+                    format!("`lull undo {}` first", link.name),
+                );
             }
         }
-        Ok(())
+        let Some(found) = elsewhere_of(file, self.store.directory(), &self.roots, dry_run)? else {
+            // It is of no device that could be looked for.
+            let _lock = if dry_run { None } else { self.locked()? };
+            return if dry_run { Ok(()) } else { self.store.remove() };
+        };
+        match found.whereabouts {
+            Whereabouts::Gone => Ok(()),
+            Whereabouts::Namespace { remedy, kept_by } => refused(
+                format!("{} is of {}, which is in another network namespace now", file.display(), found.device),
+                remedy.map_or_else(
+                    || format!("only {kept_by} keeps that namespace: both go with it"),
+                    |remedy| format!("`{remedy}` first"),
+                ),
+            ),
+            Whereabouts::Unknown { reason } => refused(
+                format!("{} is kept: its device may be in another network namespace ({reason})", file.display()),
+                "remove the file if that device is gone".to_owned(),
+            ),
+        }
     }
 }

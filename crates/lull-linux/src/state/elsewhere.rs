@@ -66,6 +66,20 @@ pub fn elsewhere(options: &Options, dry_run: bool) -> Result<Vec<Elsewhere>> {
     // Those of this namespace, and those under its devices' names, are told by undoing.
     let here = stores(directory, roots)?;
     candidates.retain(|it| !here.stores.iter().any(|store| store.owns(&it.file) || store.file() == it.file));
+    find(directory, roots, candidates, dry_run)
+}
+
+/// Where the device of one state file is that is not in this thread's network namespace; removes the file if that device
+/// is gone for good (not in a dry run). Nothing for a file that does not tell its device.
+///
+/// # Errors
+/// Those of netlink and of the file system.
+pub(crate) fn elsewhere_of(file: &Path, directory: &Path, roots: &Roots, dry_run: bool) -> Result<Option<Elsewhere>> {
+    let candidates = candidates(directory).into_iter().filter(|it| it.file == file).collect();
+    Ok(find(directory, roots, candidates, dry_run)?.pop())
+}
+
+fn find(directory: &Path, roots: &Roots, mut candidates: Vec<Candidate>, dry_run: bool) -> Result<Vec<Elsewhere>> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
