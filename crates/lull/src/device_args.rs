@@ -54,6 +54,19 @@ pub struct RequestArgs {
 }
 
 impl RequestArgs {
+    /// An option that was given and is about a device alone.
+    pub fn of_a_device(&self) -> Option<&'static str> {
+        let given = [
+            ("--queues", self.queues.is_some()),
+            ("--gro-flush-timeout", self.gro_flush_timeout.is_some()),
+            ("--irq-suspend-timeout", self.irq_suspend_timeout.is_some()),
+            ("--defer-hard-irqs", self.defer_hard_irqs.is_some()),
+            ("--threads-cpus", self.threads_cpus.is_some()),
+            ("--thread-policy", self.thread_policy.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
     /// The request that they stand for.
     pub fn request(&self) -> Result<DeviceRequest, Failure> {
         let time = |text: &Option<String>| text.as_deref().map(duration_ns).transpose();

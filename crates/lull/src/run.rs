@@ -118,6 +118,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(option) = args.user.of_the_nic() {
         return Err(format!("{option} takes --nic xdp:DEV").into());
     }
+    if let Some(option) = args.request.of_a_device().filter(|_| args.dev.is_none()) {
+        return Err(format!("cannot use {option} without a device: it takes --dev, whose NAPIs it is about").into());
+    }
     let mut request = args.request.request()?;
     if args.one_napi.is_some() && (args.dev.is_none() || !request.mode.suspends()) {
         return Err("--one-napi takes --dev and a mode that suspends interrupts, such as suspend20".into());

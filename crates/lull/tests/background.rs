@@ -47,6 +47,37 @@ fn what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends() {
     signal(pid, "-KILL");
 }
 
+/// Leaves fifty orphans that end at once, waits a while for them to be waited for, and says how many were not.
+const ORPHANS: &str = "import os, time
+for _ in range(50):
+    if os.fork() == 0:
+        if os.fork() != 0: os._exit(0)
+        os._exit(0)
+    os.wait()
+def is_left(process):
+    try: return open(f'/proc/{process}/stat').read().rpartition(')')[2].split()[:2] == ['Z', str(os.getppid())]
+    except OSError: return False
+left = lambda: sum(is_left(it) for it in os.listdir('/proc') if it.isdigit())
+until = time.monotonic() + 15
+while left() and time.monotonic() < until: time.sleep(0.1)
+print(left())";
+
+#[test]
+fn orphans_that_end_while_the_program_runs_are_waited_for() {
+    const TEST: &str = "orphans_that_end_while_the_program_runs_are_waited_for";
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 1) else { return };
+    let lull = env!("CARGO_BIN_EXE_lull");
+    let of_device = ["run", "--dev", "va", "--mode", "base"];
+    let of_nic = ["run", "--nic", "tap:orphans", "--addr", "10.98.0.2/24", "--mode", "base"];
+    for options in [&of_device[..], &of_nic] {
+        let said = world.run(&[&[lull], options, &["-q", "--", "python3", "-c", ORPHANS]].concat());
+        assert_eq!(said.trim(), "0", "{options:?}");
+    }
+}
+
 /// Whether strace is here and may trace.
 fn traces(test: &str) -> bool {
     let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();

@@ -31,6 +31,19 @@ fn bad_input_is_refused_in_one_line() {
     scratch.refused("run --mode base -- no-such-program", &["no-such-program", "PATH"]);
     scratch.refused("run --mode nothing -- true", &["nothing"]);
     scratch.refused("run --mode base --pin -- true", &["--dev"]);
+    for option in [
+        "--queues 0",
+        "--gro-flush-timeout 50us",
+        "--irq-suspend-timeout 1ms",
+        "--defer-hard-irqs 9",
+        "--threads-cpus 0",
+        "--thread-policy fifo:50",
+    ] {
+        let name = option.split(' ').next().unwrap();
+        for dry in ["", "--dry-run"] {
+            scratch.refused(&format!("run --mode suspend20 {option} {dry} -- true"), &[name, "--dev"]);
+        }
+    }
     scratch.refused("run --dev no-such-device --mode base -- true", &["no-such-device"]);
     scratch.refused("run --mode base --socket-prefer -- true", &["--socket-busy-poll"]);
     let mut elsewhere = scratch.command("run --mode suspend20 -- true");

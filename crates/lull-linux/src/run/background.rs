@@ -29,6 +29,21 @@ pub(super) fn adopt(roots: &Roots) -> Result<()> {
     Ok(())
 }
 
+/// Waits for orphans that have ended, so that none is kept for as long as the program runs. Processes of `ours` are waited
+/// for by others.
+pub(super) fn reap(ours: &[u32], roots: &Roots) {
+    for child in children(std::process::id() as i32, roots) {
+        let is_ours = ours.contains(&child.unsigned_abs()) || was_before(child);
+        if let Some(pid) = Pid::from_raw(child).filter(|_| !is_ours) {
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+    }
+}
+
+fn was_before(child: i32) -> bool {
+    BEFORE.get().is_some_and(|before| before.contains(&child))
+}
+
 /// What has been left in the background.
 #[derive(Default)]
 pub(super) struct Background {
@@ -50,8 +65,7 @@ impl Background {
         self.processes.retain(|(pid, _)| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
         let mut new = Vec::new();
         for child in children(std::process::id() as i32, roots) {
-            let known = BEFORE.get().is_some_and(|before| before.contains(&child))
-                || self.processes.iter().any(|(pid, _)| pid.as_raw_nonzero().get() == child);
+            let known = was_before(child) || self.processes.iter().any(|(pid, _)| pid.as_raw_nonzero().get() == child);
             let Some(pid) = Pid::from_raw(child).filter(|_| !known && u32::try_from(child).ok() != not) else {
                 continue;
             };

@@ -60,7 +60,8 @@ pub use way::{Run, Sockets, Waits, Way};
 /// Those of [`run`] that are found before the first change.
 pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    let mut session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
+    let mut session = run.device.as_ref().map(|device| Session::open(device, options)).transpose()?;
+    session.as_ref().map_or(Ok(()), is_free)?;
     one_napi(run, session.as_mut())?;
     if let Some(session) = &mut session {
         lines.extend(diff(session, &run.request)?.iter().map(|change| format!("would set {change}")));
@@ -80,12 +81,17 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
 /// Everything that can be refused, before the first change; the device has then what it had.
 pub fn run(run: &Run, control: Option<Control>, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
     let way = Way::of(run)?;
-    let mut session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
-    if run.pin && session.is_none() {
+    if run.pin && run.device.is_none() {
         return Err(Error::Input {
             what: "--pin without a device".to_owned(),
             remedy: "name the device whose CPUs are meant with --dev".to_owned(),
         });
+    }
+    let mut session = run.device.as_ref().map(|device| Session::open(device, options)).transpose()?;
+    if let Some(session) = &mut session {
+        // What is undone at the end, by whomever, is ours from here on.
+        session.hold()?;
+        is_free(session)?;
     }
     for caveat in way.caveats(&run.request.mode, &run.sockets, run.device.as_deref()) {
         say(&caveat);
@@ -128,16 +134,16 @@ fn one_napi(run: &Run, session: Option<&mut Session>) -> Result<Option<Queues>> 
     }
 }
 
-/// A device that nobody else has a mode on: undoing ours would undo theirs.
-fn open(device: &str, options: &Options) -> Result<Session> {
-    let session = Session::open(device, options)?;
+/// Refuses a device that somebody else has a mode on: undoing ours would undo theirs.
+fn is_free(session: &Session) -> Result<()> {
     if session.state()?.is_some_and(|state| state.is_applied()) {
+        let device = &session.device().name;
         return Err(Error::Input {
             what: format!("{device} has a mode applied already"),
             remedy: format!("leave --dev out to run the program on it as it is, or `lull undo {device}` first"),
         });
     }
-    Ok(session)
+    Ok(())
 }
 
 fn with_device(
@@ -152,7 +158,6 @@ fn with_device(
     let queues = one_napi(run, session.as_deref_mut())?;
     let mut kept = None;
     if let Some(session) = &mut session {
-        session.hold()?;
         // Its threads start behind the taking of signals, which they inherit.
         let again = Again::new(session, READ_BACK);
         apply(session, &run.request)?;

@@ -14,6 +14,8 @@ use super::{exit_code, program, way};
 use crate::error::{Error, Result};
 use crate::roots::Roots;
 
+/// How often orphans that have ended are waited for while the program runs.
+const REAP_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How often it is looked for what the program has left in the background, once it has ended.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
@@ -56,7 +58,8 @@ impl Plain {
     /// What the system says of the start.
     pub fn run(&self, variables: &[(&str, OsString)], started: impl FnOnce(), say: &mut dyn FnMut(&str)) -> Result<u8> {
         let signals = Signals::take()?;
-        background::adopt(&Roots::default())?;
+        let roots = Roots::default();
+        background::adopt(&roots)?;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env("LD_PRELOAD", way::preloaded(&self.library));
         for name in way::VARIABLES {
@@ -70,8 +73,9 @@ impl Plain {
         started();
         let (pid, pidfd) = signals::watched(&child)?;
         let status = loop {
-            signals.sleep([pidfd.as_fd()].into_iter(), None)?;
+            signals.sleep([pidfd.as_fd()].into_iter(), Some(&REAP_EVERY))?;
             signals.pass_on(&pidfd, pid)?;
+            background::reap(&[child.id()], &roots);
             if let Some(status) = child.try_wait().map_err(signals::failed)? {
                 break status;
             }

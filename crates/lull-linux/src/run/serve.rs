@@ -9,7 +9,7 @@ use lull_core::{EpollParams, Mode};
 use lull_slo::WINDOW_NS_MIN;
 use rustix::event::Timespec;
 
-use super::background::Background;
+use super::background::{self, Background};
 use super::in_force::InForce;
 use super::one_napi::Queues;
 use super::signals::{self, Signals};
@@ -92,6 +92,9 @@ impl<'a> Serving<'a> {
             self.look(say);
             self.sleep([pidfd.as_fd()].into_iter())?;
             self.signals.pass_on(&pidfd, pid)?;
+            if let Some(supervisor) = &self.supervisor {
+                background::reap(&[supervisor.pid(), child.id()], &self.options.roots);
+            }
             if let Some(status) = child.try_wait().map_err(signals::failed)? {
                 break status;
             }
@@ -197,7 +200,7 @@ impl<'a> Serving<'a> {
         let is_controlled = self.device.as_ref().is_some_and(|it| matches!(it.kept, Kept::Objective(_)));
         let every = if is_controlled { Duration::from_nanos(WINDOW_NS_MIN) } else { LOOK_EVERY };
         let timeout = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
-        let looks = !self.followed.is_empty() || self.device.is_some();
+        let looks = !self.followed.is_empty() || self.device.is_some() || self.supervisor.is_some();
         self.signals.sleep(pidfds, looks.then_some(&timeout))
     }
 
