@@ -35,10 +35,14 @@ impl Session {
     fn steps(&mut self, request: &DeviceRequest) -> Result<(Vec<Step>, Snapshot)> {
         // What needs no kernel comes first: a wrong value is told as such.
         request.settings()?;
-        let policy = self.policy()?;
         let snapshot = self.snapshot()?;
+        Ok((self.steps_from(&snapshot, request)?, snapshot))
+    }
+
+    fn steps_from(&mut self, snapshot: &Snapshot, request: &DeviceRequest) -> Result<Vec<Step>> {
+        let policy = self.policy()?;
         let (kernel, online) = (machine::kernel_release(), machine::online_cpus(&self.roots));
-        Ok((plan::plan(&snapshot, request, &policy, &kernel, &online)?, snapshot))
+        plan::plan(snapshot, request, &policy, &kernel, &online)
     }
 }
 
@@ -65,15 +69,22 @@ pub fn apply(session: &mut Session, request: &DeviceRequest) -> Result<Applied> 
     put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())
 }
 
-/// As [`apply`], for a request that was applied before: the device may have fewer queues now than CPUs were given for.
+/// As [`apply`], for a request that was applied before: the device may have fewer queues now than CPUs were given for, and
+/// than were named. Returns the named ones that show no NAPI, too.
 ///
 /// # Errors
 /// Those of [`apply`].
-pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Result<Applied> {
+pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Result<(Applied, Vec<u32>)> {
     let _lock = session.locked()?;
     let before = session.store.load()?;
-    let (steps, snapshot) = session.steps(request)?;
-    put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())
+    let snapshot = session.snapshot()?;
+    let (mut there, mut missing) = (request.clone(), Vec::new());
+    if let Some(queues) = &mut there.queues {
+        missing = queues.extract_if(.., |queue| !snapshot.serves(*queue)).collect();
+    }
+    let steps = session.steps_from(&snapshot, &there)?;
+    let applied = put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())?;
+    Ok((applied, missing))
 }
 
 /// Carries steps out, all or none. `name` says what they are called after what was applied to a NAPI before.

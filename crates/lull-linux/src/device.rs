@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use lull_core::NapiSettings;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 use crate::identity::{Node, sees_this_namespace};
-use crate::netdev::{Direction, Napi, Netdev, Queue};
+use crate::netdev::{Direction, Napi, Netdev, Queue, Unreported, threaded_of};
 use crate::os;
 use crate::roots::Roots;
 use crate::sched::{Scheduling, scheduling};
@@ -59,6 +60,13 @@ impl Device {
         Ok(Device { name: name.to_owned(), ifindex: link.ifindex, netns_cookie, driver, in_sysfs, node })
     }
 
+    /// Whether the files below `/sys/class/net` under its name are its own: it may have been renamed, and another one may
+    /// have the name.
+    pub(crate) fn has_its_files(&self, roots: &Roots) -> bool {
+        let index = || roots.read_sys(&format!("class/net/{}/ifindex", self.name));
+        self.in_sysfs && index().is_ok_and(|it| it == self.ifindex.to_string())
+    }
+
     /// What is in force now.
     ///
     /// # Errors
@@ -74,7 +82,7 @@ impl Device {
         let linked = queues.iter().any(|queue| queue.napi_id.is_some());
         let rx_queues = queues.iter().filter(|queue| queue.direction == Direction::Rx).count();
         let by_order = !linked && napis.len() == rx_queues;
-        let interrupts = if self.in_sysfs { virtio_interrupts(&self.name, roots) } else { BTreeMap::new() };
+        let interrupts = if self.in_sysfs { virtio_interrupts(&link.name, roots) } else { BTreeMap::new() };
         let mut napis: Vec<NapiState> = napis
             .into_iter()
             .enumerate()
@@ -82,13 +90,13 @@ impl Device {
             .collect();
         napis.sort_by_key(|napi| (napi.key, napi.id));
         Ok(Snapshot {
-            device: self.name.clone(),
+            device: link.name.clone(),
             ifindex: self.ifindex,
             driver: self.driver.clone(),
             up: link.up,
             queues_linked: linked,
             rx_queues: rx_queues as u32,
-            defaults: self.in_sysfs.then(|| Defaults::read(&self.name, roots)),
+            defaults: self.in_sysfs.then(|| Defaults::read(&link.name, roots)),
             napis,
         })
     }
@@ -169,6 +177,11 @@ impl Snapshot {
     pub fn napi(&self, key: QueueKey) -> Option<&NapiState> {
         self.napis.iter().find(|napi| napi.key == key)
     }
+
+    /// Whether a NAPI serves this receive queue.
+    pub fn serves(&self, queue: u32) -> bool {
+        self.napis.iter().any(|napi| napi.rx.contains(&queue))
+    }
 }
 
 /// Device-wide values in sysfs. They are defaults for new NAPIs; `napi-set` does not show here.
@@ -209,8 +222,29 @@ pub struct NapiState {
     pub irq: Option<Irq>,
     /// Its thread, where it has one.
     pub thread: Option<Thread>,
-    /// The settings in force.
+    /// The settings in force; what the kernel does not report is as if it were off.
     pub settings: Values,
+    /// What it does not report ([`NapiState::in_force`]).
+    #[serde(skip_serializing)]
+    pub unreported: Unreported,
+}
+
+impl NapiState {
+    /// The settings in force, with the device's own where the kernel reports none for each NAPI: there are no others then.
+    /// Nothing where those cannot be seen.
+    pub fn in_force(&self, defaults: Option<&Defaults>) -> Option<Values> {
+        let mut values = self.settings;
+        if self.unreported.deferral {
+            values.defer_hard_irqs = u32::try_from(defaults?.defer_hard_irqs?).ok()?;
+            values.gro_flush_timeout_ns = defaults?.gro_flush_timeout_ns?;
+        }
+        if self.unreported.threaded {
+            // A kernel that has no such file has no NAPI threads.
+            let threaded = threaded_of(defaults?.threaded.unwrap_or(0));
+            values.threaded = Values::from(NapiSettings { threaded, ..NapiSettings::default() }).threaded;
+        }
+        Some(values)
+    }
 }
 
 /// An interrupt.
@@ -261,7 +295,7 @@ fn state_of(
         effective_cpus: roots.read_proc(&format!("irq/{number}/effective_affinity_list")).ok(),
     });
     let thread = napi.thread_pid.map(|pid| Thread { pid, scheduling: thread_scheduling(pid, roots) });
-    NapiState { key, rx, tx, id: napi.id, irq, thread, settings: napi.settings.into() }
+    NapiState { key, rx, tx, id: napi.id, irq, thread, settings: napi.settings.into(), unreported: napi.unreported }
 }
 
 /// virtio-net tells netlink no interrupts, but names them for its queues: `virtio0-input.2` (`virtnet_find_vqs`; a
@@ -295,6 +329,21 @@ fn thread_scheduling(pid: i32, roots: &Roots) -> Option<Scheduling> {
 mod tests {
     use super::*;
     use std::fs::{create_dir_all, remove_dir_all};
+
+    #[test]
+    fn what_a_kernel_reports_for_no_napi_is_the_devices() {
+        let settings = NapiSettings::default().into();
+        let (key, id, unreported) = (QueueKey::Rx(0), 9, Unreported { deferral: true, threaded: true });
+        let napi = NapiState { key, rx: vec![0], tx: Vec::new(), id, irq: None, thread: None, settings, unreported };
+        let defaults = Defaults { defer_hard_irqs: Some(100), gro_flush_timeout_ns: Some(20_000), threaded: Some(1) };
+        let of_device: NapiSettings = napi.in_force(Some(&defaults)).unwrap().into();
+        let deferring: lull_core::Mode = "defer20".parse().unwrap();
+        assert_eq!(of_device, NapiSettings { threaded: lull_core::Threaded::On, ..deferring.napi });
+        assert_eq!(napi.in_force(None), None);
+        let reported = NapiState { unreported: Unreported::default(), ..napi };
+        assert_eq!(reported.in_force(Some(&defaults)), Some(settings), "what is reported counts");
+        assert_eq!(reported.in_force(None), Some(settings));
+    }
 
     #[test]
     fn interrupts_of_virtio_are_found_by_name() {

@@ -36,7 +36,8 @@ impl fmt::Display for FlowsChange {
 /// # Errors
 /// [`Error::Unsupported`] if the driver has none.
 fn table(session: &mut Session) -> Result<Vec<u32>> {
-    let device = name(session)?;
+    // The ioctl goes by name.
+    let device = session.name_now()?;
     os::indirection_table(&device).map_err(|error| match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => Error::Unsupported {
             what: format!("steer the flows of {device}"),
@@ -50,19 +51,8 @@ fn table(session: &mut Session) -> Result<Vec<u32>> {
     })
 }
 
-/// The ioctl goes by name, and the device may have been renamed.
-fn name(session: &mut Session) -> Result<String> {
-    let ifindex = session.device().ifindex;
-    let links = session.netdev().links()?;
-    let found = links.iter().find(|link| link.ifindex == ifindex).map(|link| link.name.clone());
-    found.ok_or_else(|| Error::UnknownDevice {
-        device: session.device().name.clone(),
-        there_are: links.into_iter().map(|link| link.name).collect(),
-    })
-}
-
 fn set(session: &mut Session, table: &[u32]) -> Result<()> {
-    let device = name(session)?;
+    let device = session.name_now()?;
     os::set_indirection_table(&device, table).map_err(|error| {
         Error::os(format!("set the indirection table of {device}"), "`ethtool -X` says what the driver takes", error)
     })

@@ -42,6 +42,17 @@ pub struct Napi {
     pub thread_pid: Option<i32>,
     /// Its settings; what the kernel does not report is as if it were off.
     pub settings: NapiSettings,
+    /// What it does not report.
+    pub unreported: Unreported,
+}
+
+/// Settings that a kernel does not report for each NAPI, because it has them for the whole device only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unreported {
+    /// `defer-hard-irqs` and `gro-flush-timeout` (before Linux 6.13).
+    pub deferral: bool,
+    /// `threaded` (before Linux 6.17).
+    pub threaded: bool,
 }
 
 /// Receive or transmit.
@@ -133,6 +144,15 @@ pub fn threaded_number(threaded: Threaded) -> u32 {
     }
 }
 
+/// What a number of netlink's and of `/sys` stands for.
+pub(crate) fn threaded_of(number: u64) -> Threaded {
+    match number {
+        0 => Threaded::Off,
+        1 => Threaded::On,
+        _ => Threaded::BusyPoll,
+    }
+}
+
 /// The netlink socket.
 pub struct Netdev {
     socket: NetlinkSocket,
@@ -201,11 +221,13 @@ impl Netdev {
         let mut replies = self.socket.request(&request)?;
         let mut napis = Vec::new();
         while let Some(attributes) = replies.recv().transpose()? {
+            let (settings, unreported) = settings(attributes.get_buf());
             napis.push(Napi {
                 id: attributes.get_id()?,
                 irq: attributes.get_irq().ok(),
                 thread_pid: attributes.get_pid().ok().and_then(|pid| i32::try_from(pid).ok()),
-                settings: settings(attributes.get_buf()),
+                settings,
+                unreported,
             });
         }
         napis.sort_by_key(|napi| napi.id);
@@ -373,25 +395,26 @@ fn push_uint(buffer: &mut Vec<u8>, name: u16, value: u64) {
     }
 }
 
-fn settings(buffer: &[u8]) -> NapiSettings {
+fn settings(buffer: &[u8]) -> (NapiSettings, Unreported) {
     let mut settings = NapiSettings::default();
+    let mut unreported = Unreported { deferral: true, threaded: true };
     for (name, content) in attributes(buffer) {
         let Some(value) = uint(content) else { continue };
         match name {
-            attribute::DEFER_HARD_IRQS => settings.defer_hard_irqs = value as u32,
+            attribute::DEFER_HARD_IRQS => {
+                settings.defer_hard_irqs = value as u32;
+                unreported.deferral = false;
+            }
             attribute::GRO_FLUSH_TIMEOUT => settings.gro_flush_timeout_ns = value,
             attribute::IRQ_SUSPEND_TIMEOUT => settings.irq_suspend_timeout_ns = value,
             attribute::THREADED => {
-                settings.threaded = match value {
-                    0 => Threaded::Off,
-                    1 => Threaded::On,
-                    _ => Threaded::BusyPoll,
-                }
+                settings.threaded = threaded_of(value);
+                unreported.threaded = false;
             }
             _ => {}
         }
     }
-    settings
+    (settings, unreported)
 }
 
 /// A refusal with the kernel's own words, if it had any.
@@ -413,9 +436,22 @@ mod tests {
             let mut buffer = Vec::new();
             push_uint(&mut buffer, attribute::GRO_FLUSH_TIMEOUT, value);
             push_uint(&mut buffer, attribute::IRQ_SUSPEND_TIMEOUT, 1);
-            assert_eq!(settings(&buffer).gro_flush_timeout_ns, value);
-            assert_eq!(settings(&buffer).irq_suspend_timeout_ns, 1, "behind a value of {value}");
+            let (settings, _) = settings(&buffer);
+            assert_eq!(settings.gro_flush_timeout_ns, value);
+            assert_eq!(settings.irq_suspend_timeout_ns, 1, "behind a value of {value}");
         }
+    }
+
+    #[test]
+    fn what_older_kernels_leave_out_is_not_reported() {
+        let mut buffer = Vec::new();
+        assert_eq!(settings(&buffer).1, Unreported { deferral: true, threaded: true }, "Linux 6.8");
+        push_uint(&mut buffer, attribute::DEFER_HARD_IRQS, 0);
+        push_uint(&mut buffer, attribute::GRO_FLUSH_TIMEOUT, 0);
+        assert_eq!(settings(&buffer).1, Unreported { deferral: false, threaded: true }, "Linux 6.13");
+        push_uint(&mut buffer, attribute::THREADED, 2);
+        let (settings, unreported) = settings(&buffer);
+        assert_eq!((settings.threaded, unreported), (Threaded::BusyPoll, Unreported::default()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::ethtool::{Ethtool, Knob};
+use crate::machine::parse_cpu_list;
 use crate::roots::Roots;
 
 /// What a step has overwritten.
@@ -52,6 +53,17 @@ impl Target {
         matches!(self, Target::Sys(path) if path.starts_with("class/net/"))
     }
 
+    /// Whether two of its values are alike: masks (`0000,00000000`) and lists of CPUs (`0-1`, `0,1`) are written in several
+    /// ways.
+    pub(crate) fn same(&self, one: &str, other: &str) -> bool {
+        let (Target::Sys(path) | Target::Proc(path)) = self else { return one == other };
+        let as_masks = path.ends_with("rps_cpus") || path.ends_with("cpumask");
+        let as_lists = path.ends_with("_list");
+        one == other
+            || (as_masks && mask(one).is_some_and(|it| mask(other) == Some(it)))
+            || (as_lists && parse_cpu_list(one).is_some_and(|it| parse_cpu_list(other) == Some(it)))
+    }
+
     pub(crate) fn lacking(&self) -> String {
         match self {
             Target::Ethtool(knob) => format!("the driver has no {knob}"),
@@ -95,11 +107,31 @@ impl Target {
     }
 }
 
-/// Values are alike as numbers, as masks (`0000,00000000`) and as lists of CPUs.
-pub(crate) fn same(one: &str, other: &str) -> bool {
-    let mask = |text: &str| {
-        let hex = text.chars().all(|c| c.is_ascii_hexdigit() || c == ',') && !text.is_empty();
-        hex.then(|| text.replace(',', "").trim_start_matches('0').to_ascii_lowercase())
-    };
-    one == other || (mask(one).is_some() && mask(one) == mask(other) && !one.contains('-'))
+/// A mask without what says nothing: `0000,00000003` is `3`.
+fn mask(text: &str) -> Option<String> {
+    let is_mask = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ',');
+    is_mask.then(|| text.replace(',', "").trim_start_matches('0').to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_and_lists_are_alike_by_what_they_mean() {
+        let of_mask = Target::Sys("class/net/lo/queues/rx-0/rps_cpus".to_owned());
+        for (one, other) in [("00000000,00000003", "3"), ("0", "00000000"), ("000A", "a")] {
+            assert!(of_mask.same(one, other), "{one} and {other}");
+        }
+        assert!(!of_mask.same("1", "2") && !of_mask.same("", "0") && !of_mask.same("x", "y"));
+        let of_list = Target::Proc("irq/9/smp_affinity_list".to_owned());
+        assert!(of_list.same("0-1", "0,1") && of_list.same("3", "3"));
+        for (one, other) in [("0,32", "32"), ("0,2", "2"), ("0-1,5", "15"), ("10", "1,0")] {
+            assert!(!of_list.same(one, other), "{one} and {other}");
+        }
+        let of_number = Target::Proc("sys/kernel/sched_rt_runtime_us".to_owned());
+        assert!(of_number.same("-1", "-1") && !of_number.same("-1", "1"));
+        let of_word = Target::Sys("devices/system/cpu/smt/control".to_owned());
+        assert!(of_word.same("off", "off") && !of_word.same("off", "on"));
+    }
 }

@@ -327,7 +327,7 @@ fn cpus_shown(cpus: &[usize]) -> Shown {
 fn chosen<'a>(snapshot: &'a Snapshot, request: &DeviceRequest) -> Result<Vec<&'a NapiState>> {
     let Some(queues) = &request.queues else { return Ok(snapshot.napis.iter().collect()) };
     for &queue in queues {
-        if !snapshot.napis.iter().any(|napi| napi.rx.contains(&queue)) {
+        if !snapshot.serves(queue) {
             let there_are = snapshot.napis.iter().flat_map(|napi| napi.rx.iter().copied()).collect();
             return Err(Error::UnknownQueue { device: snapshot.device.clone(), queue, there_are });
         }

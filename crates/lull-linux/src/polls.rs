@@ -29,6 +29,8 @@ use std::path::PathBuf;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::machine::online_cpus;
+use crate::roots::Roots;
 use error::{DEVICE_NAME_BYTES_MAX, os};
 use format::Format;
 use page::DrainError;
@@ -39,6 +41,9 @@ pub use error::PollsError;
 
 /// Ring buffer of each CPU unless told otherwise, in KiB: half a second at half a million polls a second.
 pub const BUFFER_KIB_DEFAULT: u32 = 16 * 1024;
+/// What the ring buffers of all CPUs have together unless told otherwise, in KiB, and one of them at least.
+const BUFFERS_KIB_MAX: u32 = 256 * 1024;
+const BUFFER_KIB_MIN: u32 = 512;
 /// The timer of a NAPI lies less than this behind its beginning: `struct napi_struct` is under 1 KiB.
 const NAPI_BYTES_MAX: u64 = 1024;
 
@@ -129,8 +134,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { timers: false, buffer_kib: BUFFER_KIB_DEFAULT }
+        Options { timers: false, buffer_kib: buffer_kib(online_cpus(&Roots::default()).len()) }
     }
+}
+
+/// The ring buffer of each CPU of a machine with so many, in KiB.
+fn buffer_kib(cpus: usize) -> u32 {
+    let share = BUFFERS_KIB_MAX / u32::try_from(cpus).unwrap_or(u32::MAX).max(1);
+    share.clamp(BUFFER_KIB_MIN, BUFFER_KIB_DEFAULT)
 }
 
 struct CpuBuffer {
@@ -343,5 +354,16 @@ impl Formats {
             _ => Context::Process,
         };
         Some(Record { at_ns, cpu, tid: u32_at(4)? as i32, context, what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_buffers_of_many_cpus_share_what_all_may_have() {
+        assert_eq!([1, 16, 32, 128].map(buffer_kib), [16_384, 16_384, 8_192, 2_048]);
+        assert_eq!([0, 4_096].map(buffer_kib), [16_384, 512]);
     }
 }

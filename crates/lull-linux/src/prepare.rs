@@ -9,6 +9,9 @@ mod profile;
 mod step;
 mod steps;
 
+use std::borrow::Borrow;
+use std::time::Duration;
+
 pub(crate) use keep::Keeping;
 pub use profile::{DEFAULT_PROFILE, DeviceProfile, MachineProfile, Profile};
 use step::Step;
@@ -20,7 +23,10 @@ use crate::ethtool::Ethtool;
 pub use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
 use crate::session::Session;
-use crate::state::{State, Store, Term};
+use crate::state::{Lock, State, Store};
+
+/// How long a lock is waited for: a change takes milliseconds.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Does the steps of a profile.
 ///
@@ -29,15 +35,29 @@ use crate::state::{State, Store, Term};
 /// refused is in the reports.
 pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Result<Vec<StepReport>> {
     let (device, machine) = (session.store().clone(), session.store().of_machine());
-    let mut reports = Vec::new();
     let mut ethtool = Ethtool::new(session.device());
-    // The queues first: what follows is for the queues that there are then.
-    reports.extend(carry_out(queue_steps(&profile.device), &device, &mut ethtool, session.roots(), dry_run)?);
     let snapshot = session.snapshot()?;
-    let steps = device_steps(&profile.device, &snapshot, session.device().in_sysfs, session.roots())?;
-    reports.extend(carry_out(steps, &device, &mut ethtool, session.roots(), dry_run)?);
-    let steps = machine_steps(&profile.machine, session.roots())?;
-    reports.extend(carry_out(steps, &machine, &mut ethtool, session.roots(), dry_run)?);
+    let in_sysfs = session.device().in_sysfs;
+    let roots = session.roots().clone();
+    let of_queues = queue_steps(&profile.device);
+    let of_device = device_steps(&profile.device, &snapshot, in_sysfs, &roots)?;
+    let of_machine = machine_steps(&profile.machine, &roots)?;
+    // Every lock before the first change: what is locked by somebody else is refused as a whole.
+    let mut takes = |steps: &[&[Step]], store: &Store| {
+        let looked: Vec<_> =
+            steps.iter().copied().flatten().map(|step| (step.look(&mut ethtool, &roots), step)).collect();
+        let wanted = !dry_run && has_work(&looked, store.load()?.as_ref(), store);
+        if wanted { store.wait_for_lock(LOCK_WAIT, &mut |_| {}).map(Some) } else { Ok(None) }
+    };
+    let lock_of_device = takes(&[&of_queues, &of_device], &device)?;
+    let lock_of_machine = takes(&[&of_machine], &machine)?;
+    let mut reports = Vec::new();
+    // The queues first: what follows is for the queues that there are then.
+    reports.extend(carry_out(of_queues, &device, lock_of_device.as_ref(), &mut ethtool, &roots)?);
+    let snapshot = session.snapshot()?;
+    let of_device = device_steps(&profile.device, &snapshot, in_sysfs, &roots)?;
+    reports.extend(carry_out(of_device, &device, lock_of_device.as_ref(), &mut ethtool, &roots)?);
+    reports.extend(carry_out(of_machine, &machine, lock_of_machine.as_ref(), &mut ethtool, &roots)?);
     Ok(reports)
 }
 
@@ -47,10 +67,19 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
 /// As [`prepare`]; what is refused is in the reports, and stays in the state file.
 pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>> {
     let mut ethtool = Ethtool::new(session.device());
+    let (device, machine) = (session.store().clone(), session.store().of_machine());
+    // Every lock before the first change, and in the order of `prepare`.
+    let mut prepared = Vec::new();
+    for store in [device, machine] {
+        if store.load()?.is_some_and(|state| !state.prepared.is_empty()) {
+            let lock = if dry_run { None } else { Some(store.wait_for_lock(LOCK_WAIT, &mut |_| {})?) };
+            prepared.push((store, lock));
+        }
+    }
     let mut reports = Vec::new();
-    for store in [session.store().of_machine(), session.store().clone()] {
+    for (store, _lock) in prepared.iter().rev() {
+        // As it is under the lock.
         let Some(mut state) = store.load()? else { continue };
-        let _lock = if dry_run { None } else { Some(store.lock(Term::Moment)?) };
         let mut kept = Vec::new();
         for done in state.prepared.iter().rev() {
             if done.target == Target::CpuDmaLatency {
@@ -85,23 +114,26 @@ fn released(done: &Overwritten) -> StepReport {
     StepReport { what, from, to: "not held".to_owned(), outcome: Outcome::Changed }
 }
 
-/// Carries steps out, with what they overwrite on disk before the first.
+/// Whether there is something to change, or to remember.
+fn has_work(looked: &[(StepReport, impl Borrow<Step>)], before: Option<&State>, store: &Store) -> bool {
+    let before = before.cloned().unwrap_or_else(|| store.empty());
+    looked.iter().any(|(report, _)| report.outcome == Outcome::Changed) || remember(before.clone(), looked) != before
+}
+
+/// Carries steps out, with what they overwrite on disk before the first. Without the lock it only looks.
 fn carry_out(
     steps: Vec<Step>,
     store: &Store,
+    lock: Option<&Lock>,
     ethtool: &mut Ethtool,
     roots: &Roots,
-    dry_run: bool,
 ) -> Result<Vec<StepReport>> {
     let looked: Vec<_> = steps.into_iter().map(|step| (step.look(ethtool, roots), step)).collect();
     let before = store.load()?;
-    let same = before == Some(remember(before.clone().unwrap_or_else(|| store.empty()), &looked));
-    let changing = looked.iter().any(|(report, _)| matches!(report.outcome, Outcome::Changed | Outcome::Held(_)));
-    if dry_run || same || (before.is_none() && !changing) {
+    if lock.is_none() || !has_work(&looked, before.as_ref(), store) {
         return Ok(looked.into_iter().map(|(report, _)| report).collect());
     }
-    let _lock = store.lock(Term::Moment)?;
-    let before = store.load()?.unwrap_or_else(|| store.empty());
+    let before = before.unwrap_or_else(|| store.empty());
     let known = before.prepared.len();
     let mut state = remember(before, &looked);
     store.save(&state).map_err(|error| error.left("none of these steps was done"))?;
@@ -120,8 +152,9 @@ fn carry_out(
 }
 
 /// Adds what the steps overwrite and what they set. What an earlier prepare has remembered is the original.
-fn remember(mut state: State, looked: &[(StepReport, Step)]) -> State {
+fn remember(mut state: State, looked: &[(StepReport, impl Borrow<Step>)]) -> State {
     for (report, step) in looked {
+        let step = step.borrow();
         let Ok(target) = &step.target else { continue };
         let known = state.prepared.iter_mut().find(|done| done.target == *target);
         match (known, &report.outcome) {

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// What settings amount to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Recognised {
-    /// The mode in force, or `custom`.
+    /// The mode in force, `custom`, or `unknown`.
     pub mode: String,
     /// What is missing, or what cannot be seen.
     pub note: Option<String>,
@@ -25,6 +25,12 @@ pub struct Programs {
     pub some_hidden: bool,
     /// `net.core.busy_poll` in microseconds.
     pub busy_poll_usecs: u64,
+}
+
+/// What is said where the settings cannot be read.
+pub(crate) fn unknown() -> Recognised {
+    let note = "this kernel tells the settings of the whole device alone, whose /sys cannot be seen here";
+    Recognised { mode: "unknown".to_owned(), note: Some(note.to_owned()) }
 }
 
 /// A settings value that is a whole number of microseconds.

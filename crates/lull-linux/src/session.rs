@@ -53,7 +53,30 @@ impl Session {
     /// # Errors
     /// Those of netlink; [`Error::UnknownDevice`] if it has vanished.
     pub fn snapshot(&mut self) -> Result<Snapshot> {
-        self.device.snapshot(&mut self.netdev, &self.roots)
+        let snapshot = self.device.snapshot(&mut self.netdev, &self.roots)?;
+        self.is_named(&snapshot.device);
+        Ok(snapshot)
+    }
+
+    /// The name that the device has now, for what goes by names. The session has it from then on.
+    ///
+    /// # Errors
+    /// Those of netlink; [`Error::UnknownDevice`] if it has vanished.
+    pub(crate) fn name_now(&mut self) -> Result<String> {
+        let links = self.netdev.links()?;
+        let Some(link) = links.iter().find(|link| link.ifindex == self.device.ifindex) else {
+            let there_are = links.into_iter().map(|link| link.name).collect();
+            return Err(Error::UnknownDevice { device: self.device.name.clone(), there_are });
+        };
+        self.is_named(&link.name);
+        Ok(link.name.clone())
+    }
+
+    fn is_named(&mut self, name: &str) {
+        if self.device.name != name {
+            name.clone_into(&mut self.device.name);
+            self.store = self.store.of(self.device.clone());
+        }
     }
 
     /// What the kernel's `napi-set` takes.

@@ -7,7 +7,7 @@ use crate::device::{NapiState, Snapshot};
 use crate::error::Result;
 use crate::machine::core_sysctl;
 use crate::programs::{self, EpollContext, Polling};
-use crate::recognise::{Programs, Recognised, recognise};
+use crate::recognise::{Programs, Recognised, recognise, unknown};
 use crate::roots::Roots;
 use crate::session::Session;
 use crate::spans::{SpanningProgram, spanning};
@@ -36,7 +36,7 @@ pub struct NapiShow {
     /// What is in force on it.
     #[serde(flatten)]
     pub state: NapiState,
-    /// The mode in force, or `custom`, and what is missing.
+    /// The mode in force, `custom` or `unknown`, and what is missing.
     #[serde(flatten)]
     pub recognised: Recognised,
     /// The mode that was applied, if one was and can be undone.
@@ -83,9 +83,10 @@ pub fn show(session: &mut Session) -> Result<Show> {
             some_hidden: polling.hidden != 0,
             busy_poll_usecs,
         };
+        let in_force = napi.in_force(snapshot.defaults.as_ref());
         NapiShow {
-            state: napi.clone(),
-            recognised: recognise(&napi.settings.into(), &known),
+            state: NapiState { settings: in_force.unwrap_or(napi.settings), ..napi.clone() },
+            recognised: in_force.map_or_else(unknown, |settings| recognise(&settings.into(), &known)),
             applied: former.map(|former| former.mode.clone()),
             programs,
         }

@@ -171,8 +171,8 @@ mod tests {
 
     fn napi(id: u32, settings: lull_core::NapiSettings) -> NapiState {
         let settings = settings.into();
-        let key = crate::device::QueueKey::Rx(id);
-        NapiState { key, rx: vec![id], tx: Vec::new(), id, irq: None, thread: None, settings }
+        let (key, unreported) = (crate::device::QueueKey::Rx(id), Default::default());
+        NapiState { key, rx: vec![id], tx: Vec::new(), id, irq: None, thread: None, settings, unreported }
     }
 
     #[test]

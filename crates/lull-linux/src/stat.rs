@@ -363,7 +363,7 @@ mod tests {
     use lull_core::NapiSettings;
 
     fn napi(id: u32, thread_pid: Option<i32>) -> Napi {
-        Napi { id, irq: None, thread_pid, settings: NapiSettings::default() }
+        Napi { id, irq: None, thread_pid, settings: NapiSettings::default(), unreported: Default::default() }
     }
 
     fn polled(by: &[(u64, Who)]) -> BTreeMap<u64, Account> {

@@ -83,6 +83,8 @@ pub(crate) struct Again {
     read_back: Duration,
     due: Instant,
     complaint: Option<String>,
+    /// Queues that the request names and that show no NAPI, as was said.
+    missing: Vec<u32>,
     keeping: Keeping,
 }
 
@@ -91,7 +93,7 @@ impl Again {
     pub(crate) fn new(session: &mut Session, read_back: Duration) -> Again {
         // Due at once: what was prepared is to be kept from the beginning.
         let (events, due) = (listen(session.netdev()), Instant::now());
-        Again { events, read_back, due, complaint: None, keeping: Keeping::default() }
+        Again { events, read_back, due, complaint: None, missing: Vec::new(), keeping: Keeping::default() }
     }
 
     /// Waits at most this long for a reason to look, and if there is one, applies the request again. What is refused is
@@ -112,11 +114,17 @@ impl Again {
         let looked = apply_again(session, request);
         self.due = Instant::now() + self.read_back;
         match looked {
-            Ok(applied) => {
+            Ok((applied, missing)) => {
                 for change in &applied.changes {
                     log(&format!("again, after {reason}: {change}"));
                 }
                 self.complaint = None;
+                if missing != self.missing && !missing.is_empty() {
+                    let device = &session.device().name;
+                    let queues = missing.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+                    log(&format!("after {reason}: {device} shows no NAPI for queue {queues} now; the others are kept"));
+                }
+                self.missing = missing;
             }
             Err(gone @ Error::UnknownDevice { .. }) => return Err(gone),
             Err(error) => {

@@ -8,6 +8,7 @@ use std::fs;
 use lull_linux::apply::Options;
 use lull_linux::prepare::{Outcome, Profile, prepare, unprepare};
 use lull_linux::{Roots, Session};
+use rustix::fs::{FlockOperation, flock};
 use tree::Tree;
 
 const PROFILE: &str = r#"
@@ -74,6 +75,43 @@ fn another_profile_keeps_the_originals() {
     prepare(&mut tree.session(), &Profile::parse("[machine]\nworkqueue-cpus = \"0\"", "one").unwrap(), false).unwrap();
     prepare(&mut tree.session(), &Profile::parse(PROFILE, "two").unwrap(), false).unwrap();
     assert_eq!(tree.read("sys/devices/virtual/workqueue/cpumask"), "3");
+    unprepare(&mut tree.session(), false).unwrap();
+    assert_eq!(values(&tree), before);
+}
+
+#[test]
+fn what_was_taken_back_is_done_again_by_the_same_profile() {
+    let tree = Tree::new("taken back");
+    let before = values(&tree);
+    let profile = Profile::parse(PROFILE, "test").unwrap();
+    prepare(&mut tree.session(), &profile, false).unwrap();
+    tree.write("sys/class/net/lo/queues/rx-0/rps_cpus", "f\n");
+    let reports = prepare(&mut tree.session(), &profile, false).unwrap();
+    assert!(reports.iter().any(|report| report.outcome == Outcome::Changed), "{reports:?}");
+    assert_eq!(tree.read("sys/class/net/lo/queues/rx-0/rps_cpus"), "0");
+    unprepare(&mut tree.session(), false).unwrap();
+    assert_eq!(values(&tree), before);
+}
+
+#[test]
+fn a_machine_that_somebody_else_works_on_leaves_the_device_unprepared_too() {
+    let tree = Tree::new("busy machine");
+    let before = values(&tree);
+    let profile = Profile::parse(PROFILE, "test").unwrap();
+    // The machine's lock, by the name that it has; its holder says that it stays.
+    tree.write("state/0@0.lock", "1 stays");
+    let machine = fs::File::open(tree.0.join("state/0@0.lock")).unwrap();
+    flock(&machine, FlockOperation::LockExclusive).unwrap();
+    let said = prepare(&mut tree.session(), &profile, false).unwrap_err().to_string();
+    assert!(said.contains("machine") && values(&tree) == before, "{said}");
+    drop(machine);
+    prepare(&mut tree.session(), &profile, false).unwrap();
+    let prepared = values(&tree);
+    let mut device = tree.session();
+    device.hold().unwrap();
+    let said = unprepare(&mut tree.session(), false).unwrap_err().to_string();
+    assert!(said.contains("lo") && values(&tree) == prepared, "{said}");
+    drop(device);
     unprepare(&mut tree.session(), false).unwrap();
     assert_eq!(values(&tree), before);
 }

@@ -3,9 +3,19 @@
 mod kernel;
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use kernel::{BASE, World, lines_of, script};
+use kernel::{BASE, SUSPEND20, World, lines_of, script};
+
+/// A profile with these steps.
+fn profile(world: &World, steps: &str) -> String {
+    fs::create_dir_all(&world.state).unwrap();
+    let path = world.state.join("profile.toml");
+    fs::write(&path, steps).unwrap();
+    path.to_str().unwrap().to_owned()
+}
 
 #[test]
 fn prepare_changes_the_named_device_and_gives_it_back() {
@@ -16,14 +26,8 @@ fn prepare_changes_the_named_device_and_gives_it_back() {
         (rps, world.run(&["ethtool", "-l", "va"]))
     };
     let before = facts(&world);
-    fs::create_dir_all(&world.state).unwrap();
-    let profile = world.state.join("profile.toml");
-    fs::write(
-        &profile,
-        "[device]\nrx-queues = 1\nrx-ring = 64\nadaptive-rx = false\nrps-cpus = \"\"\nirq-cpus = \"0\"\n",
-    )
-    .unwrap();
-    let profile = profile.to_str().unwrap();
+    let steps = "[device]\nrx-queues = 1\nrx-ring = 64\nadaptive-rx = false\nrps-cpus = \"\"\nirq-cpus = \"0\"\n";
+    let profile = profile(&world, steps);
     assert!(world.ok(&format!("prepare va --dry-run --profile {profile}")).contains("would set  rx queues: 2 -> 1"));
     assert_eq!(facts(&world), before);
     let said = world.ok(&format!("prepare va --profile {profile}"));
@@ -49,10 +53,8 @@ fn prepare_changes_the_named_device_and_gives_it_back() {
 #[test]
 fn a_watcher_does_again_what_was_prepared() {
     let Some(world) = World::new("prepared and watched", 1) else { return };
-    fs::create_dir_all(&world.state).unwrap();
-    let profile = world.state.join("profile.toml");
-    fs::write(&profile, "[device]\nrps-cpus = \"0\"\n").unwrap();
-    world.ok(&format!("prepare va --profile {}", profile.display()));
+    let profile = profile(&world, "[device]\nrps-cpus = \"0\"\n");
+    world.ok(&format!("prepare va --profile {profile}"));
     let mut watcher = world.start("apply va --mode defer50 --watch --read-back 0.1");
     watcher.wait_for("watching");
     // As a driver does that sets its queues up anew.
@@ -64,6 +66,96 @@ fn a_watcher_does_again_what_was_prepared() {
     world.ok("prepare va --undo");
     let now = world.run(&["cat", "/sys/class/net/va/queues/rx-0/rps_cpus"]);
     assert!(now.trim().chars().all(|c| c == '0' || c == ','), "{now}");
+}
+
+#[test]
+fn a_watcher_leaves_a_device_alone_that_has_the_name_of_then() {
+    let Some(world) = World::new("prepared and renamed", 1) else { return };
+    let profile = profile(&world, "[device]\nrps-cpus = \"0\"\n");
+    world.ok(&format!("prepare va --profile {profile}"));
+    let mut watcher = world.start("apply va --mode defer50 --watch --read-back 0.1");
+    watcher.wait_for("watching");
+    for change in ["set va down", "set va name vx", "set vx up", "add va type veth peer name vy"] {
+        world.run(&[&["ip", "link"], &change.split(' ').collect::<Vec<_>>()[..]].concat());
+    }
+    let mask = |device: &str| format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+    world.run(&["sh", "-c", &format!("echo 0 > {}; echo 0 > {}", mask("va"), mask("vx"))]);
+    let line = watcher.wait_for("RPS of rx-0");
+    assert!(line.contains("-> 1"), "{line}");
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    let on = |device: &str| world.run(&["cat", &mask(device)]).trim().ends_with('1');
+    assert_eq!((on("va"), on("vx")), (false, true));
+    world.ok("prepare vx --undo");
+    assert!(!on("vx"));
+}
+
+/// A lull whose taking of a lock lasts five seconds; nothing where strace cannot do that.
+fn delayed(world: &World, test: &str, arguments: &str) -> Option<Child> {
+    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: {test}: strace is not installed, or may not trace");
+        return None;
+    }
+    let strace = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=flock", "-e", "inject=flock:delay_enter=5000000"];
+    let lull = [&[env!("CARGO_BIN_EXE_lull")], &arguments.split(' ').collect::<Vec<_>>()[..]].concat();
+    let mut command = world.command(&[&strace[..], &lull].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    // The file is made right before.
+    while !fs::read_dir(&world.state).is_ok_and(|mut it| it.any(|file| is_lock(&file.unwrap().path()))) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never took a lock");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Some(child)
+}
+
+fn is_lock(path: &Path) -> bool {
+    path.extension().is_some_and(|it| it == "lock")
+}
+
+#[test]
+fn what_is_applied_while_a_preparation_is_undone_can_be_undone() {
+    let Some(world) = World::new("prepare beside apply", 1) else { return };
+    let profile = profile(&world, "[device]\nrps-cpus = \"0\"\n");
+    world.ok(&format!("prepare va --profile {profile}"));
+    let Some(undo) = delayed(&world, "prepare beside apply", "prepare va --undo") else { return };
+    world.ok("apply va --mode suspend20");
+    assert!(undo.wait_with_output().unwrap().status.success());
+    assert_eq!(world.values(), [SUSPEND20]);
+    assert!(world.ok("undo va").contains("irq-suspend-timeout 20ms -> 0"));
+    assert_eq!((world.values(), world.state_file()), (vec![BASE], None));
+}
+
+#[test]
+fn a_run_leaves_a_mode_alone_that_was_applied_while_it_started() {
+    let Some(world) = World::new("run beside apply", 1) else { return };
+    let Some(run) = delayed(&world, "run beside apply", "run --dev va --mode base -- true") else { return };
+    world.ok("apply va --mode suspend20");
+    let said = run.wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(2) && words.contains("has a mode applied already"), "{words}");
+    assert_eq!(world.values(), [SUSPEND20]);
+    world.ok("undo va");
+}
+
+#[test]
+fn the_doctor_names_what_gives_a_preparation_back() {
+    let Some(world) = World::new("doctor of a preparation", 1) else { return };
+    let profile = profile(&world, "[device]\nrps-cpus = \"0\"\n");
+    let said = |what: &str| {
+        let text = String::from_utf8(world.lull("doctor va").stdout).unwrap();
+        let line = text.lines().find(|line| line.contains("state file of va")).map(str::to_owned);
+        line.filter(|line| line.contains(what)).unwrap_or_else(|| panic!("'{what}' is not in {text}"))
+    };
+    said("nothing was applied");
+    world.ok(&format!("prepare va --profile {profile}"));
+    assert!(!said("`lull prepare va --undo` gives back").contains("lull undo"));
+    world.ok("apply va --mode defer50");
+    assert!(said("`lull prepare va --undo` gives back").contains("`lull undo va` gives back"));
+    world.ok("prepare va --undo");
+    assert!(!said("`lull undo va` gives back").contains("prepare"));
+    world.ok("undo va");
 }
 
 #[test]

@@ -250,6 +250,24 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
 }
 
 #[test]
+fn a_watched_queue_that_goes_away_leaves_the_others_watched() {
+    let Some(world) = World::new("a watched queue goes", 2) else { return };
+    let mut watcher = world.start("apply va --mode suspend20 --queues 0,1 --watch --read-back 0.2");
+    watcher.wait_for("watching");
+    world.run(&["ethtool", "-L", "va", "rx", "1"]);
+    watcher.wait_for("no NAPI for queue 1");
+    world.run(&["ip", "link", "set", "va", "down"]);
+    world.run(&["ip", "link", "set", "va", "up"]);
+    world.wait_for(&[SUSPEND20]);
+    world.run(&["ethtool", "-L", "va", "rx", "2"]);
+    world.wait_for(&[SUSPEND20, SUSPEND20]);
+    watcher.signal("-TERM");
+    let (status, said) = watcher.end();
+    assert_eq!((status, world.values()), (Some(0), vec![BASE, BASE]), "{said}");
+    assert!(!said.contains("no NAPI for queue 1"), "it is said once: {said}");
+}
+
+#[test]
 fn a_service_manager_is_told_when_the_mode_is_applied() {
     let Some(world) = World::new("notify", 1) else { return };
     fs::create_dir_all(&world.state).unwrap();

@@ -189,10 +189,17 @@ fn coalescing(snapshot: &Snapshot, ethtool: &mut Ethtool) -> Check {
 }
 
 fn state_file(session: &Session) -> Check {
-    let what = format!("state file of {}", session.device().name);
+    let device = &session.device().name;
+    let what = format!("state file of {device}");
     match session.state() {
         Ok(None) => Check::ok(what, "none: nothing was applied"),
-        Ok(Some(_)) => Check::ok(what, "there: `lull undo` gives back what was in force"),
+        Ok(Some(state)) => {
+            let applied = state.is_applied().then(|| format!("`lull undo {device}` gives back what was in force"));
+            let prepared = (!state.prepared.is_empty())
+                .then(|| format!("`lull prepare {device} --undo` gives back what was before it was prepared"));
+            let remedies: Vec<String> = applied.into_iter().chain(prepared).collect();
+            Check::ok(what, format!("there: {}", remedies.join(", ")))
+        }
         Err(error) => refused(what, error),
     }
 }

@@ -31,6 +31,14 @@ pub enum PollsError {
         /// The system's error.
         source: io::Error,
     },
+    /// The kernel has no memory for the ring buffers.
+    #[error("cannot trace polls: {what}: {source}; {FEWER}")]
+    Memory {
+        /// What was tried.
+        what: String,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The kernel's description of an event or a page is not understood.
     #[error("cannot trace polls: {0}; this kernel's trace format is not known")]
     Format(String),
@@ -38,10 +46,14 @@ pub enum PollsError {
 
 const ELSEWHERE: &str =
     "the trace names threads by their numbers in the initial PID namespace, and this process is in another one";
+const FEWER: &str = "free memory, or trace fewer devices at once: every CPU has a ring buffer for each";
 const INITIAL: &str = "run lull in the initial one (a container: with the host's PID namespace)";
 
 pub(super) fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> PollsError {
-    move |source| PollsError::Os { what: what.into(), source }
+    move |source| match source.raw_os_error() {
+        Some(libc::ENOMEM) => PollsError::Memory { what: what.into(), source },
+        _ => PollsError::Os { what: what.into(), source },
+    }
 }
 
 impl From<PollsError> for crate::Error {
@@ -49,6 +61,10 @@ impl From<PollsError> for crate::Error {
         let remedy = "run it as root (CAP_SYS_ADMIN) on a kernel with CONFIG_EVENT_TRACING".to_owned();
         match error {
             PollsError::Os { what, source } => {
+                crate::Error::Os { what: format!("trace polls ({what})"), remedy, source, said: None }
+            }
+            PollsError::Memory { what, source } => {
+                let remedy = FEWER.to_owned();
                 crate::Error::Os { what: format!("trace polls ({what})"), remedy, source, said: None }
             }
             PollsError::NoTracefs(source) => {
@@ -69,5 +85,17 @@ impl From<PollsError> for crate::Error {
                 remedy: "this kernel's trace format is not known".to_owned(),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_memory_has_a_remedy_of_its_own() {
+        let said =
+            |errno| crate::Error::from(os("size the ring buffers")(io::Error::from_raw_os_error(errno))).to_string();
+        assert!(said(libc::ENOMEM).contains("fewer devices") && said(libc::EPERM).contains("CAP_SYS_ADMIN"));
     }
 }

@@ -23,7 +23,12 @@ pub(crate) struct Keeping {
 
 impl Keeping {
     /// Does again what is not as it was prepared, and tells `log` so.
-    pub(crate) fn look(&mut self, session: &Session, reason: &str, log: &mut dyn FnMut(&str)) {
+    pub(crate) fn look(&mut self, session: &mut Session, reason: &str, log: &mut dyn FnMut(&str)) {
+        // One that has vanished is told by whoever applies.
+        if session.name_now().is_err() {
+            return;
+        }
+        let session = &*session;
         let (device, machine) = (session.store().clone(), session.store().of_machine());
         // A state that cannot be used is told by whoever applies or undoes.
         let prepared = |store: &Store| store.load().ok().flatten().map_or_else(Vec::new, |state| state.prepared);
@@ -94,7 +99,7 @@ impl Keeping {
 
 /// The step that does it again; nothing for what is held, and for files of a device that are not to be seen here.
 fn step_of(done: &Overwritten, session: &Session) -> Option<Step> {
-    let unseen = done.target.is_of_a_device() && !session.device().in_sysfs;
+    let unseen = done.target.is_of_a_device() && !session.device().has_its_files(session.roots());
     if unseen || done.target == Target::CpuDmaLatency {
         return None;
     }
@@ -132,9 +137,9 @@ mod tests {
         let tree = Tree::new("again");
         let profile = Profile::parse("[device]\nrps-cpus = \"\"\n[machine]\ntimer-migration = 0", "test").unwrap();
         prepare(&mut tree.session(), &profile, false).unwrap();
-        let (session, mut keeping, mut said) = (tree.session(), Keeping::default(), Vec::new());
+        let (mut session, mut keeping, mut said) = (tree.session(), Keeping::default(), Vec::new());
         let mut look =
-            |keeping: &mut Keeping| keeping.look(&session, "a reset", &mut |line| said.push(line.to_owned()));
+            |keeping: &mut Keeping| keeping.look(&mut session, "a reset", &mut |line| said.push(line.to_owned()));
         look(&mut keeping);
         tree.write(MASK, "f\n");
         tree.write(TIMERS, "1\n");
@@ -145,7 +150,7 @@ mod tests {
         // The originals are not what the driver had put there.
         unprepare(&mut tree.session(), false).unwrap();
         assert_eq!((tree.read(MASK), tree.read(TIMERS)), (ALL.to_owned(), "1".to_owned()));
-        let look = |keeping: &mut Keeping| keeping.look(&session, "a reset", &mut |line| panic!("{line}"));
+        let mut look = |keeping: &mut Keeping| keeping.look(&mut session, "a reset", &mut |line| panic!("{line}"));
         look(&mut keeping);
         assert_eq!(tree.read(MASK), ALL, "what was undone is not kept");
     }
@@ -158,7 +163,7 @@ mod tests {
             prepare(&mut tree.session(), &profile, false).unwrap();
         }
         tree.write(MASK, "f\n");
-        Keeping::default().look(&tree.session(), "a reset", &mut |_| {});
+        Keeping::default().look(&mut tree.session(), "a reset", &mut |_| {});
         assert_eq!(tree.read(MASK), "3");
         unprepare(&mut tree.session(), false).unwrap();
         assert_eq!(tree.read(MASK), ALL);
@@ -179,7 +184,7 @@ mod tests {
 
         let (mut keeping, mut said) = (Keeping::default(), Vec::new());
         for _ in 0..2 {
-            keeping.look(&tree.session(), "a read-back", &mut |line| said.push(line.to_owned()));
+            keeping.look(&mut tree.session(), "a read-back", &mut |line| said.push(line.to_owned()));
         }
         assert!(said.len() == 1 && said[0].contains("within 7 us"), "{said:?}");
         let mut held = [0; 16];
@@ -188,7 +193,7 @@ mod tests {
         let still = kernel.read(&mut held).unwrap_err();
         assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock, "it is held open");
         unprepare(&mut tree.session(), false).unwrap();
-        keeping.look(&tree.session(), "a read-back", &mut |line| said.push(line.to_owned()));
+        keeping.look(&mut tree.session(), "a read-back", &mut |line| said.push(line.to_owned()));
         assert!(said[1].contains("not held any more"), "{said:?}");
         assert_eq!(kernel.read(&mut held).unwrap(), 0, "it was let go");
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::ethtool::Ethtool;
-use crate::overwritten::{Target, same};
+use crate::overwritten::Target;
 use crate::roots::Roots;
 
 /// Who holds what lasts only while it is held.
@@ -63,7 +63,7 @@ impl Step {
             return report(None, outcome);
         }
         match target.read(ethtool, roots) {
-            Ok(Some(from)) if same(&from, &self.to) => report(Some(from), Outcome::Already),
+            Ok(Some(from)) if target.same(&from, &self.to) => report(Some(from), Outcome::Already),
             Ok(Some(from)) if from.starts_with("not") => {
                 report(None, Outcome::Lacking(format!("the machine says '{from}'")))
             }

@@ -133,7 +133,6 @@ fn cpu_mask(cpus: &[usize]) -> String {
 mod tests {
     use super::super::{DEFAULT_PROFILE, Profile};
     use super::*;
-    use crate::overwritten::same;
 
     #[test]
     fn the_default_profile_names_every_step_and_no_machine_wide_one() {
@@ -153,11 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn masks_and_lists() {
+    fn masks_have_groups_of_32_cpus() {
         assert_eq!(cpu_mask(&[]), "0");
         assert_eq!(cpu_mask(&[0, 1, 5]), "23");
         assert_eq!(cpu_mask(&[33]), "00000002,00000000");
-        assert!(same("00000000,00000003", "3") && same("0", "00000000") && same("off", "off"));
-        assert!(!same("1", "2") && !same("-1", "1") && !same("", "0"));
     }
 }

@@ -50,7 +50,8 @@ fn what_is_written_is_read_and_an_empty_state_is_no_file() {
 fn a_napi_is_known_by_its_id_and_by_its_queue_where_the_id_is_gone() {
     let (_scratch, store) = store("former");
     let settings = state(&store).napis[0].settings;
-    let napi = |(key, id)| NapiState { key, rx: vec![], tx: vec![], id, irq: None, thread: None, settings };
+    let unreported = Default::default();
+    let napi = |(key, id)| NapiState { key, rx: vec![], tx: vec![], id, irq: None, thread: None, settings, unreported };
     let snapshot = |napis: &[(QueueKey, u32)]| Snapshot {
         device: "veth7".to_owned(),
         ifindex: 7,
