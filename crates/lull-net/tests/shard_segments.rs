@@ -2,9 +2,9 @@
 
 mod shard_harness;
 
-use lull_net::shard::{ListenOptions, NetError};
+use lull_net::shard::{BufferGrowth, Keepalive, ListenOptions, Neighbours, NetError, SocketId};
 use lull_nic::Frame;
-use shard_harness::udp::{bind, send_to};
+use shard_harness::udp::{bind, send_to, udp};
 use shard_harness::*;
 
 /// RFC 9293 section 3.10.7.1: everything but a reset is reset where there is no connection.
@@ -287,4 +287,166 @@ fn a_station_that_datagrams_go_to_is_asked_for_again() {
         let expected = if is_permanent { (vec![], None) } else { (vec![30, 60, 90], Some(61)) };
         assert_eq!((asked_at, moved_at), expected);
     }
+}
+
+/// The window of a SYN-ACK is not scaled, and what is beyond it has no room: a buffer of 64 KiB or more takes no more than it holds.
+#[test]
+fn nothing_beyond_a_large_receive_buffer_is_taken_right_after_the_handshake() {
+    for rx_buffer_bytes in [65_536, 131_072, 300_000] {
+        let mut host = Host::server();
+        let options = ListenOptions { rx_buffer_bytes, ..ListenOptions::default() };
+        let listener = host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
+        let mut peer = Peer::new(4000);
+        let mut syn = peer.syn();
+        syn.options.extend([1, 3, 3, 7]);
+        host.receive(syn.frame());
+        let answer = host.segments().remove(0);
+        (peer.seq, peer.ack) = (peer.seq + 1, answer.seq + 1);
+        peer.send(&mut host, ACK, &[]);
+        assert_eq!(host.segments(), [], "the peer hears nothing of what smoltcp was told");
+        let first = peer.seq;
+        let out_of_order = |from: usize| Tcp { seq: first + from as u32, ..peer.segment(ACK, &[9; 1460]) };
+        host.receive(out_of_order(rx_buffer_bytes - 536).frame());
+        host.receive(out_of_order(rx_buffer_bytes + 1).frame());
+        host.segments();
+        let id = host.accept(listener);
+        let mut read = Vec::new();
+        while read.len() + 1000 < rx_buffer_bytes - 536 {
+            peer.send(&mut host, ACK, &[7; 1000]);
+            host.segments();
+            // The first half waits in the buffer.
+            if peer.seq - first > rx_buffer_bytes as u32 / 2 {
+                read.extend(host.recv(id).unwrap_or_default());
+            }
+        }
+        assert!(read.iter().all(|byte| *byte == 7), "what nobody has sent");
+    }
+}
+
+/// Somebody else's answer to our SYN is reset, and agrees to nothing.
+#[test]
+fn an_answer_that_is_refused_agrees_to_no_scale() {
+    let mut config = server_config();
+    config.growth = BufferGrowth::default();
+    let mut host = Host::server_with(config);
+    let id = host.connect(at(CLIENT, 80));
+    let syn = host.segments().remove(0);
+    let scale = syn.options.windows(3).find(|option| option[..2] == [3, 3]).unwrap()[2];
+    let answer = |ack: u32, options: &[u8]| Tcp {
+        from: syn.to,
+        to: syn.from,
+        seq: 5000,
+        ack,
+        flags: SYN | ACK,
+        window: 60_000,
+        options: options.to_vec(),
+        payload: Vec::new(),
+    };
+    host.receive(answer(syn.seq + 77, &[2, 4, 5, 180]).frame());
+    assert!(host.segments_beside_arp()[0].flags & RST != 0);
+    host.receive(answer(syn.seq + 1, &[2, 4, 5, 180, 1, 3, 3, 7]).frame());
+    assert_eq!(host.segments_beside_arp().len(), 1);
+    assert_eq!(host.stack.tcp_info(id, host.now_ns).unwrap().rcv_scale, scale);
+}
+
+/// What does not fit into the window comes again, and so does the end behind it: a reader that heard it now would miss some.
+#[test]
+fn an_end_beyond_the_window_is_not_taken() {
+    let (mut host, _, peer, id) = Host::with_a_peer();
+    let window = server_config().rx_buffer_bytes;
+    let mut at = peer.clone();
+    for left in (0..=window / 1000).rev() {
+        let length = if left == 0 { window % 1000 + 10 } else { 1000 };
+        at.send(&mut host, if left == 0 { ACK | FIN } else { ACK }, &vec![7; length]);
+    }
+    host.segments();
+    let mut read = 0;
+    while let Ok(data) = host.recv(id) {
+        assert!(!data.is_empty(), "an end after {read} of {} bytes", window + 10);
+        read += data.len();
+    }
+    assert!(read <= window);
+    let rest = Tcp { seq: peer.seq + read as u32, ..peer.segment(ACK | FIN, &vec![7; window + 10 - read]) };
+    host.receive(rest.frame());
+    assert_eq!((host.recv(id).unwrap().len(), host.recv(id).unwrap().len()), (window + 10 - read, 0));
+}
+
+/// A peer whose window is closed hears a reset only at the number that it expects (`tcp_acceptable_seq`).
+#[test]
+fn a_reset_reaches_a_peer_whose_window_is_closed() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    peer.window = 0;
+    peer.send(&mut host, ACK, &[]);
+    host.send(id, &[1; 5000]).unwrap();
+    host.run_for(SECOND);
+    assert!(!host.segments().is_empty(), "the window is probed");
+    peer.send(&mut host, ACK | PSH, b"unread");
+    host.segments();
+    host.close(id);
+    let reset = host.segments().remove(0);
+    assert_eq!((reset.flags & RST, reset.seq), (RST, peer.ack));
+}
+
+/// RFC 1122 section 4.2.2.13: nobody will read it, and who sent it has to know, whether its end came along or not.
+#[test]
+fn data_for_a_program_that_has_closed_is_reset_with_its_end_as_without() {
+    for end in [0, FIN] {
+        let (mut host, _, mut peer, id) = Host::with_a_peer();
+        host.close(id);
+        peer.hear(&mut host);
+        peer.send(&mut host, ACK, &[]);
+        peer.send(&mut host, ACK | PSH | end, b"late");
+        let answers = host.segments();
+        assert!(answers.len() == 1 && answers[0].flags & RST != 0, "{answers:?}");
+        assert_eq!(host.stack.connections(), 0);
+    }
+}
+
+/// Anybody may send datagrams in the name of stations of the own network: those that are known stay known.
+#[test]
+fn forged_stations_displace_none_that_was_learned() {
+    let neighbours = std::sync::Arc::new(Neighbours::new(4));
+    let mut host = Host::with_neighbours(server_config(), neighbours);
+    host.receive(arp(1, [2, 0, 0, 0, 0, 0x11], [0; 6], [10, 0, 0, 1]));
+    bind(&mut host, "0.0.0.0", 53);
+    for last in 10..50 {
+        let from = at(&format!("10.0.0.{last}"), 9);
+        host.receive(ip_packet(from.ip(), ip(SERVER), 17, 0, &[], &udp(from, at(SERVER, 53), b"x")));
+    }
+    assert_eq!(host.neighbours.lookup(ip(CLIENT)), Some([2, 0, 0, 0, 0, 0x11]));
+    assert_eq!(host.neighbours.len(), 4, "as many as there is room for are noted");
+}
+
+/// Of many connections to a silent station one asks for it, and not each.
+#[test]
+fn a_silent_station_is_asked_for_once_a_second() {
+    let (mut host, listener, mut first, _) = Host::with_a_peer();
+    let mut peers: Vec<(Peer, SocketId)> = (0..50)
+        .map(|number| {
+            let mut peer = Peer::new(5000 + number);
+            let id = host.establish(listener, &mut peer);
+            (peer, id)
+        })
+        .collect();
+    first.send(&mut host, ACK, &[]);
+    for (_, id) in &mut peers {
+        host.send(*id, b"lost").unwrap();
+    }
+    host.sent();
+    host.run_for(20 * SECOND);
+    let (arps, segments): (Vec<_>, Vec<_>) = host.sent().into_iter().partition(|frame| frame.data()[12..14] == [8, 6]);
+    assert!(segments.len() > 200 && (2..=20).contains(&arps.len()), "{} and {}", segments.len(), arps.len());
+}
+
+/// A stranger's segments are no sign of life.
+#[test]
+fn a_dead_peer_is_found_though_somebody_sends_in_its_name() {
+    let (mut host, _, peer, id) = Host::with_a_peer();
+    let keepalive = Keepalive { idle_ns: 10 * SECOND, interval_ns: SECOND, probes: 3 };
+    host.call(|stack, io| stack.set_keepalive(id, Some(keepalive), io)).unwrap();
+    for _ in 0..20 {
+        host.run_for(SECOND);
+        host.receive(Tcp { ack: peer.ack + 70_000, ..peer.segment(ACK, &[]) }.frame());
+    }
+    assert_eq!(host.recv(id), Err(NetError::TimedOut));
 }

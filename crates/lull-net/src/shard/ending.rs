@@ -180,7 +180,7 @@ impl Stack {
             source_port: own.port(),
             destination: peer.ip(),
             destination_port: peer.port(),
-            seq: connection.snd_nxt,
+            seq: connection.acceptable_seq(connection.snd_una),
             ack: connection.rcv_ack,
             flags: RST | ACK,
             window: 0,

@@ -7,7 +7,7 @@ use super::mend;
 use super::options::Offer;
 use super::paws::Timestamps;
 use super::segment::{Arrived, Segment};
-use super::wire::{FIN, RST, SYN, seq_lt};
+use super::wire::{ACK, FIN, RST, SYN, seq_lt};
 
 /// What becomes of a segment for an open connection.
 pub(super) enum Judged {
@@ -91,6 +91,7 @@ impl Connection {
             return Judged::Unwanted;
         }
         if arrived.segment.flags & FIN != 0 {
+            mend::fin_beyond_the_window(self, arrived);
             self.note_early_fin(&arrived.segment);
         }
         Judged::Fits
@@ -98,11 +99,15 @@ impl Connection {
 
     /// Notes what the answer to our SYN agrees to.
     pub(super) fn note_answer(&mut self, arrived: &Arrived<'_>, secret: &Secret, now_ns: u64) {
-        if arrived.segment.flags & SYN == 0 {
+        let is_refused = arrived.segment.flags & ACK != 0 && arrived.segment.ack != self.snd_nxt;
+        if arrived.segment.flags & SYN == 0 || is_refused {
             return;
         }
         let offer = Offer::read(arrived.options());
         self.set_scales(self.rcv_scale(), offer.window_scale);
+        // The window field of a SYN is not scaled. One that is open stays so.
+        let window = arrived.segment.window;
+        self.peer_window = (window >> (self.scales >> 4)).max(window.min(1));
         self.note_offer(&offer);
         let sent = self.socket().timestamp_enabled();
         let recent = offer.timestamp.filter(|_| sent).map(|(value, _)| value);

@@ -48,7 +48,21 @@ pub(super) fn at_closed_window(connection: &Connection, arrived: &mut Arrived<'_
     tcp[13] = ACK;
 }
 
+/// Of a segment that ends beyond the window smoltcp cuts the data off, and takes the FIN behind it all the same.
+pub(super) fn fin_beyond_the_window(connection: &Connection, arrived: &mut Arrived<'_>) {
+    let fin_at = arrived.segment.seq.wrapping_add(arrived.segment.length as u32);
+    if seq_lt(connection.offered_to(), fin_at) {
+        arrived.segment.flags &= !FIN;
+        arrived.tcp_mut()[13] &= !FIN;
+    }
+}
+
 impl Connection {
+    /// Where the window ends that the peer was told last.
+    fn offered_to(&self) -> u32 {
+        self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale())
+    }
+
     /// Whether an acknowledgement is older than the largest window that ever was: no genuine one is (RFC 5961 section 5.2).
     #[inline]
     pub(super) fn is_too_old(&self, ack: u32) -> bool {
@@ -61,8 +75,7 @@ impl Connection {
     pub(super) fn note_early_fin(&mut self, segment: &Segment) {
         let next = self.rcv_nxt();
         let fin_at = segment.seq.wrapping_add(segment.length as u32);
-        let window_end = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale());
-        if segment.flags & FIN != 0 && seq_lt(next, segment.seq) && !seq_lt(window_end, fin_at) {
+        if segment.flags & FIN != 0 && seq_lt(next, segment.seq) && !seq_lt(self.offered_to(), fin_at) {
             self.flags.insert(Flags::EARLY_FIN);
             self.asked_mut().fin_at = fin_at;
         }

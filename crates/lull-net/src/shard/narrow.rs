@@ -37,9 +37,12 @@ impl PathMtus {
         if self.known.len() >= DESTINATIONS_MAX {
             self.known.retain(|_, &mut (_, until_s)| until_s > seconds(now_ns));
         }
-        if self.known.len() < DESTINATIONS_MAX || self.known.contains_key(&destination) {
-            self.known.insert(destination, (mtu, seconds(now_ns) + EXPIRES_S));
+        if self.known.len() >= DESTINATIONS_MAX && !self.known.contains_key(&destination) {
+            // The oldest makes room (`update_or_create_fnhe`). Of several that are as old, always the same one.
+            let oldest = self.known.iter().min_by_key(|&(ip, &(_, until_s))| (until_s, *ip)).map(|(ip, _)| *ip);
+            oldest.map(|oldest| self.known.remove(&oldest));
         }
+        self.known.insert(destination, (mtu, seconds(now_ns) + EXPIRES_S));
     }
 }
 
@@ -85,5 +88,22 @@ impl Interfaces {
             **narrow = (mtu, interface(port, 0, 0));
         }
         &mut narrow.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Anybody can invent destinations: what a router says last is believed all the same.
+    #[test]
+    fn the_oldest_of_many_destinations_makes_room() {
+        let ip = |number: u32| IpAddr::from(number.to_be_bytes());
+        let mut known = PathMtus::default();
+        for number in 0..2 * DESTINATIONS_MAX as u32 {
+            known.insert(ip(number), 552, u64::from(number) * 1_000_000);
+            assert_eq!(known.get(ip(number), 0).0, 552);
+        }
+        assert_eq!((known.known.len(), known.get(ip(0), 0).0), (DESTINATIONS_MAX, 0));
     }
 }

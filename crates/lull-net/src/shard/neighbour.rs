@@ -130,6 +130,10 @@ impl Neighbours {
             return false;
         }
         if !entries.contains_key(&ip) && !permanent && entries.len() >= self.entries_max {
+            // What is only suggested, as anybody's datagrams may, takes the place of nothing that was learned.
+            if !overriding {
+                return false;
+            }
             let oldest = entries.iter().filter(|(_, entry)| !entry.permanent).min_by_key(|(_, entry)| entry.since);
             let Some(oldest) = oldest.map(|(&ip, _)| ip) else { return false };
             entries.remove(&oldest);
@@ -272,6 +276,8 @@ pub(super) struct Hop {
     pub(super) version: u32,
     /// When a packet first went there by what is known, or it was asked for again; 0: none went yet.
     pub(super) used_ns: u64,
+    /// When it was asked for again; 0: it was not.
+    pub(super) asked_ns: u64,
 }
 
 impl Hop {
@@ -283,6 +289,15 @@ impl Hop {
             self.used_ns = now_ns.max(1);
         }
         is_old
+    }
+
+    /// It is asked for again, unless it was a moment ago: of many connections to it one asks.
+    pub(super) fn may_be_asked(&mut self, now_ns: u64) -> bool {
+        let may = self.asked_ns == 0 || now_ns >= self.asked_ns.saturating_add(REQUEST_INTERVAL_NS);
+        if may {
+            (self.asked_ns, self.used_ns) = (now_ns.max(1), now_ns.max(1));
+        }
+        may
     }
 }
 

@@ -13,7 +13,7 @@ use super::cookies;
 use super::demux::{MALFORMED, Reason};
 use super::device::{Rehearsal, Windows, instant, interface};
 use super::flow::{FlowKey, Owner};
-use super::half_open::Handshake;
+use super::half_open::{Handshake, window_scale};
 use super::hand_on::Waiting;
 use super::isn;
 use super::options::Offer;
@@ -23,7 +23,7 @@ use super::socket::{Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::steer::Steered;
 use super::timers::NEVER_NS;
-use super::wire::{BareSegment, SYN};
+use super::wire::{ACK, BareSegment, SYN};
 
 /// What may be in flight before anything is known of the path: ten segments (RFC 6928), rounded up to the default
 /// transmit buffer. smoltcp's Reno starts with 2 KiB and takes no other value: a response of 10 KiB would take several
@@ -153,7 +153,8 @@ impl Stack {
         let (rx, tx) = (options.rx_buffer_bytes, options.tx_buffer_bytes);
         let mut socket = self.new_socket(rx, tx, handshake.isn, io.now_ns);
         socket.listen(flow.local().port()).expect("a new socket is closed, and port 0 was refused");
-        let buffers = socket.recv_capacity() + socket.send_capacity();
+        let rx_capacity = socket.recv_capacity();
+        let buffers = rx_capacity + socket.send_capacity();
         let scale = handshake.offer.window_scale.map_or(0, |_| self.offered_scale(rx));
         let mut sockets = one_socket(socket);
         let Some(window) = self.rehearse(&mut sockets, &flow, handshake, io) else {
@@ -163,6 +164,13 @@ impl Stack {
         };
         if let Some(&Owner::HalfOpen(request)) = self.flows.get(&flow) {
             self.free_half_open(request);
+        }
+        if handshake.offer.window_scale.is_some() && window_scale(rx_capacity) > 0 {
+            // smoltcp goes by the window of its SYN-ACK, which is not scaled, as if it were: it would take what no buffer has room for.
+            let next = handshake.peer_isn.wrapping_add(1);
+            let last = handshake.bare(&flow, next, arrived.segment.window);
+            let probe = BareSegment { seq: next.wrapping_sub(1), ..last };
+            self.plays(&mut sockets, [last, probe], handshake.offer.timestamp, io);
         }
         let index = self.insert_connection(flow, sockets, Phase::Open, io.now_ns);
         if let Some(connection) = self.connections.get_mut(index) {
@@ -211,6 +219,23 @@ impl Stack {
         io.pool.recycle(syn);
         let said = sockets.get::<Socket<'static>>(SocketHandle::default()).state() == State::SynReceived;
         answer.filter(|answer| said && answer.seq_end == handshake.isn.wrapping_add(1)).map(|answer| answer.window)
+    }
+
+    /// Plays segments of the peer's to a socket, whose answers stay here.
+    pub(super) fn plays(
+        &mut self,
+        sockets: &mut SocketSet<'static>,
+        segments: impl IntoIterator<Item = BareSegment>,
+        timestamp: Option<(u32, u32)>,
+        io: &mut Io<'_>,
+    ) {
+        let option = Offer { timestamp, ..Offer::default() }.write();
+        for segment in segments {
+            let frame = segment.build_with(&option, io.pool);
+            let mut rehearsal = Rehearsal::new(self.port, frame.data());
+            self.iface.own.poll_ingress_single(instant(io.now_ns), &mut rehearsal, sockets);
+            io.pool.recycle(frame);
+        }
     }
 
     /// A socket with buffers of these sizes (0: the stack's default), and an interface that will give it the initial sequence
@@ -324,17 +349,22 @@ pub(super) fn one_socket(socket: Socket<'static>) -> SocketSet<'static> {
 impl Handshake {
     /// The peer's SYN, as an IP packet.
     fn syn(&self, flow: &FlowKey, pool: &mut FramePool) -> Frame {
+        let syn = BareSegment { ack: 0, flags: SYN, ..self.bare(flow, self.peer_isn, 0) };
+        syn.build_with(&self.offer.write(), pool)
+    }
+
+    /// An acknowledgement of the peer's that ends the handshake.
+    fn bare(&self, flow: &FlowKey, seq: u32, window: u16) -> BareSegment {
         let (own, peer) = (flow.local(), flow.remote());
-        let syn = BareSegment {
+        BareSegment {
             source: peer.ip(),
             source_port: peer.port(),
             destination: own.ip(),
             destination_port: own.port(),
-            seq: self.peer_isn,
-            ack: 0,
-            flags: SYN,
-            window: 0,
-        };
-        syn.build_with(&self.offer.write(), pool)
+            seq,
+            ack: self.isn.wrapping_add(1),
+            flags: ACK,
+            window,
+        }
     }
 }

@@ -10,6 +10,7 @@ use super::device::{Refused, Shim, duration};
 use super::error::NetError;
 use super::ranges::later;
 use super::recovery::Cause;
+use super::route::slot_of;
 use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::timers::{NEVER_NS, TICK_NS};
@@ -115,6 +116,9 @@ impl Stack {
                 continue;
             }
             if exit.frames > 0 {
+                if !exit.last.occupied && !in_charge && connection.probes_in_vain() {
+                    connection.has_no_timer(io.now_ns);
+                }
                 // The first segment of a response that is also its last: smoltcp has nothing more to send, and has
                 // just started its retransmission timer. That never runs for less than RTO_NS_MIN.
                 let quiet = all_acknowledged && exit.last.flags & PSH != 0 && exit.last.flags & FIN == 0;
@@ -298,7 +302,9 @@ impl Stack {
 
     /// Asks again for the next hop to a peer that has fallen silent.
     pub(super) fn doubt(&mut self, remote: IpAddr, io: &mut Io<'_>) {
-        if let Some(station) = self.route(remote) {
+        let Some(station) = self.route(remote) else { return };
+        let hop = self.hops[slot_of(station)].as_mut().filter(|hop| hop.ip == station);
+        if hop.is_none_or(|hop| hop.may_be_asked(io.now_ns)) {
             self.request(station, io);
         }
     }

@@ -94,6 +94,13 @@ impl Connection {
         }
     }
 
+    /// Whether smoltcp, which has nothing more to send, probes a closed window by nothing that a peer would answer, while something is
+    /// on its way.
+    #[inline]
+    pub(super) fn probes_in_vain(&self) -> bool {
+        self.peer_window == 0 && self.snd_una != self.snd_nxt && self.unsent() == 0
+    }
+
     /// Whether a segment acknowledges what was acknowledged before, and nothing else, while something is on its way.
     #[inline]
     fn is_acknowledged_again(&self, segment: &Segment) -> bool {
@@ -183,9 +190,11 @@ impl Stack {
             _ => options::selectively_acknowledged(arrived.options()).collect(),
         };
         let is_again = segment.window == window_before && connection.says_nothing_else(&segment);
+        let both = connection.timestamps.as_ref().zip(segment.timestamp);
+        let echoed_after_ns = both.map(|(timestamps, option)| timestamps.echoed_after_ns(option.echo, io.now_ns));
         let Some(sender) = connection.sender_mut() else { return false };
         sender.set_mss(mss);
-        sender.hears(Heard { ack: segment.ack, ranges: &ranges, is_again, now_ns: io.now_ns });
+        sender.hears(Heard { ack: segment.ack, ranges: &ranges, is_again, echoed_after_ns, now_ns: io.now_ns });
         let (reordering, is_of_no_use) = (sender.reordering(), sender.is_of_no_use());
         connection.asked_mut().reordering = reordering;
         if is_of_no_use {
@@ -203,7 +212,9 @@ impl Stack {
         let mss = self.segment_bytes_to(index);
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let (una, next) = (connection.snd_una, connection.snd_nxt);
-        let is_due = connection.phase == Phase::Open && una != next && connection.peer_window != 0;
+        // Whose time has come leaves again whatever the window says (`tcp_retransmit_timer`).
+        let may_leave = connection.peer_window != 0 || matches!(cause, Cause::Timeout(_));
+        let is_due = connection.phase == Phase::Open && una != next && may_leave;
         if !is_due || connection.sender().is_some() || connection.socket().send_queue() == 0 {
             return false;
         }
@@ -310,7 +321,14 @@ impl Stack {
         connection.asked_mut().untimed_ns = None;
         let iface = self.iface.of(connection, io.now_ns);
         let is_untimed = iface.poll_at(instant(io.now_ns), &connection.sockets).is_none();
-        if is_untimed && connection.socket().send_queue() > 0 && connection.socket().state() != State::LastAck {
+        if connection.peer_window == 0 && (is_untimed || connection.probes_in_vain()) {
+            // The peer has taken its window back: smoltcp is made to send what was on its way, and no more.
+            let on_its_way = connection.snd_nxt.wrapping_sub(connection.snd_una);
+            let units = u16::try_from((on_its_way >> (connection.scales >> 4)) + 1).unwrap_or(u16::MAX);
+            for window in [units - 1, units, units, units, units] {
+                self.shows(index, window, io);
+            }
+        } else if is_untimed && connection.socket().send_queue() > 0 && connection.socket().state() != State::LastAck {
             // It sends at the third duplicate of an acknowledgement, and counts from the beginning when the window has changed.
             let duplicate = connection.bare(connection.rcv_nxt());
             let Some(smaller) = duplicate.window.checked_sub(1) else { return };

@@ -11,7 +11,7 @@ use smoltcp::time::{Duration, Instant};
 
 use super::agreed::SACK;
 use super::connection::{Connection, Flags, Phase};
-use super::device::{Port, Rehearsal, RxToken, capabilities, instant};
+use super::device::{Port, RxToken, capabilities, instant};
 use super::grow::is_awaited;
 use super::half_open::{Handshake, window_scale};
 use super::narrow::Interfaces;
@@ -162,13 +162,7 @@ impl Stack {
         socket.listen(flow.local().port()).ok()?;
         let mut sockets = one_socket(socket);
         self.rehearse(&mut sockets, &flow, &handshake, io)?;
-        for segment in std::iter::once(last).chain(probe) {
-            let option = Offer { timestamp: handshake.offer.timestamp, ..Offer::default() };
-            let frame = segment.build_with(&option.write(), io.pool);
-            let mut rehearsal = Rehearsal::new(self.port, frame.data());
-            self.iface.own.poll_ingress_single(instant(io.now_ns), &mut rehearsal, &mut sockets);
-            io.pool.recycle(frame);
-        }
+        self.plays(&mut sockets, std::iter::once(last).chain(probe), handshake.offer.timestamp, io);
         let takes_over =
             takes_over(&mut sockets, &mut self.iface.own, self.port, instant(io.now_ns), first, (sent, rest));
         takes_over.then_some(sockets)

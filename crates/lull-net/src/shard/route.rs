@@ -65,8 +65,9 @@ impl Stack {
             _ => {
                 let own = self.is_local(station).then_some(self.port.mac);
                 let mac = own.or_else(|| self.neighbours.lookup(station))?;
-                let used_ns = self.hops[slot].filter(|hop| hop.ip == station).map_or(0, |hop| hop.used_ns);
-                self.hops[slot] = Some(Hop { ip: station, mac, version, used_ns });
+                let before = self.hops[slot].filter(|hop| hop.ip == station);
+                let (used_ns, asked_ns) = before.map_or((0, 0), |hop| (hop.used_ns, hop.asked_ns));
+                self.hops[slot] = Some(Hop { ip: station, mac, version, used_ns, asked_ns });
                 Some(mac)
             }
         }
@@ -134,7 +135,7 @@ impl Stack {
 
 /// Where a station stands in the shard's view of the neighbour table. Any spreading will do: a collision costs a look into the shared
 /// one.
-fn slot_of(station: IpAddr) -> usize {
+pub(super) fn slot_of(station: IpAddr) -> usize {
     let octet = match station {
         IpAddr::V4(ip) => u32::from(ip),
         IpAddr::V6(ip) => u128::from(ip) as u32,

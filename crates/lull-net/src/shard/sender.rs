@@ -151,6 +151,8 @@ pub(super) struct Heard<'a> {
     pub(super) ranges: &'a [Range],
     /// It has no data, and says no other number and no other window than the one before.
     pub(super) is_again: bool,
+    /// How long ago our clock said what it echoes, where both ends have timestamps.
+    pub(super) echoed_after_ns: Option<u64>,
     pub(super) now_ns: u64,
 }
 
@@ -336,7 +338,7 @@ impl Sender {
 
     /// An acknowledgement has come, of what has been sent.
     pub(super) fn hears(&mut self, heard: Heard<'_>) {
-        let Heard { ack, ranges, is_again, now_ns } = heard;
+        let Heard { ack, ranges, is_again, now_ns, .. } = heard;
         let came_twice = came_twice(ack, ranges);
         // One that was overtaken says nothing of the rest, but its ranges are true.
         let ack = later(ack, self.board.una());
@@ -346,7 +348,7 @@ impl Sender {
         let limits = self.is_limited(had_in_flight);
         let advances = seq_lt(self.board.una(), ack);
         let is_duplicate = is_again && !self.says && !self.is_all_acknowledged();
-        self.tells_round_trip(ack, ranges, now_ns);
+        let is_told = self.tells_round_trip(Heard { ack, ..heard }, advances);
         let was_overtaken = self.board.has_hole() && !self.board.has_sent_again();
         if let Some(range) = came_twice {
             self.hears_what_came_twice(ack, range);
@@ -369,8 +371,11 @@ impl Sender {
         {
             news.lost |= self.board.is_lost_before(edge);
         }
-        if advances {
+        if is_told {
+            // Not before: a round trip that is longer than the timeout would never be known (`tcp_ack_update_rtt`).
             self.backoff = 0;
+        }
+        if advances {
             self.start_timer(now_ns);
         }
         if news.lost {
@@ -607,20 +612,30 @@ impl Sender {
         if unit <= self.mss as usize { bytes.div_ceil(unit) } else { bytes / unit }
     }
 
-    /// A round trip, if what tells it has come (`tcp_rtt_estimator`).
-    fn tells_round_trip(&mut self, ack: u32, ranges: &[Range], now_ns: u64) {
-        let Some((end, sent_ns)) = self.timed else { return };
-        let has_come = |start: u32, behind: u32| seq_lt(start, end) && !seq_lt(behind, end);
-        if seq_lt(ack, end) && !ranges.iter().any(|&(start, behind)| has_come(start, behind)) {
-            return;
-        }
-        self.timed = None;
-        let sample = u32::try_from(now_ns.saturating_sub(sent_ns) / 1000).unwrap_or(u32::MAX).max(1);
+    /// A round trip, if what tells it has come (`tcp_rtt_estimator`): what was sent once, or else a clock of ours that the peer echoes.
+    fn tells_round_trip(&mut self, heard: Heard<'_>, advances: bool) -> bool {
+        let Heard { ack, ranges, now_ns, echoed_after_ns, .. } = heard;
+        let took_ns = match self.timed {
+            Some((end, sent_ns)) => {
+                let has_come = |start: u32, behind: u32| seq_lt(start, end) && !seq_lt(behind, end);
+                if seq_lt(ack, end) && !ranges.iter().any(|&(start, behind)| has_come(start, behind)) {
+                    return false;
+                }
+                self.timed = None;
+                now_ns.saturating_sub(sent_ns)
+            }
+            None => match echoed_after_ns.filter(|_| advances) {
+                Some(echoed_after_ns) => echoed_after_ns,
+                None => return false,
+            },
+        };
+        let sample = u32::try_from(took_ns / 1000).unwrap_or(u32::MAX).max(1);
         if self.rtt_us == 0 {
             (self.rtt_us, self.rtt_var_us) = (sample, sample / 2);
         } else {
             self.rtt_var_us = self.rtt_var_us - self.rtt_var_us / 4 + self.rtt_us.abs_diff(sample) / 4;
             self.rtt_us = self.rtt_us - self.rtt_us / 8 + sample / 8;
         }
+        true
     }
 }

@@ -282,6 +282,7 @@ impl Stack {
                 match connection.phase {
                     Phase::Open if !reset => {
                         connection.flags.remove(Flags::HELD);
+                        connection.flags.insert(Flags::READ_SHUT);
                         // Nobody can take the error, and nobody can set a timeout any more.
                         connection.user_timeout_ms = connection.user_timeout_ms.min(timeout_ms(orphan_timeout_ns));
                         if let Some(asked) = &mut connection.asked {

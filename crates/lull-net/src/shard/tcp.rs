@@ -139,12 +139,12 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
         let Some(connection) = self.connections.get_mut(index) else { return Err(MALFORMED) };
-        connection.heard_ns = io.now_ns;
         arrived.packet.make_plain(arrived.frame);
         let window_before = connection.peer_window;
         match connection.phase {
             Phase::Open => match connection.judge(arrived, &mut self.counters, io.now_ns) {
-                Judged::Fits => {}
+                // Nothing that a stranger may have sent is a sign of life.
+                Judged::Fits => connection.heard_ns = io.now_ns,
                 Judged::Old => return Err(self.paws_drop(index, &arrived.segment, io)),
                 Judged::StrayReset => return Err(|counters| &mut counters.drop_tcp_reset),
                 Judged::Doubtful => {
@@ -158,7 +158,10 @@ impl Stack {
                     return Ok(());
                 }
             },
-            Phase::SynSent => connection.note_answer(arrived, &self.secret, io.now_ns),
+            Phase::SynSent => {
+                connection.heard_ns = io.now_ns;
+                connection.note_answer(arrived, &self.secret, io.now_ns);
+            }
             Phase::Over => return Err(|counters| &mut counters.drop_no_connection),
         }
         self.counters.tcp_segments += 1;

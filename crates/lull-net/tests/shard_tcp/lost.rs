@@ -716,3 +716,41 @@ fn an_acknowledgement_with_a_number_out_of_nowhere_changes_nothing() {
     (receiver.peer.seq, receiver.peer.ack) = (seq, ack);
     assert_eq!(receiver.waits_ms(300).first(), Some(&0));
 }
+
+/// A round trip of 40 ms becomes one of 600 ms: what was not lost is sent again at first, and not for ever (`tcp_ack_update_rtt`).
+#[test]
+fn a_round_trip_that_becomes_longer_than_the_timeout_is_learned() {
+    let mut r = Receiver::of(1);
+    let mut again = 0;
+    for _ in 0..10 {
+        again += r.waits_ms(600).len();
+        r.peer.ack += 1000;
+        r.peer.send(&mut r.host, ACK, &[]);
+        r.host.send(r.id, &[1; 1000]).unwrap();
+        r.host.segments();
+    }
+    assert!((1..4).contains(&again), "{again} retransmissions of what was not lost");
+}
+
+/// Linux takes its window back when it has no memory (`ICSK_ACK_NOMEM`): what was on its way is sent again until it is open
+/// (`tcp_retransmit_timer`), also where the peer has taken a part of it.
+#[test]
+fn a_window_that_is_taken_back_is_asked_for_again() {
+    for taken in [0, 1] {
+        let mut r = Receiver::of(2);
+        let window = std::mem::take(&mut r.peer.window);
+        assert_eq!(r.has_all(taken), []);
+        for seconds in [5, 10, 20] {
+            let again = r.waits_ms(seconds * 1000);
+            assert!(!again.is_empty() && again.iter().all(|segment| *segment == taken), "{taken} {again:?}");
+            // Which says the same again.
+            r.peer.send(&mut r.host, ACK, &[]);
+        }
+        r.peer.window = window;
+        r.has_all(taken);
+        r.waits_ms(40_000);
+        r.has_all(2);
+        r.host.send(r.id, &[1; 1000]).unwrap();
+        assert_eq!(r.sent(), [2], "it goes on");
+    }
+}
