@@ -450,3 +450,23 @@ fn a_dead_peer_is_found_though_somebody_sends_in_its_name() {
     }
     assert_eq!(host.recv(id), Err(NetError::TimedOut));
 }
+
+/// Every second full segment is acknowledged at once (RFC 1122 section 4.2.3.2), also of a peer whose own network has larger ones.
+#[test]
+fn segments_of_a_peer_on_a_network_of_jumbo_frames_are_acknowledged_in_time() {
+    for mss in [1460_u16, 8960] {
+        let mut host = Host::server();
+        host.listen(80);
+        let mut peer = Peer::new(4000);
+        let [high, low] = mss.to_be_bytes();
+        host.receive(Tcp { options: vec![2, 4, high, low], ..peer.syn() }.frame());
+        let answer = host.segments().remove(0);
+        (peer.seq, peer.ack) = (peer.seq + 1, answer.seq + 1);
+        peer.send(&mut host, ACK, &[]);
+        for _ in 0..2 {
+            peer.send(&mut host, ACK, &[7; 1460]);
+            peer.send(&mut host, ACK, &[7; 1460]);
+            assert_eq!(host.segments().last().map(|answer| answer.ack), Some(peer.seq), "{mss}");
+        }
+    }
+}

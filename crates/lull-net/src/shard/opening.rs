@@ -23,7 +23,7 @@ use super::socket::{Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::steer::Steered;
 use super::timers::NEVER_NS;
-use super::wire::{ACK, BareSegment, SYN};
+use super::wire::{self, ACK, BareSegment, SYN};
 
 /// What may be in flight before anything is known of the path: ten segments (RFC 6928), rounded up to the default
 /// transmit buffer. smoltcp's Reno starts with 2 KiB and takes no other value: a response of 10 KiB would take several
@@ -151,6 +151,10 @@ impl Stack {
         }
         let options = listener.options;
         let (rx, tx) = (options.rx_buffer_bytes, options.tx_buffer_bytes);
+        // Of a peer whose segments may be larger than any that comes here, smoltcp would acknowledge only every few.
+        let mss_max = self.config.mtu_bytes.saturating_sub(wire::ip_header(flow.remote().ip()) + wire::TCP);
+        let mss = handshake.offer.mss.map(|mss| mss.min(u16::try_from(mss_max).unwrap_or(u16::MAX)));
+        let (waiting, handshake) = (*handshake, &Handshake { offer: Offer { mss, ..handshake.offer }, ..*handshake });
         let mut socket = self.new_socket(rx, tx, handshake.isn, io.now_ns);
         socket.listen(flow.local().port()).expect("a new socket is closed, and port 0 was refused");
         let rx_capacity = socket.recv_capacity();
@@ -193,7 +197,7 @@ impl Stack {
         self.suggested(arrived.packet.source, arrived.packet.source_mac, io);
         self.counters.tcp_established += 1;
         if let Some(listener) = self.listeners.get_mut(listener_index) {
-            listener.accepted.push_back(Waiting { index, handshake: *handshake });
+            listener.accepted.push_back(Waiting { index, handshake: waiting });
             listener.ready = Ready::READABLE;
             let id = SocketId::new(SocketKind::Listener, listener_index, self.listeners.generation(listener_index));
             self.notify(id, Ready::READABLE, Ready::READABLE, io);
