@@ -131,10 +131,8 @@ impl Neighbours {
         }
         if !entries.contains_key(&ip) && !permanent && entries.len() >= self.entries_max {
             // What is only suggested, as anybody's datagrams may, takes the place of nothing that was learned.
-            if !overriding {
-                return false;
-            }
-            let oldest = entries.iter().filter(|(_, entry)| !entry.permanent).min_by_key(|(_, entry)| entry.since);
+            let gives_way = |entry: &Entry| !entry.permanent && (overriding || entry.updated_ns == 0);
+            let oldest = entries.iter().filter(|(_, entry)| gives_way(entry)).min_by_key(|(_, entry)| entry.since);
             let Some(oldest) = oldest.map(|(&ip, _)| ip) else { return false };
             entries.remove(&oldest);
         }
@@ -336,5 +334,17 @@ mod tests {
             table.learn(ip(last), OTHER, 0);
         }
         assert_eq!((table.len(), table.lookup(ip(1)), table.lookup(ip(19))), (2, Some(MAC), Some(OTHER)));
+    }
+
+    #[test]
+    fn what_is_suggested_displaces_what_was_suggested_and_nothing_else() {
+        let table = Neighbours::new(2);
+        table.learn(ip(1), MAC, 1);
+        for last in 2..20 {
+            assert!(table.suggest(ip(last), OTHER));
+        }
+        assert_eq!((table.len(), table.lookup(ip(1)), table.lookup(ip(19))), (2, Some(MAC), Some(OTHER)));
+        assert!(table.learn(ip(2), OTHER, 2) && table.learn(ip(3), OTHER, 3));
+        assert_eq!((table.lookup(ip(1)), table.suggest(ip(4), OTHER)), (None, false));
     }
 }
