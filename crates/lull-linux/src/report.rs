@@ -86,7 +86,7 @@ impl Report {
             self.heard = Some(Instant::now());
             self.read(&String::from_utf8_lossy(&datagram[..bytes]));
         }
-        self.ns.len() as u64 + self.summed.answers
+        (self.ns.len() as u64).saturating_add(self.summed.answers)
     }
 
     fn read(&mut self, text: &str) {
@@ -177,9 +177,10 @@ impl Summary {
 fn together(one: Latency, other: Latency) -> Latency {
     let answers = one.answers.saturating_add(other.answers);
     let sum = |it: Latency| u128::from(it.answers) * u128::from(it.avg_ns);
+    let avg_ns = sum(one).saturating_add(sum(other)) / u128::from(answers.max(1));
     Latency {
         answers,
-        avg_ns: ((sum(one) + sum(other)) / u128::from(answers.max(1))) as u64,
+        avg_ns: u64::try_from(avg_ns).unwrap_or(u64::MAX),
         p50_ns: one.p50_ns.max(other.p50_ns),
         p95_ns: one.p95_ns.max(other.p95_ns),
         p99_ns: one.p99_ns.max(other.p99_ns),
@@ -247,6 +248,21 @@ mod tests {
         assert_eq!(report.drain(), 4);
         let latency = report.take().unwrap();
         assert_eq!((latency.answers, latency.avg_ns, latency.p99_ns), (4, 150_000, 300_000));
+    }
+
+    #[test]
+    fn no_report_is_too_large_to_be_read() {
+        let path = std::env::temp_dir().join(format!("lull-report-large-{}", std::process::id()));
+        let mut report = Report::bind(&path).unwrap();
+        let service = UnixDatagram::unbound().unwrap();
+        let most = u64::MAX;
+        for datagram in [format!("answers={most} avg={most}ns p99={most}ns"), format!("{most}ns {most}ns")] {
+            service.send_to(datagram.as_bytes(), &path).unwrap();
+        }
+        service.send_to(format!("answers={most} avg={most}ns").as_bytes(), &path).unwrap();
+        assert_eq!(report.drain(), most);
+        let latency = report.take().unwrap();
+        assert_eq!((latency.answers, latency.avg_ns, latency.p99_ns), (most, most, most));
     }
 
     #[test]

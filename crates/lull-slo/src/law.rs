@@ -51,6 +51,10 @@ impl Rest {
     }
 
     fn begin(&mut self, reading: &Reading) {
+        // What was not needed for so long is another matter.
+        if reading.now_ns.saturating_sub(self.until_ns) >= REST_NS.1 {
+            self.next_ns = REST_NS.0;
+        }
         self.until_ns = reading.now_ns + self.next_ns;
         self.next_ns = (2 * self.next_ns).min(REST_NS.1);
         self.packets_per_s = reading.packets_per_s();
@@ -71,11 +75,14 @@ pub struct Controller {
     allowance: Allowance,
     /// The CPUs asked for a timeout this long, until then.
     floor: (u64, u64),
+    /// Windows in a row that were missed with nothing to move and CPU to spare.
     missed: u32,
     /// An objective out of reach rests in the mode that was asked for.
     rest: Rest,
     /// Interrupts alone were too late: queues keep their timeouts for a while, unless packets become much fewer.
     no_interrupts: Rest,
+    /// Suspensions were too long: they stay shorter for a while.
+    suspensions: Rest,
     /// Latency was known once.
     has_seen: bool,
     changes: u64,
@@ -109,6 +116,7 @@ impl Controller {
             missed: 0,
             rest: Rest::none(),
             no_interrupts: Rest::none(),
+            suspensions: Rest::none(),
             has_seen: false,
             changes: 0,
         }
@@ -176,14 +184,14 @@ impl Controller {
             return Standing::Quiet;
         };
         let nearest = self.nearest(latency);
-        self.missed = if nearest.excess_ns > 0 { self.missed + 1 } else { 0 };
-        if next.asked {
-            return self.resting(reading, next, &nearest);
-        }
-        if let Some(standing) = self.cpus(reading, next, &nearest) {
-            return standing;
-        }
-        self.timeouts(reading, next, &nearest)
+        let standing = match self.cpus(reading, next, &nearest) {
+            Some(standing) => standing,
+            None if next.asked => self.resting(reading, next, &nearest),
+            None => self.timeouts(reading, next, &nearest),
+        };
+        let is_lost = matches!(standing, Standing::Missed | Standing::OutOfReach);
+        self.missed = if is_lost { self.missed.saturating_add(1) } else { 0 };
+        standing
     }
 
     fn nearest(&self, latency: &Latency) -> Nearest {
@@ -191,12 +199,13 @@ impl Controller {
         for bound in self.slo.bounds() {
             let (ns, limit_ns) = (latency.ns(bound.statistic), bound.limit_ns);
             nearest.percent = nearest.percent.max(ns.saturating_mul(100) / limit_ns);
-            let error_ns = (limit_ns * AIM_PERCENT / 100) as i64 - ns as i64;
+            let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+            let error_ns = signed(limit_ns * AIM_PERCENT / 100) - signed(ns);
             // A timeout moves a mean and a median by half of itself, as long as its requests are served in no time.
             let halved = matches!(bound.statistic, Statistic::Avg | Statistic::P50) && error_ns > 0;
             nearest.error_ns = nearest.error_ns.min(if halved { 2 * error_ns } else { error_ns });
             // What equals a limit has missed it.
-            nearest.excess_ns = nearest.excess_ns.max((ns + 1).saturating_sub(limit_ns));
+            nearest.excess_ns = nearest.excess_ns.max(ns.saturating_add(1).saturating_sub(limit_ns));
         }
         nearest
     }
@@ -208,6 +217,8 @@ impl Controller {
         if !saturated && used <= self.bounds.cpu_percent_max {
             return None;
         }
+        // A mode that was asked for has no timeout that could become longer. It is not back before its rest would have ended.
+        next.asked = false;
         // An interrupt a packet costs more than a timer for several.
         self.leave_interrupts(reading, next);
         next.timeout_ns = (next.timeout_ns + next.timeout_ns / 2).min(self.bounds.timeout_ns_max);
@@ -232,8 +243,12 @@ impl Controller {
         } else if nearest.percent < CALM_PERCENT.0 {
             next.timeout_ns = whole_us(moved(nearest.error_ns / 2).min(2 * now_ns), now_ns);
         }
+        if nearest.excess_ns == 0 && self.suspensions.is_over(reading) {
+            next.suspend_ns = self.bounds.suspend_ns_max;
+        }
+        let moves = next.timeout_ns != now_ns || self.bounds.suspends && next.suspend_ns != self.now.suspend_ns;
         self.drive(reading, next, goal_ns);
-        if next.timeout_ns == now_ns { Standing::Met } else { Standing::Moving }
+        if moves { Standing::Moving } else { Standing::Met }
     }
 
     /// A statistic is too near to its limit, or above it.
@@ -252,16 +267,21 @@ impl Controller {
             next.timeout_ns = whole_us(goal_ns, now_ns);
         } else if !ours && self.suspended_too_long(reading, nearest) {
             next.suspend_ns = (next.suspend_ns / 2).max(self.slo.tightest_ns() / 2);
+            self.suspensions.begin(reading);
         }
         if *next != self.now {
             return Standing::Moving;
         }
-        if self.missed >= MISSED_MAX {
+        if nearest.excess_ns == 0 {
+            return Standing::Met;
+        }
+        // A rest that the CPUs have ended is not over yet.
+        if self.missed >= MISSED_MAX - 1 && self.rest.is_over(reading) {
             next.asked = true;
             self.rest.begin(reading);
             return Standing::OutOfReach;
         }
-        if nearest.excess_ns > 0 { Standing::Missed } else { Standing::Met }
+        Standing::Missed
     }
 
     /// Whether a suspension may be what packets have waited for: those of a queue that the application does not come
@@ -270,26 +290,22 @@ impl Controller {
         let suspends = reading.napis.iter().any(|napi| napi.suspends != Some(0));
         self.bounds.suspends
             && suspends
-            && self.now.suspend_ns <= nearest.excess_ns + self.slo.tightest_ns()
+            && self.now.suspend_ns <= nearest.excess_ns.saturating_add(self.slo.tightest_ns())
             && self.now.suspend_ns > self.slo.tightest_ns() / 2
     }
 
-    /// The mode that was asked for is in force because the objective was out of reach.
+    /// The mode that was asked for is in force because the objective was out of reach. That it meets the objective is no
+    /// reason to leave it: what was out of reach would be so again.
     fn resting(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest) -> Standing {
-        let met = nearest.percent <= CALM_PERCENT.1;
         let (then, now) = (self.rest.packets_per_s, reading.packets_per_s());
         let other_load = now < then / 4 * 3 || now > then / 3 * 4;
-        if met || other_load || self.rest.is_over(reading) {
-            next.asked = false;
-            next.timeout_ns = self.bounds.first_ns();
-            next.interrupts.clear();
-            self.missed = 0;
-            if met {
-                self.rest = Rest::none();
-            }
+        if other_load || self.rest.is_over(reading) {
+            let (timeout_ns, suspend_ns) = (self.bounds.first_ns(), self.bounds.suspend_ns_max);
+            *next = InForce { timeout_ns, suspend_ns, interrupts: BTreeMap::new(), asked: false };
+            self.rest.until_ns = self.rest.until_ns.min(reading.now_ns);
             return Standing::Moving;
         }
-        Standing::OutOfReach
+        if nearest.excess_ns > 0 { Standing::OutOfReach } else { Standing::Met }
     }
 
     /// Latency is not known: a packet's wait is bounded by half of what the objective leaves, and the CPUs decide

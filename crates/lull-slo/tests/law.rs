@@ -189,6 +189,112 @@ fn a_change_that_may_not_be_made_begins_no_rest() {
     assert_eq!(ends.map(|(_, at_ns)| at_ns - begins_ns), Some(10_000_000_000));
 }
 
+/// Windows of a controller under a p99 that depends on what is in force: how long each rest was, in windows.
+fn rests(controller: &mut Controller, windows: u64, mut seen: impl FnMut(&Controller) -> (f64, u64)) -> Vec<u64> {
+    let mut lengths = Vec::new();
+    let mut rested = false;
+    for n in 1..=windows {
+        let (cpu, p99_ns) = seen(controller);
+        controller.decide(&reading(n * WINDOW_NS, 50_000, cpu, p99_ns));
+        match (rested, controller.rests()) {
+            (false, true) => lengths.push(1),
+            (true, true) => *lengths.last_mut().unwrap() += 1,
+            _ => {}
+        }
+        rested = controller.rests();
+    }
+    lengths
+}
+
+#[test]
+fn a_rest_in_which_the_objective_is_met_lasts_and_the_next_is_twice_as_long() {
+    let (mut controller, bounds) = controller("p99<200us", "suspend20", None);
+    // 10 s, 20, 40, 80 and 160, with ten missed windows before each and what is moved at first.
+    let windows = (10 + 20 + 40 + 80 + 160) * 5 + 5 * 10 + 20;
+    let seen = |controller: &Controller| (50.0, if controller.rests() { 150_000 } else { 1_200_000 });
+    assert_eq!(rests(&mut controller, windows, seen), [50, 100, 200, 400, 800]);
+    // What is seen in a rest is told.
+    let (mut controller, _) = self::controller("p99<200us", "suspend20", None);
+    let _ = rests(&mut controller, 20, |_| (50.0, 1_200_000));
+    assert_eq!(controller.settings(7), bounds.asked);
+    assert_eq!(controller.decide(&reading(21 * WINDOW_NS, 50_000, 50.0, 150_000)), Standing::Met);
+    assert_eq!(controller.settings(7), bounds.asked);
+}
+
+#[test]
+fn a_rest_that_was_not_needed_for_long_is_a_short_one_again() {
+    let (mut controller, _) = controller("p99<200us", "suspend20", None);
+    let mut nth = 0;
+    let seen = |_: &Controller| {
+        nth += 1;
+        // Missed for 20 s, met for 200, and missed again.
+        (50.0, if (100..1_100).contains(&nth) { 175_000 } else { 1_200_000 })
+    };
+    let lengths = rests(&mut controller, 1_170, seen);
+    assert_eq!((lengths.len(), lengths[0], lengths.last()), (3, 50, Some(&50)), "{lengths:?}");
+}
+
+#[test]
+fn cpu_above_its_bound_ends_a_rest_which_does_not_begin_again_before_its_end() {
+    let (mut controller, _) = controller("p99<200us", "suspend20", Some(60.0));
+    let mut standings = Vec::new();
+    let mut rested = 0;
+    for n in 1..=66 {
+        // The mode that was asked for takes more than it may.
+        let cpu = if controller.rests() { 80.0 } else { 50.0 };
+        standings.push(controller.decide(&reading(n * WINDOW_NS, 50_000, cpu, 1_200_000)));
+        rested += usize::from(controller.rests());
+    }
+    let begins = standings.iter().position(|standing| *standing == Standing::OutOfReach).unwrap();
+    assert_eq!(standings[begins + 1], Standing::CpuShort, "{standings:?}");
+    // It is ten seconds from one to the next.
+    assert_eq!(standings[begins + 2..begins + 50], [Standing::Missed; 48], "{standings:?}");
+    assert_eq!((standings[begins + 50], rested), (Standing::OutOfReach, 2), "{standings:?}");
+}
+
+#[test]
+fn windows_that_are_short_of_cpu_or_move_something_do_not_count_as_out_of_reach() {
+    let (mut controller, _) = controller("p99<200us", "suspend20", None);
+    let mut n = 0;
+    let mut decide = |cpu, p99_ns| {
+        n += 1;
+        controller.decide(&reading(n * WINDOW_NS, 50_000, cpu, p99_ns))
+    };
+    (0..20).for_each(|_| assert_eq!(decide(99.0, 1_200_000), Standing::CpuShort));
+    // Nine windows are missed with CPU to spare, and the tenth is out of reach.
+    while decide(50.0, 1_200_000) == Standing::Moving {}
+    (0..8).for_each(|_| assert_eq!(decide(50.0, 1_200_000), Standing::Missed));
+    assert_eq!(decide(50.0, 1_200_000), Standing::OutOfReach);
+}
+
+#[test]
+fn a_suspension_that_was_made_shorter_is_tried_again_later() {
+    let (mut controller, bounds) = controller("p99<2ms", "suspend20", None);
+    let late_ns = bounds.suspend_ns_max + 60_000;
+    assert_eq!(controller.decide(&reading(WINDOW_NS, 20_000, 20.0, late_ns)), Standing::Moving);
+    let after = |controller: &mut Controller, n: u64| {
+        controller.decide(&reading(n * WINDOW_NS, 20_000, 20.0, 1_800_000));
+        controller.settings(7).irq_suspend_timeout_ns
+    };
+    assert!((2..=50).all(|n| after(&mut controller, n) == bounds.suspend_ns_max / 2));
+    assert_eq!(after(&mut controller, 51), bounds.suspend_ns_max);
+    // The next time it is shorter for twice as long.
+    controller.decide(&reading(52 * WINDOW_NS, 20_000, 20.0, late_ns));
+    assert!((53..152).all(|n| after(&mut controller, n) == bounds.suspend_ns_max / 2));
+    assert_eq!(after(&mut controller, 152), bounds.suspend_ns_max);
+}
+
+#[test]
+fn a_latency_without_end_is_a_late_one() {
+    let (mut controller, _) = controller("p99<200us,avg<80us", "suspend20", None);
+    for n in 1..20 {
+        let mut reading = reading(n * WINDOW_NS, 50_000, 50.0, u64::MAX);
+        reading.latency.as_mut().unwrap().avg_ns = u64::MAX;
+        assert_ne!(controller.decide(&reading), Standing::Met);
+    }
+    assert!(controller.rests());
+}
+
 #[test]
 fn packets_that_a_suspension_keeps_waiting_shorten_it_and_not_the_timeout() {
     let (mut controller, bounds) = controller("p99<2ms", "suspend20", None);
