@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use lull_core::group::PollerStats;
-use lull_core::{EpollParams, NapiSettings, Stats};
+use lull_core::{EpollParams, NapiSettings, Stats, Unpolled};
 use lull_linux::sched::{Scheduling, ThreadPolicy};
 use lull_slo::{Decided, Latencies};
 use serde::{Deserialize, Serialize};
@@ -85,13 +85,17 @@ pub struct Change {
 }
 
 impl Change {
-    /// The settings after the change of `before`.
+    /// The settings after the change of `before`. A deferral that somebody asks for is Linux's, whether anybody polls or not.
     pub fn of(&self, before: NapiSettings) -> NapiSettings {
         NapiSettings {
             defer_hard_irqs: self.defer_hard_irqs.unwrap_or(before.defer_hard_irqs),
             gro_flush_timeout_ns: self.gro_flush_timeout_ns.unwrap_or(before.gro_flush_timeout_ns),
             irq_suspend_timeout_ns: self.irq_suspend_timeout_ns.unwrap_or(before.irq_suspend_timeout_ns),
             threaded: self.threaded.unwrap_or(before.threaded),
+            unpolled: match (self.defer_hard_irqs, self.gro_flush_timeout_ns) {
+                (None, None) => before.unpolled,
+                _ => Unpolled::Deferral,
+            },
         }
     }
 }
@@ -338,5 +342,9 @@ mod tests {
         let before = NapiSettings { defer_hard_irqs: 100, gro_flush_timeout_ns: 20_000, ..NapiSettings::default() };
         let change = Change { gro_flush_timeout_ns: Some(50_000), ..Change::default() };
         assert_eq!(change.of(before), NapiSettings { gro_flush_timeout_ns: 50_000, ..before });
+        let polled = NapiSettings { unpolled: Unpolled::Interrupt, ..before };
+        assert_eq!(change.of(polled), change.of(before), "what is asked for is in force");
+        let other = Change { irq_suspend_timeout_ns: Some(1), ..Change::default() };
+        assert_eq!(other.of(polled).unpolled, Unpolled::Interrupt);
     }
 }

@@ -246,6 +246,7 @@ impl Napi {
     #[inline]
     fn busy_acquire(&self, prefer: bool) -> Option<Owner> {
         if self.state.busy_acquire() == Acquired::Won {
+            self.may_defer_again();
             return Some(Owner::new(self.index()));
         }
         if prefer {

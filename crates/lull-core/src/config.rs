@@ -90,6 +90,7 @@ mod tests {
         gro_flush_timeout_ns: 20_000,
         irq_suspend_timeout_ns: 20_000_000,
         threaded: crate::Threaded::Off,
+        unpolled: crate::Unpolled::Deferral,
     };
 
     #[test]

@@ -62,6 +62,7 @@ impl Napi {
             self.set(settings);
         }
         self.set_credits(0);
+        self.may_defer_again();
         self.set_id(id);
         let threaded = self.settings().threaded;
         self.state.enable(threaded != Threaded::Off, threaded == Threaded::BusyPoll);

@@ -103,7 +103,7 @@ pub use napi::{AfterResume, Napi};
 pub use owner::{Completion, GroFlush, Owner, Polled, Release, Route, Schedule, Settled};
 pub use poll::PollBusy;
 pub use resched::CondResched;
-pub use settings::{NapiSettings, SettingError, Sysctl, Threaded};
+pub use settings::{NapiSettings, SettingError, Sysctl, Threaded, Unpolled};
 pub use socket::SocketBusy;
 pub use softirq::{NetRx, RxEnd, RxStep, SoftirqNext, SoftirqRun, Softnet};
 pub use state::{DisableClaim, Snapshot, ThreadedOff};

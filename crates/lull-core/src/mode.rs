@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::epoll::EpollParams;
-use crate::settings::{NapiSettings, Threaded};
+use crate::settings::{NapiSettings, Threaded, Unpolled};
 
 /// What a mode asks of the application.
 #[must_use = "a mode may ask the application to wait with a timeout: hand `timeout()` to each wait"]
@@ -275,6 +275,16 @@ impl Mode {
     /// only puts packets off.
     pub fn needs_epoll(&self) -> bool {
         self.epoll != EpollParams::default() || self.app != AppPolicy::Blocking
+    }
+
+    /// The mode as unmodified programs have it on lull's plane. One whose application [never waits for long](AppPolicy::TimeoutMs)
+    /// defers only while a program polls: such programs may sleep, wait elsewhere than in `epoll_wait`, or pass connections on to
+    /// others, and every packet would then wait for a timer that is never meant to run out.
+    pub fn of_unmodified_programs(mut self) -> Mode {
+        if self.app != AppPolicy::Blocking {
+            self.napi.unpolled = Unpolled::Interrupt;
+        }
+        self
     }
 
     fn plain(name: &str) -> Mode {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
 
 use crate::event::{Cx, EventKind};
 use crate::owner::{Completion, GroFlush, Owner, Polled, Release, Route, Schedule, Settled};
-use crate::settings::{LiveSettings, WEIGHT_DEFAULT};
+use crate::settings::{LiveSettings, Unpolled, WEIGHT_DEFAULT};
 use crate::state::{self, Completed, Given, GroupAcquired, Prep, Snapshot, State, Watchdog};
 use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicU32, Ordering};
@@ -35,6 +35,8 @@ pub struct Napi {
     pub(crate) timer: Timer,
     /// Deferral rounds left (`defer_hard_irqs_count`). Owner only.
     credits: AtomicU32,
+    /// Not 0: a deferral ran out, and nobody has busy polled since ([`Unpolled::Interrupt`]). Owner only.
+    ran_out: AtomicU32,
     pub(crate) settings: LiveSettings,
     id: PlainU32,
     index: u32,
@@ -49,6 +51,7 @@ impl Napi {
             state: State::new(),
             timer: Timer::new(),
             credits: AtomicU32::new(0),
+            ran_out: AtomicU32::new(0),
             settings: LiveSettings::default(),
             id: PlainU32::new(0),
             index,
@@ -257,7 +260,9 @@ impl Napi {
         let mut rearm = true;
         let had = self.credits.load(Ordering::Relaxed);
         let mut credits = had;
-        if work != 0 {
+        if self.ran_out.load(Ordering::Relaxed) != 0 && self.settings.unpolled() == Unpolled::Interrupt {
+            credits = 0;
+        } else if work != 0 {
             if gro_held {
                 timeout_ns = self.settings.gro_flush_timeout_ns();
             }
@@ -308,7 +313,8 @@ impl Napi {
     // ---- §6 watchdog ----
 
     /// `napi_watchdog`: if the timer is due on this CPU it is consumed, and the instance taken if it is free. An owned
-    /// instance swallows the timer; its owner will arm another.
+    /// instance swallows the timer; its owner will arm another. Nobody has busy polled meanwhile, which would have started it
+    /// anew: with [`Unpolled::Interrupt`] the next deferral comes when somebody has.
     pub fn timer_expired(&self, cx: &Cx<'_>) -> Option<Owner> {
         let deadline_ns = self.timer.claim(cx.now_ns, cx.cpu)?;
         self.counters.timer_fires.add();
@@ -317,7 +323,18 @@ impl Napi {
             self.counters.timer_swallowed.add();
         }
         cx.emit(self.index, EventKind::TimerFire { late_ns: cx.now_ns - deadline_ns, swallowed: !taken });
+        if taken {
+            self.ran_out.store(1, Ordering::Relaxed);
+        }
         taken.then(|| Owner::new(self.index))
+    }
+
+    /// A busy poller has become the owner, or the instance begins anew.
+    #[inline]
+    pub(crate) fn may_defer_again(&self) {
+        if self.ran_out.load(Ordering::Relaxed) != 0 {
+            self.ran_out.store(0, Ordering::Relaxed);
+        }
     }
 
     // ---- §8 suspension ----

@@ -38,6 +38,19 @@ pub enum Threaded {
     BusyPoll,
 }
 
+/// What follows a deferral that ran out before a busy poller came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub enum Unpolled {
+    /// As Linux (§4): the next deferral, in which each packet may wait for `gro_flush_timeout`.
+    #[default]
+    Deferral,
+    /// The interrupt, and no deferral, until somebody busy polls the instance again. It is for modes that suppose an
+    /// application that polls all the time, and have a long `gro_flush_timeout` for it: where nobody polls (the application
+    /// sleeps, it waits in `recv`, or another process answers), each packet would wait for the timer.
+    Interrupt,
+}
+
 /// Settings of one instance (netlink `napi-set`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
@@ -50,6 +63,8 @@ pub struct NapiSettings {
     pub irq_suspend_timeout_ns: u64,
     /// Who polls.
     pub threaded: Threaded,
+    /// What follows a deferral in which nobody busy polled. Linux has no such setting.
+    pub unpolled: Unpolled,
 }
 
 impl NapiSettings {
@@ -69,6 +84,7 @@ pub(crate) struct LiveSettings {
     gro_flush_timeout_ns: AtomicU64,
     irq_suspend_timeout_ns: AtomicU64,
     threaded: AtomicU8,
+    unpolled: AtomicU8,
 }
 
 impl LiveSettings {
@@ -87,6 +103,13 @@ impl LiveSettings {
         self.irq_suspend_timeout_ns.load(Relaxed)
     }
 
+    pub(crate) fn unpolled(&self) -> Unpolled {
+        match self.unpolled.load(Relaxed) {
+            0 => Unpolled::Deferral,
+            _ => Unpolled::Interrupt,
+        }
+    }
+
     pub(crate) fn get(&self) -> NapiSettings {
         NapiSettings {
             defer_hard_irqs: self.defer_hard_irqs(),
@@ -97,6 +120,7 @@ impl LiveSettings {
                 1 => Threaded::On,
                 _ => Threaded::BusyPoll,
             },
+            unpolled: self.unpolled(),
         }
     }
 
@@ -110,6 +134,7 @@ impl LiveSettings {
             Threaded::BusyPoll => 2,
         };
         self.threaded.store(threaded, Relaxed);
+        self.unpolled.store(u8::from(settings.unpolled == Unpolled::Interrupt), Relaxed);
     }
 }
 

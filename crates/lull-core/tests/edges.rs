@@ -6,7 +6,7 @@ mod toy;
 
 use lull_core::{
     AfterResume, BusyDone, BusyEnd, Completion, Cx, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN,
-    Polled, Schedule, Sysctl, TimeoutZero, WaitStep, state,
+    NapiSettings, Polled, Schedule, Sysctl, TimeoutZero, Unpolled, WaitStep, state,
 };
 use toy::{By, MS, Toy, US, Waited, one_round, settings, suspending};
 
@@ -666,4 +666,56 @@ fn edge_24_a_plain_thread_can_be_overtaken_between_rounds_and_a_busy_one_cannot(
         }
         toy.assert_invariants();
     }
+}
+
+/// Packets that an application which polls nothing waits for, with a deferral that supposes one: each waits for the timer in Linux;
+/// with the option the first alone does.
+#[test]
+fn a_deferral_that_ran_out_unpolled_is_the_last_until_somebody_polls() {
+    for (unpolled, held_back) in [(Unpolled::Deferral, true), (Unpolled::Interrupt, false)] {
+        let mut toy = Toy::new(1, NapiSettings { unpolled, ..settings(100, 5 * MS, 0) });
+        let next = |toy: &mut Toy| {
+            toy.packets(0, 1);
+            toy.pending();
+            (toy.queues[0].masked, toy.queues[0].ring, toy.timer_in(0))
+        };
+        assert_eq!(next(&mut toy), (true, 0, Some(5 * MS)), "somebody may poll");
+        assert_eq!(next(&mut toy), (true, 1, Some(5 * MS)), "held back");
+        toy.now_ns += 5 * MS;
+        assert!(toy.timers(0));
+        toy.softirq(0);
+        assert_eq!((toy.queues[0].masked, toy.queues[0].ring), (held_back, 0));
+        assert_eq!(next(&mut toy).1, u32::from(held_back));
+        assert_eq!(toy.queues[0].masked, held_back);
+        toy.check().unwrap();
+    }
+}
+
+#[test]
+fn whoever_polls_has_the_deferral_again() {
+    let mut toy = Toy::new(1, NapiSettings { unpolled: Unpolled::Interrupt, ..settings(100, 5 * MS, 0) });
+    let ran_out = |toy: &mut Toy| {
+        toy.packets(0, 1);
+        toy.pending();
+        toy.now_ns += 5 * MS;
+        assert!(toy.timers(0));
+        toy.softirq(0);
+        assert!(!toy.queues[0].masked);
+    };
+    ran_out(&mut toy);
+    // The stop of a busy loop that prefers parks the queue for the timer; what came meanwhile finds it deferred.
+    let plan = one_round(&toy, 0, true);
+    toy.busy(plan, APP, |_| false);
+    toy.packets(0, 1);
+    toy.pending();
+    assert!(toy.queues[0].masked && toy.timer_in(0).is_some());
+    // An operator who turns the option off has what Linux has at once.
+    toy.now_ns += 5 * MS;
+    assert!(toy.timers(0));
+    toy.softirq(0);
+    toy.napi(0).set(&settings(100, 5 * MS, 0));
+    toy.packets(0, 1);
+    toy.pending();
+    assert!(toy.queues[0].masked);
+    toy.check().unwrap();
 }

@@ -23,6 +23,7 @@ const SUSPENDING: NapiSettings = NapiSettings {
     gro_flush_timeout_ns: 20 * US,
     irq_suspend_timeout_ns: 20 * MS,
     threaded: lull_core::Threaded::Off,
+    unpolled: lull_core::Unpolled::Deferral,
 };
 
 /// A queue was delivered by softirq, and its application suspends it while it computes; packets wait.

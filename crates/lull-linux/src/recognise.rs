@@ -4,7 +4,7 @@
 //! the program's epoll contexts; a mode whose other half is missing is not in force, and is not named as if it were.
 
 use lull_core::mode::{CATALOGUE, Plane};
-use lull_core::{EpollParams, Mode, NapiSettings, Threaded};
+use lull_core::{EpollParams, Mode, NapiSettings, Threaded, Unpolled};
 use serde::Serialize;
 
 /// What settings amount to.
@@ -54,7 +54,11 @@ fn candidates(settings: &NapiSettings) -> Vec<Mode> {
 /// Names the mode that is in force.
 pub fn recognise(settings: &NapiSettings, programs: &Programs) -> Recognised {
     let named = |mode: &str, note: Option<String>| Recognised { mode: mode.to_owned(), note };
-    let candidates = candidates(settings);
+    if settings.unpolled == Unpolled::Interrupt && programs.polling.is_empty() && programs.busy_poll_usecs == 0 {
+        let note = "what it is set for supposes a program that busy polls: interrupts, until one does";
+        return named("base", Some(note.to_owned()));
+    }
+    let candidates = candidates(&NapiSettings { unpolled: Unpolled::Deferral, ..*settings });
     let plain = candidates.iter().find(|mode| mode.epoll == EpollParams::default());
     let with_programs = candidates.iter().filter(|mode| mode.epoll != EpollParams::default()).collect::<Vec<_>>();
     if programs.busy_poll_usecs != 0 {

@@ -61,6 +61,7 @@ impl From<Values> for NapiSettings {
                 ThreadedName::On => Threaded::On,
                 ThreadedName::BusyPoll => Threaded::BusyPoll,
             },
+            ..NapiSettings::default()
         }
     }
 }

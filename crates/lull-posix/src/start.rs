@@ -76,6 +76,7 @@ fn engage_with(hand_over: HandOver, say: fn(&StartError)) {
 fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartError)) -> Result<Engine, StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let mode: Mode = hand_over.mode.parse().map_err(|error| failed("cannot take the mode", &error))?;
+    let mode = mode.of_unmodified_programs();
     let qdisc = hand_over.qdisc.as_ref().map(|name| name.parse()).transpose();
     let qdisc = qdisc.map_err(|error| failed("cannot take the queueing discipline", &error))?;
     has_room(hand_over.nic.queues())?;

@@ -83,6 +83,7 @@ impl Bounds {
             gro_flush_timeout_ns: timeout_ns,
             irq_suspend_timeout_ns: if self.suspends { suspend_ns.max(timeout_ns) } else { 0 },
             threaded: Threaded::Off,
+            ..NapiSettings::default()
         }
     }
 }

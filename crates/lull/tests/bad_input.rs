@@ -54,7 +54,7 @@ fn a_signal_ends_what_only_computes_at_once() {
     let mut child = command.spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "24 cells");
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let until = Instant::now() + Duration::from_secs(20);
     let status = loop {
@@ -67,7 +67,7 @@ fn a_signal_ends_what_only_computes_at_once() {
         std::thread::sleep(Duration::from_millis(10));
     };
     let _ = child.kill();
-    assert_eq!(status.expect("it goes on").signal(), Some(2));
+    assert_eq!(status.expect("it goes on").signal(), Some(15));
 }
 
 #[test]

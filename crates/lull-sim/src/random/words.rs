@@ -1,13 +1,14 @@
 //! Settings and parameters as plans and timelines print them.
 
-use lull_core::{EpollParams, NapiSettings};
+use lull_core::{EpollParams, NapiSettings, Unpolled};
 
 /// Settings in the field's words.
 pub(super) fn settings(napi: &NapiSettings, threaded: bool) -> String {
-    let NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, threaded: mode } = napi;
+    let NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, threaded: mode, unpolled } = napi;
     let (gro_us, suspend_us) = (gro_flush_timeout_ns / 1_000, irq_suspend_timeout_ns / 1_000);
     let thread = if threaded { format!(", threaded {mode:?}") } else { String::new() };
-    format!("defer {defer_hard_irqs}, gro_flush {gro_us} us, irq_suspend {suspend_us} us{thread}")
+    let unpolled = if *unpolled == Unpolled::Interrupt { ", interrupts while unpolled" } else { "" };
+    format!("defer {defer_hard_irqs}, gro_flush {gro_us} us, irq_suspend {suspend_us} us{thread}{unpolled}")
 }
 
 /// Parameters in the field's words.

@@ -161,6 +161,7 @@ fn a_napi_is_read_and_set_by_its_id_all_or_nothing() {
         gro_flush_timeout_ns: 20_000,
         irq_suspend_timeout_ns: 20_000_000,
         threaded: Threaded::BusyPoll,
+        ..NapiSettings::default()
     };
     assert_eq!((plane.napis[0].settings, plane.napis[1].settings), (wanted, NapiSettings::default()));
     let above = (1_u32 << 31).to_ne_bytes();

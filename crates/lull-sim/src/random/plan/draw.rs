@@ -2,7 +2,7 @@
 
 use lull_core::epoll::TimeoutZero;
 use lull_core::group::{Budget, Thresholds};
-use lull_core::{EpollOptions, EpollParams, GroupConfig, NapiSettings, Threaded};
+use lull_core::{EpollOptions, EpollParams, GroupConfig, NapiSettings, Threaded, Unpolled};
 
 use crate::engine::dim::Moderation;
 use crate::engine::rng::Stream;
@@ -34,6 +34,8 @@ impl Draw {
             gro_flush_timeout_ns: gro_us * 1_000,
             irq_suspend_timeout_ns: suspend_us * 1_000,
             threaded,
+            // Drawn with the timeout: what was drawn before of a seed stays as it was.
+            unpolled: if gro_us >= 100 { Unpolled::Interrupt } else { Unpolled::Deferral },
         }
     }
 
