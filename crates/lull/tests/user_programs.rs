@@ -58,6 +58,11 @@ fn a_mode_is_what_it_says_or_is_refused_by_name() {
 }
 
 #[test]
+fn fullbusy_holds_nothing_back_for_a_program_that_does_not_poll() {
+    run("modes", "command -v python3 && command -v pgrep && command -v ip", "fullbusy", "recv");
+}
+
+#[test]
 fn sources_that_are_not_allowed_are_dropped_and_counted() {
     run("allow", "command -v python3 && command -v ping && command -v pgrep && command -v ip", "base", "");
 }
