@@ -194,6 +194,32 @@ fn a_poll_that_panics_takes_its_own_queue_down_and_the_group_goes_on() {
 }
 
 #[test]
+fn who_disables_a_queue_that_a_panic_took_out_of_its_group_leaves_those_alone_that_came_after_it() {
+    for by in [|host: &Host, _: GroupId, napi| host.disable(napi), |host: &Host, id, napi| host.group_remove(id, napi)]
+    {
+        let host = host(1);
+        let (bad, bad_client) = mem_queue(&host, 0);
+        let (good, good_client) = mem_queue(&host, 0);
+        let id = group(&host, None, &[0]);
+        host.group_add(id, bad.napi, 64).unwrap();
+        bad.queue.panic_in("poll", "group/0");
+        assert!(bad_client.send(1));
+        eventually("the queue to leave its group", || host.groups()[0].members.is_empty());
+        host.group_add(id, good.napi, 64).unwrap();
+        by(&host, id, bad.napi).unwrap();
+        assert_eq!(host.groups()[0].members, [(good.napi, 64)]);
+        assert!(is_grouped(&good));
+        good.queue.forget_deliverers();
+        assert!(good_client.send(5));
+        good.await_delivered(5);
+        assert_eq!(good.queue.deliverers(), ["group/0/0"]);
+        host.disable(good.napi).unwrap();
+        host.enable(good.napi).unwrap();
+        host.group_remove(id, good.napi).unwrap();
+    }
+}
+
+#[test]
 fn a_shard_that_is_held_is_left_to_its_holder_and_visited_again() {
     let host = host(1);
     let (held, held_client) = mem_queue(&host, 0);

@@ -178,9 +178,14 @@ impl Group {
         Ok(Entered { slot: slot as u16, wake: wake.map(|poller| self.woken(poller, cx)) })
     }
 
-    /// Takes a member out. The caller waits until the instance is not GROUPED any more.
+    /// Takes a member out. The caller waits until the instance is not GROUPED any more: it is nowhere in the group then.
     pub fn remove(&self, slot: u16, napi: &Napi, cx: &Cx<'_>) -> Removal {
-        match self.members[usize::from(slot)].claim.leave() {
+        let member = &self.members[usize::from(slot)];
+        // A poller lets a member go by itself that is being disabled; another may have its place since.
+        if member.napi.load(Ordering::Relaxed) != napi.index() {
+            return Removal::Absent;
+        }
+        match member.claim.leave() {
             Leaving::Absent => Removal::Absent,
             Leaving::Holders => Removal::Holders,
             Leaving::Mine => Removal::Mine(self.leave(slot, Owner::new(napi.index()), napi, cx)),
@@ -265,12 +270,14 @@ impl Group {
     /// run of a transmit queue rings its doorbell.
     pub(crate) fn leave(&self, slot: u16, owner: Owner, napi: &Napi, cx: &Cx<'_>) -> BusyStop {
         cx.emit(napi.index(), EventKind::GroupLeave);
-        let stop = BusyStop::begin(napi, owner, true, napi.weight(), cx);
-        self.members[usize::from(slot)].unrung_frames.store(0, Relaxed);
-        self.members[usize::from(slot)].claim.empty();
+        let member = &self.members[usize::from(slot)];
+        member.unrung_frames.store(0, Relaxed);
+        // An operator who has seen all members without GROUPED detaches the last CPU: none is counted any more by then. And
+        // whoever finds one counted finds it in the table.
         self.watch.left();
+        member.claim.empty();
         self.generation.fetch_add(1, Ordering::Release);
-        stop
+        BusyStop::begin(napi, owner, true, napi.weight(), cx)
     }
 
     /// Notes that a poller's bit was set, or its rest ended: whoever gets this wakes it.
