@@ -44,9 +44,10 @@ pub enum PredictError {
     Load(String),
     /// The load does not fit the wire.
     #[error(
-        "{} requests per second do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} % of {}), \
+        "{} requests per second{} do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} % of {}), \
          and queues on the wire are not simulated",
         rate_text(*per_s),
+        if *second_per_s == 0.0 { String::new() } else { format!(" and the {} of [second]", rate_text(*second_per_s)) },
         rate_text((WIRE_SHARE_MAX * wire_per_s).floor()),
         100.0 * WIRE_SHARE_MAX,
         rate_text(wire_per_s.floor())
@@ -54,6 +55,8 @@ pub enum PredictError {
     Wire {
         /// Requests per second that were asked for, or served.
         per_s: f64,
+        /// Those of a second application, besides.
+        second_per_s: f64,
         /// What the wire carries.
         wire_per_s: f64,
     },
@@ -62,14 +65,15 @@ pub enum PredictError {
     Bound(RunError),
 }
 
-/// Whether a load fits the wire.
+/// Whether a load fits the wire, beside that of a second application.
 ///
 /// # Errors
 /// [`PredictError::Wire`].
 pub fn fits_wire(file: &WorldFile, per_s: f64) -> Result<(), PredictError> {
     let wire_per_s = file.wire_per_s();
-    if per_s > WIRE_SHARE_MAX * wire_per_s {
-        return Err(PredictError::Wire { per_s, wire_per_s });
+    let second_per_s = file.second.map_or(0.0, |second| f64::from(second.per_s));
+    if per_s + second_per_s > WIRE_SHARE_MAX * wire_per_s {
+        return Err(PredictError::Wire { per_s, second_per_s, wire_per_s });
     }
     Ok(())
 }

@@ -68,6 +68,18 @@ fn a_queue_that_goes_idle_has_its_interrupt_while_another_is_busy() {
 }
 
 #[test]
+fn queues_that_only_send_have_no_timeout_of_the_controllers() {
+    let text = "[machine]\ncores = 2\nidle = \"shallow\"\n[nic]\nspeed = \"25Gbit/s\"\nrx_usecs = \"8us\"\n[network]\n\
+                latency = \"20us\"\n[service]\nkind = \"epoll\"\nconnections = 200\nrequest_cost = \"12us\"\n[transmit]\n\
+                qdisc = \"fq\"\n[costs]\nprofile = \"round\"\n";
+    let file = WorldFile::parse("w.toml", text).unwrap();
+    let trace = Trace { phases: vec![phase(Shape::Steady, 40_000.0)] };
+    let slices = run(&file, "suspend20", "p99<200us", &trace, 1).run.slices;
+    assert!(!slices.is_empty() && slices.iter().all(|slice| slice.timeouts_ns.len() == 2), "{slices:?}");
+    assert!(slices.last().unwrap().timeouts_ns.iter().all(|timeout_ns| *timeout_ns > 20_000), "{slices:?}");
+}
+
+#[test]
 fn in_deferx_and_from_base_it_finds_a_timeout_as_well() {
     let trace = Trace { phases: vec![phase(Shape::Steady, 20_000.0)] };
     for mode in ["base", "defer500"] {

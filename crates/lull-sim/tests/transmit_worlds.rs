@@ -127,6 +127,42 @@ fn what_is_wrong_is_said_with_its_key() {
 }
 
 #[test]
+fn a_group_has_no_more_members_than_the_core_allows() {
+    let queues = |queues: u32| {
+        let text = WORLD.replace("queues = 2", &format!("queues = {queues}"));
+        text.replace("connections = 64", "connections = 512")
+    };
+    let said = refused(&queues(129));
+    assert!(
+        said.starts_with(
+            "w.toml:4: nic.queues: 129 queues and the transmit queues beside them are 258 members of the group"
+        ) && said.contains("allowed are 128 queues in group.queues"),
+        "{said}"
+    );
+    let said = refused(&queues(256).replace("cpus = \"2\"", "cpus = \"2\"\nqueues = \"10-250\""));
+    assert!(said.starts_with("w.toml:20: group.queues: 241 queues and"), "{said}");
+    // What is allowed is simulated, and without transmit queues there is room for twice as many.
+    let few = queues(256).replace("cpus = \"2\"", "cpus = \"2\"\nqueues = \"0-127\"");
+    let without = queues(256).replace("[transmit]\nqdisc = \"pfifo_fast\"\nring = 256\n", "");
+    for text in [queues(128), few, without] {
+        let world = parse(&text).world(&"group".parse().unwrap(), Traffic::Open { per_s: 100_000.0 }, 1_000_000);
+        assert!(Sim::new(&world, 1).run().unwrap().counts.answered > 0);
+    }
+}
+
+#[test]
+fn a_queue_that_only_sends_is_no_softirq_beside_who_receives() {
+    // The ring is full most of the time, and the interrupt that tells of room raises softirq on the transmit queue.
+    let slow = WORLD.replace("25Gbit/s", "1Gbit/s").replace("kind =", "answer_size = \"4KiB\"\nkind =");
+    let slow = slow.replace("ring = 256", "ring = 4");
+    for mode in ["threaded", "group-rx", "group"] {
+        let napi = run(&slow, mode, Traffic::Closed).napi;
+        assert_eq!(napi.softirq_polls, 0, "{mode}: {napi:?}");
+        assert!(napi.thread_polls + napi.group_polls > 0, "{mode}: {napi:?}");
+    }
+}
+
+#[test]
 fn the_file_says_who_sends() {
     let described = parse(WORLD).describe();
     assert!(described.contains("pfifo_fast before each transmit ring of 256"), "{described}");

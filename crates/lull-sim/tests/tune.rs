@@ -152,6 +152,8 @@ fn two_that_meet(asked: &Objective, cpu_percent: f64) -> Answer {
         let Offered::PerSecond(per_s) = job.offered else { panic!("an open loop") };
         Figures {
             per_s,
+            answers: 1_000,
+            window_ns: job.window_ns,
             avg_us: p99_us,
             p50_us: p99_us,
             p95_us: p99_us,
@@ -215,6 +217,39 @@ fn what_does_not_carry_the_load_meets_no_objective_however_wide() {
 }
 
 #[test]
+fn what_answers_nothing_meets_no_objective_and_noise_is_that_of_the_requests_in_the_window() {
+    // A service that answers a share of what it is asked, at once, and nothing where the seed is among the silent ones.
+    let answer = |asked: &Objective, share: f64, silent: &[u64]| {
+        let figures = |job: &Job| {
+            let Offered::PerSecond(per_s) = job.offered else { panic!("an open loop") };
+            let share = if silent.contains(&job.seed) { 0.0 } else { share };
+            let answers = (share * per_s * job.window_ns as f64 / 1e9) as u64;
+            let us = if answers > 0 { 50.0 } else { 0.0 };
+            Figures {
+                per_s: share * per_s,
+                answers,
+                window_ns: job.window_ns,
+                avg_us: us,
+                p50_us: us,
+                p95_us: us,
+                p99_us: us,
+                cpu_percent: 10.0,
+                busy_percent: 10.0,
+            }
+        };
+        tune(asked, &mut |jobs| Some(jobs.iter().map(|job| Ok(figures(job))).collect())).unwrap()
+    };
+    let few = Objective { window_ns: 4_000_000_000, ..objective("p99<200us", 5.0, None) };
+    assert!(answer(&few, 0.95, &[]).recommended.is_some(), "20 requests a run are no more exact");
+    for silent in [&[1, 2, 3, 4][..], &[2], &[4]] {
+        assert!(answer(&few, 0.95, silent).recommended.is_none(), "{silent:?}");
+    }
+    // As many a second for longer are.
+    let many = Objective { window_ns: 40_000_000_000_000, ..few };
+    assert!(answer(&many, 0.95, &[]).recommended.is_none() && answer(&many, 0.99, &[]).recommended.is_some());
+}
+
+#[test]
 fn the_answer_is_the_same_every_time_and_bad_luck_is_passed_on() {
     let (file, asked) = (small(), objective("p99<150us", 50_000.0, None));
     let (first, again) = (search(&file, &asked), search(&file, &asked));
@@ -231,6 +266,16 @@ fn a_load_beyond_the_wire_is_refused() {
     let asked = objective("p99<1ms", 50_000.0, None);
     let error = tune(&asked, &mut |jobs| Some(run(&file, jobs))).unwrap_err().to_string();
     assert!(error.contains("50K requests per second do not fit the wire") && error.contains("nic.speed"), "{error}");
+    // A second application takes its part of it.
+    let beside = |per_s: &str| {
+        let second = format!("[second]\nconnections = 10\nload = \"{per_s}\"\nrequest_cost = \"1us\"\n");
+        let file =
+            WorldFile::parse("small.toml", &format!("{}{second}", SMALL.replace("10Gbit/s", "500Mbit/s"))).unwrap();
+        predict::fits_wire(&file, 50_000.0).map_err(|error| error.to_string())
+    };
+    assert_eq!(beside("1K"), Ok(()));
+    let error = beside("80K").unwrap_err();
+    assert!(error.contains("50K requests per second and the 80K of [second] do not fit the wire"), "{error}");
 }
 
 #[test]

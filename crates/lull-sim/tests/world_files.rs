@@ -1,8 +1,9 @@
 //! World files: the examples run, and what is wrong is said in one line with file, line, key and what is allowed.
 
 use lull_core::Mode;
+use lull_sim::dim::Moderation;
 use lull_sim::worldfile::EXAMPLES;
-use lull_sim::{RunError, Sim, Traffic, World, WorldFile};
+use lull_sim::{ModerationSpec, Period, RunError, Sim, Traffic, World, WorldFile};
 
 fn example(name: &str) -> WorldFile {
     let (name, text) = EXAMPLES.iter().find(|(known, _)| *known == name).unwrap();
@@ -318,6 +319,36 @@ fn the_largest_machine_that_a_file_can_describe_is_simulated() {
     let world = file.world(&mode("busyread"), Traffic::Open { per_s: 100_000.0 }, 20_000);
     let out = Sim::new(&World { warmup_ns: 0, ..world }, 1).run().unwrap();
     assert_eq!(out.counts.dropped, 0);
+}
+
+#[test]
+fn each_side_of_the_nic_has_the_moderation_that_the_file_gives_it() {
+    let sides = |keys: &str| {
+        let file = WorldFile::parse("small.toml", &SMALL.replace("rx_usecs = \"8us\"", keys)).unwrap();
+        ((file.rx, file.rx_period), (file.tx, file.tx_period))
+    };
+    let fixed = |usecs, frames| (ModerationSpec::Fixed(Moderation { usecs, frames }), Period::First);
+    let adaptive = ((ModerationSpec::Adaptive, Period::Completion), (ModerationSpec::Adaptive, Period::Interrupt));
+    assert_eq!(sides(""), adaptive);
+    // Time alone is for the side that has it; without frames it decides.
+    assert_eq!(sides("tx_usecs = \"16us\""), (adaptive.0, fixed(16, 65_535)));
+    assert_eq!(sides("adaptive = false\ntx_usecs = \"16us\""), (fixed(0, 1), fixed(16, 65_535)));
+    assert_eq!(sides("rx_usecs = \"8us\""), (fixed(8, 65_535), fixed(8, 65_535)));
+    assert_eq!(sides("rx_usecs = \"8us\"\nrx_frames = 64\ntx_usecs = \"16us\""), (fixed(8, 64), fixed(16, 64)));
+    assert_eq!(sides("rx_usecs = \"8us\"\ntx_frames = 4"), (fixed(8, 65_535), fixed(8, 4)));
+    assert_eq!(sides("rx_usecs = \"0us\""), (fixed(0, 1), fixed(0, 1)));
+    assert_eq!(sides("rx_frames = 1"), (fixed(0, 1), fixed(0, 1)));
+    let without = "without a time fewer frames would wait for ever: allowed is 1, or more with";
+    for (keys, key) in [
+        ("rx_frames = 32", "rx"),
+        ("rx_usecs = \"0us\"\nrx_frames = 32", "rx"),
+        ("tx_frames = 32", "tx"),
+        ("rx_usecs = \"8us\"\ntx_usecs = \"0us\"\ntx_frames = 32", "tx"),
+    ] {
+        let line = 4 + keys.lines().count();
+        let says = format!("small.toml:{line}: nic.{key}_frames: {without} {key}_usecs above 0us");
+        refused("rx_usecs = \"8us\"", keys, &says);
+    }
 }
 
 /// Whatever a file holds, it is read or refused with its name in one line.

@@ -46,7 +46,7 @@ pub struct Slice {
     pub irqs: u64,
     /// Polls.
     pub polls: u64,
-    /// `gro_flush_timeout` of each queue at its end, in nanoseconds.
+    /// `gro_flush_timeout` of each queue that receives, at its end, in nanoseconds.
     pub timeouts_ns: Vec<u64>,
     /// What the controller said last.
     pub standing: Option<Standing>,
@@ -76,7 +76,7 @@ struct Since {
 impl Since {
     fn new(sim: &Sim) -> Since {
         let Latencies { ns: latency, .. } = Latencies::default();
-        let before = sim.nic.queues.iter().map(|queue| queue.napi.stats()).collect();
+        let before = sim.nic.receiving().map(|queue| queue.napi.stats()).collect();
         Since { latency, sum_ns: 0, cpu: CpuUse::default(), irqs: 0, requests: 0.0, begin_ns: sim.now_ns(), before }
     }
 
@@ -93,7 +93,7 @@ impl Since {
     }
 
     fn napis(&self, sim: &Sim) -> Vec<NapiReading> {
-        let queues = sim.nic.queues.iter().zip(&self.before);
+        let queues = sim.nic.receiving().zip(&self.before);
         queues.map(|(queue, before)| NapiReading::of(queue.napi.id(), &(queue.napi.stats() - *before))).collect()
     }
 }
@@ -222,9 +222,9 @@ impl Running {
         self.put_in_force();
     }
 
-    /// Settings go to the NAPIs one by one, as `napi-set` does it.
+    /// Settings go to the NAPIs that receive one by one, as `napi-set` does it.
     fn put_in_force(&self) {
-        for queue in self.sim.nic.queues.iter() {
+        for queue in self.sim.nic.receiving() {
             let settings = match &self.chooser {
                 Chooser::Fixed(settings) => *settings,
                 Chooser::Controlled(controller) => controller.settings(queue.napi.id()),
@@ -244,7 +244,7 @@ impl Running {
             cpu_percent: since.cpu.percent(),
             irqs: since.irqs,
             polls: since.napis(&self.sim).iter().map(|napi| napi.polls).sum(),
-            timeouts_ns: self.sim.nic.queues.iter().map(|queue| queue.napi.settings().gro_flush_timeout_ns).collect(),
+            timeouts_ns: self.sim.nic.receiving().map(|queue| queue.napi.settings().gro_flush_timeout_ns).collect(),
             standing: self.standing,
         }
     }

@@ -259,9 +259,14 @@ impl Nic {
         Nic { queues: Table::new(), tx_queue, groups: Groups::new(), sizes: Stream::new(seed, Component::Sizes, 0) }
     }
 
-    /// What all NAPIs counted so far.
+    /// Queues that receive. Those that only send have no mode of delivery.
+    pub(crate) fn receiving(&self) -> impl Iterator<Item = &Queue> {
+        self.queues.iter().filter(|queue| queue.transmit.is_none())
+    }
+
+    /// What the NAPIs that receive counted so far.
     pub(crate) fn napi_stats(&self) -> Stats {
-        self.queues.iter().fold(Stats::default(), |sum, queue| sum + queue.napi.stats())
+        self.receiving().fold(Stats::default(), |sum, queue| sum + queue.napi.stats())
     }
 }
 

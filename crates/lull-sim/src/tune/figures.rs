@@ -9,6 +9,10 @@ use crate::engine::metrics::Outcome;
 pub struct Figures {
     /// Requests answered per second.
     pub per_s: f64,
+    /// How many were answered.
+    pub answers: u64,
+    /// Virtual time that counted, in nanoseconds.
+    pub window_ns: u64,
     /// Mean latency, in microseconds.
     pub avg_us: f64,
     /// Median latency, in microseconds.
@@ -39,6 +43,8 @@ impl Figures {
     pub fn of(outcome: &Outcome) -> Figures {
         Figures {
             per_s: outcome.qps(),
+            answers: outcome.counts.answered,
+            window_ns: outcome.window_ns,
             avg_us: outcome.latency_mean_us(),
             p50_us: outcome.latency_us(50.0),
             p95_us: outcome.latency_us(95.0),

@@ -76,9 +76,12 @@ impl Tried {
         self.mean(|run| run.per_s) / self.per_s
     }
 
-    /// Whether it carries the load, within the noise of arrivals.
+    /// Whether it carries the load, within the noise of arrivals. A run without an answer has no latency, and shows nothing.
     pub fn carries(&self) -> bool {
-        !self.runs.is_empty() && self.carried() >= CARRIED_SHARE_MIN - 3.0 / libm::sqrt(self.per_s.max(1.0))
+        let requests = self.per_s * self.runs.iter().map(|run| run.window_ns).sum::<u64>() as f64 / 1e9;
+        !self.runs.is_empty()
+            && self.runs.iter().all(|run| run.answers > 0)
+            && self.carried() >= CARRIED_SHARE_MIN - 3.0 / libm::sqrt(requests.max(1.0))
     }
 
     /// How far it is from the objective: the largest ratio of a value to its limit, 1 or less if all hold on average.

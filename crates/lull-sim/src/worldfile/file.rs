@@ -16,7 +16,7 @@ use crate::profile::Profile;
 use crate::world::{ModerationSpec, NetSpec, Period, Traffic, UpstreamSpec, UserHost};
 
 /// Events that a call of `epoll_wait` returns at most, if nobody says otherwise.
-pub(super) const EVENTS_DEFAULT: u32 = 1_024;
+pub const EVENTS_DEFAULT: u32 = 1_024;
 
 /// Memory that one event of the agenda takes.
 pub(crate) const AGENDA_EVENT_BYTES: u64 = 64;
@@ -106,6 +106,8 @@ pub struct WorldFile {
     /// Sizes of frames, which adaptive moderation looks at (`load.sizes`; default: all as `service.request_size` and
     /// `service.answer_size` say).
     pub frames: FrameSizes,
+    /// Whether the file says how large a request or an answer is (`service.request_size`, `service.answer_size`).
+    pub sized: bool,
     /// The wire, in bits per second (`nic.speed`).
     pub bits_per_s: u64,
     /// A request and its answer on the wire, in bits, frames and headers included.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use lull_core::group::budget::BUDGET_PERCENT_MAX;
 use lull_core::group::watch::GROUP_POLLERS_MAX;
-use lull_core::group::{Budget, Thresholds};
+use lull_core::group::{Budget, GROUP_MEMBERS_MAX, Thresholds};
 use lull_core::mode::GroupPolling;
 use lull_core::{GroupConfig, Mode};
 use toml::Spanned;
@@ -89,6 +89,7 @@ pub(super) fn resolve(
         None => (0..queues).collect(),
         Some(list_of) => list(check, "group.queues", list_of, ("queue", queues))?,
     };
+    fits(check, raw, members.len())?;
     Ok(Some(PollingGroup {
         cpus,
         queues: members.into_iter().map(u32::from).collect(),
@@ -99,6 +100,25 @@ pub(super) fn resolve(
         thresholds: thresholds(check, group)?,
         dry_run: group.dry_run.unwrap_or(false),
     }))
+}
+
+/// With transmit queues beside them, the members may be more than a group has.
+fn fits(check: &Check<'_>, raw: &Raw, queues: usize) -> Result<(), WorldFileError> {
+    let (Some(group), Some(_)) = (&raw.group, &raw.transmit) else { return Ok(()) };
+    if 2 * queues <= GROUP_MEMBERS_MAX {
+        return Ok(());
+    }
+    let problem = format!(
+        "{queues} queues and the transmit queues beside them are {} members of the group, which has {GROUP_MEMBERS_MAX} at \
+         the most: allowed are {} queues in group.queues",
+        2 * queues,
+        GROUP_MEMBERS_MAX / 2
+    );
+    Err(match (&group.queues, &raw.nic.queues) {
+        (Some(value), _) => check.error("group.queues", value, problem),
+        (None, Some(value)) => check.error("nic.queues", value, problem),
+        (None, None) => check.error("group.cpus", &group.cpus, problem),
+    })
 }
 
 /// A list of cores or queues, each once, of which there are so many.

@@ -45,7 +45,7 @@ mod transmit;
 use std::path::Path;
 
 pub use self::error::WorldFileError;
-pub use self::file::{Bounds, Second, WorldFile};
+pub use self::file::{Bounds, EVENTS_DEFAULT, Second, WorldFile};
 pub use self::group::PollingGroup;
 pub use self::load::Arrivals;
 pub use self::plane::{CALIBRATED_OVER, WorkerCores};

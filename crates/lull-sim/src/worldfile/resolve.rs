@@ -123,6 +123,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         tx_completions: raw.nic.tx_completions.unwrap_or(host.is_none()),
         arrivals: load::arrivals(&check, raw)?,
         frames,
+        sized: raw.service.request_size.is_some() || raw.service.answer_size.is_some(),
         bits_per_s,
         bits,
         net,
@@ -275,21 +276,21 @@ fn moderation(
     raw: &Raw,
 ) -> Result<(ModerationSpec, ModerationSpec, (Period, Period)), WorldFileError> {
     let nic = &raw.nic;
-    let fixed = nic.rx_usecs.is_some() || nic.rx_frames.is_some() || nic.tx_usecs.is_some() || nic.tx_frames.is_some();
-    let adaptive = nic.adaptive.as_ref().map_or(!fixed, |adaptive| *adaptive.get_ref());
+    let rx_fixed = nic.rx_usecs.is_some() || nic.rx_frames.is_some();
+    let tx_fixed = nic.tx_usecs.is_some() || nic.tx_frames.is_some();
+    let adaptive = nic.adaptive.as_ref().map_or(!rx_fixed, |adaptive| *adaptive.get_ref());
     let restart = nic.restart.as_ref().map_or(adaptive, |restart| *restart.get_ref());
     let periods = (
         if restart { Period::Completion } else { Period::First },
         // Adaptive drivers bound the rate of transmit interrupts.
-        if adaptive { Period::Interrupt } else { Period::First },
+        if adaptive && !tx_fixed { Period::Interrupt } else { Period::First },
     );
-    if adaptive {
-        if let (true, Some(adaptive)) = (fixed, &nic.adaptive) {
-            let problem = "with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, \
+    if let (true, Some(value)) = (adaptive, &nic.adaptive)
+        && (rx_fixed || tx_fixed)
+    {
+        let problem = "with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, \
             tx_usecs and tx_frames, or set adaptive = false";
-            return Err(check.error("nic.adaptive", adaptive, problem));
-        }
-        return Ok((ModerationSpec::Adaptive, ModerationSpec::Adaptive, periods));
+        return Err(check.error("nic.adaptive", value, problem));
     }
     let side = |usecs: (&str, &Option<Spanned<Time>>), frames: (&str, &Option<Spanned<Count>>), or: Moderation| {
         let ns = check.time_or(usecs.0, usecs.1, &USECS, or.usecs * 1_000)?;
@@ -300,14 +301,31 @@ fn moderation(
                 "moderation is in whole microseconds: allowed is 0us, 1us, 2us ...",
             ));
         }
-        let frames = check.count_or(frames.0, frames.1, &FRAMES, or.frames)? as u32;
-        Ok(Moderation { usecs: ns / 1_000, frames })
+        // A driver that is told usecs alone lets time decide.
+        let by_time = if ns > 0 { 65_535 } else { 1 };
+        let or_frames = if usecs.1.is_some() && or.usecs == 0 { by_time } else { or.frames };
+        let count = check.count_or(frames.0, frames.1, &FRAMES, or_frames)? as u32;
+        if let (Some(value), 0, 2..) = (frames.1, ns, count) {
+            let problem = format!(
+                "without a time fewer frames would wait for ever: allowed is 1, or more with {} above 0us",
+                usecs.0.trim_start_matches("nic.")
+            );
+            return Err(check.error(frames.0, value, problem));
+        }
+        Ok(Moderation { usecs: ns / 1_000, frames: count })
     };
-    // A driver that is told usecs alone lets time decide.
-    let or = Moderation { usecs: 0, frames: if nic.rx_usecs.is_some() { 65_535 } else { 1 } };
-    let rx = side(("nic.rx_usecs", &nic.rx_usecs), ("nic.rx_frames", &nic.rx_frames), or)?;
-    let tx = side(("nic.tx_usecs", &nic.tx_usecs), ("nic.tx_frames", &nic.tx_frames), rx)?;
-    Ok((ModerationSpec::Fixed(rx), ModerationSpec::Fixed(tx), periods))
+    let none = Moderation { usecs: 0, frames: 1 };
+    let rx_side = |or| side(("nic.rx_usecs", &nic.rx_usecs), ("nic.rx_frames", &nic.rx_frames), or);
+    let tx_side = |or| side(("nic.tx_usecs", &nic.tx_usecs), ("nic.tx_frames", &nic.tx_frames), or);
+    let (rx, tx) = match (adaptive, tx_fixed) {
+        (true, false) => (ModerationSpec::Adaptive, ModerationSpec::Adaptive),
+        (true, true) => (ModerationSpec::Adaptive, ModerationSpec::Fixed(tx_side(none)?)),
+        (false, _) => {
+            let rx = rx_side(none)?;
+            (ModerationSpec::Fixed(rx), ModerationSpec::Fixed(tx_side(rx)?))
+        }
+    };
+    Ok((rx, tx, periods))
 }
 
 fn bits_on_wire(payload_bytes: u64) -> u64 {
