@@ -7,14 +7,14 @@ mod wrapped;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lull_host::{GroupOptions, Host, HostConfig};
 use lull_net::{
     GroupCpus, Interest, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket,
 };
 use lull_nic::mem::{self, MemConfig};
-use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, RxQueue, TxQueue};
+use lull_nic::{Device, Doorbell, Frame, FramePool, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
 use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
 use wrapped::Wrapped;
 
@@ -190,6 +190,114 @@ fn a_panic_in_a_transmit_queue_takes_the_queue_down_and_it_can_be_taken_away() {
             let _ = network.set_mode(&to.parse().unwrap());
             drop((socket, network));
         });
+        until("the network goes", || goes.is_finished());
+        goes.join().unwrap();
+        until("its devices go", || host.napis().is_empty());
+    }
+}
+
+/// Nothing is to happen.
+const QUIET: u32 = 0;
+/// The next look at the ring panics,
+const NEXT: u32 = 1;
+/// the next but one,
+const NEXT_BUT_ONE: u32 = 2;
+/// the next but one from the next doorbell on,
+const BEHIND_A_DOORBELL: u32 = 3;
+/// the next from the moment on in which the room interrupt is connected.
+const BEHIND_A_CONNECT: u32 = 4;
+/// It has panicked.
+const SPRUNG: u32 = 5;
+
+struct Trap {
+    tx: Box<dyn TxQueue>,
+    when: Arc<AtomicU32>,
+}
+
+impl TxQueue for Trap {
+    fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        self.tx.transmit(frame)
+    }
+    fn doorbell(&mut self) -> Doorbell {
+        let _ = self.when.compare_exchange(BEHIND_A_DOORBELL, NEXT_BUT_ONE, Ordering::AcqRel, Ordering::Acquire);
+        self.tx.doorbell()
+    }
+    fn free_slots(&self) -> usize {
+        self.tx.free_slots()
+    }
+    fn reap_sent(&mut self, pool: &mut FramePool) -> usize {
+        let turns = |from, to| self.when.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        assert!(!turns(NEXT, SPRUNG), "a bug in the transmit half of the device");
+        turns(NEXT_BUT_ONE, NEXT);
+        self.tx.reap_sent(pool)
+    }
+}
+
+struct TrapLine {
+    line: Arc<dyn IrqLine>,
+    when: Arc<AtomicU32>,
+}
+
+impl IrqLine for TrapLine {
+    fn connect(&self, sink: Arc<dyn IrqSink>) {
+        self.line.connect(sink);
+        let _ = self.when.compare_exchange(BEHIND_A_CONNECT, NEXT, Ordering::AcqRel, Ordering::Acquire);
+    }
+    fn mask(&self) {
+        self.line.mask();
+    }
+    fn unmask(&self) {
+        self.line.unmask();
+    }
+    fn pending(&self) -> Option<bool> {
+        self.line.pending()
+    }
+}
+
+#[test]
+fn a_panic_in_the_ring_while_it_changes_hands_takes_its_queue_down_and_no_other() {
+    for (from, to, when) in [("base", "group", BEHIND_A_DOORBELL), ("group", "base", BEHIND_A_CONNECT)] {
+        let trap = Arc::new(AtomicU32::new(QUIET));
+        let (device, peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
+        let mut far = [peer.take_queue(0).unwrap(), peer.take_queue(1).unwrap()];
+        let trapped = trap.clone();
+        let queue = move |mut queue: Queue| {
+            if queue.index == 0 {
+                queue.tx = Box::new(Trap { tx: queue.tx, when: trapped.clone() });
+                queue.tx_irq = Arc::new(TrapLine { line: queue.tx_irq, when: trapped.clone() });
+            }
+            queue
+        };
+        let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
+        let options = GroupOptions { oversubscribe: true, ..GroupOptions::default() };
+        let config = NetworkConfig {
+            neighbours: vec![(CLIENT.parse().unwrap(), [2, 0, 0, 0, 0, 9])],
+            group: Some(GroupCpus { cpus: vec![1], options }),
+            ..pair::config(SERVER, vec![0, 0])
+        }
+        .with_mode(&from.parse().unwrap());
+        let network = Network::new(&host, Arc::new(Wrapped::new(Arc::new(device), queue)), config).unwrap();
+        let socket = |queue, port| {
+            let address = SocketAddr::new(SERVER.parse().unwrap(), port);
+            UdpSocket::bind_with(&network, queue, address, UdpOptions::default()).unwrap()
+        };
+        let (bad, good) = (socket(0, 53), socket(1, 54));
+        trap.store(when, Ordering::Release);
+        let changes = {
+            let network = network.clone();
+            // Refused where the group would have the queue that is down.
+            std::thread::spawn(move || drop(network.set_mode(&to.parse().unwrap())))
+        };
+        until("the mode is changed", || changes.is_finished());
+        changes.join().unwrap();
+        assert_eq!(trap.load(Ordering::Acquire), SPRUNG);
+        let peers = SocketAddr::new(CLIENT.parse().unwrap(), 53);
+        assert_down(bad.send_to(b"x", peers));
+        good.send_to(b"x", peers).unwrap();
+        let mut arrives = |queue: &mut Queue| queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ()) > 0;
+        until("the other queue sends", || far.iter_mut().any(&mut arrives));
+
+        let goes = std::thread::spawn(move || drop((bad, good, network)));
         until("the network goes", || goes.is_finished());
         goes.join().unwrap();
         until("its devices go", || host.napis().is_empty());

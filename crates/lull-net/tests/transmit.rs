@@ -6,12 +6,12 @@ mod wrapped;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use lull_host::{GroupOptions, Host, HostConfig};
-use lull_net::{GroupCpus, Mode, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpSocket};
+use lull_net::{GroupCpus, Mode, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
 use pair::{CLIENT, SERVER, until};
@@ -133,15 +133,20 @@ struct Bench {
 
 impl Bench {
     fn new(qdisc: Qdisc, mode: &str, slots: usize) -> Bench {
-        Bench::with(qdisc, mode, slots, |port| port)
+        Bench::with(Some(qdisc), mode, slots, |port| port)
     }
 
-    fn with(qdisc: Qdisc, mode: &str, slots: usize, decorate: fn(Arc<dyn Device>) -> Arc<dyn Device>) -> Bench {
+    fn with(
+        qdisc: Option<Qdisc>,
+        mode: &str,
+        slots: usize,
+        decorate: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
+    ) -> Bench {
         let (peer, port) = mem::pair(MemConfig { ring_slots: slots, ..MemConfig::default() });
         let host = host();
         let config = NetworkConfig {
             neighbours: vec![(SERVER.parse().unwrap(), PEER_MAC)],
-            qdisc: Some(qdisc),
+            qdisc,
             group: group(),
             ..pair::config(CLIENT, vec![0])
         };
@@ -314,7 +319,7 @@ fn a_device_that_takes_nothing_at_a_doorbell_is_rung_again_whoever_sends() {
         Arc::new(Wrapped::new(inner, queue))
     }
     for mode in ["base", "group", "group50"] {
-        let mut bench = Bench::with(Qdisc::Fq, mode, 32, again);
+        let mut bench = Bench::with(Some(Qdisc::Fq), mode, 32, again);
         let socket = bench.socket(1000);
         for nth in 0..20 {
             socket.send_to(&[nth; 10], address(SERVER, PORT)).unwrap();
@@ -343,4 +348,78 @@ fn a_reset_and_the_end_of_the_network_leave_nothing_waiting() {
         // Whoever has enabled the queues after the reset may have the network in hand for a moment longer.
         until("its network is gone", || socket.send_to(b"x", address(CLIENT, 5)).is_err());
     }
+}
+
+/// Takes what is on the ring at a doorbell only while it is open, and counts those that it refuses.
+struct Gate {
+    inner: Box<dyn TxQueue>,
+    gate: Arc<Passes>,
+}
+
+#[derive(Default)]
+struct Passes {
+    is_open: AtomicBool,
+    refused: AtomicU32,
+}
+
+impl TxQueue for Gate {
+    fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        self.inner.transmit(frame)
+    }
+    fn doorbell(&mut self) -> Doorbell {
+        if self.gate.is_open.load(Ordering::Acquire) {
+            return self.inner.doorbell();
+        }
+        self.gate.refused.fetch_add(1, Ordering::Release);
+        Doorbell::Again
+    }
+    fn free_slots(&self) -> usize {
+        self.inner.free_slots()
+    }
+}
+
+#[test]
+fn a_ring_that_changes_hands_is_rung_again_for_what_its_last_doorbell_left() {
+    for (from, to) in [("base", "group"), ("group", "base")] {
+        let gate = Arc::new(Passes::default());
+        let passes = gate.clone();
+        let decorate = move |inner: Arc<dyn Device>| -> Arc<dyn Device> {
+            let queue = move |mut queue: Queue| {
+                queue.tx = Box::new(Gate { inner: queue.tx, gate: passes.clone() });
+                queue
+            };
+            Arc::new(Wrapped::new(inner, queue))
+        };
+        let mut bench = Bench::with(None, from, 32, decorate);
+        let socket = bench.socket(1000);
+        socket.send_to(&[7; 10], address(SERVER, PORT)).unwrap();
+        until("a doorbell", || gate.refused.load(Ordering::Acquire) > 0);
+        let _ = bench.network.set_mode(&to.parse().unwrap()).unwrap();
+        assert!(bench.take(64).is_empty());
+        gate.is_open.store(true, Ordering::Release);
+        assert_eq!(bench.datagrams(1), [(1000, 7)], "{from} to {to}");
+    }
+}
+
+#[test]
+fn senders_that_wait_for_room_hear_of_it_where_a_discipline_is_refused_half_way() {
+    let (peer, port) = mem::pair(MemConfig { ring_slots: 4, queues: 2, ..MemConfig::default() });
+    // Two receive, and one of two would send.
+    let host = Host::new(HostConfig { cpus: vec![None; 4], napis_max: 3, ..HostConfig::default() }).unwrap();
+    let config = NetworkConfig {
+        neighbours: vec![(SERVER.parse().unwrap(), PEER_MAC)],
+        group: group(),
+        ..pair::config(CLIENT, vec![0, 1])
+    };
+    let network = Network::new(&host, Arc::new(port), config).unwrap();
+    let mut far = [peer.take_queue(0).unwrap(), peer.take_queue(1).unwrap()];
+    let socket = UdpSocket::bind_with(&network, 0, address(CLIENT, 1000), UdpOptions::default()).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.send_to(b"fills", address(SERVER, PORT)).is_ok() {}
+    assert!(!socket.ready().contains(Ready::WRITABLE));
+
+    let refused = network.set_mode(&"group".parse().unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("napis_max"), "{refused}");
+    far.iter_mut().for_each(|queue| _ = queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ()));
+    until("the socket writable", || socket.ready().contains(Ready::WRITABLE));
 }

@@ -1,6 +1,7 @@
 //! Queueing disciplines of a network's transmit queues (§16): each queue with one has a NAPI of its own for sending, on a second
 //! device of the host, `NAME-tx`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use lull_qdisc::Kind;
 
 use super::{Network, NetworkError, lock};
 use crate::queue::Queue;
-use crate::transmit::{RingRoom, TransmitStats, TxSide};
+use crate::transmit::{Intake, Ring, RingRoom, TransmitStats, TxSide};
 
 /// How long a queue that loses its discipline may take to send what is in it. What is then left (a wire that takes nothing, a
 /// flow that is paced) is dropped, and counted.
@@ -111,16 +112,15 @@ impl Network {
         let device_id = host.add_device(&format!("{}-tx", info.name), self.0.queues.len(), true);
         let mut transmit =
             Transmit { host: host.clone(), delivery: self.0.delivery.clone(), device_id, kind, sides: Vec::new() };
-        let mut intakes = Vec::new();
-        for (index, queue) in self.0.queues.iter().enumerate() {
-            let (side, intake) = TxSide::new(kind, info.mtu_bytes, queue.napi(), queue.room(&self.0.delivery));
-            let cpu = host.napi_cpu(queue.napi()).unwrap_or(0);
-            let irq = Arc::new(RingRoom::new(&side));
-            let binding = NapiBinding { device: device_id, queue: index, cpu, irq, receiver: side.clone() };
-            side.bind(host.add_napi(binding)?);
-            transmit.sides.push(side);
-            intakes.push(intake);
-        }
+        let intakes = match self.add_sides(&mut transmit, info.mtu_bytes) {
+            Ok(intakes) => intakes,
+            Err(error) => {
+                // Those that were made had the room interrupts.
+                drop(transmit);
+                self.0.queues.iter().for_each(|queue| queue.hear_of_room(host, &self.0.delivery));
+                return Err(error);
+            }
+        };
         for ((queue, side), intake) in self.0.queues.iter().zip(&transmit.sides).zip(intakes) {
             queue.give_ring(host, &self.0.delivery, side.clone(), intake);
         }
@@ -129,13 +129,35 @@ impl Network {
         }
         Ok(transmit)
     }
+
+    /// Makes the instances, one for each queue.
+    fn add_sides(&self, transmit: &mut Transmit, mtu_bytes: usize) -> Result<Vec<Intake>, NetworkError> {
+        let (host, delivery) = (&self.0.host, &self.0.delivery);
+        let mut intakes = Vec::new();
+        for (index, queue) in self.0.queues.iter().enumerate() {
+            let (side, intake) = TxSide::new(transmit.kind, mtu_bytes, queue.napi(), queue.room(delivery));
+            let cpu = host.napi_cpu(queue.napi()).unwrap_or(0);
+            let irq = Arc::new(RingRoom::new(&side));
+            let binding = NapiBinding { device: transmit.device_id, queue: index, cpu, irq, receiver: side.clone() };
+            side.bind(host.add_napi(binding)?);
+            transmit.sides.push(side);
+            intakes.push(intake);
+        }
+        Ok(intakes)
+    }
+}
+
+/// A panic takes down the queue in which it happens, and whoever changes disciplines goes on with the others.
+fn contained(change: impl FnOnce()) {
+    // Said and told already. Dropping a payload of an unknown type could panic once more.
+    let _ = catch_unwind(AssertUnwindSafe(change)).map_err(std::mem::forget);
 }
 
 /// Sends what waits, as far as the wire takes it in time. Nobody else polls the queue.
 fn send_out(side: &TxSide, delivery: &Delivery) {
     let began = Instant::now();
     loop {
-        side.kick(delivery);
+        contained(|| side.kick(delivery));
         if side.is_empty() || began.elapsed() > DRAIN_MAX {
             return;
         }
@@ -145,13 +167,17 @@ fn send_out(side: &TxSide, delivery: &Delivery) {
 
 impl Queue {
     /// Its transmit side sends for it from now on.
-    fn give_ring(&self, host: &Host, delivery: &Delivery, side: Arc<TxSide>, intake: crate::transmit::Intake) {
+    fn give_ring(&self, host: &Host, delivery: &Delivery, side: Arc<TxSide>, intake: Intake) {
         use lull_nic::IrqLine;
         side.room().connect(host.room_sink(self.napi()));
-        self.with(delivery, |inside, now_ns| {
-            let ring = inside.swap_ring(Box::new(intake), side.room(), Some(side.clone()));
-            side.put_ring(delivery, ring);
-            inside.use_room(now_ns);
+        contained(|| {
+            self.with(delivery, |inside, now_ns| {
+                let intake = Ring { tx: Box::new(intake), unsent: false };
+                side.put_ring(inside.swap_ring(intake, side.room(), Some(side.clone())));
+                inside.use_room(now_ns);
+            });
+            // Without the shard's lock: a run that panics takes the shard down as well.
+            side.kick(delivery);
         });
     }
 
@@ -160,14 +186,26 @@ impl Queue {
         let Some(side) = self.transmit(delivery) else { return };
         send_out(&side, delivery);
         let ring_room = side.ring_room();
-        self.with(delivery, |inside, now_ns| {
-            // Before the ring is the shard's again: its room is the shard's to hear of.
-            ring_room.mask();
-            ring_room.connect(host.room_sink(self.napi()));
-            if let Some(ring) = side.take_ring(now_ns) {
-                let _ = inside.swap_ring(ring, ring_room, None);
-            }
-            inside.use_room(now_ns);
+        contained(|| {
+            self.with(delivery, |inside, now_ns| {
+                // Before the ring is the shard's again: its room is the shard's to hear of.
+                ring_room.mask();
+                ring_room.connect(host.room_sink(self.napi()));
+                if let Some(ring) = side.take_ring(now_ns) {
+                    let _ = inside.swap_ring(ring, ring_room, None);
+                }
+                inside.use_room(now_ns);
+            });
+        });
+    }
+
+    /// It has kept its ring, whose room interrupt went elsewhere meanwhile.
+    fn hear_of_room(&self, host: &Host, delivery: &Delivery) {
+        contained(|| {
+            self.with(delivery, |inside, now_ns| {
+                inside.hear_of_room(host.room_sink(self.napi()));
+                inside.use_room(now_ns);
+            });
         });
     }
 }

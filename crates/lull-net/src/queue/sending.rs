@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lull_host::Delivery;
-use lull_nic::{Doorbell, IrqLine, TxQueue};
+use lull_nic::{Doorbell, IrqLine, IrqSink, TxQueue};
 
 use super::{Inside, Queue};
 use crate::shard::Stack;
-use crate::transmit::TxSide;
+use crate::transmit::{Ring, TxSide};
 
 /// Frames that a cork holds back at most before the doorbell rings nevertheless: it bounds what batching adds to latency.
 pub const CORKED_FRAMES_MAX: u32 = 8;
@@ -71,16 +71,17 @@ impl Inside {
     }
 
     /// The shard sends elsewhere from now on. Returns the former ring, whose doorbell has rung.
-    pub(crate) fn swap_ring(
-        &mut self,
-        tx: Box<dyn TxQueue>,
-        room: Arc<dyn IrqLine>,
-        transmit: Option<Arc<TxSide>>,
-    ) -> Box<dyn TxQueue> {
+    pub(crate) fn swap_ring(&mut self, ring: Ring, room: Arc<dyn IrqLine>, transmit: Option<Arc<TxSide>>) -> Ring {
         self.ring();
         let sending = &mut self.sending;
-        (sending.room, sending.transmit, sending.unsent) = (room, transmit, false);
-        std::mem::replace(&mut sending.tx, tx)
+        (sending.room, sending.transmit) = (room, transmit);
+        let tx = std::mem::replace(&mut sending.tx, ring.tx);
+        Ring { tx, unsent: std::mem::replace(&mut sending.unsent, ring.unsent) }
+    }
+
+    /// The room interrupt of what the shard sends to goes there from now on. One that went elsewhere is lost: the caller looks.
+    pub(crate) fn hear_of_room(&self, sink: Arc<dyn IrqSink>) {
+        self.sending.room.connect(sink);
     }
 
     /// There may be room: completions first, then the ring's own frames, then the sockets that wait, in their order.

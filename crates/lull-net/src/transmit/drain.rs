@@ -7,6 +7,7 @@ use lull_core::tx::TxLeft;
 use lull_nic::{Doorbell, Frame, FramePool, TxQueue};
 use lull_qdisc::{Dequeued, Kind, Packet, Qdisc, QdiscStats};
 
+use super::Ring;
 use super::byte_limit::ByteLimit;
 use super::intake::{INTAKE_FRAMES, Senders};
 
@@ -21,6 +22,8 @@ pub(crate) struct Drain {
     frames: rtrb::Consumer<Frame>,
     qdisc: Qdisc<Frame>,
     senders: Arc<Senders>,
+    /// Frames were put on the ring since the last doorbell.
+    unrung: bool,
     /// The last doorbell left frames on the ring.
     unsent: bool,
     limit: ByteLimit,
@@ -38,6 +41,7 @@ impl Drain {
             frames,
             qdisc: Qdisc::new(kind, mtu_bytes as u32 + 14),
             senders,
+            unrung: false,
             unsent: false,
             limit: ByteLimit::default(),
             polled: false,
@@ -45,15 +49,16 @@ impl Drain {
         }
     }
 
-    pub(super) fn put_ring(&mut self, tx: Box<dyn TxQueue>) {
+    pub(super) fn put_ring(&mut self, ring: Ring) {
         self.limit = ByteLimit::default();
-        self.tx = Some(tx);
+        (self.tx, self.unsent) = (Some(ring.tx), ring.unsent);
     }
 
-    pub(super) fn take_ring(&mut self) -> Option<Box<dyn TxQueue>> {
-        let mut tx = self.tx.take()?;
-        let _ = tx.doorbell();
-        Some(tx)
+    /// Its doorbell has rung.
+    pub(super) fn take_ring(&mut self) -> Option<Ring> {
+        self.ring();
+        let tx = self.tx.take()?;
+        Some(Ring { tx, unsent: std::mem::take(&mut self.unsent) })
     }
 
     pub(super) fn polled_by_group(&mut self, polled: bool) {
@@ -64,6 +69,11 @@ impl Drain {
 
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty() && self.qdisc.is_empty()
+    }
+
+    /// Whether frames are on the ring for which no doorbell has rung.
+    pub(super) fn has_unrung(&self) -> bool {
+        self.unrung
     }
 
     pub(super) fn is_unsent(&self) -> bool {
@@ -95,7 +105,7 @@ impl Drain {
 
     pub(super) fn ring(&mut self) {
         if let Some(tx) = &mut self.tx {
-            self.unsent = tx.doorbell() == Doorbell::Again;
+            (self.unrung, self.unsent) = (false, tx.doorbell() == Doorbell::Again);
         }
     }
 
@@ -129,11 +139,12 @@ impl Drain {
         };
         tx.reap_sent(&mut self.pool);
         if self.unsent {
-            self.unsent = tx.doorbell() == Doorbell::Again;
+            (self.unrung, self.unsent) = (false, tx.doorbell() == Doorbell::Again);
         }
         // A sender may push as fast as this takes in.
         let _ = (0..INTAKE_FRAMES).take_while(|_| self.take_in(now_ns)).count();
         let sent = self.fill_ring(&mut *tx, budget, now_ns);
+        self.unrung |= sent.frames != 0;
         self.tx = Some(tx);
         sent
     }

@@ -30,6 +30,13 @@ const NOTHING: Transmitted = Transmitted { frames: 0, bytes: 0, left: TxLeft::No
 /// No instance yet.
 const NO_NAPI: u32 = u32::MAX;
 
+/// A device's ring, on its way between a shard and its transmit queue.
+pub(crate) struct Ring {
+    pub(crate) tx: Box<dyn TxQueue>,
+    /// The last doorbell left frames on it: it rings again once there is room behind it.
+    pub(crate) unsent: bool,
+}
+
 /// What a transmit queue with a discipline did since it got it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -143,15 +150,14 @@ impl TxSide {
         self.live.snapshot()
     }
 
-    /// Gives it the ring. The shard's lock is held, so no sender is in between.
-    pub(crate) fn put_ring(&self, host: &Delivery, tx: Box<dyn TxQueue>) {
-        self.as_runner(|drain| drain.put_ring(tx));
-        self.kick(host);
+    /// Gives it the ring. The shard's lock is held, so no sender is in between; once it is not, the caller kicks the queue.
+    pub(crate) fn put_ring(&self, ring: Ring) {
+        self.as_runner(|drain| drain.put_ring(ring));
     }
 
     /// Takes the ring back, with what is left put on it as far as there is room; the rest is dropped. None from a queue that is
     /// down: the ring may be what panicked. The shard's lock is held.
-    pub(crate) fn take_ring(&self, now_ns: u64) -> Option<Box<dyn TxQueue>> {
+    pub(crate) fn take_ring(&self, now_ns: u64) -> Option<Ring> {
         let is_down = self.is_down.load(Ordering::Acquire);
         self.as_runner(|drain| {
             if !is_down {
@@ -168,7 +174,8 @@ impl TxSide {
         self.as_runner(|drain| drain.is_empty())
     }
 
-    /// Runs `f` as the only runner. Whoever runs just now is waited for: a run is a quota at most.
+    /// Runs `f` as the only runner. Whoever runs just now is waited for: a run is a quota at most. After a panic in `f` the queue
+    /// is down and nobody runs; its shard, whose lock may be held here, is the caller's to take down.
     fn as_runner<R>(&self, f: impl FnOnce(&mut Drain) -> R) -> R {
         let run = loop {
             match self.word.begin() {
@@ -176,7 +183,9 @@ impl TxSide {
                 _ => std::thread::yield_now(),
             }
         };
+        let ends = EndsRun(self);
         let result = f(&mut self.inside());
+        std::mem::forget(ends);
         let mut drain = TxDrain::new(run);
         // What came meanwhile is looked at by the next run, which the caller sees to.
         loop {
@@ -223,7 +232,7 @@ impl TxSide {
                 let mut inside = self.inside();
                 let sent = inside.send(budget, began_ns);
                 others += inside.sent_for_others(own);
-                let unsent = self.ring_inside(&mut inside, sent.frames);
+                let unsent = self.ring_inside(&mut inside);
                 self.count(&mut inside, sent.frames);
                 (sent, if unsent { TxLeft::Room } else { sent.left })
             };
@@ -251,9 +260,9 @@ impl TxSide {
         (frames, end == TxEnd::Schedule)
     }
 
-    /// Rings for frames that were sent. Returns whether the device left some for another doorbell.
-    fn ring_inside(&self, inside: &mut Drain, frames: u32) -> bool {
-        if frames != 0 {
+    /// Rings for what was sent, by a group's visits as well. Returns whether the device left some for another doorbell.
+    fn ring_inside(&self, inside: &mut Drain) -> bool {
+        if inside.has_unrung() {
             add(&self.live.doorbells, 1);
             inside.ring();
         }
@@ -283,15 +292,29 @@ impl TxSide {
         self.senders.go_down();
         self.room.made();
     }
+
+    /// The same, by whoever runs: nobody does any more.
+    fn end_in_a_panic(&self) {
+        self.go_down();
+        self.word.lost_in_a_panic();
+    }
 }
 
-/// Takes the queue down if a run panics, and ends the run.
+/// Ends a run that panics.
+struct EndsRun<'a>(&'a TxSide);
+
+impl Drop for EndsRun<'_> {
+    fn drop(&mut self) {
+        self.0.end_in_a_panic();
+    }
+}
+
+/// As [`EndsRun`], and takes the queue and its shard down, whose lock is not held.
 struct GoesDown<'a>(&'a TxSide, &'a Delivery);
 
 impl Drop for GoesDown<'_> {
     fn drop(&mut self) {
-        self.0.go_down();
-        self.0.word.lost_in_a_panic();
+        self.0.end_in_a_panic();
         self.1.take_down_queue(self.0.napi(), "a run of its transmit queue");
     }
 }
@@ -398,3 +421,6 @@ impl Transmitter for TxSide {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
