@@ -126,7 +126,8 @@ impl Delivery {
         self.take_down(&instance, context, "see the panic's own message".to_owned());
     }
 
-    fn queue_name(&self, instance: &Instance) -> String {
+    /// As messages name it.
+    pub(crate) fn queue_name(&self, instance: &Instance) -> String {
         let devices = relock(&self.devices);
         let name = devices.get(instance.device).map_or("a removed device", |device| &device.name);
         format!("queue {} of {name} (NAPI {})", instance.queue, instance.napi.id())

@@ -1,5 +1,6 @@
 //! What an operator does to devices and instances: make them known, enable, disable, set.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -142,7 +143,9 @@ impl Host {
         Arc::new(RoomSink { host: Arc::downgrade(self.inner()), napi: index })
     }
 
-    /// `napi_enable`: gives the instance its id and settings, lets it go and unmasks its interrupt.
+    /// `napi_enable`: gives the instance its id and settings, lets it go and unmasks its interrupt. One that was a member of a
+    /// CPU group before is one again; where its group cannot have it any more, its membership ends, interrupts serve it, and
+    /// stderr says so.
     ///
     /// # Errors
     /// It is enabled already, it was removed, a panic took its queue down, or its NAPI thread cannot be started.
@@ -172,19 +175,25 @@ impl Host {
         if settings.threaded == Threaded::BusyPoll {
             self.kick(instance);
         }
-        self.re_enter_group(instance)?;
+        self.re_enter_group(instance);
         drop(control);
         inner.registry.tell(NapiChange::Enabled { ifindex, id });
         Ok(id)
     }
 
-    /// An instance that was a member before it was disabled is one again.
-    fn re_enter_group(&self, instance: &Instance) -> Result<(), HostError> {
-        if let Some((group, weight)) = self.kept_membership(instance)? {
-            let group = self.inner().group(GroupId::from_index(group))?;
-            self.inner().enter_group(&group, instance, weight)?;
+    /// An instance that was a member before it was disabled is one again, if its group can have it. The control lock is held.
+    fn re_enter_group(&self, instance: &Instance) {
+        let inner = self.inner();
+        let Ok(Some((group, weight))) = self.kept_membership(instance) else { return };
+        let group = inner.group(GroupId::from_index(group));
+        let Err(why) = group.and_then(|group| inner.enter_group(&group, instance, weight)) else { return };
+        if let Ok(device) = relock(&inner.devices).get_mut(instance.device) {
+            device.groups[instance.queue] = None;
         }
-        Ok(())
+        let queue = inner.queue_name(instance);
+        // A log that cannot be written changes nothing.
+        let _ =
+            writeln!(std::io::stderr(), "lull: {queue} is enabled outside its group, and interrupts serve it: {why}");
     }
 
     /// `napi_disable`: waits until nobody owns the instance, and takes it. Settings are kept if the device keeps them.
@@ -251,8 +260,10 @@ impl Host {
     /// # Errors
     /// As [`Host::set_napi`].
     pub fn set_device(&self, device: DeviceId, settings: &NapiSettings) -> Result<(), HostError> {
+        settings.check()?;
         let inner = self.inner();
-        let queues: Vec<(u32, NapiSettings)> = {
+        let control = relock(&inner.control);
+        let napis = {
             let mut devices = relock(&inner.devices);
             let device = devices.get_mut(device)?;
             if settings.threaded != Threaded::Off
@@ -260,12 +271,25 @@ impl Host {
             {
                 return Err(GroupError::Grouped { napi, group }.into());
             }
-            device.config.set_device(settings)?;
-            let napis = device.napis.iter().enumerate();
-            napis.filter_map(|(queue, napi)| napi.map(|index| (index, device.config.queue(queue)))).collect()
+            device.napis.clone()
         };
-        for (index, settings) in queues {
-            self.set_napi(index, &settings)?;
+        let instances = napis.into_iter().flatten().map(|index| self.found(index)).collect::<Result<Vec<_>, _>>()?;
+        if settings.threaded != Threaded::Off {
+            instances.iter().try_for_each(|instance| self.start_napi_thread(instance))?;
+        }
+        let of_queues: Vec<NapiSettings> = {
+            let mut devices = relock(&inner.devices);
+            let device = devices.get_mut(device)?;
+            device.config.set_device(settings)?;
+            instances.iter().map(|instance| device.config.queue(instance.queue)).collect()
+        };
+        for (instance, settings) in instances.iter().zip(&of_queues) {
+            self.put_in_force(instance, settings);
+        }
+        drop(control);
+        for instance in &instances {
+            let (ifindex, id) = (instance.device.ifindex(), instance.napi.id());
+            inner.registry.tell(NapiChange::Settings { ifindex, id });
         }
         Ok(())
     }

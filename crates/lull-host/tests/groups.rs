@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::{Bound, Client, World, eventually, mem_queue};
 use lull_core::group::{Budget, GroupConfig};
 use lull_core::{NapiSettings, Threaded, state};
-use lull_host::{GroupError, GroupId, GroupOptions, Host, HostConfig, HostError};
+use lull_host::{GroupError, GroupId, GroupOptions, Host, HostConfig, HostError, NapiChange};
 
 const US: u64 = 1_000;
 
@@ -106,6 +106,87 @@ fn a_members_reset_keeps_its_membership_and_a_removed_one_stays_removed() {
     world.host.disable(world.bound.napi).unwrap();
     world.host.enable(world.bound.napi).unwrap();
     assert!(!is_grouped(&world.bound));
+}
+
+#[test]
+fn a_queue_whose_group_cannot_have_it_back_is_enabled_outside_it() {
+    let host = host(1);
+    let (bound, client) = mem_queue(&host, 0);
+    let enabled = Arc::new(AtomicU64::new(0));
+    let told = enabled.clone();
+    host.watch(Box::new(move |change| {
+        if matches!(change, NapiChange::Enabled { .. }) {
+            told.fetch_add(1, Ordering::AcqRel);
+        }
+    }));
+    let id = group(&host, None, &[0]);
+    host.group_add(id, bound.napi, 64).unwrap();
+    host.disable(bound.napi).unwrap();
+    host.group_detach(id, 0).unwrap();
+    host.enable(bound.napi).unwrap();
+    assert_eq!(enabled.load(Ordering::Acquire), 1);
+    assert!(!is_grouped(&bound));
+    assert!(client.send(1));
+    bound.await_delivered(1);
+    assert_eq!(bound.queue.deliverers(), ["irq/0"]);
+    assert!(matches!(refusal(host.group_remove(id, bound.napi)), GroupError::NotMember { .. }));
+    // It may be added anew.
+    host.group_attach(id, 0).unwrap();
+    host.group_add(id, bound.napi, 64).unwrap();
+    assert!(is_grouped(&bound));
+}
+
+/// A queue becomes a member while somebody sets its device: one of the two is refused, and has changed nothing.
+#[test]
+fn a_device_is_set_when_nobody_else_changes_its_queues() {
+    let threaded = NapiSettings { threaded: Threaded::On, ..NapiSettings::default() };
+    let host = host(1);
+    let (bound, client) = mem_queue(&host, 0);
+    let id = group(&host, None, &[0]);
+    for sent in 1.. {
+        // The poll ends when one waits to make the queue a member, and the other to set its device.
+        let (goes_on, waits) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (may_end, in_poll) = (goes_on.clone(), waits.clone());
+        bound.queue.during_poll(move || {
+            in_poll.store(true, Ordering::Release);
+            eventually("the end of the poll", || may_end.load(Ordering::Acquire));
+        });
+        assert!(client.send(1));
+        eventually("the poll", || waits.load(Ordering::Acquire));
+        let tid = AtomicU64::new(0);
+        let (added, set) = std::thread::scope(|scope| {
+            let adds = scope.spawn(|| host.group_add(id, bound.napi, 64));
+            let asks = || host.napis().iter().any(|napi| napi.state.has(state::PREFER_BUSY_POLL));
+            eventually("the wish to have the queue", || asks() || adds.is_finished());
+            let sets = scope.spawn(|| {
+                tid.store(u64::from(lull_host::thread_id().unsigned_abs()), Ordering::Release);
+                host.set_device(bound.device, &threaded)
+            });
+            eventually("the setter", || tid.load(Ordering::Acquire) != 0);
+            eventually("the setter to wait", || {
+                sets.is_finished() || common::is_asleep(tid.load(Ordering::Acquire) as i32)
+            });
+            goes_on.store(true, Ordering::Release);
+            (adds.join().unwrap(), sets.join().unwrap())
+        });
+        bound.await_delivered(sent);
+        if let Err(owned) = added {
+            // The machine was so busy that the group gave up.
+            assert!(
+                matches!(owned, HostError::Group(GroupError::Owned { .. } | GroupError::Threaded { .. })),
+                "{owned}"
+            );
+            set.unwrap();
+            host.set_device(bound.device, &NapiSettings::default()).unwrap();
+            continue;
+        }
+        assert!(matches!(refusal(set), GroupError::Grouped { .. }));
+        break;
+    }
+    host.disable(bound.napi).unwrap();
+    host.enable(bound.napi).unwrap();
+    assert!(is_grouped(&bound));
+    assert_eq!(host.napis()[0].settings.threaded, Threaded::Off);
 }
 
 #[test]

@@ -32,12 +32,14 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Waits until the threads that deliver have nothing to do: each sleeps, and the interrupt threads have their seats.
 #[track_caller]
 pub fn await_standing_by(host: &Host) {
-    let sleeps = |tid: i32| {
-        // "tid (name) state ...", where a name may hold anything but the last parenthesis.
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
-    };
-    eventually("the delivering threads to sleep", || host.threads().iter().all(|thread| sleeps(thread.tid)));
+    eventually("the delivering threads to sleep", || host.threads().iter().all(|thread| is_asleep(thread.tid)));
+}
+
+/// Whether a thread of this process sleeps.
+pub fn is_asleep(tid: i32) -> bool {
+    // "tid (name) state ...", where a name may hold anything but the last parenthesis.
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
