@@ -32,13 +32,16 @@ impl BusyPoller<'_> {
         let BusyPoller { host, cpu, me } = *self;
         let mut most = 0;
         let start_ns = host.clock.now_ns();
+        // Who has the seat from a sleep may have taken the watch of the CPU's descriptors over for it.
+        let mut unwatched = *in_seat;
         // One round is over before a seat would pay for itself.
         *in_seat = *in_seat || (plan.end.spins() && cpu.seat.take(me));
         while let Some(instance) = lookup(plan.napi_id) {
-            let yielded = self.rounds(&instance, plan, start_ns, in_seat, &mut most, ready)?;
+            let yielded = self.rounds(&instance, plan, start_ns, in_seat, &mut unwatched, &mut most, ready)?;
             if !yielded {
                 break;
             }
+            unwatched = false;
             // Somebody waits for the core (`need_resched`): let them have it, then look the instance up again.
             if std::mem::take(in_seat) {
                 let ran = host.run(cpu);
@@ -55,12 +58,14 @@ impl BusyPoller<'_> {
 
     /// One acquisition of the loop; true if it ended only to yield the core.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the state of one loop, over its acquisitions")]
     fn rounds(
         &self,
         instance: &Instance,
         plan: &BusyPlan,
         start_ns: u64,
         in_seat: &mut bool,
+        unwatched: &mut bool,
         most: &mut u32,
         ready: &mut dyn FnMut(u64) -> bool,
     ) -> std::thread::Result<bool> {
@@ -90,6 +95,10 @@ impl BusyPoller<'_> {
                 }
                 if cpu.need_resched() {
                     break true;
+                }
+                if std::mem::take(unwatched) && *in_seat {
+                    // The loop may go on for long. What it polls itself it need not watch.
+                    host.arm_fd_vectors_but(cpu, Some(instance.napi.index()));
                 }
                 std::hint::spin_loop();
             }

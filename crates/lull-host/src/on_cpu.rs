@@ -121,8 +121,14 @@ impl Delivery {
     /// in it awake: nobody else watches them.
     #[inline]
     pub(crate) fn arm_fd_vectors(&self, cpu: &Cpu) {
+        self.arm_fd_vectors_but(cpu, None);
+    }
+
+    /// The same, but for that of an instance that the caller polls.
+    #[inline]
+    pub(crate) fn arm_fd_vectors_but(&self, cpu: &Cpu, polled: Option<u32>) {
         let Some(vectors) = cpu.fd_vectors() else { return };
-        for &index in vectors.iter() {
+        for &index in vectors.iter().filter(|index| Some(**index) != polled) {
             if let Some(instance) = self.instance(index)
                 && cpu.irq_epoll.arm(&instance.vector, index)
             {

@@ -207,6 +207,60 @@ fn a_busy_loop_beside_which_nobody_sleeps_leaves_no_descriptor_unwatched() {
     });
 }
 
+/// As before, but the busy poller watched the descriptors itself in a sleep of the same turn, and has kept the seat.
+#[test]
+fn a_busy_loop_behind_a_sleep_leaves_no_descriptor_unwatched() {
+    let host = host(1);
+    let (polled, _polled_device) = fd_queue(&host, 0);
+    let (other, device) = fd_queue(&host, 0);
+    let worker = Worker::new(&host, 0).unwrap();
+    other.queue.wakes(&worker);
+    let mut turn = worker.turn();
+    let mut looks = 0;
+    let woke = turn.sleep(&Sleep { until_ns: None, fd: None }, &mut || {
+        looks += 1;
+        if looks == 1 {
+            device.send(1);
+        }
+        other.delivered() == 1
+    });
+    assert_eq!(woke, Woke::Ready);
+    let (mut sent, start) = (false, std::time::Instant::now());
+    turn.busy_loop(&polled.plan(BusyEnd::AfterUsecs(i32::MAX as u32)), &mut |_| {
+        if !std::mem::replace(&mut sent, true) {
+            device.send(1);
+        }
+        assert!(start.elapsed() < LONG, "nobody watches");
+        other.delivered() == 2
+    });
+}
+
+/// One round is over at once: whoever leaves the seat arms, and a call that sleeps again does not.
+#[test]
+fn a_round_behind_a_sleep_costs_no_system_call() {
+    let host = host(1);
+    let (bound, device) = fd_queue(&host, 0);
+    let worker = Worker::new(&host, 0).unwrap();
+    bound.queue.wakes(&worker);
+    let mut turn = worker.turn();
+    for end in [BusyEnd::OneRound, BusyEnd::LastPoll, BusyEnd::AfterUsecs(i32::MAX as u32)] {
+        let count = bound.delivered() + 1;
+        let mut sent = false;
+        turn.sleep(&Sleep { until_ns: None, fd: None }, &mut || {
+            if !std::mem::replace(&mut sent, true) {
+                device.send(1);
+            }
+            bound.delivered() == count
+        });
+        let (before, mut looks) = (host.cpu_stats(0).syscalls, 0);
+        turn.busy_loop(&bound.plan(end), &mut |_| {
+            looks += 1;
+            looks == 10
+        });
+        assert_eq!(host.cpu_stats(0).syscalls, before, "{end:?}");
+    }
+}
+
 #[test]
 fn a_flood_on_one_queue_leaves_no_descriptor_unwatched() {
     let host = host(1);
