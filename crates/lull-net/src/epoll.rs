@@ -131,15 +131,7 @@ impl Epoll {
             }
             items.insert(source.identity(), item.clone());
         }
-        for part in &item.parts {
-            if let Some(left_behind) = context.busy.note_napi(part.napi_id()) {
-                context.left_behind(left_behind);
-            }
-            part.watch(&item);
-        }
-        if !item.ready().is_empty() {
-            item.push();
-        }
+        item.watch();
         Ok(())
     }
 
@@ -356,3 +348,6 @@ mod libc_errno {
     pub(super) const EEXIST: i32 = Errno::EXIST.raw_os_error();
     pub(super) const ENOENT: i32 = Errno::NOENT.raw_os_error();
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,23 @@ impl Item {
         })
     }
 
+    /// Hears of its edges from now on; what is ready already is one. The context knows it: another thread may have ended the
+    /// registration since.
+    pub(super) fn watch(self: &Arc<Self>) {
+        for part in &self.parts {
+            if let Some(left_behind) = self.context.busy.note_napi(part.napi_id()) {
+                self.context.left_behind(left_behind);
+            }
+            part.watch(self);
+        }
+        // Who ends it writes `gone` first and then looks at the wait lists, under their locks.
+        if self.gone.load(Ordering::Acquire) {
+            self.leave();
+        } else if !self.ready().is_empty() {
+            self.push();
+        }
+    }
+
     /// Ends the registration, from the context's side.
     pub(super) fn leave(self: &Arc<Self>) {
         self.gone.store(true, Ordering::Release);
@@ -66,6 +83,10 @@ impl Item {
     /// for.
     #[inline]
     pub(crate) fn fire(self: &Arc<Item>, edges: Ready, napi_id: u32, wakes: &mut Wakes) -> bool {
+        // On a wait list for a moment still, it must not use up an exclusive wake-up.
+        if self.gone.load(Ordering::Acquire) {
+            return false;
+        }
         if let Some(left_behind) = self.context.busy.note_napi(napi_id) {
             self.context.left_behind(left_behind);
         }
