@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct World {
     pub near: String,
     pub far: String,
+    /// The name of the near end.
+    pub device: String,
     pub state: PathBuf,
 }
 
@@ -49,6 +51,17 @@ fn succeeds(program: &str, arguments: &[&str]) -> bool {
 impl World {
     /// Makes it, with `queues` queues and GRO on at the near end `va`; prints why not, if it cannot.
     pub fn new(test: &str, queues: usize) -> Option<World> {
+        World::with_device(test, queues, "va")
+    }
+
+    /// As [`World::new`], with a near end of a name that no other has: a trace knows devices by their names, in whichever
+    /// namespace they are.
+    pub fn alone(test: &str, queues: usize) -> Option<World> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        World::with_device(test, queues, &format!("va{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn with_device(test: &str, queues: usize, device: &str) -> Option<World> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         for (program, argument) in [("ip", "-V"), ("ethtool", "--version"), ("python3", "--version")] {
             if !succeeds(program, &[argument]) {
@@ -60,6 +73,7 @@ impl World {
         let world = World {
             near: format!("lull-{tag}-a"),
             far: format!("lull-{tag}-b"),
+            device: device.to_owned(),
             state: std::env::temp_dir().join(format!("lull-state-{tag}")),
         };
         if !succeeds("ip", &["netns", "add", &world.near]) || !succeeds("ip", &["netns", "add", &world.far]) {
@@ -76,14 +90,15 @@ impl World {
 
     /// The pair of devices; anew, if there was one.
     pub fn make_pair(&self, queues: usize) {
-        let _ = Command::new("ip").args(["-n", &self.near, "link", "del", "va"]).output();
+        let device = &*self.device;
+        let _ = Command::new("ip").args(["-n", &self.near, "link", "del", device]).output();
         let queues = queues.to_string();
-        let make = ["ip", "link", "add", "va", "numrxqueues", &queues, "numtxqueues", &queues, "type", "veth"];
+        let make = ["ip", "link", "add", device, "numrxqueues", &queues, "numtxqueues", &queues, "type", "veth"];
         let peer = ["peer", "name", "vb", "netns", &self.far, "numrxqueues", &queues, "numtxqueues", &queues];
         self.run(&[&make[..], &peer].concat());
-        self.run(&["ip", "addr", "add", "10.99.0.1/24", "dev", "va"]);
-        self.run(&["ethtool", "-K", "va", "gro", "on"]);
-        self.run(&["ip", "link", "set", "va", "up"]);
+        self.run(&["ip", "addr", "add", "10.99.0.1/24", "dev", device]);
+        self.run(&["ethtool", "-K", device, "gro", "on"]);
+        self.run(&["ip", "link", "set", device, "up"]);
         // What a veth sends with TSO on bypasses the peer's NAPI.
         for command in ["ip addr add 10.99.0.2/24 dev vb", "ethtool -K vb tso off", "ip link set vb up"] {
             let words = command.split(' ').collect::<Vec<_>>();
@@ -126,7 +141,7 @@ impl World {
 
     /// The NAPIs of the near end, by raw netlink.
     pub fn raw(&self) -> Vec<Raw> {
-        self.raw_of("va")
+        self.raw_of(&self.device)
     }
 
     /// The NAPIs of a device of the near namespace, by raw netlink.
@@ -153,12 +168,9 @@ impl World {
 
     /// The device-wide values of the near end.
     pub fn device_wide(&self) -> String {
-        self.run(&[
-            "cat",
-            "/sys/class/net/va/napi_defer_hard_irqs",
-            "/sys/class/net/va/gro_flush_timeout",
-            "/sys/class/net/va/threaded",
-        ])
+        let values = ["napi_defer_hard_irqs", "gro_flush_timeout", "threaded"];
+        let files = values.map(|value| format!("/sys/class/net/{}/{value}", self.device));
+        self.run(&["cat", &files[0], &files[1], &files[2]])
     }
 
     /// The state file of the near end, if there is one.
@@ -215,7 +227,6 @@ impl Staying {
             said += &line;
             said.push('\n');
         }
-        let _ = self.child.kill();
         panic!("it never said '{word}': {said}");
     }
 
@@ -232,6 +243,22 @@ impl Staying {
     pub fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap().code();
         (status, self.lines.iter().collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// Where a test fails before its end: it gives back what it changed and ends its program, which it cannot when it is killed. What
+/// is in the background takes a second signal.
+impl Drop for Staying {
+    fn drop(&mut self) {
+        for signal in ["-TERM", "-TERM", "-KILL"] {
+            let begun = Instant::now();
+            if let Ok(None) = self.child.try_wait() {
+                let _ = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+            }
+            while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE / 4 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 """A service that knows nothing of lull but the socket that it reports its latencies to: reporting.py ADDRESS SOCKET
 
-Each byte that it gets is a request, which it sends back.
+Each byte that it gets is a request, which it sends back, and which it says to have taken a millisecond for.
 """
-import socket, statistics, sys, time
+import socket, statistics, sys
 
 report = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
@@ -21,9 +21,8 @@ while True:
     connection, _ = listener.accept()
     took = []
     while request := connection.recv(1):
-        began = time.perf_counter()
         connection.sendall(request)
-        took.append(time.perf_counter() - began)
+        took.append(0.001)
         if len(took) == 200:
             tell(took)
             took.clear()
