@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lull_core::{Mode, Threaded};
+use lull_core::{Mode, NapiSettings, Threaded};
 use lull_linux::Roots;
 use lull_linux::device::Device as LinuxDevice;
 use lull_linux::netdev::{NapiChange, Netdev};
@@ -20,13 +20,13 @@ use lull_nic::{Device, Doorbell, Frame, FramePool, Link, RxQueue, TxQueue};
 use super::frame::Addresses;
 use super::record::Report;
 use super::user::Shown;
-use super::{BUSY_POLL_BUDGET, Ends, Placement, RawSocket, Settings, run};
+use super::{BUSY_POLL_BUDGET, Ends, Outcome, Placement, RawSocket, Settings, run};
 use crate::bench::BenchError;
 use crate::bench::kernel::pair::{Pair, ServerStack, Side, linux};
 use crate::bench::kernel::traced::Traced;
 use crate::bench::kernel::{napi_threads, usage};
 use crate::cell::Enforcement;
-use crate::check::enforcement;
+use crate::check::{Evidence, enforcement};
 
 /// How long a link may take to come up.
 const LINK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -216,18 +216,34 @@ pub fn veth(
     }
     let words = server.words();
     let options = Options { timers: true, ..Options::default() };
-    let mut polls = Polls::open(pair.server.device(), options).map_err(trace_error)?;
+    let polls = Polls::open(pair.server.device(), options).map_err(trace_error)?;
     let server_threads = Mutex::default();
     let ends = Ends {
         client: Some(&client),
         server: Some(&server),
         addresses: Addresses { from: client.mac(), to: server.mac() },
-        server_threads: &server_threads,
+        threads: &server_threads,
     };
     let sleeps = |threads: &[i32]| threads.iter().filter_map(|tid| usage::sleeps(*tid)).sum::<u64>();
     let slept = sleeps(&threads);
+    let run = || run(ends, settings, placement, stop, on_report);
+    let (outcome, mut traced) = traced(polls, &mode, run)?;
+    let Some(outcome) = outcome else { unreachable!("there is a client") };
+    let slept = sleeps(&threads).saturating_sub(slept);
+    let evidence = traced.evidence(&lock(&server_threads), outcome.answered, slept);
+    let cannot = settings.polling.calls_poll().then(|| server.cannot_busy_poll()).flatten();
+    let verdict = cannot.map_or_else(|| enforcement(&mode, &evidence), Enforcement::not_in_force);
+    Ok((Shown { outcome, verdict, realtime_refused: None }, words))
+}
+
+/// What `run` does, and what the trace shows meanwhile.
+fn traced(
+    mut polls: Polls,
+    mode: &Mode,
+    run: impl FnOnce() -> Result<Option<Outcome>, BenchError>,
+) -> Result<(Option<Outcome>, Traced), BenchError> {
     let over = AtomicBool::new(false);
-    let mut traced = Traced::new(&mode);
+    let mut traced = Traced::new(mode);
     let outcome = std::thread::scope(|scope| {
         let reading = scope.spawn(|| -> Result<(), BenchError> {
             loop {
@@ -239,22 +255,18 @@ pub fn veth(
                 std::thread::sleep(DRAIN_INTERVAL);
             }
         });
-        let outcome = run(ends, settings, placement, stop, on_report);
+        let outcome = run();
         over.store(true, Ordering::Release);
         reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         outcome
     })?;
-    let Some(outcome) = outcome else { unreachable!("there is a client") };
     traced.sum();
-    let slept = sleeps(&threads).saturating_sub(slept);
-    let evidence = traced.evidence(&lock(&server_threads), outcome.answered, slept);
-    let cannot = settings.polling.calls_poll().then(|| server.cannot_busy_poll()).flatten();
-    let verdict = cannot.map_or_else(|| enforcement(&mode, &evidence), Enforcement::not_in_force);
-    Ok((Shown { outcome, verdict, realtime_refused: None }, words))
+    Ok((outcome, traced))
 }
 
 /// Runs one end on an interface of this namespace: a client whose server is `server_mac`, or, without that, the server until
-/// `stop`. The interface's settings are left as they are.
+/// `stop`. The interface's settings are left as they are. Where the client's calls poll, their polls are counted, and its NAPI's
+/// settings are held against those of the mode.
 ///
 /// # Errors
 /// As [`XdpSocket::open`].
@@ -270,24 +282,83 @@ pub fn one(
     let socket = XdpSocket::open(interface, queue, settings, zero_copy)?;
     socket.wait_for_link()?;
     let words = socket.words();
+    let threads = Mutex::default();
     let ends = Ends {
         client: server_mac.is_some().then_some(&socket),
         server: server_mac.is_none().then_some(&socket),
         addresses: Addresses { from: socket.mac(), to: server_mac.unwrap_or(socket.mac()) },
-        server_threads: &Mutex::default(),
+        threads: &threads,
     };
-    let outcome = run(ends, settings, placement, stop, on_report)?;
+    let mode = settings.polling.mode();
+    let is_judged = settings.polling.calls_poll() && server_mac.is_some();
+    let polls = is_judged.then(|| Polls::open(interface, Options { timers: true, ..Options::default() }));
+    let run = || run(ends, settings, placement, stop, on_report);
+    let (outcome, evidence) = match polls {
+        None => (run()?, Err("nobody asked".to_owned())),
+        Some(Err(error)) => (run()?, Err(error.to_string())),
+        Some(Ok(polls)) => {
+            let (outcome, mut traced) = traced(polls, &mode, run)?;
+            let answered = outcome.as_ref().map_or(0, |outcome| outcome.answered);
+            // Its NAPIs may have threads, which these calls rule out.
+            (outcome, Ok(traced.evidence(&lock(&threads), answered, 0)))
+        }
+    };
     let shown = outcome.map(|outcome| {
-        let verdict = match settings.polling.calls_poll().then(|| socket.cannot_busy_poll()) {
-            Some(Some(why)) => Enforcement::not_in_force(why),
-            Some(None) => Enforcement::InForce,
-            None => Enforcement::not_in_force(format!(
+        let verdict = match is_judged {
+            true => {
+                let cannot = socket.cannot_busy_poll();
+                verdict_of_one((interface, &mode), cannot, settings_of(interface, socket.calls.napi_id()), evidence)
+            }
+            false => Enforcement::not_in_force(format!(
                 "the interface's settings are whoever's that set them: lull stat {interface} says who polls"
             )),
         };
         Shown { outcome, verdict, realtime_refused: None }
     });
     Ok((shown, words))
+}
+
+/// Whether a mode whose calls poll was in force on an interface that somebody else has set: its sockets can poll, its NAPI has
+/// the mode's settings, and what was counted is what the mode does.
+fn verdict_of_one(
+    (interface, mode): (&str, &Mode),
+    cannot: Option<String>,
+    settings: Result<NapiSettings, String>,
+    evidence: Result<Evidence, String>,
+) -> Enforcement {
+    if let Some(why) = cannot {
+        return Enforcement::not_in_force(why);
+    }
+    match settings {
+        Ok(settings) if NapiChange::between(&settings, &mode.napi).is_empty() => {}
+        Ok(settings) => {
+            let thread = if settings.threaded == mode.napi.threaded { "" } else { " and a thread" };
+            return Enforcement::not_in_force(format!(
+                "the queue of {interface} has gro-flush-timeout {} and defer-hard-irqs {}{thread}, and the mode {} and {}: lull \
+                 apply {interface} --mode {mode} sets them",
+                settings.gro_flush_timeout_ns,
+                settings.defer_hard_irqs,
+                mode.napi.gro_flush_timeout_ns,
+                mode.napi.defer_hard_irqs
+            ));
+        }
+        Err(why) => return Enforcement::not_in_force(format!("the settings of {interface} cannot be read: {why}")),
+    }
+    match evidence {
+        Ok(evidence) => enforcement(mode, &evidence),
+        Err(why) => Enforcement::not_in_force(format!("the polls of {interface} cannot be counted: {why}")),
+    }
+}
+
+/// What is in force on the NAPI of this id.
+fn settings_of(interface: &str, napi_id: u32) -> Result<NapiSettings, String> {
+    let (mut netdev, roots) = (Netdev::new(), Roots::default());
+    let device = LinuxDevice::open(interface, &mut netdev, &roots).map_err(|error| error.to_string())?;
+    let snapshot = device.snapshot(&mut netdev, &roots).map_err(|error| error.to_string())?;
+    let napi = snapshot.napis.iter().find(|napi| napi.id == napi_id).ok_or("it has no such NAPI any more")?;
+    let values =
+        napi.in_force(snapshot.defaults.as_ref()).ok_or("this kernel tells those of the whole device alone")?;
+    Ok(values.into())
 }
 
 /// Puts the interface's half of a mode in force on every NAPI, with its threads on `core`; the threads.
@@ -308,4 +379,46 @@ fn set_mode(device: &str, mode: &Mode, core: usize) -> Result<Vec<i32>, BenchErr
 
 fn trace_error(error: lull_linux::polls::PollsError) -> BenchError {
     BenchError::Invalid(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::ThreadsRest;
+
+    #[test]
+    fn at_one_end_a_mode_is_in_force_only_where_its_settings_and_its_polls_are_seen() {
+        let mode: Mode = "busyread".parse().unwrap();
+        let evidence = Evidence {
+            queries: 100,
+            busy_polls: 50,
+            thread_polls: 0,
+            softirq_polls: 3,
+            group_polls: 0,
+            threads_rest: ThreadsRest::Sleeps { sleeps: 0, empty_polls: 0 },
+            deferrals: 5,
+            suspensions: 0,
+            lateness_ns: None,
+        };
+        let reason = |cannot: Option<&str>, settings, evidence| {
+            let cannot = cannot.map(str::to_owned);
+            verdict_of_one(("eth0", &mode), cannot, settings, evidence).reason().unwrap_or_default().to_owned()
+        };
+        assert_eq!(reason(None, Ok(mode.napi), Ok(evidence)), "");
+        assert_eq!(reason(Some("the kernel refused"), Ok(mode.napi), Ok(evidence)), "the kernel refused");
+        let off = reason(None, Ok(NapiSettings::default()), Ok(evidence));
+        assert!(off.contains("the queue of eth0 has gro-flush-timeout 0 and defer-hard-irqs 0, and the mode"), "{off}");
+        let unread = reason(None, Err("there is no netlink".to_owned()), Ok(evidence));
+        assert!(unread.contains("cannot be read: there is no netlink"), "{unread}");
+        let uncounted = reason(None, Ok(mode.napi), Err("there is no tracefs".to_owned()));
+        assert!(uncounted.contains("cannot be counted: there is no tracefs"), "{uncounted}");
+        for unlike in [
+            Evidence { queries: 0, ..evidence },
+            Evidence { busy_polls: 0, ..evidence },
+            Evidence { deferrals: 0, ..evidence },
+            Evidence { thread_polls: 7, ..evidence },
+        ] {
+            assert_ne!(reason(None, Ok(mode.napi), Ok(unlike)), "", "{unlike:?}");
+        }
+    }
 }

@@ -27,8 +27,8 @@ pub struct Ends<'a, S> {
     pub server: Option<&'a S>,
     /// Where the two are.
     pub addresses: Addresses,
-    /// Where the server's thread ids go, for whoever tells who polled.
-    pub server_threads: &'a Mutex<Vec<i32>>,
+    /// Where thread ids go, for whoever tells who polled: those of the server, and without one here those of the client.
+    pub threads: &'a Mutex<Vec<i32>>,
 }
 
 /// What a run came to.
@@ -133,13 +133,21 @@ impl Stage<'_> {
     }
 
     /// Makes receive calls on `core`, and does nothing else.
-    fn poll<S: RawSocket>(&self, socket: &S, core: usize) -> io::Result<()> {
+    fn poll<S: RawSocket>(&self, socket: &S, core: usize, tell: impl Fn()) -> io::Result<()> {
         pin_thread(&[core])?;
+        tell();
         while !self.over.load(Ordering::Relaxed) {
             socket.receive_call();
             self.pause();
         }
         Ok(())
+    }
+}
+
+/// Tells who the calling thread is, if anybody asks.
+fn tell(ids: Option<&Mutex<Vec<i32>>>) {
+    if let Some(ids) = ids {
+        ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(thread_id());
     }
 }
 
@@ -151,12 +159,10 @@ fn serve<'scope, 'env, S: RawSocket>(
     stage: Stage<'env>,
 ) -> (Option<Handle<'scope, ()>>, Handle<'scope, u64>) {
     let Stage { settings, placement, over } = stage;
-    let tell = move || ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(thread_id());
+    let tell = move || tell(Some(ids));
     let polling = settings.receive_thread.then(|| {
-        scope.spawn(move || {
-            tell();
-            stage.poll(socket, placement.server_poller.unwrap_or(placement.server))
-        })
+        let core = placement.server_poller.unwrap_or(placement.server);
+        scope.spawn(move || stage.poll(socket, core, tell))
     });
     let serving = scope.spawn(move || {
         let _ends = EndsAll(over);
@@ -185,11 +191,12 @@ pub fn run<S: RawSocket>(
     let over = &AtomicBool::new(false);
     let stage = Stage { settings, placement, over };
     std::thread::scope(|scope| {
-        let serving = ends.server.map(|socket| serve(scope, (socket, ends.addresses.to), ends.server_threads, stage));
+        let serving = ends.server.map(|socket| serve(scope, (socket, ends.addresses.to), ends.threads, stage));
         let measured = match ends.client {
             Some(socket) => {
                 let shared = Shared::new((socket, settings, &clock), window_ns, over, placement.oversubscribed);
-                Some(measure(&shared, ends.addresses, stage, stop, on_report))
+                let ids = ends.server.is_none().then_some(ends.threads);
+                Some(measure(&shared, (ends.addresses, ids), stage, stop, on_report))
             }
             None => {
                 while !stop.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) {
@@ -219,7 +226,7 @@ fn joined<T>(thread: Handle<'_, T>) -> io::Result<T> {
 /// Runs the client's threads: how many requests of the window were sent and how many were not, and what came back.
 fn measure<S: RawSocket>(
     shared: &Shared<'_, S>,
-    addresses: Addresses,
+    (addresses, ids): (Addresses, Option<&Mutex<Vec<i32>>>),
     stage: Stage<'_>,
     stop: &AtomicBool,
     on_report: &mut (dyn FnMut(Report) + Send),
@@ -231,16 +238,18 @@ fn measure<S: RawSocket>(
             let core = placement.sender.unwrap_or(placement.client);
             scope.spawn(move || {
                 pin_thread(&[core])?;
+                tell(ids);
                 Sender::new(shared, addresses).run()
             })
         });
         let polling = shared.settings.receive_thread.then(|| {
             let core = placement.client_poller.unwrap_or(placement.client);
-            scope.spawn(move || stage.poll(shared.socket, core))
+            scope.spawn(move || stage.poll(shared.socket, core, || tell(ids)))
         });
         let receiving = scope.spawn(move || {
             let _ends = EndsAll(over);
             pin_thread(&[placement.client])?;
+            tell(ids);
             let sender = (!apart).then(|| Sender::new(shared, addresses));
             Receiver::new(shared, sender).run(on_report)
         });

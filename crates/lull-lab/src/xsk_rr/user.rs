@@ -120,7 +120,7 @@ pub fn both(
         client: Some(&client.socket),
         server: Some(&server.socket),
         addresses: Addresses { from: client.mac, to: server.mac },
-        server_threads: &Mutex::default(),
+        threads: &Mutex::default(),
     };
     let Some(outcome) = run(ends, settings, placement, stop, on_report)? else { unreachable!("there is a client") };
     let verdicts = [(&client, &before[0]), (&server, &before[1])]
@@ -151,7 +151,7 @@ pub fn one(
         client: server_mac.is_some().then_some(&end.socket),
         server: server_mac.is_none().then_some(&end.socket),
         addresses: Addresses { from: end.mac, to: server_mac.unwrap_or(end.mac) },
-        server_threads: &Mutex::default(),
+        threads: &Mutex::default(),
     };
     let outcome = run(ends, settings, placement, stop, on_report)?;
     Ok(outcome.map(|outcome| {
