@@ -61,6 +61,11 @@ pub enum LogError {
         "it has no counters of a generator's: it was not written by `lull load --hdr`, or by another version of it"
     )]
     NoCounters,
+    /// The file has several logs.
+    #[error(
+        "it holds {0} logs one behind the other, whose histograms would mix: give each its own file, and merge these"
+    )]
+    Several(usize),
     /// A histogram is missing or damaged.
     #[error("its histogram '{0}' is missing, damaged, or not a generator's")]
     NoHistogram(&'static str),
@@ -199,16 +204,24 @@ impl LoadLog {
     pub fn parse(bytes: &[u8]) -> Result<LoadLog, LogError> {
         // Comments are for readers like this one, and the iterator leaves them out.
         let text = std::str::from_utf8(bytes).map_err(|_| LogError::NoLog)?;
+        let comment = |line: &str| line.strip_prefix('#')?.strip_prefix(COUNTERS).map(str::to_owned);
+        let logs = text.lines().filter_map(comment).count();
+        if logs > 1 {
+            return Err(LogError::Several(logs));
+        }
         let (mut latency, mut lag) = (None, None);
         for entry in IntervalLogIterator::new(bytes) {
             let LogEntry::Interval(interval) = entry.map_err(|_| LogError::NoLog)? else { continue };
-            match interval.tag().map(|tag| tag.as_str()) {
-                Some(LATENCY) => latency = decode(interval.encoded_histogram()),
-                Some(LAG) => lag = decode(interval.encoded_histogram()),
-                _ => {}
+            let (place, name) = match interval.tag().map(|tag| tag.as_str()) {
+                Some(LATENCY) => (&mut latency, LATENCY),
+                Some(LAG) => (&mut lag, LAG),
+                _ => continue,
+            };
+            let histogram = decode(interval.encoded_histogram());
+            if place.replace(histogram.ok_or(LogError::NoHistogram(name))?).is_some() {
+                return Err(LogError::NoHistogram(name));
             }
         }
-        let comment = |line: &str| line.strip_prefix('#')?.strip_prefix(COUNTERS).map(str::to_owned);
         let counters = text.lines().find_map(comment).ok_or(LogError::NoCounters)?;
         let counters: Counters = serde_json::from_str(&counters).map_err(|_| LogError::NoCounters)?;
         let latency = latency.ok_or(LogError::NoHistogram(LATENCY))?;
@@ -312,6 +325,9 @@ mod tests {
         assert_eq!(parse("not a log".to_owned()), LogError::NoLog);
         assert_eq!(parse(without(COUNTERS)), LogError::NoCounters);
         assert_eq!(parse(without("Tag=lag")), LogError::NoHistogram(LAG));
+        // Several logs in one file would have the counters of the first and the histograms of the last.
+        assert_eq!(parse(format!("{text}{text}")), LogError::Several(2));
+        assert_eq!(parse(format!("{text}{}", without(COUNTERS))), LogError::NoHistogram(LATENCY));
         assert_eq!(parse(text.replace("version 1", "version 2")), LogError::NoCounters);
         assert_eq!(LoadLog::parse(&[0xff; 32]).map(|_| ()).unwrap_err(), LogError::NoLog);
     }
