@@ -19,6 +19,8 @@ use lull_sim::{ConnectionsSpec, ContextSpec, QueueSpec, SecondSpec, Sim, Traffic
 use super::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::bench::{BenchError, PORT, TscClock};
 use crate::check::{Evidence, enforcement};
+use crate::load::clock::Clock;
+use crate::load::recorder::Window;
 use crate::load::wire::{CONNECTIONS_MAX, WireClient, WireConfig};
 use crate::load::{Pace, Summary, Workload, WorkloadConfig};
 use crate::memcached::{Store, StoreConfig, StoreMode};
@@ -250,15 +252,15 @@ impl Pair {
         self.second.set_mode(&base)?;
         let napi = self.network.napis()[0];
         let events = |service: &OwnService| service.epolls().map(lull_net::Epoll::stats).sum::<EpollStats>();
-        let (before, events_before) = (self.host.napi_stats(napi), events(&self.first));
-        let began_ns = self.host.now_ns();
+        let (host, service) = (&self.host, &self.first);
+        let read = || (host.now_ns(), host.napi_stats(napi), events(service));
         let (clients, core) = (&mut self.clients, self.core);
-        let summaries = std::thread::scope(|scope| {
-            let generating = scope.spawn(move || generate(clients, core, second_qps, effort));
+        let (summaries, marks) = std::thread::scope(|scope| {
+            let generating = scope.spawn(|| generate(clients, core, second_qps, effort, read));
             generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?
         })?;
-        let seconds = (self.host.now_ns() - began_ns) as f64 / 1e9;
-        let (after, events_after) = (self.host.napi_stats(napi), events(&self.first));
+        let [(began_ns, before, events_before), (ended_ns, after, events_after)] = marks;
+        let seconds = ended_ns.saturating_sub(began_ns).max(1) as f64 / 1e9;
         let calls = events_after.with_events - events_before.with_events;
         let events = events_after.events - events_before.events;
         let napi = after - before;
@@ -282,22 +284,44 @@ impl Pair {
 /// How often it is looked whether a service has come back to wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Both loads in one thread on one core: closed to the first service, open to the second.
-fn generate(
+/// What counters read where the window begins and where it ends: what latencies are of, polls and events are of as well.
+struct Marks<M>(Option<M>, Option<M>);
+
+impl<M> Marks<M> {
+    /// Reads at the first moment in the window, and at the first behind it.
+    fn at(&mut self, now_ns: u64, window: Window, read: impl FnOnce() -> M) {
+        if self.0.is_none() && window.contains(now_ns) {
+            self.0 = Some(read());
+        } else if self.0.is_some() && self.1.is_none() && now_ns >= window.to_ns {
+            self.1 = Some(read());
+        }
+    }
+
+    /// Both; a run that was stopped before its window began has none.
+    fn both(self, read: impl Fn() -> M) -> [M; 2] {
+        [self.0.unwrap_or_else(&read), self.1.unwrap_or_else(&read)]
+    }
+}
+
+/// Both loads in one thread on one core: closed to the first service, open to the second. `read` is what counters read.
+fn generate<M>(
     clients: &mut [WireClient<TscClock>; 2],
     core: usize,
     second_qps: f64,
     effort: &Effort<'_>,
-) -> Result<[Summary; 2], BenchError> {
+    read: impl Fn() -> M,
+) -> Result<([Summary; 2], [M; 2]), BenchError> {
     pin_thread(&[core])?;
     let [first, second] = clients;
     first.begin(Pace::Closed { depth: 1 }, effort.warm_up, effort.window)?;
     second.begin(Pace::open(second_qps), effort.warm_up, effort.window)?;
     let mut stopped = false;
+    let mut marks = Marks(None, None);
     loop {
         let (first_goes_on, second_goes_on) = (first.poll()?, second.poll()?);
+        marks.at(first.clock().now_ns(), first.recorder().window(), &read);
         if !first_goes_on && !second_goes_on {
-            return Ok([first.finish(), second.finish()]);
+            return Ok(([first.finish(), second.finish()], marks.both(read)));
         }
         if effort.stop.load(Ordering::Relaxed) && !stopped {
             stopped = true;
@@ -312,5 +336,27 @@ impl Drop for Pair {
         for client in &mut self.clients {
             client.close_all(CLOSE_TIMEOUT);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_where_the_window_begins_and_ends_and_not_around_warm_up_and_drain() {
+        let mut marks = Marks(None, None);
+        let mut window = Window { from_ns: 100, to_ns: 1_000 };
+        for now_ns in [0, 50, 99, 103, 500, 999, 1_004, 1_500, 2_000] {
+            marks.at(now_ns, window, || now_ns);
+        }
+        assert_eq!(marks.both(|| 0), [103, 1_004]);
+        // One that is stopped ends its window sooner.
+        let mut stopped = Marks(None, None);
+        stopped.at(200, window, || 200);
+        window.to_ns = 300;
+        stopped.at(400, window, || 400);
+        assert_eq!(stopped.both(|| 0), [200, 400]);
+        assert_eq!(Marks(None, None).both(|| 7), [7, 7]);
     }
 }
