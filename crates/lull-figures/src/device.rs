@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lull_linux::show::{NapiShow, show};
 use lull_linux::stat::{NapiSample, Sample, Watch};
@@ -30,6 +30,8 @@ struct Counts {
 #[derive(Debug, Default)]
 struct Counted {
     napis: BTreeMap<u32, Counts>,
+    /// The length of all samples so far: what happened since the last one ended is in the next.
+    until_ns: u64,
     missing: Vec<String>,
     /// The tracepoint is read.
     traced: bool,
@@ -39,6 +41,8 @@ struct Counted {
 
 impl Counted {
     fn add(&mut self, sample: &Sample) {
+        // One begins where the one before ended.
+        self.until_ns += (sample.seconds * 1e9) as u64;
         self.missing.clone_from(&sample.missing);
         self.traced = sample.traced;
         for napi in &sample.napis {
@@ -47,6 +51,28 @@ impl Counted {
                 self.napis.entry(id).or_default().add(napi, sample.seconds);
             }
         }
+    }
+}
+
+/// What is counted, for whoever counts and whoever reads.
+#[derive(Debug, Default)]
+struct Counting {
+    counted: Mutex<Counted>,
+    changed: Condvar,
+}
+
+impl Counting {
+    fn change(&self, change: impl FnOnce(&mut Counted)) {
+        change(&mut self.counted.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    /// What was counted, with more in it than what was read last: two readings without a sample in between have no rate. A
+    /// thread that counts no more is not waited for.
+    fn since(&self, read_ns: Option<u64>) -> MutexGuard<'_, Counted> {
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_read = |counted: &mut Counted| counted.ended.is_none() && read_ns == Some(counted.until_ns);
+        self.changed.wait_timeout_while(counted, 4 * SAMPLE_EVERY, is_read).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -76,10 +102,11 @@ fn kind(name: &str) -> Poller {
 pub struct Watched {
     device: String,
     options: Options,
-    counted: Arc<Mutex<Counted>>,
+    counted: Arc<Counting>,
+    /// What was read last ends there.
+    read_ns: Option<u64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    began: Instant,
 }
 
 impl Watched {
@@ -89,26 +116,26 @@ impl Watched {
     /// There is no such device, or the kernel does not list NAPIs.
     pub fn open(device: &str, options: &Options) -> Result<Watched, Error> {
         let mut watch = Watch::open(device, &Roots::default())?;
-        let counted = Arc::new(Mutex::new(Counted::default()));
+        let counted = Arc::new(Counting::default());
         let stop = Arc::new(AtomicBool::new(false));
         let (into, ends) = (counted.clone(), stop.clone());
         let count = move || {
             while !ends.load(Ordering::Relaxed) {
                 let sample = watch.sample(SAMPLE_EVERY, &ends);
-                let mut counted = into.lock().unwrap_or_else(PoisonError::into_inner);
-                match sample {
+                let is_over = sample.is_err();
+                into.change(|counted| match sample {
                     Ok(sample) => counted.add(&sample),
-                    Err(error) => {
-                        counted.ended = Some(error.to_string());
-                        return;
-                    }
+                    Err(error) => counted.ended = Some(error.to_string()),
+                });
+                if is_over {
+                    return;
                 }
             }
         };
         let failed = |error: std::io::Error| Error::Watching { device: device.to_owned(), why: error.to_string() };
         let thread = std::thread::Builder::new().name("lull-figures".to_owned()).spawn(count).map_err(failed)?;
         let (device, options) = (device.to_owned(), options.clone());
-        Ok(Watched { device, options, counted, stop, thread: Some(thread), began: Instant::now() })
+        Ok(Watched { device, options, counted, read_ns: None, stop, thread: Some(thread) })
     }
 }
 
@@ -125,13 +152,14 @@ impl Drop for Watched {
 impl Source for Watched {
     fn read(&mut self) -> Result<Vec<Figures>, Error> {
         let device = show(&mut Session::open(&self.device, &self.options)?)?;
-        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let counted = self.counted.since(self.read_ns);
         if let Some(why) = &counted.ended {
             return Err(Error::Watching { device: self.device.clone(), why: why.clone() });
         }
+        self.read_ns = Some(counted.until_ns);
         Ok(vec![Figures {
             subject: Subject { name: self.device.clone(), pid: None },
-            now_ns: self.began.elapsed().as_nanos() as u64,
+            now_ns: counted.until_ns,
             cpu_ns: None,
             napis: device.napis.iter().map(|napi| figures(&self.device, napi, &counted)).collect(),
             cpus: Vec::new(),
@@ -170,6 +198,21 @@ mod tests {
     }
 
     #[test]
+    fn a_reading_waits_for_a_sample_that_was_not_read() {
+        let counting = Arc::new(Counting::default());
+        let after = |read_ns| counting.since(read_ns).until_ns;
+        assert_eq!(after(None), 0, "the first one does not wait");
+        let adds = counting.clone();
+        let adding = std::thread::spawn(move || adds.change(|counted| counted.until_ns = 250));
+        // However long that thread takes to come.
+        while after(Some(0)) == 0 {}
+        adding.join().unwrap();
+        assert_eq!(after(Some(0)), 250, "what is there is not waited for");
+        counting.change(|counted| counted.ended = Some("the device is gone".to_owned()));
+        assert!(counting.since(Some(250)).ended.is_some());
+    }
+
+    #[test]
     fn samples_add_up_and_a_timers_softirq_is_a_softirq() {
         let by = ["timer", "softirq", "busy-poll"].map(|kind| stat::Poller {
             kind,
@@ -202,6 +245,7 @@ mod tests {
         };
         counted.add(&sample);
         counted.add(&sample);
+        assert_eq!(counted.until_ns, 1_000_000_000, "counts are of the samples' time, whenever they are read");
         assert_eq!(counted.napis.len(), 1, "what has no id is nobody's");
         let counts = &counted.napis[&8193];
         assert_eq!(counts.polls, BTreeMap::from([(Poller::Softirq, 20), (Poller::BusyPoll, 10)]));
