@@ -18,7 +18,7 @@ use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
 use lull_sim::WorldFile;
 use lull_sim::tune::{Objective, TuneError};
-use lull_sim::worldfile::Arrivals as WorldArrivals;
+use lull_sim::worldfile::{Arrivals as WorldArrivals, EVENTS_DEFAULT};
 use lull_slo::Slo;
 use lull_units::share_permille;
 
@@ -151,6 +151,16 @@ fn bench_of(file: &WorldFile, args: &Tune) -> Result<(Over, BenchConfig), Failur
     };
     if file.upstream.is_some() || file.xdp.is_some() {
         return Err(unlike("its service is another than the lab's"));
+    }
+    let beyond = [
+        (file.second.is_some(), "the lab has one service ([second])"),
+        (file.transmit.is_some(), "the lab's answers pass no queueing discipline ([transmit])"),
+        (file.events_max != EVENTS_DEFAULT, "the lab's service has a batch limit of its own (service.events_max)"),
+        (file.sized, "the lab's requests and answers have sizes of their own (service.request_size and answer_size)"),
+        (file.poll_after_returns != 0, "the lab's service polls as Linux does (service.poll_after_returns)"),
+    ];
+    if let Some((_, what)) = beyond.iter().find(|(is, _)| *is) {
+        return Err(unlike(what));
     }
     if file.cores != file.workers || file.queues != file.workers {
         return Err(unlike("the lab has a core and a queue for each worker"));

@@ -134,6 +134,22 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
     let two = world.replace("cores = 1", "cores = 2").replace("kind", "workers = 1\nkind");
     let tune = ["tune", &path, "--slo", "p99<1s", "--load", "2K", "--measure"];
     refused(&two, &tune, "cannot measure w with the lab: the lab has a core and a queue for each worker");
+    for (keys, what) in [
+        ("events_max = 8", "service.events_max"),
+        ("request_size = \"2KiB\"", "service.request_size"),
+        ("answer_size = \"64KiB\"", "answer_size"),
+        ("poll_after_returns = 1", "service.poll_after_returns"),
+        ("[transmit]\nqdisc = \"fq\"", "[transmit]"),
+        ("[second]\nconnections = 4\nload = \"2K\"\nrequest_cost = \"2us\"", "[second]"),
+    ] {
+        std::fs::write(&path, format!("{world}{keys}\n")).unwrap();
+        let text = said(&lull(&tune));
+        assert!(
+            text.contains("cannot measure w with the lab: the lab's") || text.contains("the lab has one"),
+            "{text}"
+        );
+        assert!(text.contains(what), "{what} is not in\n{text}");
+    }
     refused(
         world,
         &[&tune[..], &["--service", "own"]].concat(),
