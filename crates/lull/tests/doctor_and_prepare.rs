@@ -3,8 +3,7 @@
 mod kernel;
 
 use std::fs;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use kernel::{BASE, SUSPEND20, World, lines_of, script};
@@ -90,28 +89,57 @@ fn a_watcher_leaves_a_device_alone_that_has_the_name_of_then() {
     assert!(!on("vx"));
 }
 
-/// A lull whose taking of a lock lasts five seconds; nothing where strace cannot do that.
-fn delayed(world: &World, test: &str, arguments: &str) -> Option<Child> {
-    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
-    if !works.is_ok_and(|output| output.status.success()) {
-        println!("SKIP: {test}: strace is not installed, or may not trace");
-        return None;
+/// A lull that has opened the file of its device's lock and has stopped before it took the lock.
+struct Stopped(Option<Child>);
+
+impl Stopped {
+    /// Nothing where strace cannot do that.
+    fn start(world: &World, test: &str, arguments: &str) -> Option<Stopped> {
+        let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+        if !works.is_ok_and(|output| output.status.success()) {
+            println!("SKIP: {test}: strace is not installed, or may not trace");
+            return None;
+        }
+        fs::create_dir_all(&world.state).unwrap();
+        // The lock has the name of the device's node, however the device is called.
+        let node = world.run(&["stat", "-Lc", "%i", "/sys/class/net/va"]);
+        let file = |name: &str| world.state.join(name).to_str().unwrap().to_owned();
+        let (lock, log) = (file(&format!("node-{}.lock", node.trim())), file("strace"));
+        let at_lock = ["-P", &lock, "-e", "trace=openat", "-e", "inject=openat:signal=SIGSTOP:when=1"];
+        let lull = [&[env!("CARGO_BIN_EXE_lull")], &arguments.split(' ').collect::<Vec<_>>()[..]].concat();
+        let mut command = world.command(&[&["strace", "-qq", "-o", &log], &at_lock[..], &lull].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        let mut stopped = Stopped(Some(child));
+        while !fs::read_to_string(&log).is_ok_and(|log| log.contains("stopped by SIGSTOP")) {
+            assert_eq!(stopped.0.as_mut().unwrap().try_wait().unwrap(), None, "it never took {lock}");
+            assert!(begun.elapsed() < Duration::from_secs(60), "it never took {lock}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(stopped)
     }
-    let strace = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=flock", "-e", "inject=flock:delay_enter=5000000"];
-    let lull = [&[env!("CARGO_BIN_EXE_lull")], &arguments.split(' ').collect::<Vec<_>>()[..]].concat();
-    let mut command = world.command(&[&strace[..], &lull].concat());
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begun = Instant::now();
-    // The file is made right before.
-    while !fs::read_dir(&world.state).is_ok_and(|mut it| it.any(|file| is_lock(&file.unwrap().path()))) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never took a lock");
-        std::thread::sleep(Duration::from_millis(10));
+
+    /// Sends a signal to the lull, which is strace's child.
+    fn signal(strace: &Child, signal: &str) {
+        let children = format!("/proc/{0}/task/{0}/children", strace.id());
+        let lull = fs::read_to_string(children).unwrap_or_default();
+        let _ = Command::new("kill").args([signal, lull.trim()]).status();
     }
-    Some(child)
+
+    fn go_on(mut self) -> Output {
+        let strace = self.0.take().unwrap();
+        Stopped::signal(&strace, "-CONT");
+        strace.wait_with_output().unwrap()
+    }
 }
 
-fn is_lock(path: &Path) -> bool {
-    path.extension().is_some_and(|it| it == "lock")
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if let Some(mut strace) = self.0.take() {
+            Stopped::signal(&strace, "-KILL");
+            let _ = strace.wait();
+        }
+    }
 }
 
 #[test]
@@ -119,9 +147,9 @@ fn what_is_applied_while_a_preparation_is_undone_can_be_undone() {
     let Some(world) = World::new("prepare beside apply", 1) else { return };
     let profile = profile(&world, "[device]\nrps-cpus = \"0\"\n");
     world.ok(&format!("prepare va --profile {profile}"));
-    let Some(undo) = delayed(&world, "prepare beside apply", "prepare va --undo") else { return };
+    let Some(undo) = Stopped::start(&world, "prepare beside apply", "prepare va --undo") else { return };
     world.ok("apply va --mode suspend20");
-    assert!(undo.wait_with_output().unwrap().status.success());
+    assert!(undo.go_on().status.success());
     assert_eq!(world.values(), [SUSPEND20]);
     assert!(world.ok("undo va").contains("irq-suspend-timeout 20ms -> 0"));
     assert_eq!((world.values(), world.state_file()), (vec![BASE], None));
@@ -130,9 +158,9 @@ fn what_is_applied_while_a_preparation_is_undone_can_be_undone() {
 #[test]
 fn a_run_leaves_a_mode_alone_that_was_applied_while_it_started() {
     let Some(world) = World::new("run beside apply", 1) else { return };
-    let Some(run) = delayed(&world, "run beside apply", "run --dev va --mode base -- true") else { return };
+    let Some(run) = Stopped::start(&world, "run beside apply", "run --dev va --mode base -- true") else { return };
     world.ok("apply va --mode suspend20");
-    let said = run.wait_with_output().unwrap();
+    let said = run.go_on();
     let words = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.status.code() == Some(2) && words.contains("has a mode applied already"), "{words}");
     assert_eq!(world.values(), [SUSPEND20]);
