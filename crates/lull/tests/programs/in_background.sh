@@ -91,12 +91,13 @@ udp.settimeout(0.2)
 asked = 0
 
 
-# A datagram that comes between two processes is lost, and so may a connection be that is made just then.
+# A datagram that comes between two processes is lost, and so may a connection be that is made just then. An answer that is late is
+# one all the same: a question keeps its number.
 def ask_udp():
     global asked
+    asked += 1
+    number = b"%d " % asked
     while True:
-        asked += 1
-        number = b"%d " % asked
         try:
             udp.sendto(number, (address, 7777))
             while not (answer := udp.recv(100)).startswith(number):

@@ -63,7 +63,7 @@ while True:
     signal.pause()
 END
 cat >peers.py <<'END'
-import socket, sys, time
+import fcntl, socket, sys, termios, time
 
 def connect(port):
     for attempt in range(600):
@@ -77,7 +77,8 @@ accepted = connect(7001)
 accepted.sendall(b"a")
 waiting = connect(7001)
 waiting.sendall(b"is acknowledged, and read by nobody")
-time.sleep(0.3)
+while fcntl.ioctl(waiting, termios.TIOCOUTQ, bytes(4)) != bytes(4):
+    time.sleep(0.05)
 accepted.sendall(b"x")
 
 def told_of_the_end(connection):
@@ -113,12 +114,20 @@ def owner(listener):
     open("owner_has_one", "w").close()
     connection.recv(1)
     connection.sendall(b"y" * 60_000)
-    open("owner_leaves", "w").close()
+    with open("owner_leaves", "w") as leaves:
+        leaves.write(str(os.getpid()))
     ctypes.CDLL(None).exit(0)
 
 def other(listener):
     while not os.path.exists("owner_has_one"):
         signal.sigtimedwait([], 0.01)
+    # It has asked for one before it says so.
+    listener.setblocking(False)
+    try:
+        listener.accept()
+        sys.exit("who connected?")
+    except BlockingIOError:
+        listener.setblocking(True)
     open("other_asks", "w").close()
     while True:
         connection, _ = listener.accept()
@@ -157,12 +166,12 @@ def asks(connection):
 slow = connect(32768)
 while not os.path.exists("other_asks"):
     time.sleep(0.05)
-time.sleep(0.3)
 slow.sendall(b"x")
-while not os.path.exists("owner_leaves"):
+while not os.path.exists("owner_leaves") or not (owner := open("owner_leaves").read()):
     time.sleep(0.05)
-# It has nothing of others' as it begins to stay.
-time.sleep(0.3)
+# It has nothing of others' as it begins to stay: it sleeps then.
+while open(f"/proc/{owner}/stat").read().rpartition(")")[2].split()[0] != "S":
+    time.sleep(0.05)
 served = connect()
 asks(served)
 got = 0
@@ -183,14 +192,18 @@ stop
 
 # A thread waits at a connection as its process exits: the connection's peer is told, as by Linux's kernel.
 cat >threads.py <<'END'
-import ctypes, os, signal, socket, sys, threading
+import ctypes, os, signal, socket, sys, threading, time
 
 listener = socket.create_server((sys.argv[1], 7004))
 if os.fork() == 0:
     waits, _ = listener.accept()
-    threading.Thread(target=waits.recv, args=(1,)).start()
+    thread = threading.Thread(target=waits.recv, args=(1,))
+    thread.start()
     ends, _ = listener.accept()
     ends.recv(1)
+    # A thread that sleeps while Python's lock is free does so in its call.
+    while open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.05)
     ctypes.CDLL(None).exit(0)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 while True:
@@ -208,7 +221,6 @@ def connect():
     raise SystemExit("no connection")
 
 waited_at, ends = connect(), connect()
-time.sleep(0.3)
 ends.sendall(b"x")
 assert waited_at.recv(1) == b"", "there was nothing to send"
 END
