@@ -44,10 +44,20 @@ ask_redis() {
     grep -qi 'error\|refused\|reset' redis.bench && return 1
     redis-cli -h 10.0.2.2 del mylist && [ "$(redis-cli -h 10.0.2.2 ping)" = PONG ]
 }
+persistence() { redis-cli -h 10.0.2.2 info persistence | tr -d '\r' | sed -n "s/^rdb_$1://p"; }
+has_saved() { [ "$(persistence bgsave_in_progress)" = 0 ] && [ "$(persistence last_save_time)" != "$1" ]; }
 save_redis() {
-    redis-cli -h 10.0.2.2 bgsave
+    local before
+    # Its times are in seconds, and saves are not to be one after the other.
     sleep 5
-    [ "$(redis-cli -h 10.0.2.2 info persistence | tr -d '\r' | sed -n s/rdb_last_bgsave_status://p)" = ok ]
+    before=$(persistence last_save_time)
+    redis-cli -h 10.0.2.2 bgsave
+    for _ in $(seq 1200); do
+        has_saved "$before" && break
+        [ "$(persistence last_bgsave_status)" = ok ] || return 1
+        sleep 0.1
+    done
+    has_saved "$before" && [ "$(persistence last_bgsave_status)" = ok ]
 }
 ask_nginx() { curl -s --retry 3 -o got "http://10.0.3.2/large" && cmp got html/large && sleep 0.2; }
 reload_nginx() { kill -HUP "$(cat pid)"; sleep 10; }
