@@ -179,10 +179,23 @@ static void on_signal(int number) {
 	atomic_fetch_add(&handled, 1);
 }
 
+static atomic_int waiter_tid;
+
+/* Whether a thread of this process sleeps. */
+static int is_asleep(int tid) {
+	char path[64], line[512] = "";
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+	int file = open(path, O_RDONLY);
+	must(file >= 0 && read(file, line, sizeof line - 1) > 0 && close(file) == 0, path);
+	char *state = strrchr(line, ')');
+	return state && state[2] == 'S';
+}
+
 static void *wait_and_count(void *unused) {
 	struct epoll_event event;
 	int epfd = epoll_create1(0);
 	add_socket(epfd);
+	atomic_store(&waiter_tid, gettid());
 	for (;;) {
 		atomic_store(&waiting, 1);
 		int count = epoll_wait(epfd, &event, 1, -1);
@@ -194,8 +207,8 @@ static void *wait_and_count(void *unused) {
 }
 
 /* A handler sets a flag, and epoll_wait(-1) ends with EINTR, as many programs have it. A signal whose handler has run in
- * the wait and that did not end it within a second is lost. One that came between the mark and the call is lost
- * rightly, which takes that the thread was kept from its CPU just there: a few may be. */
+ * the wait, and after which the thread sleeps in the same wait again, is lost. One that came between the mark and the
+ * call is lost rightly, which takes that the thread was kept from its CPU just there: a few may be. */
 static void signals(void) {
 	pthread_t waiter;
 	struct sigaction action = {.sa_handler = on_signal};
@@ -210,8 +223,8 @@ static void signals(void) {
 		must(pthread_kill(waiter, SIGUSR1) == 0, "pthread_kill");
 		while (atomic_load(&handled) == had)
 			;
-		for (int ms = 0; ms < 1000 && atomic_load(&interrupted) == ended; ms++)
-			usleep(1000);
+		while (!is_asleep(atomic_load(&waiter_tid)) && atomic_load(&interrupted) == ended)
+			usleep(100);
 		if (atomic_load(&interrupted) == ended && ++lost == 15)
 			break;
 	}
@@ -256,6 +269,7 @@ static void sockets(void) {
 
 static void *wait_for_ever(void *epfd) {
 	struct epoll_event event;
+	atomic_store(&waiter_tid, gettid());
 	epoll_wait(*(int *)epfd, &event, 1, -1);
 	return NULL;
 }
@@ -266,7 +280,8 @@ static void cancelled(void) {
 	pthread_t thread;
 	void *result = NULL;
 	must(pthread_create(&thread, NULL, wait_for_ever, &epfd) == 0, "thread");
-	usleep(20000);
+	while (!atomic_load(&waiter_tid) || !is_asleep(atomic_load(&waiter_tid)))
+		usleep(1000);
 	must(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0, "cancel");
 	must(result == PTHREAD_CANCELED, "the thread was cancelled");
 	puts("cancelled");

@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,7 +24,7 @@
 #include <unistd.h>
 
 static int udp, epfd, wake;
-static atomic_int handled, interrupted, waiting, woken;
+static atomic_int handled, interrupted, waiting, woken, waiter_tid;
 
 static void must(int yes, const char *what) {
 	if (!yes) {
@@ -70,6 +71,7 @@ static void on_signal(int number) {
 
 static void *wait_on(void *unused) {
 	struct epoll_event event;
+	atomic_store(&waiter_tid, gettid());
 	for (;;) {
 		atomic_store(&waiting, 1);
 		int count = epoll_wait(epfd, &event, 1, -1);
@@ -87,7 +89,23 @@ static void *wait_on(void *unused) {
 	return unused;
 }
 
-/* A signal that is handled while the thread waits, and after which it still waits a second later, was lost. */
+static int is_asleep(int tid) {
+	char path[64], line[512] = "";
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+	int file = open(path, O_RDONLY);
+	must(file >= 0 && read(file, line, sizeof line - 1) > 0 && close(file) == 0, path);
+	char *state = strrchr(line, ')');
+	return state && state[2] == 'S';
+}
+
+static long cpu_ms(clockid_t clock) {
+	struct timespec used;
+	must(clock_gettime(clock, &used) == 0, "clock_gettime");
+	return used.tv_sec * 1000 + used.tv_nsec / 1000000;
+}
+
+/* A signal that is handled while the thread waits, and after which it sleeps in the same wait again, or polls in it for a second of
+ * its CPU's, was lost. */
 static void signals(int count) {
 	pthread_t thread;
 	struct sigaction action = {.sa_handler = on_signal};
@@ -95,6 +113,8 @@ static void signals(int count) {
 	wake = eventfd(0, EFD_NONBLOCK);
 	add(wake);
 	must(sigaction(SIGUSR1, &action, NULL) == 0 && pthread_create(&thread, NULL, wait_on, NULL) == 0, "thread");
+	clockid_t clock;
+	must(pthread_getcpuclockid(thread, &clock) == 0, "the thread's clock");
 	srand(1);
 	for (int nth = 0; nth < count; nth++) {
 		/* An event, so that the next wait begins with what the kernel polls for. */
@@ -107,8 +127,9 @@ static void signals(int count) {
 		while (atomic_load(&handled) == had)
 			;
 		/* It has to end now or at the next event, which is the mark of a signal that was lost. */
-		for (int ms = 0; ms < 1000 && atomic_load(&interrupted) == ended; ms++)
-			usleep(1000);
+		long until_ms = cpu_ms(clock) + 1000;
+		while (atomic_load(&interrupted) == ended && !is_asleep(atomic_load(&waiter_tid)) && cpu_ms(clock) < until_ms)
+			usleep(100);
 		lost += atomic_load(&interrupted) == ended;
 	}
 	printf("lost %d of %d\n", lost, count);
