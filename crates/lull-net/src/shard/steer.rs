@@ -37,13 +37,14 @@ pub(super) struct Steered<'a> {
 }
 
 impl<'a> Steered<'a> {
-    /// The packet of a TCP segment or a UDP datagram whose headers were checked.
+    /// The packet of a TCP segment whose header was checked, or of a UDP datagram: whoever asks whether that may be joined to others
+    /// (UDP_GRO) asks before anything has looked at its length, which may say more than came.
     pub(super) fn new(frame: &'a Frame, packet: &demux::Packet, place: Place) -> Steered<'a> {
         let (data, l4) = (frame.data(), packet.l4);
         let (header, end) = match packet.protocol {
             wire::PROTOCOL_TCP => (usize::from(data[l4 + 12] >> 4) * 4, packet.end),
             // What the IP packet has behind the datagram was cut off before (`pskb_trim_rcsum` in `__udp4_lib_rcv`).
-            _ => (wire::UDP, l4 + usize::from(wire::be16(data, l4 + 4))),
+            _ => (wire::UDP, packet.end.min(l4 + usize::from(wire::be16(data, l4 + 4)))),
         };
         Steered {
             frame: data,

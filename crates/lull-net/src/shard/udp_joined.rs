@@ -33,7 +33,7 @@ impl Stack {
     #[cold]
     fn is_for_a_joiner(&self, frame: &Frame) -> bool {
         let Ok(Inbound::Ip(packet)) = demux::classify(frame, self.port.mac, &self.locals, false) else { return false };
-        let Some(ports) = frame.data().get(packet.l4..packet.l4 + wire::UDP) else { return false };
+        let Some(ports) = frame.data()[packet.l4..packet.end].get(..wire::UDP) else { return false };
         packet.protocol == wire::PROTOCOL_UDP
             && self
                 .udp_socket_for(frame, &packet, be16(ports, 2), be16(ports, 0))
