@@ -20,7 +20,7 @@ use lull_qdisc::Kind;
 
 use crate::mode::AppHalf;
 use crate::queue::Queue;
-use crate::shard::{Listed, Neighbours, Place, Stack, StackCounters};
+use crate::shard::{Listed, Neighbours, NetError, Place, Stack, StackCounters};
 use crate::siblings::{Inbox, Siblings};
 pub use config::{GroupCpus, NetworkConfig};
 pub use error::NetworkError;
@@ -347,10 +347,28 @@ impl Network {
         self.0.host.sysctl()
     }
 
-    /// A shard for an outgoing connection; its ports are chosen so that the answers come back to it.
-    pub(crate) fn queue_for(&self, _remote: SocketAddr) -> (&Arc<Queue>, &Arc<Delivery>) {
+    /// The shards for an outgoing connection, the one whose turn it is first; each chooses ports so that the answers come back to it.
+    pub(crate) fn queues_in_turn(&self) -> impl Iterator<Item = &Arc<Queue>> {
         let next = self.0.next_queue.fetch_add(1, Ordering::Relaxed);
-        (&self.0.queues[next % self.0.queues.len()], &self.0.delivery)
+        (0..self.0.queues.len()).map(move |step| &self.0.queues[next.wrapping_add(step) % self.0.queues.len()])
+    }
+
+    /// The shard for a connection from a port that the program has chosen: the one that takes the port for its own connections, too, so
+    /// that no other has the same at the same time.
+    ///
+    /// # Errors
+    /// [`NetError::AddressInUse`]: there is such a connection, on whatever shard.
+    pub(crate) fn queue_between(&self, local: SocketAddr, remote: SocketAddr) -> Result<&Arc<Queue>, NetError> {
+        let mut own = None;
+        for queue in &self.0.queues {
+            let ask = |stack: &Stack| (stack.has_connection_between(local, remote), stack.steers(local, remote));
+            let (has, steers) = queue.with(&self.0.delivery, |inside, _| ask(&inside.stack));
+            if has {
+                return Err(NetError::AddressInUse);
+            }
+            own = own.or(steers.then_some(queue));
+        }
+        own.or_else(|| self.queues_in_turn().next()).ok_or(NetError::NetworkDown)
     }
 }
 

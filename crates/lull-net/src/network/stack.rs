@@ -69,13 +69,15 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Which local ports make a flow come back to `queue`, if the device can tell.
+/// Which local ports make a flow come back to `queue`. Where the device cannot tell, a segment may come by any queue and is passed on:
+/// each has a share of the ports then, so that no two shards give the same one to connections of theirs.
 fn steering(device: &Arc<dyn Device>, queue: usize) -> Option<Steering> {
-    if device.info().queues == 1 {
+    let queues = device.info().queues;
+    if queues == 1 {
         return None;
     }
     let device = device.clone();
     Some(Arc::new(move |local: SocketAddr, remote: SocketAddr| {
-        device.rss_queue(remote, local).is_none_or(|arrives| arrives == queue)
+        device.rss_queue(remote, local).unwrap_or(usize::from(local.port()) % queues) == queue
     }))
 }

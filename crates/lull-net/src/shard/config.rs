@@ -148,7 +148,8 @@ pub struct StackConfig {
     pub timeouts: Timeouts,
     /// Ports for sockets that name none. Linux: `ip_local_port_range`.
     pub ephemeral_ports: RangeInclusive<u16>,
-    /// Restricts ephemeral ports to flows whose frames come back to this shard's queue (RSS). `None`: any port.
+    /// Restricts ephemeral ports to flows whose frames come back to this shard's queue (RSS), or to those that no other shard with the
+    /// same addresses uses. `None`: any port.
     pub steering: Option<Steering>,
     /// Where the shard is, for programs that are attached to reuseport groups.
     pub place: Place,

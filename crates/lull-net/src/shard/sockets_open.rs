@@ -193,13 +193,30 @@ impl Stack {
             let port = first + (offset.wrapping_add(u64::from(self.ports_tried)) % count) as u16;
             let local = SocketAddr::new(source, port);
             let flow = FlowKey::new(protocol, source, port, remote.ip(), remote.port());
-            let steered = self.config.steering.as_ref().is_none_or(|steering| steering(local, remote));
+            let steered = self.steers(local, remote);
             let bound = if protocol == wire::PROTOCOL_TCP { &self.listener_ports } else { &self.udp_ports };
             if steered && local != remote && bound.is_free(port) && !self.flows.contains_key(&flow) {
                 return Ok(port);
             }
         }
         Err(NetError::AddressNotAvailable)
+    }
+
+    /// Whether connections from `local` are this shard's.
+    pub(crate) fn steers(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.config.steering.as_ref().is_none_or(|steering| steering(self.completed(local, remote), remote))
+    }
+
+    /// Whether a connection has this 4-tuple, one in TIME-WAIT among them.
+    pub(crate) fn has_connection_between(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let (own, port) = (self.completed(local, remote).ip(), local.port());
+        self.flows.contains_key(&FlowKey::new(wire::PROTOCOL_TCP, own, port, remote.ip(), remote.port()))
+    }
+
+    /// An unspecified address stands for the one that packets to `remote` come from.
+    fn completed(&self, local: SocketAddr, remote: SocketAddr) -> SocketAddr {
+        let own = Some(local.ip()).filter(|ip| !ip.is_unspecified()).or_else(|| self.source_for(remote.ip()));
+        SocketAddr::new(own.unwrap_or(local.ip()), local.port())
     }
 
     /// Whether a TCP flow has this port of its own, one in TIME-WAIT among them.

@@ -12,6 +12,7 @@ use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
+use crate::queue::Queue;
 use crate::shard::{ConnectOptions, IpFields, Keepalive, NetError, Ready, SendRoom, Shutdown, TcpInfo, Unaccepted};
 
 /// A TCP connection. Clones are the same socket; it closes with the last of them.
@@ -62,12 +63,23 @@ impl TcpStream {
         remote: SocketAddr,
         options: ConnectOptions,
     ) -> io::Result<TcpStream> {
-        let (queue, host) = network.queue_for(remote);
-        let part = queue.with(host, |inside, now_ns| {
-            let id = inside.call(now_ns, |stack, io| stack.tcp_connect(local, remote, options, io))?;
-            Ok::<Part, NetError>(Part::new(queue, host, id, inside))
-        })?;
-        Ok(TcpStream(Arc::new(Open::new(part, SocketBusy::new(network.sysctl())))))
+        let host = network.delivery();
+        let connect = |queue: &Arc<Queue>| {
+            queue.with(host, |inside, now_ns| {
+                let id = inside.call(now_ns, |stack, io| stack.tcp_connect(local, remote, options, io))?;
+                Ok::<Part, NetError>(Part::new(queue, host, id, inside))
+            })
+        };
+        let part = match local.filter(|local| local.port() != 0) {
+            Some(local) => network.queue_between(local, remote).and_then(connect),
+            // Where one shard has no port left, another may have.
+            None => {
+                let none_left = |part: &Result<Part, NetError>| matches!(part, Err(NetError::AddressNotAvailable));
+                let mut parts = network.queues_in_turn().map(connect).skip_while(none_left);
+                parts.next().unwrap_or(Err(NetError::AddressNotAvailable))
+            }
+        };
+        Ok(TcpStream(Arc::new(Open::new(part?, SocketBusy::new(network.sysctl())))))
     }
 
     /// Leaves a connection that was accepted for another process, and that nobody has used, to who listens at its address, now or

@@ -11,12 +11,14 @@ pub struct Wrapped {
     /// Called with the source of each flow that the device is asked for, under the lock of a shard.
     pub rss_asked: Box<dyn Fn(SocketAddr) + Send + Sync>,
     pub dear_doorbell: bool,
+    /// It says by which queue a flow comes.
+    pub tells_queues: bool,
 }
 
 impl Wrapped {
     /// `inner`, whose queues `queue` changes.
     pub fn new(inner: Arc<dyn Device>, queue: impl Fn(Queue) -> Queue + Send + Sync + 'static) -> Wrapped {
-        Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(|_| ()), dear_doorbell: false }
+        Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(|_| ()), dear_doorbell: false, tells_queues: true }
     }
 }
 
@@ -50,7 +52,7 @@ impl Device for Wrapped {
     }
     fn rss_queue(&self, source: SocketAddr, destination: SocketAddr) -> Option<usize> {
         (self.rss_asked)(source);
-        self.inner.rss_queue(source, destination)
+        self.inner.rss_queue(source, destination).filter(|_| self.tells_queues)
     }
     fn counters(&self, queue: usize) -> Counters {
         self.inner.counters(queue)

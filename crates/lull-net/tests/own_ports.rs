@@ -1,0 +1,73 @@
+//! Ports of connections on a device that does not tell by which queue a segment comes, as a TAP: no two shards of a network have the
+//! same connection.
+
+mod pair;
+mod wrapped;
+
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use lull_host::{Host, HostConfig};
+use lull_net::{ConnectOptions, Network, NetworkConfig, TcpStream};
+use lull_nic::mem::{self, MemConfig};
+use pair::{SERVER, config};
+use wrapped::Wrapped;
+
+const QUEUES: usize = 3;
+const OWN: &str = "10.0.0.2";
+/// Nobody answers there.
+const REMOTE: &str = "10.0.0.9";
+
+/// A network that has these ports for its connections, and nobody at the other end.
+fn network(first: u16, last: u16, tells_queues: bool) -> Network {
+    let (device, _) = mem::pair(MemConfig { queues: QUEUES, peer_queues: Some(1), ..MemConfig::default() });
+    let device = Wrapped { tells_queues, ..Wrapped::new(Arc::new(device), |queue| queue) };
+    let host = Host::new(HostConfig { cpus: vec![None; QUEUES], ..HostConfig::default() }).unwrap();
+    let config = NetworkConfig { ephemeral_ports: first..=last, ..config(SERVER, (0..QUEUES as u16).collect()) };
+    Network::new(&host, Arc::new(device), config).unwrap()
+}
+
+fn connect(network: &Network, local: Option<&str>) -> Result<TcpStream, ErrorKind> {
+    let (local, remote) = (local.map(|local| local.parse().unwrap()), SocketAddr::new(REMOTE.parse().unwrap(), 80));
+    TcpStream::start_connect(network, local, remote, ConnectOptions::default()).map_err(|error| error.kind())
+}
+
+#[test]
+fn two_shards_never_connect_from_the_same_port_to_the_same_peer() {
+    // Whichever shard it is whose port this is.
+    for port in 40_000..40_000 + QUEUES as u16 {
+        let network = network(port, port, false);
+        let _first = connect(&network, None).unwrap();
+        for _ in 0..QUEUES {
+            assert_eq!(connect(&network, None).err(), Some(ErrorKind::AddrNotAvailable));
+        }
+    }
+    for tells_queues in [false, true] {
+        let network = network(40_000, 40_099, tells_queues);
+        let streams: Vec<TcpStream> = (0..100).map(|_| connect(&network, None).unwrap()).collect();
+        let ports: HashSet<u16> = streams.iter().map(|stream| stream.local_addr().unwrap().port()).collect();
+        assert_eq!(ports.len(), 100, "each of them has one of its own, and none is left over");
+        assert_eq!(connect(&network, None).err(), Some(ErrorKind::AddrNotAvailable));
+    }
+}
+
+#[test]
+fn nor_from_one_that_the_program_chooses() {
+    for tells_queues in [false, true] {
+        let network = network(40_000, 40_000, tells_queues);
+        for local in [format!("{OWN}:5000"), format!("{OWN}:5001"), format!("{OWN}:5002"), "0.0.0.0:5003".to_owned()] {
+            let _first = connect(&network, Some(&local)).unwrap();
+            for again in [local.replace("0.0.0.0", OWN), local.replace(OWN, "0.0.0.0")].iter().cycle().take(2 * QUEUES)
+            {
+                assert_eq!(connect(&network, Some(again)).err(), Some(ErrorKind::AddrInUse), "{again}");
+            }
+        }
+        // One that the program chooses first is no other connection's afterwards.
+        let _chosen = connect(&network, Some(&format!("{OWN}:40000"))).unwrap();
+        for _ in 0..QUEUES {
+            assert_eq!(connect(&network, None).err(), Some(ErrorKind::AddrNotAvailable));
+        }
+    }
+}
