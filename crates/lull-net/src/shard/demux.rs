@@ -182,9 +182,10 @@ fn ipv4(data: &[u8], locals: &[Local], looped: bool) -> Result<Packet, Reason> {
     }
     let ip = |at: usize| Ipv4Addr::new(data[at], data[at + 1], data[at + 2], data[at + 3]);
     let (source, destination) = (ip(L3 + 12), ip(L3 + 16));
-    let first = data[L3 + 12];
-    // This network, loopback, groups, class E and broadcast (RFC 1122 section 3.2.1.3); our own, from outside.
-    let mut martian = first == 0 || first == 127 || first >= 224;
+    // Loopback, groups and broadcast (RFC 1122 section 3.2.1.3); our own, from outside. Who has no address yet sends to everybody, to
+    // be given one. The rest of what was this network, and of class E, are addresses as any others (`ip_route_input_slow`).
+    let nobody = source.is_unspecified() && !destination.is_broadcast();
+    let mut martian = nobody || source.is_loopback() || source.is_multicast() || source.is_broadcast();
     let mut cast = None;
     for local in locals {
         if local.ip == IpAddr::V4(destination) {
@@ -302,6 +303,7 @@ fn ipv6_extensions(data: &[u8], mut next: u8, mut at: usize, end: usize) -> Resu
     const ROUTING: u8 = 43;
     const DESTINATION: u8 = 60;
     const HEADERS_MAX: usize = 8;
+    let mut was_fragment = false;
     for position in 0..HEADERS_MAX {
         if !matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
             return Ok((next, at));
@@ -319,10 +321,13 @@ fn ipv6_extensions(data: &[u8], mut next: u8, mut at: usize, end: usize) -> Resu
             HOP_BY_HOP | DESTINATION => ipv6_options(&data[at + 2..at + length])?,
             // Segments left: we are not the last destination, and no router (RFC 5095).
             ROUTING if data[at + 3] != 0 => return Err(|counters| &mut counters.drop_ip_option),
+            // There is one such header (`ipv6_frag_rcv`: `IP6SKB_FRAGMENTED`).
+            FRAGMENT if was_fragment => return Err(MALFORMED),
             // A fragment that is the whole packet is none (RFC 6946).
             FRAGMENT if be16(data, at + 2) & 0xfff9 != 0 => return Ok((next, at)),
             _ => {}
         }
+        was_fragment |= next == FRAGMENT;
         next = data[at];
         at += length;
     }

@@ -126,9 +126,11 @@ impl Stack {
     #[cold]
     pub(super) fn icmp_is_elsewhere(&mut self, frame: &Frame, packet: &Packet) -> bool {
         const V4_UNREACHABLE: u8 = 3;
+        // Time exceeded, and a parameter problem.
+        const V4_ERRORS: std::ops::RangeInclusive<u8> = 11..=12;
         const V6_ERRORS: std::ops::RangeInclusive<u8> = 1..=4;
         let is_error = frame.data().get(packet.l4).is_some_and(|kind| match packet.protocol {
-            wire::PROTOCOL_ICMP => *kind == V4_UNREACHABLE,
+            wire::PROTOCOL_ICMP => *kind == V4_UNREACHABLE || V4_ERRORS.contains(kind),
             _ => V6_ERRORS.contains(kind),
         });
         is_error && !is_claim(frame) && self.is_elsewhere(None, frame)

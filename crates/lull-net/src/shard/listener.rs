@@ -78,6 +78,11 @@ impl Binding {
         !self.connected && self.takes(ip)
     }
 
+    /// How well it fits an address that it takes (`compute_score`).
+    fn score(&self, ip: IpAddr) -> u8 {
+        2 * u8::from(self.ip == ip) + u8::from(self.ip.is_ipv4() == ip.is_ipv4())
+    }
+
     fn is_wild_for(&self, ip: IpAddr) -> bool {
         self.ip.is_unspecified() && (self.ip.is_ipv4() == ip.is_ipv4() || self.ip.is_ipv6() && !self.v6_only)
     }
@@ -189,8 +194,15 @@ impl PortTable {
         !self.0.contains_key(&port)
     }
 
-    /// The socket for a packet to `ip`: one bound to exactly that address comes before one bound to any; among equals
-    /// the one that was bound last, and if packets are spread over it and others, a program that was attached to them chooses
+    /// The sockets that each get a copy of a packet to several stations (`__udp_is_mcast_sock`): one with a peer has an own address, and
+    /// none of them.
+    pub(super) fn all(&self, ip: IpAddr, port: u16) -> impl Iterator<Item = u32> {
+        let bound = self.0.get(&port).into_iter().flat_map(|port| &port.bound);
+        bound.filter(move |binding| binding.is_found(ip)).map(|binding| binding.index)
+    }
+
+    /// The socket for a packet to `ip`: one bound to exactly that address comes before one bound to any of its family, and that before
+    /// one bound to any of both families; among equals the one that was bound last, and if packets are spread over it and others, a program that was attached to them chooses
     /// (`steer` runs it on the packet), or else `hash` (`udp4_lib_lookup2`).
     pub(super) fn find(
         &self,
@@ -204,8 +216,8 @@ impl PortTable {
         if let [only] = bound.as_slice() {
             return only.is_found(ip).then_some(only.index);
         }
-        let exact = bound.iter().any(|binding| binding.is_found(ip) && binding.ip == ip);
-        let candidates = || bound.iter().filter(|b| b.is_found(ip) && (!exact || b.ip == ip));
+        let best = bound.iter().filter(|binding| binding.is_found(ip)).map(|binding| binding.score(ip)).max()?;
+        let candidates = || bound.iter().filter(|binding| binding.is_found(ip) && binding.score(ip) == best);
         let last = candidates().next_back()?;
         if !last.sharing.spread {
             return Some(last.index);
@@ -274,6 +286,24 @@ mod tests {
         }
         let ip = "10.0.0.1".parse().unwrap();
         assert_eq!((0..3).map(|h| table.find(ip, 80, |_| 0, || h)).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+    }
+
+    /// `compute_score`: `sk_family == PF_INET`.
+    #[test]
+    fn one_bound_to_any_of_its_family_comes_before_one_bound_to_any_of_both() {
+        for order in [["0.0.0.0", "::"], ["::", "0.0.0.0"]] {
+            let mut table = PortTable::default();
+            order.iter().zip(0..).for_each(|(ip, index)| table.bind(80, binding(index, ip, true)).unwrap());
+            for hash in 0..4 {
+                let found = |ip: &str| table.find(ip.parse().unwrap(), 80, |_| 0, || hash).map(|at| order[at as usize]);
+                assert_eq!([found("10.0.0.1"), found("fd00::1")], [Some("0.0.0.0"), Some("::")]);
+            }
+            table.bind(80, binding(2, "10.0.0.1", true)).unwrap();
+            assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, |_| 0, || 0), Some(2));
+            table.unbind(80, 2);
+            table.unbind(80, order.iter().position(|ip| *ip == "0.0.0.0").unwrap() as u32);
+            assert!(table.find("10.0.0.1".parse().unwrap(), 80, |_| 0, || 0).is_some(), "it takes both");
+        }
     }
 
     #[test]

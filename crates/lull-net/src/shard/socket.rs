@@ -77,6 +77,17 @@ bitflags::bitflags! {
         const HUP = 16;
         /// An error waits to be taken (`EPOLLERR`).
         const ERR = 32;
+        /// Beside `ERR`, which says then only that errors were kept for who asks for them (MSG_ERRQUEUE): no other call is told of them,
+        /// nor wakes for them. Nobody can wait for it.
+        const KEPT = 64;
+    }
+}
+
+impl Ready {
+    /// Whether a call would do what it waits for, or say why not.
+    #[inline]
+    pub(crate) fn ends_wait_for(self, wants: Ready) -> bool {
+        self.intersects(wants | Ready::HUP) || self & (Ready::ERR | Ready::KEPT) == Ready::ERR
     }
 }
 
@@ -199,8 +210,10 @@ pub struct Received {
     pub datagram_bytes: usize,
     /// Who sent it.
     pub from: std::net::SocketAddr,
-    /// The own address that it was sent to.
+    /// The address that it was sent to: an own one, a broadcast address, or a group's.
     pub to: std::net::IpAddr,
+    /// The own address that an answer comes from.
+    pub own: std::net::IpAddr,
     /// It is several datagrams of one flow that were joined: how many bytes each has but the last, which may have fewer.
     pub each_bytes: Option<u16>,
     /// What its IP header said: DSCP and ECN (IP_RECVTOS, IPV6_RECVTCLASS).

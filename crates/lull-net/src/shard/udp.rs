@@ -1,7 +1,7 @@
 //! UDP, without smoltcp: a datagram stays in the frame that it came in until it is read.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use lull_nic::Frame;
 
@@ -187,7 +187,7 @@ impl Stack {
         let Some(datagram) = socket.datagrams.front() else {
             if socket.read_shut {
                 let local = socket.local;
-                let (from, to) = (local, local.ip());
+                let (from, to, own) = (local, local.ip(), local.ip());
                 let (bytes, datagram_bytes, each_bytes, traffic_class, hop_limit) = (0, 0, None, 0, 0);
                 let (waited_ns, is_end) = (0, true);
                 return Ok(Received {
@@ -195,6 +195,7 @@ impl Stack {
                     datagram_bytes,
                     from,
                     to,
+                    own,
                     each_bytes,
                     traffic_class,
                     hop_limit,
@@ -211,11 +212,13 @@ impl Stack {
             rest = &rest[count..];
         }
         let datagram_bytes = datagram.frame.len();
-        let received = Received {
+        let to_several = datagram.to_several;
+        let mut received = Received {
             bytes: datagram_bytes - rest.len(),
             datagram_bytes,
             from: datagram.from,
             to: datagram.to,
+            own: datagram.to,
             each_bytes: datagram.each_bytes().filter(|_| socket.joins),
             traffic_class: datagram.traffic_class,
             hop_limit: datagram.hop_limit,
@@ -225,6 +228,10 @@ impl Stack {
         if !peek && let Some(datagram) = socket.datagrams.pop_front() {
             socket.held_bytes -= datagram.held_bytes();
             io.pool.recycle(datagram.frame);
+        }
+        if to_several {
+            // `fib_compute_spec_dst`
+            received.own = self.source_for(received.from.ip()).unwrap_or(received.to);
         }
         Ok(received)
     }
@@ -238,32 +245,73 @@ impl Stack {
     }
 
     /// A checked packet whose payload is a UDP datagram. The frame comes back if no socket takes it.
-    pub(super) fn udp_input(
-        &mut self,
-        mut frame: Frame,
-        packet: &Packet,
-        io: &mut Io<'_>,
-    ) -> Result<(), (Reason, Frame)> {
+    pub(super) fn udp_input(&mut self, frame: Frame, packet: &Packet, io: &mut Io<'_>) -> Result<(), (Reason, Frame)> {
         let udp = &frame.data()[packet.l4..packet.end];
         let header = match check(udp, packet) {
             Ok(header) => header,
             Err(reason) => return Err((reason, frame)),
         };
-        let (source_port, port, length) = header;
-        let (own, from) = (packet.destination, SocketAddr::new(packet.source, source_port));
-        let index = self.udp_socket_for(&frame, packet, port, source_port);
-        let Some((index, socket)) = index.and_then(|index| Some((index, self.udps.get_mut(index)?))) else {
-            if packet.cast == Cast::Unicast && self.is_elsewhere(None, &frame) {
-                io.pool.recycle(frame);
-                return Ok(());
+        let (source_port, port, _) = header;
+        if packet.cast != Cast::Unicast {
+            return self.udp_input_for_several(frame, packet, header, io);
+        }
+        match self.udp_socket_for(&frame, packet, port, source_port) {
+            Some(index) => self.udp_deliver(index, frame, packet, header, io),
+            None => self.udp_for_nobody(frame, packet, io),
+        }
+    }
+
+    /// Nobody here has the port of a datagram.
+    fn udp_for_nobody(&mut self, frame: Frame, packet: &Packet, io: &mut Io<'_>) -> Result<(), (Reason, Frame)> {
+        if self.is_elsewhere(None, &frame) {
+            io.pool.recycle(frame);
+            return Ok(());
+        }
+        self.send_port_unreachable(&frame, packet, io);
+        Err((NO_SOCKET, frame))
+    }
+
+    /// A datagram to everybody, or to a group: each socket gets it that could (`__udp4_lib_mcast_deliver`).
+    #[cold]
+    fn udp_input_for_several(
+        &mut self,
+        frame: Frame,
+        packet: &Packet,
+        header: Header,
+        io: &mut Io<'_>,
+    ) -> Result<(), (Reason, Frame)> {
+        if packet.cast == Cast::Multicast && !is_everyones_group(packet.destination) {
+            return Err(((|counters| &mut counters.drop_not_ours) as Reason, frame));
+        }
+        let sockets: Vec<u32> = self.udp_ports.all(packet.destination, header.1).collect();
+        let Some((last, others)) = sockets.split_last() else { return self.udp_for_nobody(frame, packet, io) };
+        for index in others {
+            if let Err((reason, copy)) = self.udp_deliver(*index, frame.clone(), packet, header, io) {
+                *reason(&mut self.counters) += 1;
+                io.pool.recycle(copy);
             }
-            self.send_port_unreachable(&frame, packet, io);
-            return Err(((|counters| &mut counters.drop_no_socket) as Reason, frame));
-        };
+        }
+        self.udp_deliver(*last, frame, packet, header, io)
+    }
+
+    /// Gives a datagram to a socket.
+    #[inline]
+    fn udp_deliver(
+        &mut self,
+        index: u32,
+        mut frame: Frame,
+        packet: &Packet,
+        (source_port, _, length): Header,
+        io: &mut Io<'_>,
+    ) -> Result<(), (Reason, Frame)> {
+        let Some(socket) = self.udps.get_mut(index) else { return Err((NO_SOCKET, frame)) };
+        let (own, from) = (packet.destination, SocketAddr::new(packet.source, source_port));
+        let to_several = packet.cast != Cast::Unicast;
         let (traffic_class, hop_limit) = wire::ip_fields(&frame.data()[packet.l3..]);
         frame.pull_front(packet.l4 + wire::UDP);
         frame.set_len(length - wire::UDP);
-        let datagram = Datagram { frame, from, to: own, traffic_class, hop_limit, came_ns: io.now_ns };
+        let came_ns = io.now_ns;
+        let datagram = Datagram { frame, from, to: own, to_several, traffic_class, hop_limit, came_ns };
         match datagram.each_bytes().filter(|_| !socket.joins) {
             None => {
                 let datagram = datagram.into_kept(io.pool);
@@ -361,9 +409,20 @@ fn binding(index: u32, at: SocketAddr, options: UdpOptions) -> Binding {
 }
 
 const SOCKET_FULL: Reason = |counters| &mut counters.drop_socket_full;
+const NO_SOCKET: Reason = |counters| &mut counters.drop_no_socket;
 
-/// Source port, destination port and length of a datagram, once they and the checksum are right.
-fn check(udp: &[u8], packet: &Packet) -> Result<(u16, u16, usize), Reason> {
+/// Whether it is a group that every station is in. Nobody can join others (`ip_check_mc_rcu`).
+fn is_everyones_group(ip: IpAddr) -> bool {
+    const ALL_SYSTEMS: IpAddr = IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1));
+    const ALL_NODES: IpAddr = IpAddr::V6(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
+    ip == ALL_SYSTEMS || ip == ALL_NODES
+}
+
+/// Source port, destination port and length of a datagram.
+type Header = (u16, u16, usize);
+
+/// Reads them, once they and the checksum are right.
+fn check(udp: &[u8], packet: &Packet) -> Result<Header, Reason> {
     if udp.len() < wire::UDP {
         return Err(MALFORMED);
     }

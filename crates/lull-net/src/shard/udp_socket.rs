@@ -20,6 +20,8 @@ pub(super) struct Datagram {
     pub(super) frame: Frame,
     pub(super) from: SocketAddr,
     pub(super) to: IpAddr,
+    /// That is no station's own.
+    pub(super) to_several: bool,
     /// Of its IP header.
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
@@ -92,12 +94,13 @@ impl UdpSocket {
     /// Takes joined datagrams one by one again, for a program that does not know of joining (`udp_queue_rcv_skb`). Returns how
     /// many there was no room for.
     pub(super) fn enqueue_cut(&mut self, joined: Datagram, each_bytes: usize, pool: &mut FramePool) -> u64 {
-        let Datagram { frame: whole, from, to, traffic_class, hop_limit, came_ns } = joined;
+        let Datagram { frame: whole, from, to, to_several, traffic_class, hop_limit, came_ns } = joined;
         let mut lost = 0;
         for part in whole.data().chunks(each_bytes.max(1)) {
             let mut frame = wire::frame_of(pool, part.len());
             frame.data_mut().copy_from_slice(part);
-            if let Err(datagram) = self.enqueue(Datagram { frame, from, to, traffic_class, hop_limit, came_ns }) {
+            let part = Datagram { frame, from, to, to_several, traffic_class, hop_limit, came_ns };
+            if let Err(datagram) = self.enqueue(part) {
                 lost += 1;
                 pool.recycle(datagram.frame);
             }
@@ -132,6 +135,7 @@ impl UdpSocket {
         ready.set(Ready::WRITABLE, !self.blocked);
         ready.set(Ready::HUP, self.read_shut && self.write_shut);
         ready.set(Ready::ERR, self.error.is_some() || self.has_errors());
+        ready.set(Ready::KEPT, self.error.is_none() && self.has_errors());
         ready
     }
 

@@ -78,15 +78,15 @@ impl Part {
         })
     }
 
-    /// Sleeps until one of `wants`, an error or a hang-up is there; false if `until` came first.
+    /// Sleeps until one of `wants`, an error that a call is told of, or a hang-up is there; false if `until` came first.
     pub(super) fn block(&self, wants: Ready, until: Option<Instant>) -> bool {
         batch::about_to_wait();
-        let wants = wants | Ready::ERR | Ready::HUP;
-        self.queue.with(&self.host, |inside, _| inside.wait_list(self.id).map(|list| list.block(wants)));
+        let edges = wants | Ready::ERR | Ready::HUP;
+        self.queue.with(&self.host, |inside, _| inside.wait_list(self.id).map(|list| list.block(edges)));
         let mut ready = false;
         loop {
             // A thread that delivers meanwhile unparks us after it set the level.
-            if self.level().intersects(wants) {
+            if self.level().ends_wait_for(wants) {
                 ready = true;
                 break;
             }
@@ -195,7 +195,7 @@ impl Open {
     /// `sk_busy_loop` (§9); true if there is something to read now.
     pub(super) fn busy_poll(&self, nonblocking: bool) -> bool {
         let Some(plan) = self.busy().plan(self.part.napi_id(), nonblocking) else { return false };
-        let is_ready = || self.part.level().intersects(Ready::READABLE | Ready::ERR | Ready::HUP);
+        let is_ready = || self.part.level().ends_wait_for(Ready::READABLE);
         self.part.host.busy_loop(&plan, &mut |_| is_ready());
         is_ready()
     }

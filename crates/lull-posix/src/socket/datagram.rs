@@ -54,8 +54,6 @@ pub(crate) struct Datagram {
     each_bytes: AtomicU16,
     /// Its peer is lull's.
     connected: AtomicBool,
-    /// Counts what was read, for the kernel's turn.
-    turn: AtomicU32,
     /// Who reads it.
     readers: Readers,
 }
@@ -339,7 +337,6 @@ fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resu
         cork: cork::Cork::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_CORK) == Ok(1)),
         each_bytes: AtomicU16::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).unwrap_or(0) as u16),
         connected: AtomicBool::new(false),
-        turn: AtomicU32::new(0),
         readers: Readers::default(),
     };
     let program = steer::take_remembered(kernel::inode(fd)?, local);

@@ -80,7 +80,7 @@ impl Wanted {
             // It has the size of an int (`udp_cmsg_recv`).
             writer.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(each_bytes).to_ne_bytes());
         }
-        self.write_address(received.to, &mut writer);
+        self.write_address(received.to, received.own, &mut writer);
         self.write_fields(received, &mut writer);
         (writer.used, writer.flags)
     }
@@ -116,13 +116,14 @@ impl Wanted {
         }
     }
 
-    /// The own address that a datagram came to. The interface is none of the kernel's, so its number is 0.
-    fn write_address(&self, to: IpAddr, writer: &mut Writer<'_>) {
-        if let IpAddr::V4(to) = to
+    /// The address that a datagram came to, and the own one that an answer comes from. The interface is none of the kernel's, so its
+    /// number is 0.
+    fn write_address(&self, to: IpAddr, own: IpAddr, writer: &mut Writer<'_>) {
+        if let (IpAddr::V4(to), IpAddr::V4(own)) = (to, own)
             && self.address.is_set(false)
         {
             let mut info = [0; V4_BYTES];
-            info[4..8].copy_from_slice(&to.octets());
+            info[4..8].copy_from_slice(&own.octets());
             info[8..].copy_from_slice(&to.octets());
             writer.put(libc::SOL_IP, libc::IP_PKTINFO, &info);
         }
@@ -242,7 +243,7 @@ mod tests {
     /// What is written about a datagram that came to an address.
     fn written(wanted: &Wanted, to: IpAddr, room: &mut [u8]) -> (usize, c_int) {
         let mut writer = Writer { room, used: 0, flags: 0 };
-        wanted.write_address(to, &mut writer);
+        wanted.write_address(to, to, &mut writer);
         (writer.used, writer.flags)
     }
 
@@ -264,6 +265,18 @@ mod tests {
             assert_eq!(asked(&room[..used], 0), from(Some(to)));
         }
         assert_eq!(written(&Wanted::default(), "10.0.0.2".parse().unwrap(), &mut room), (0, 0));
+    }
+
+    #[test]
+    fn an_answer_to_what_was_sent_to_everybody_comes_from_an_own_address() {
+        let mut room = [0xff; 128];
+        let (everybody, own): (IpAddr, IpAddr) = ("10.0.0.255".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let only_v4 = Wanted { address: Flags([true, false].map(AtomicBool::new)), ..Wanted::default() };
+        let mut writer = Writer { room: &mut room, used: 0, flags: 0 };
+        only_v4.write_address(everybody, own, &mut writer);
+        let used = writer.used;
+        assert_eq!(room[HEADER_BYTES..][4..12], [10, 0, 0, 2, 10, 0, 0, 255]);
+        assert_eq!(asked(&room[..used], 0), from(Some(own)));
     }
 
     #[test]

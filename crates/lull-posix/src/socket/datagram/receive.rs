@@ -8,12 +8,11 @@ use libc::c_int;
 use lull_net::{Interest, Ready};
 
 use super::Datagram;
+use super::sockets::{First, Sockets};
+use crate::block::Wait;
 use crate::errno::WOULD_BLOCK;
 use crate::socket::name::Name;
-use crate::{Result, address, block, kernel};
-
-/// The kernel is asked first once in so many reads: lull's datagrams may come faster than they are read.
-const KERNELS_TURN: u32 = 16;
+use crate::{Result, address, kernel, signals};
 
 /// Where a message is written to.
 pub struct Room<'a, 'b> {
@@ -36,6 +35,32 @@ pub struct Message {
     pub flags: c_int,
 }
 
+/// A wait for datagrams, in which the socket is a member of a context for as long as its reader waits. Each arrival wakes it once:
+/// errors that are kept (MSG_ERRQUEUE) make the socket ready for as long as they are not read, and end no wait
+/// (`__skb_wait_for_more_packets`).
+struct Waiting<'a> {
+    wait: Wait,
+    sockets: &'a Sockets,
+    kernels: Option<c_int>,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(sockets: &'a Sockets, kernels: Option<c_int>) -> Result<Waiting<'a>> {
+        const ARRIVALS: Interest = Interest::READABLE.union(Interest::EDGE);
+        let waiting = Waiting { wait: Wait::new()?, sockets, kernels };
+        waiting.wait.add(sockets, ARRIVALS, || ARRIVALS)?;
+        kernels.map_or(Ok(()), |fd| waiting.wait.add_kernels(fd, ARRIVALS, || ARRIVALS))?;
+        Ok(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.wait.remove(self.sockets);
+        self.kernels.into_iter().for_each(|fd| self.wait.remove_kernels(fd));
+    }
+}
+
 impl Datagram {
     pub(crate) fn receive(&self, fd: c_int, mut room: Room<'_, '_>, flags: c_int) -> Result<Message> {
         if flags & libc::MSG_ERRQUEUE != 0 {
@@ -48,7 +73,7 @@ impl Datagram {
             self.readers.process.store(true, Relaxed);
         }
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
-        let mut until = None;
+        let (mut until, mut waiting) = (None, None);
         loop {
             match self.receive_now(fd, &mut room, flags) {
                 Err(WOULD_BLOCK) if !dont_wait => {}
@@ -61,8 +86,11 @@ impl Datagram {
             let timeout = self.options.receive_timeout();
             let until = *until.get_or_insert_with(|| timeout.map(|timeout| Instant::now() + timeout));
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let kernels = self.is_kernels_too().then_some(fd);
-            if !block::until_ready(&self.sockets, Interest::READABLE, kernels, left)? {
+            let waiting = match &waiting {
+                Some(waiting) => waiting,
+                None => waiting.insert(Waiting::begin(&self.sockets, self.is_kernels_too().then_some(fd))?),
+            };
+            if !signals::or_restarts(waiting.wait.wait(left), left)? {
                 return Err(WOULD_BLOCK);
             }
         }
@@ -79,24 +107,26 @@ impl Datagram {
     }
 
     fn receive_now(&self, fd: c_int, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
-        let turn = self.turn.fetch_add(1, Relaxed);
+        let peek = flags & libc::MSG_PEEK != 0;
+        let first = self.sockets.first_to_read(peek);
         if !self.is_kernels_too() {
-            return self.lulls(turn, room, flags);
+            return self.lulls(first, room, flags);
         }
-        let kernels = |room: &mut Room<'_, '_>| kernels(fd, room, flags);
-        let (first, other) = match turn % KERNELS_TURN {
-            0 => (kernels(room), None),
-            _ => (self.lulls(turn, room, flags), Some(kernels)),
+        let kernels =
+            |room: &mut Room<'_, '_>| kernels(fd, room, flags).inspect(|_| self.sockets.has_read_kernels(peek));
+        let (one, other) = match first.is_kernels {
+            true => (kernels(room), None),
+            false => (self.lulls(first, room, flags), Some(kernels)),
         };
-        match (first, other) {
+        match (one, other) {
             (Err(WOULD_BLOCK), Some(kernels)) => kernels(room),
-            (Err(WOULD_BLOCK), None) => self.lulls(turn, room, flags),
-            (first, _) => first,
+            (Err(WOULD_BLOCK), None) => self.lulls(first, room, flags),
+            (one, _) => one,
         }
     }
 
-    fn lulls(&self, turn: u32, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
-        let received = self.sockets.receive(turn as usize, room.buffers, flags & libc::MSG_PEEK != 0)?;
+    fn lulls(&self, first: First, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
+        let received = self.sockets.receive(first, room.buffers, flags & libc::MSG_PEEK != 0)?;
         let (control_bytes, control_flags) = self.wanted.write(&received, room.control);
         let cut = received.datagram_bytes > received.bytes;
         Ok(Message {

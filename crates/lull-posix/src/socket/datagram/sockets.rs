@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use lull_net::{
     Network, Part, PathMtuDiscovery, Ready, Received, ReceivedError, SendOptions, Shutdown, Source, UdpOptions,
@@ -17,8 +18,29 @@ use crate::socket::options::egress::Egress;
 use crate::socket::options::set_busy;
 use crate::{Errno, Result};
 
-/// Never empty.
-pub(crate) struct Sockets(Vec<UdpSocket>);
+pub(crate) struct Sockets {
+    /// Never empty.
+    each: Vec<UdpSocket>,
+    /// Counts what was read: another one is asked first each time.
+    turn: AtomicU32,
+    /// Where a peek, or FIONREAD, has found the datagram that the next read takes, whatever has come elsewhere meanwhile.
+    shown: AtomicU32,
+}
+
+/// Nothing was shown.
+const NOTHING: u32 = 0;
+/// It was a datagram of the kernel's half; any other number is one more than a place in `each`.
+const KERNELS: u32 = u32::MAX;
+/// The kernel is asked first once in so many reads: lull's datagrams may come faster than they are read.
+const KERNELS_TURN: u32 = 16;
+
+/// Where a read looks first.
+#[derive(Clone, Copy)]
+pub(super) struct First {
+    /// In the kernel's half, and then at this place.
+    pub(super) is_kernels: bool,
+    place: usize,
+}
 
 impl Sockets {
     pub(super) fn open(network: &Network, local: SocketAddr, options: UdpOptions) -> Result<Sockets> {
@@ -27,43 +49,46 @@ impl Sockets {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        Ok(Sockets((0..network.napis().len()).map(open).collect::<Result<_>>()?))
+        let each = (0..network.napis().len()).map(open).collect::<Result<_>>()?;
+        Ok(Sockets { each, turn: AtomicU32::new(0), shown: AtomicU32::new(NOTHING) })
     }
 
     /// The one that stands for all in what they have in common.
     pub(crate) fn first(&self) -> &UdpSocket {
-        &self.0[0]
+        &self.each[0]
     }
 
     pub(super) fn connect(&self, peer: SocketAddr) -> Result<()> {
-        Ok(self.0.iter().try_for_each(|socket| socket.connect(peer))?)
+        // The kernel's half hears nothing any more.
+        self.shown.store(NOTHING, Relaxed);
+        Ok(self.each.iter().try_for_each(|socket| socket.connect(peer))?)
     }
 
     pub(super) fn disconnect(&self) -> Result<()> {
-        Ok(self.0.iter().try_for_each(UdpSocket::disconnect)?)
+        Ok(self.each.iter().try_for_each(UdpSocket::disconnect)?)
     }
 
     /// Nothing comes any more, until there is a port again.
     pub(super) fn lose_port(&self) -> Result<()> {
-        Ok(self.0.iter().try_for_each(UdpSocket::lose_port)?)
+        Ok(self.each.iter().try_for_each(UdpSocket::lose_port)?)
     }
 
     pub(super) fn bind_again(&self, local: SocketAddr, options: UdpOptions) -> Result<()> {
-        Ok(self.0.iter().try_for_each(|socket| socket.bind_again(local, options))?)
+        Ok(self.each.iter().try_for_each(|socket| socket.bind_again(local, options))?)
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
         // All are shut down, and say the same of it.
-        self.0.iter().map(|socket| socket.shutdown(how).map_err(Errno::from)).fold(Ok(()), Result::and)
+        self.each.iter().map(|socket| socket.shutdown(how).map_err(Errno::from)).fold(Ok(()), Result::and)
     }
 
     pub(crate) fn ready(&self) -> Ready {
-        self.0.iter().fold(Ready::empty(), |all, socket| all | socket.ready())
+        self.each.iter().fold(Ready::empty(), |all, socket| all | socket.ready())
     }
 
     /// The pending error, if there is one (SO_ERROR).
     pub(crate) fn take_error(&self) -> Result<Option<Errno>> {
-        for socket in &self.0 {
+        for socket in &self.each {
             if let Some(error) = socket.take_error()? {
                 return Ok(Some(error.into()));
             }
@@ -73,92 +98,135 @@ impl Sockets {
 
     /// The pending error becomes the one of `others`, if there is one.
     pub(super) fn move_errors(&self, others: &Sockets) -> Result<()> {
-        Ok(self.0.iter().try_for_each(|socket| socket.move_error(others.first()))?)
+        Ok(self.each.iter().try_for_each(|socket| socket.move_error(others.first()))?)
     }
 
-    /// Bytes of the datagram that is read next.
+    /// Bytes of the datagram that is read next; 0 if there is none, or it is the kernel's.
     pub(crate) fn unread(&self) -> Result<usize> {
-        for socket in &self.0 {
-            match socket.unread()? {
+        if self.shown.load(Relaxed) == KERNELS {
+            return Ok(0);
+        }
+        let first = self.first_to_read(true);
+        for place in self.from(first.place) {
+            match self.each[place].unread()? {
                 0 => {}
-                bytes => return Ok(bytes),
+                bytes => {
+                    self.shown.store(place as u32 + 1, Relaxed);
+                    return Ok(bytes);
+                }
             }
         }
         Ok(0)
     }
 
+    /// Where a read looks first, or a peek, after which it is the same one's turn.
+    #[inline]
+    pub(super) fn first_to_read(&self, peek: bool) -> First {
+        let turn = if peek { self.turn.load(Relaxed) } else { self.turn.fetch_add(1, Relaxed) };
+        match self.shown.load(Relaxed) {
+            NOTHING => First { is_kernels: turn.is_multiple_of(KERNELS_TURN), place: turn as usize },
+            KERNELS => First { is_kernels: true, place: turn as usize },
+            shown => First { is_kernels: false, place: shown as usize - 1 },
+        }
+    }
+
+    /// The kernel's half had a datagram.
+    pub(super) fn has_read_kernels(&self, peek: bool) {
+        self.has_read(KERNELS, peek);
+    }
+
+    #[inline]
+    fn has_read(&self, shown: u32, peek: bool) {
+        let shown = if peek { shown } else { NOTHING };
+        if self.shown.load(Relaxed) != shown {
+            self.shown.store(shown, Relaxed);
+        }
+    }
+
     /// Takes a datagram, from the queue whose turn it is first.
-    pub(super) fn receive(&self, turn: usize, buffers: &mut [IoSliceMut<'_>], peek: bool) -> Result<Received> {
-        self.each(turn, |socket| socket.recv_msg(buffers, peek))
+    pub(super) fn receive(&self, first: First, buffers: &mut [IoSliceMut<'_>], peek: bool) -> Result<Received> {
+        let (place, received) = self.ask_each(first.place, |socket| socket.recv_msg(buffers, peek));
+        let received = received?;
+        self.has_read(place as u32 + 1, peek);
+        Ok(received)
     }
 
     /// Several datagrams of one flow may be taken as one from now on (UDP_GRO), or no more.
     pub(super) fn set_gro(&self, on: bool) -> Result<()> {
-        Ok(self.0.iter().try_for_each(|socket| socket.set_gro(on))?)
+        Ok(self.each.iter().try_for_each(|socket| socket.set_gro(on))?)
     }
 
     /// What ICMP says of their datagrams is kept from now on, over IPv4 and over IPv6, or no more. One that is over hears nothing.
     pub(super) fn set_receive_errors(&self, v4: bool, v6: bool) {
-        self.0.iter().for_each(|socket| drop(socket.set_receive_errors(v4, v6)));
+        self.each.iter().for_each(|socket| drop(socket.set_receive_errors(v4, v6)));
     }
 
     /// Takes an error that one of them has kept.
     pub(super) fn receive_error(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<ReceivedError> {
-        let mut kept = self.0.iter().map(|socket| socket.recv_error(buffers).map_err(Errno::from));
+        let mut kept = self.each.iter().map(|socket| socket.recv_error(buffers).map_err(Errno::from));
         kept.find(|kept| *kept != Err(WOULD_BLOCK)).unwrap_or(Err(WOULD_BLOCK))
     }
 
     /// What each may hold unread. One that is over holds nothing.
     pub(super) fn set_receive_buffer(&self, bytes: usize) {
-        self.0.iter().for_each(|socket| drop(socket.set_receive_buffer(bytes)));
+        self.each.iter().for_each(|socket| drop(socket.set_receive_buffer(bytes)));
     }
 
     /// Sends a datagram, or several at once. What goes to one peer goes by one queue, while that has room.
     pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, options: SendOptions) -> Result<usize> {
         let first = to.map_or(0, |to| usize::from(to.port()));
-        self.each(first, |socket| socket.send_msg(data, to, options))
+        self.ask_each(first, |socket| socket.send_msg(data, to, options)).1
     }
 
     /// As the sockets' own: whether they busy poll.
     pub(crate) fn busy_loop(&self, nonblocking: bool) -> bool {
         // Each of them, and not only the first.
-        self.0.iter().filter(|socket| socket.busy_loop(nonblocking)).count() > 0
+        self.each.iter().filter(|socket| socket.busy_loop(nonblocking)).count() > 0
     }
 
     /// Sets SO_BUSY_POLL or one of its kin, which the kernel's socket has taken.
     pub(super) fn set_busy(&self, name: (c_int, c_int), value: c_int) {
-        self.0.iter().for_each(|socket| set_busy!(name, value, socket));
+        self.each.iter().for_each(|socket| set_busy!(name, value, socket));
     }
 
     /// Says how frames of each are to leave.
     pub(super) fn put_egress(&self, egress: Egress) {
-        self.0.iter().for_each(|socket| egress.put(socket));
+        self.each.iter().for_each(|socket| egress.put(socket));
     }
 
     /// Says what becomes of datagrams that are longer than the path takes.
     pub(super) fn set_path_mtu_discovery(&self, is_v6: bool, how: PathMtuDiscovery) {
         // One that is over sends nothing.
-        self.0.iter().for_each(|socket| drop(socket.set_path_mtu_discovery(is_v6, how)));
+        self.each.iter().for_each(|socket| drop(socket.set_path_mtu_discovery(is_v6, how)));
     }
 
     /// Attaches a program to the group of each, or takes it away.
     pub(super) fn steer(&self, program: Option<&Arc<Chooser>>) -> Result<()> {
-        Ok(self.0.iter().try_for_each(|socket| socket.set_reuseport_program(program.cloned()))?)
+        Ok(self.each.iter().try_for_each(|socket| socket.set_reuseport_program(program.cloned()))?)
     }
 
-    /// Asks one after the other while they would block.
-    fn each<R>(&self, first: usize, mut ask: impl FnMut(&UdpSocket) -> io::Result<R>) -> Result<R> {
-        let first = first % self.0.len();
+    /// The places of all, from this one on.
+    fn from(&self, first: usize) -> impl Iterator<Item = usize> {
+        let count = self.each.len();
+        (0..count).map(move |step| (first % count + step) % count)
+    }
+
+    /// Asks one after the other while they would block. Says who has answered.
+    fn ask_each<R>(&self, first: usize, mut ask: impl FnMut(&UdpSocket) -> io::Result<R>) -> (usize, Result<R>) {
+        let first = first % self.each.len();
         // An error came in by whatever queue, and is the socket's.
-        for (at, socket) in self.0.iter().enumerate() {
-            if at != first && socket.ready().contains(Ready::ERR) {
-                socket.move_error(&self.0[first])?;
+        for (at, socket) in self.each.iter().enumerate() {
+            if at != first
+                && socket.ready().contains(Ready::ERR)
+                && let Err(error) = socket.move_error(&self.each[first])
+            {
+                return (at, Err(error.into()));
             }
         }
-        let mut result = Err(WOULD_BLOCK);
-        for step in 0..self.0.len() {
-            result = ask(&self.0[(first + step) % self.0.len()]).map_err(Errno::from);
-            if !matches!(result, Err(WOULD_BLOCK)) {
+        let mut result = (first, Err(WOULD_BLOCK));
+        for place in self.from(first) {
+            result = (place, ask(&self.each[place]).map_err(Errno::from));
+            if !matches!(result.1, Err(WOULD_BLOCK)) {
                 break;
             }
         }
@@ -168,7 +236,7 @@ impl Sockets {
 
 impl Source for Sockets {
     fn parts(&self) -> Vec<Part> {
-        self.0.iter().flat_map(Source::parts).collect()
+        self.each.iter().flat_map(Source::parts).collect()
     }
 
     fn identity(&self) -> usize {
