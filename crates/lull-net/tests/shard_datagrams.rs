@@ -269,7 +269,7 @@ fn echo_requests_are_answered() {
 }
 
 #[test]
-fn icmp_errors_end_an_attempt_and_only_slow_a_connection() {
+fn icmp_errors_only_slow_a_connection() {
     let unreachable = |about: &Frame, code: u8| {
         let mut icmp = vec![3, code, 0, 0, 0, 0, 0, 0];
         icmp.extend(&about.data()[14..14 + 28]);
@@ -278,13 +278,6 @@ fn icmp_errors_end_an_attempt_and_only_slow_a_connection() {
         ip_packet(ip(CLIENT), ip(SERVER), 1, 0, &[], &icmp)
     };
     let mut host = Host::server();
-    let id = host.connect(at(CLIENT, 9));
-    let syn = host.sent().remove(0);
-    // Host unreachable by code 1 is soft, port unreachable is not.
-    host.receive(unreachable(&syn, 1));
-    assert!(host.ready(id).is_empty());
-    host.receive(unreachable(&syn, 3));
-    assert_eq!(host.stack.take_error(id), Ok(Some(NetError::ConnectionRefused)));
     let listener = host.listen(80);
     let mut peer = Peer::new(4000);
     let id = host.establish(listener, &mut peer);
@@ -310,6 +303,110 @@ fn icmp_about(packet: &Frame, offender: &str, kind: u8, code: u8, info: u32) -> 
     let sum = checksum(&[&pseudo, &icmp]);
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
     ip_packet(ip(offender), ip(own), if is_v6 { 58 } else { 1 }, 0, &[], &icmp)
+}
+
+/// `icmp_err_convert` and `tab_unreach`: type, code, what it means, and whether a socket with a peer hears of it unasked.
+const V4_ERRORS: [(u8, u8, i32, bool); 18] = [
+    (3, 0, ENETUNREACH, false),
+    (3, 1, EHOSTUNREACH, false),
+    (3, 2, ENOPROTOOPT, true),
+    (3, 3, ECONNREFUSED, true),
+    (3, 5, EOPNOTSUPP, false),
+    (3, 6, ENETUNREACH, true),
+    (3, 7, EHOSTDOWN, true),
+    (3, 8, ENONET, true),
+    (3, 9, ENETUNREACH, true),
+    (3, 10, EHOSTUNREACH, true),
+    (3, 11, ENETUNREACH, false),
+    (3, 12, EHOSTUNREACH, false),
+    (3, 13, EHOSTUNREACH, true),
+    (3, 14, EHOSTUNREACH, true),
+    (3, 15, EHOSTUNREACH, true),
+    (11, 0, EHOSTUNREACH, false),
+    (11, 1, EHOSTUNREACH, false),
+    (12, 0, EPROTO, true),
+];
+const V6_ERRORS: [(u8, u8, i32, bool); 10] = [
+    (1, 0, ENETUNREACH, false),
+    (1, 1, EACCES, true),
+    (1, 2, EHOSTUNREACH, false),
+    (1, 3, EHOSTUNREACH, false),
+    (1, 4, ECONNREFUSED, true),
+    (1, 5, EACCES, true),
+    (1, 6, EACCES, true),
+    (1, 7, EPROTO, true),
+    (3, 0, EHOSTUNREACH, false),
+    (4, 1, EPROTO, true),
+];
+const EACCES: i32 = 13;
+const ENONET: i32 = 64;
+const EPROTO: i32 = 71;
+const ENOPROTOOPT: i32 = 92;
+const EOPNOTSUPP: i32 = 95;
+const ENETUNREACH: i32 = 101;
+const ECONNREFUSED: i32 = 111;
+const EHOSTDOWN: i32 = 112;
+const EHOSTUNREACH: i32 = 113;
+
+fn all_errors() -> impl Iterator<Item = (&'static str, (u8, u8, i32, bool))> {
+    V4_ERRORS.map(|error| (CLIENT, error)).into_iter().chain(V6_ERRORS.map(|error| (CLIENT6, error)))
+}
+
+fn told(host: &mut Host, id: SocketId) -> Option<i32> {
+    host.stack.take_error(id).unwrap().map(NetError::errno)
+}
+
+#[test]
+fn a_socket_with_a_peer_is_told_hard_errors_alone() {
+    for (client, (kind, code, errno, is_hard)) in all_errors() {
+        let mut host = Host::server();
+        let id = bind(&mut host, "::", 5000);
+        host.stack.udp_connect(id, Some(at(client, 9))).unwrap();
+        host.call(|stack, io| stack.udp_send(id, b"data", io)).unwrap();
+        let packet = host.sent().pop().unwrap();
+        host.receive(icmp_about(&packet, client, kind, code, 0));
+        assert_eq!(told(&mut host, id), is_hard.then_some(errno), "type {kind}, code {code} of {client}");
+        host.stack.udp_set_receive_errors(id, [true; 2]).unwrap();
+        host.receive(icmp_about(&packet, client, kind, code, 0));
+        assert_eq!(recv_error(&mut host, id, 8).unwrap().1.error.errno(), errno);
+    }
+}
+
+/// `tcp_v4_err` and `tcp_v6_err`: in SYN-SENT whatever it says.
+#[test]
+fn every_icmp_error_about_its_syn_ends_an_attempt_to_connect() {
+    for (client, (kind, code, errno, _)) in all_errors() {
+        let mut host = Host::server();
+        let id = host.connect(at(client, 80));
+        let syn = host.sent().pop().unwrap();
+        host.receive(icmp_about(&syn, client, kind, code, 0));
+        assert!(host.ready(id).contains(Ready::ERR | Ready::HUP), "type {kind}, code {code} of {client}");
+        assert_eq!((told(&mut host, id), host.stack.tcp_state(id)), (Some(errno), Ok("CLOSED")));
+    }
+    // A code that there is not says nothing.
+    let mut host = Host::server();
+    let id = host.connect(at(CLIENT, 80));
+    let syn = host.sent().pop().unwrap();
+    host.receive(icmp_about(&syn, CLIENT, 3, 16, 0));
+    assert!(host.ready(id).is_empty());
+}
+
+/// `tcp_req_err`.
+#[test]
+fn a_half_open_connection_is_forgotten_by_the_errors_that_linux_takes_for_it() {
+    for (client, (kind, code, _, is_hard)) in all_errors() {
+        let mut host = Host::server();
+        host.stack.tcp_listen(at("::", 80), Default::default()).unwrap();
+        let mut peer = if client == CLIENT { Peer::new(4000) } else { Peer::v6(4000) };
+        host.receive(peer.syn().frame());
+        let syn_ack = host.sent().pop().unwrap();
+        host.receive(icmp_about(&syn_ack, client, kind, code, 0));
+        let ends = if client == CLIENT { kind != 3 || code < 2 } else { is_hard };
+        (peer.seq, peer.ack) = (peer.seq + 1, Tcp::parse(&syn_ack).unwrap().seq + 1);
+        peer.send(&mut host, ACK, b"");
+        let reset = host.segments().iter().any(|segment| segment.flags & RST != 0);
+        assert_eq!(reset, ends, "type {kind}, code {code} of {client}");
+    }
 }
 
 fn recv_error(host: &mut Host, id: SocketId, room: usize) -> Result<(Vec<u8>, ReceivedError), NetError> {
@@ -602,6 +699,33 @@ fn only_a_socket_that_asks_for_it_takes_several_datagrams_as_one() {
     assert!(!host.stack.joins_datagrams(&frames()[0]), "nobody asks for it any more");
     joined.into_iter().for_each(|frame| host.receive(frame));
     assert_eq!([(); 4].map(|()| received(&mut host, other)), [4, 4, 4, 3].map(|size| Some((size, None))));
+}
+
+/// Whether a datagram may be joined is asked before anything has looked at its length.
+#[test]
+fn a_program_that_steers_sees_no_further_than_the_packet_whatever_length_the_datagram_says() {
+    let mut host = Host::server();
+    let options = UdpOptions { reuse_port: true, ..UdpOptions::default() };
+    let group: Vec<SocketId> = (0..5).map(|_| host.stack.udp_bind(at(SERVER, 53), options).unwrap()).collect();
+    // ld len; ret a: the socket whose number is the payload's length.
+    let length = lull_net::lull_bpf::Program::parse("2,128 0 0 0,22 0 0 0").unwrap();
+    host.stack.set_reuseport_program(group[0], Some(Arc::new(length.into()))).unwrap();
+    host.stack.udp_set_gro(group[4], true).unwrap();
+    for (says, joins) in [(12, true), (2000, true), (u16::MAX, true), (11, false), (8, false), (7, false), (0, false)] {
+        let mut datagram = udp(at(CLIENT, 9), at(SERVER, 53), b"abcd");
+        datagram[4..6].copy_from_slice(&says.to_be_bytes());
+        // What is no whole header is nobody's.
+        for (bytes, joins) in [(12, joins), (7, false), (0, false)] {
+            let frame = ip_packet(ip(CLIENT), ip(SERVER), 17, 0, &[], &datagram[..bytes]);
+            assert_eq!(host.stack.joins_datagrams(&frame), joins, "{says} in {bytes} bytes");
+            polled(&mut host, [frame]);
+        }
+    }
+    assert_eq!(
+        host.stack.counters().drop_malformed,
+        7 * 3 - 3,
+        "four are too short or too long, and two have no header"
+    );
 }
 
 #[test]

@@ -441,3 +441,21 @@ fn a_strangers_word_shrinks_nothing() {
     host.send(id, &[9; 1460]).unwrap();
     assert_eq!(host.segments().iter().map(|segment| segment.payload.len()).max(), Some(1460));
 }
+
+/// `ipv6_frag_rcv`: a packet has one fragment header. One that says that the packet is no fragment counts.
+#[test]
+fn a_second_fragment_header_is_refused() {
+    let (mut host, id, payload, datagram) = server(V6, 100);
+    let (from, to) = ends(V6);
+    let whole = |next: u8| [next, 0, 0, 0, 0, 0, 0, 7];
+    for (offset, part) in [(0, &datagram[..56]), (56, &datagram[56..])] {
+        let word = offset as u16 | u16::from(offset == 0);
+        let header = [&[17, 0], &word.to_be_bytes()[..], &9_u32.to_be_bytes()].concat();
+        host.receive(ip_packet(from, to, 17, 44, &[&whole(44)[..], &header].concat(), part));
+    }
+    host.receive(ip_packet(from, to, 17, 44, &[whole(44), whole(17)].concat(), &datagram));
+    assert_eq!((recv(&mut host, id), host.stack.counters().drop_malformed), (Err(NetError::WouldBlock), 3));
+    assert_eq!(host.stack.next_deadline_ns(), None, "nothing is kept");
+    host.receive(ip_packet(from, to, 17, 44, &whole(17), &datagram));
+    assert_eq!(recv(&mut host, id).unwrap().0, payload);
+}

@@ -470,3 +470,49 @@ fn segments_of_a_peer_on_a_network_of_jumbo_frames_are_acknowledged_in_time() {
         }
     }
 }
+
+/// `tcp_parse_options`: what is wrong is ignored, what is behind a length that cannot be as well, and the segment is taken.
+#[test]
+fn a_segment_is_taken_without_the_options_that_are_ill_formed() {
+    const MSS: [u8; 4] = [2, 4, 5, 180];
+    const CLOCK: [u8; 10] = [8, 10, 0, 0, 0, 9, 0, 0, 0, 0];
+    let ill_formed: [&[u8]; 8] = [
+        // Of another length than it has.
+        &[2, 3, 5, 1],
+        &[3, 4, 1, 1],
+        &[4, 3, 1, 1],
+        &[5, 6, 0, 0, 0, 0, 1, 1],
+        // A length that cannot be.
+        &[254, 0, 1, 1],
+        &[254, 1, 1, 1],
+        &[254, 200, 1, 1],
+        &[1, 1, 1, 254],
+    ];
+    for bad in ill_formed {
+        let stops = bad[0] == 254 || bad[3] == 254;
+        let mut host = Host::server();
+        let listener = host.listen(80);
+        let mut peer = Peer::new(4000);
+        // In front of what is right, and behind it.
+        let options = [&MSS[..], bad, &[1, 1], &CLOCK].concat();
+        host.receive(Tcp { options, ..peer.syn() }.frame());
+        let answer = host.segments().remove(0);
+        let has_clock = answer.options.windows(2).any(|option| option == [8, 10]);
+        assert_eq!((answer.flags, has_clock), (SYN | ACK, !stops), "{bad:?}");
+        (peer.seq, peer.ack) = (peer.seq + 1, answer.seq + 1);
+        let clock = if stops { Vec::new() } else { [&[1, 1][..], &CLOCK].concat() };
+        host.receive(Tcp { options: clock.clone(), ..peer.segment(ACK, &[]) }.frame());
+        let id = host.accept(listener);
+        let options = [&clock[..], bad].concat();
+        host.receive(Tcp { options, ..peer.segment(ACK | PSH, b"data") }.frame());
+        assert_eq!(host.recv(id), Ok(b"data".to_vec()), "{bad:?}");
+        assert_eq!(host.refused(), 0);
+    }
+    // A wrong checksum is none that is put right.
+    let mut host = Host::server();
+    host.listen(80);
+    let mut frame = Tcp { options: vec![2, 3, 5, 1], ..Peer::new(4000).syn() }.frame();
+    frame.data_mut()[34 + 16] ^= 1;
+    host.receive(frame);
+    assert_eq!((host.segments().len(), host.stack.counters().drop_checksum), (0, 1));
+}

@@ -190,15 +190,9 @@ impl Stack {
         self.send_ip(frame, peer.ip(), io);
     }
 
-    /// An ICMP error about one of its segments (`tcp_v4_err`). False: it cannot be about this connection.
-    pub(super) fn connection_icmp(
-        &mut self,
-        index: u32,
-        seq: u32,
-        error: NetError,
-        hard: bool,
-        io: &mut Io<'_>,
-    ) -> bool {
+    /// An ICMP error about one of its segments (`tcp_v4_err`): whichever it is, it ends an attempt to connect, and no connection. False:
+    /// it cannot be about this connection.
+    pub(super) fn connection_icmp(&mut self, index: u32, seq: u32, error: NetError, io: &mut Io<'_>) -> bool {
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let opening = connection.phase == Phase::SynSent;
         // RFC 5927 section 4.1: only for a sequence number in flight. An unacknowledged SYN's is one before.
@@ -207,7 +201,7 @@ impl Stack {
             self.counters.out_of_window_icmps += 1;
             return false;
         }
-        if opening && hard {
+        if opening {
             self.over(index, Some(error), io);
         } else {
             connection.asked_mut().soft_error = Some(error);
@@ -233,8 +227,7 @@ impl Stack {
         }
         let until_ns = now_ns + self.config.timeouts.time_wait_ns;
         let record = TimeWait { flow, snd_nxt, rcv_nxt, window, timestamps, until_ns, quiet_until_ns: 0 };
-        let index = self.time_waits.records.insert(record);
-        self.time_waits.order.push_back((until_ns, index, self.time_waits.records.generation(index)));
+        let index = self.time_waits.insert(record);
         self.flows.insert(flow, Owner::TimeWait(index));
     }
 

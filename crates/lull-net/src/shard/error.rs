@@ -15,7 +15,7 @@ pub enum NetError {
     /// An argument is out of range or does not fit the socket's state (`EINVAL`).
     #[error("invalid argument for this socket")]
     Invalid,
-    /// The call does not exist for this kind of socket (`EOPNOTSUPP`).
+    /// The call does not exist for this kind of socket, or a router said that a source route failed (`EOPNOTSUPP`).
     #[error("not supported by this kind of socket")]
     NotSupported,
     /// The socket has no peer (`ENOTCONN`).
@@ -66,6 +66,18 @@ pub enum NetError {
     /// A router or host asked for a protocol that the destination does not speak (`ENOPROTOOPT`).
     #[error("the destination does not speak the protocol")]
     ProtocolUnreachable,
+    /// A router said that its rules forbid it (`EACCES`).
+    #[error("a router's rules forbid it")]
+    Prohibited,
+    /// A header of the packet was wrong to a router or the destination (`EPROTO`).
+    #[error("a header of the packet was refused on its way")]
+    ProtocolError,
+    /// A router said that the destination is down (`EHOSTDOWN`).
+    #[error("the destination is down")]
+    HostDown,
+    /// A router said that the own station is isolated (`ENONET`).
+    #[error("a router says that this station is isolated")]
+    Isolated,
     /// No program is attached that could be detached (`ENOENT`).
     #[error("no program is attached to the socket's reuseport group")]
     NoProgram,
@@ -95,6 +107,10 @@ impl NetError {
             NetError::NoBuffers => Errno::NOBUFS,
             NetError::NetworkDown => Errno::NETDOWN,
             NetError::ProtocolUnreachable => Errno::NOPROTOOPT,
+            NetError::Prohibited => Errno::ACCESS,
+            NetError::ProtocolError => Errno::PROTO,
+            NetError::HostDown => Errno::HOSTDOWN,
+            NetError::Isolated => Errno::NONET,
             NetError::NoProgram => Errno::NOENT,
         };
         errno.raw_os_error()

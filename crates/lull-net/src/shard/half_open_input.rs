@@ -176,9 +176,9 @@ impl Stack {
     }
 
     /// An ICMP error about a SYN-ACK (`tcp_req_err`). False: it cannot be about this one.
-    pub(super) fn half_open_icmp(&mut self, index: u32, seq: u32, hard: bool) -> bool {
+    pub(super) fn half_open_icmp(&mut self, index: u32, seq: u32, ends: bool) -> bool {
         let is_its = self.half_opens.records.get(index).is_some_and(|record| record.handshake.isn == seq);
-        if is_its && hard {
+        if is_its && ends {
             self.free_half_open(index);
         }
         is_its

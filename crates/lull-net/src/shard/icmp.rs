@@ -18,13 +18,17 @@ const HEADER: usize = 8;
 const V4_ECHO_REPLY: u8 = 0;
 const V4_UNREACHABLE: u8 = 3;
 const V4_ECHO: u8 = 8;
+const V4_NET_UNREACHABLE: u8 = 0;
+const V4_HOST_UNREACHABLE: u8 = 1;
 const V4_PORT_UNREACHABLE: u8 = 3;
 const V4_TIME_EXCEEDED: u8 = 11;
+const V4_PARAMETER_PROBLEM: u8 = 12;
 const V4_FRAGMENTATION_NEEDED: u8 = 4;
 const V6_UNREACHABLE: u8 = 1;
 const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_PORT_UNREACHABLE: u8 = 4;
 const V6_TIME_EXCEEDED: u8 = 3;
+const V6_PARAMETER_PROBLEM: u8 = 4;
 /// Of both kinds of "time exceeded": the other fragments did not come.
 const REASSEMBLY: u8 = 1;
 const V6_ECHO: u8 = 128;
@@ -53,19 +57,16 @@ impl Stack {
                         io,
                     );
                 }
-                // icmp_err_convert
-                let (error, is_hard) = match icmp[1] {
-                    0 | 6 | 11 => (NetError::NetworkUnreachable, false),
-                    2 => (NetError::ProtocolUnreachable, true),
-                    V4_PORT_UNREACHABLE => (NetError::ConnectionRefused, true),
-                    9 | 10 | 13..=15 => (NetError::HostUnreachable, true),
-                    _ => (NetError::HostUnreachable, false),
-                };
-                self.icmp_error(&quoted, report(error, icmp, 0, packet), is_hard, io)
+                let Some((error, is_hard)) = of_unreachable_v4(icmp[1]) else { return Err(UNUSED) };
+                // `tcp_v4_err`: a request outlives the others, hard ones among them, which a stranger forges as easily.
+                let ends_request = matches!(icmp[1], V4_NET_UNREACHABLE | V4_HOST_UNREACHABLE);
+                self.icmp_error(&quoted, report(error, icmp, 0, packet), Weight { is_hard, ends_request }, io)
             }
-            V4_TIME_EXCEEDED => {
+            V4_TIME_EXCEEDED | V4_PARAMETER_PROBLEM => {
                 let quoted = Quoted::v4(&icmp[HEADER..])?;
-                self.time_exceeded(&quoted, report(NetError::HostUnreachable, icmp, 0, packet), io)
+                let is_hard = icmp[0] == V4_PARAMETER_PROBLEM;
+                let error = if is_hard { NetError::ProtocolError } else { NetError::HostUnreachable };
+                self.icmp_error(&quoted, report(error, icmp, 0, packet), Weight { is_hard, ends_request: true }, io)
             }
             _ => Err(UNUSED),
         }
@@ -83,29 +84,22 @@ impl Stack {
             NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT => self.ndisc_input(frame, packet, io),
             _ if packet.source.is_unspecified() => Err(|counters| &mut counters.drop_martian),
             V6_ECHO if packet.cast == Cast::Unicast => self.echo(icmp, V6_ECHO_REPLY, packet, io),
-            V6_UNREACHABLE | V6_PACKET_TOO_BIG => {
+            V6_PACKET_TOO_BIG => {
                 let quoted = Quoted::v6(&icmp[HEADER..])?;
-                if icmp[0] == V6_PACKET_TOO_BIG {
-                    let mtu = be32(icmp, 4);
-                    return self.packet_too_big(
-                        frame,
-                        &quoted,
-                        report(NetError::MessageTooLong, icmp, mtu, packet),
-                        io,
-                    );
-                }
-                // icmpv6_err_convert
-                let (error, is_hard) = match icmp[1] {
-                    0 => (NetError::NetworkUnreachable, false),
-                    V6_PORT_UNREACHABLE => (NetError::ConnectionRefused, true),
-                    1 => (NetError::HostUnreachable, true),
-                    _ => (NetError::HostUnreachable, false),
-                };
-                self.icmp_error(&quoted, report(error, icmp, 0, packet), is_hard, io)
+                let mtu = be32(icmp, 4);
+                self.packet_too_big(frame, &quoted, report(NetError::MessageTooLong, icmp, mtu, packet), io)
             }
-            V6_TIME_EXCEEDED => {
+            V6_UNREACHABLE | V6_TIME_EXCEEDED | V6_PARAMETER_PROBLEM => {
                 let quoted = Quoted::v6(&icmp[HEADER..])?;
-                self.time_exceeded(&quoted, report(NetError::HostUnreachable, icmp, 0, packet), io)
+                // icmpv6_err_convert
+                let (error, is_hard) = match icmp[0] {
+                    V6_UNREACHABLE => of_unreachable_v6(icmp[1]),
+                    V6_TIME_EXCEEDED => (NetError::HostUnreachable, false),
+                    _ => (NetError::ProtocolError, true),
+                };
+                // `tcp_v6_err`: a request ends by what is hard.
+                let weight = Weight { is_hard, ends_request: is_hard };
+                self.icmp_error(&quoted, report(error, icmp, 0, packet), weight, io)
             }
             _ => Err(UNUSED),
         }
@@ -131,15 +125,6 @@ impl Stack {
         Ok(())
     }
 
-    /// A packet of ours was on its way for too long. Only a socket of datagrams that asks for it hears of that.
-    fn time_exceeded(&mut self, quoted: &Quoted<'_>, report: Report, io: &mut Io<'_>) -> Result<(), Reason> {
-        if quoted.protocol != wire::PROTOCOL_UDP || !self.udp_icmp(quoted, report, false, io) {
-            return Err(UNUSED);
-        }
-        self.counters.icmp_errors_taken += 1;
-        Ok(())
-    }
-
     /// A router could pass at most as many bytes of a packet of ours as the report says.
     fn packet_too_big(
         &mut self,
@@ -158,20 +143,26 @@ impl Stack {
     }
 
     /// An error about a packet of ours.
-    fn icmp_error(&mut self, quoted: &Quoted<'_>, report: Report, hard: bool, io: &mut Io<'_>) -> Result<(), Reason> {
+    fn icmp_error(
+        &mut self,
+        quoted: &Quoted<'_>,
+        report: Report,
+        weight: Weight,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
         let (transport, error) = (quoted.transport, report.error);
         match self.flows.get(&quoted.flow).copied() {
             Some(Owner::Connection(index)) => {
-                if !self.connection_icmp(index, be32(transport, 4), error, hard, io) {
+                if !self.connection_icmp(index, be32(transport, 4), error, io) {
                     return Err(UNUSED);
                 }
             }
             Some(Owner::HalfOpen(index)) => {
-                if !self.half_open_icmp(index, be32(transport, 4), hard) {
+                if !self.half_open_icmp(index, be32(transport, 4), weight.ends_request) {
                     return Err(UNUSED);
                 }
             }
-            _ if quoted.protocol == wire::PROTOCOL_UDP && self.udp_icmp(quoted, report, hard, io) => {}
+            _ if quoted.protocol == wire::PROTOCOL_UDP && self.udp_icmp(quoted, report, weight.is_hard, io) => {}
             _ => return Err(UNUSED),
         }
         self.counters.icmp_errors_taken += 1;
@@ -218,6 +209,43 @@ impl Stack {
         self.counters.icmp_errors_sent += 1;
         self.suggested(peer, packet.source_mac, io);
         self.send_ip(error, peer, io);
+    }
+}
+
+/// What an error does beside being told.
+#[derive(Clone, Copy)]
+struct Weight {
+    /// A UDP socket with a peer hears of it unasked (`fatal` of `icmp_err_convert`).
+    is_hard: bool,
+    /// A half-open connection is forgotten.
+    ends_request: bool,
+}
+
+/// What an "unreachable" of IPv4 means by its code, and whether it is hard (`icmp_err_convert`). Those beyond mean nothing
+/// (`NR_ICMP_UNREACH`).
+fn of_unreachable_v4(code: u8) -> Option<(NetError, bool)> {
+    Some(match code {
+        V4_NET_UNREACHABLE | 11 => (NetError::NetworkUnreachable, false),
+        V4_HOST_UNREACHABLE | 12 => (NetError::HostUnreachable, false),
+        2 => (NetError::ProtocolUnreachable, true),
+        V4_PORT_UNREACHABLE => (NetError::ConnectionRefused, true),
+        5 => (NetError::NotSupported, false),
+        6 | 9 => (NetError::NetworkUnreachable, true),
+        7 => (NetError::HostDown, true),
+        8 => (NetError::Isolated, true),
+        10 | 13..=15 => (NetError::HostUnreachable, true),
+        _ => return None,
+    })
+}
+
+/// The same of IPv6 (`tab_unreach`).
+fn of_unreachable_v6(code: u8) -> (NetError, bool) {
+    match code {
+        0 => (NetError::NetworkUnreachable, false),
+        1 | 5 | 6 => (NetError::Prohibited, true),
+        2 | 3 => (NetError::HostUnreachable, false),
+        V6_PORT_UNREACHABLE => (NetError::ConnectionRefused, true),
+        _ => (NetError::ProtocolError, true),
     }
 }
 

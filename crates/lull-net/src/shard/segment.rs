@@ -1,6 +1,6 @@
 //! What a TCP header says, checked.
 
-use lull_nic::Frame;
+use lull_nic::{Checksum, Frame};
 use smoltcp::wire::TcpOption;
 
 use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
@@ -51,7 +51,8 @@ impl Arrived<'_> {
 
 /// Checks a TCP header. The counter is the one that a frame refused here goes to.
 #[inline]
-pub(super) fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
+pub(super) fn parse(frame: &mut Frame, packet: &Packet) -> Result<Segment, Reason> {
+    let tcp = &frame.data()[packet.l4..packet.end];
     if tcp.len() < wire::TCP {
         return Err(MALFORMED);
     }
@@ -69,20 +70,15 @@ pub(super) fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
     let flags = tcp[13] & (SYN | FIN | RST | ACK | PSH);
     let mut timestamp = usual_place(tcp, header).map(|at| TimestampOption::read(tcp, at));
     if header > wire::TCP && timestamp.is_none() {
-        let mut options = &tcp[wire::TCP..header];
-        while !options.is_empty() {
-            // smoltcp's own reading, so that it cannot stumble later, when there is a connection to lose.
-            let (rest, option) = TcpOption::parse(options).map_err(|_| MALFORMED)?;
-            match option {
-                TcpOption::EndOfList => break,
-                TcpOption::TimeStamp { .. } => {
-                    timestamp = Some(TimestampOption::read(tcp, header - options.len() + 2));
-                }
-                _ => {}
+        timestamp = match timestamp_of(tcp, header) {
+            Ok(timestamp) => timestamp,
+            Err(IllFormed) => {
+                pad_ill_formed(frame, packet, header);
+                timestamp_of(&frame.data()[packet.l4..packet.end], header).map_err(|IllFormed| MALFORMED)?
             }
-            options = rest;
-        }
+        };
     }
+    let tcp = &frame.data()[packet.l4..packet.end];
     Ok(Segment {
         source_port,
         destination_port,
@@ -93,6 +89,51 @@ pub(super) fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
         length: tcp.len() - header,
         timestamp,
     })
+}
+
+/// Some option of a segment is.
+struct IllFormed;
+
+/// Reads all options as smoltcp does, so that it cannot stumble later, when there is a connection to lose.
+fn timestamp_of(tcp: &[u8], header: usize) -> Result<Option<TimestampOption>, IllFormed> {
+    let (mut options, mut timestamp) = (&tcp[wire::TCP..header], None);
+    while !options.is_empty() {
+        let (rest, option) = TcpOption::parse(options).map_err(|_| IllFormed)?;
+        match option {
+            TcpOption::EndOfList => break,
+            TcpOption::TimeStamp { .. } => timestamp = Some(TimestampOption::read(tcp, header - options.len() + 2)),
+            _ => {}
+        }
+        options = rest;
+    }
+    Ok(timestamp)
+}
+
+/// Writes padding over options that have not their length, and over all behind one whose length cannot be: such are ignored, and the
+/// segment is taken (`tcp_parse_options`). Its checksum is right again for whoever the frame is passed on to.
+#[cold]
+fn pad_ill_formed(frame: &mut Frame, packet: &Packet, header: usize) {
+    const END: u8 = 0;
+    const NOP: u8 = 1;
+    let is_to_be_summed = frame.checksum() != Checksum::Partial;
+    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
+    let mut at = wire::TCP;
+    while at < header && tcp[at] != END {
+        let length = match tcp[at] {
+            NOP => 1,
+            _ => tcp[..header].get(at + 1).map_or(0, |length| usize::from(*length)),
+        };
+        let is_possible = (tcp[at] == NOP || length >= 2) && at + length <= header;
+        let end = if is_possible { at + length } else { header };
+        if TcpOption::parse(&tcp[at..end]).is_err() {
+            tcp[at..end].fill(NOP);
+        }
+        at = end;
+    }
+    if is_to_be_summed {
+        wire::put16(tcp, 16, 0);
+        wire::put_checksum(tcp, 16, packet.pseudo_sum());
+    }
 }
 
 impl Segment {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use smoltcp::socket::tcp::State;
 
+use super::config::Timeouts;
 use super::connection::{Flags, Phase, timeout_ms};
 use super::error::NetError;
 use super::socket::{Keepalive, Ready, SocketId, SocketKind};
@@ -55,7 +56,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Gives up when sent data stays unacknowledged for so long, in nanoseconds (`TCP_USER_TIMEOUT`), even if the peer
+    /// Gives up when sent data, or a SYN, stays unacknowledged for so long, in nanoseconds (`TCP_USER_TIMEOUT`), even if the peer
     /// is alive and only refuses to read. `None`: the stack's default, which a peer that answers puts off.
     ///
     /// # Errors
@@ -64,10 +65,16 @@ impl Stack {
         if timeout_ns == Some(0) {
             return Err(NetError::Invalid);
         }
-        let default_ns = self.config.timeouts.user_timeout_ns;
+        let Timeouts { user_timeout_ns, syn_sent_ns, .. } = self.config.timeouts;
         let connection = self.connection_mut(id)?;
         connection.asked_mut().own_timeout = timeout_ns.is_some();
-        connection.user_timeout_ms = timeout_ms(timeout_ns.unwrap_or(default_ns));
+        connection.user_timeout_ms = timeout_ms(timeout_ns.unwrap_or(user_timeout_ns));
+        if connection.phase == Phase::SynSent {
+            // Not before the SYN was due to be sent again (`retransmits_timed_out`).
+            const FIRST_RETRY_NS: u64 = 1_000_000_000;
+            let wait_ns = timeout_ns.map_or(syn_sent_ns, |timeout_ns| syn_sent_ns.min(timeout_ns.max(FIRST_RETRY_NS)));
+            connection.expires(connection.progress_ns.saturating_add(wait_ns));
+        }
         self.repump(id, io);
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Stack {
             // RFC 1122 section 4.2.3.10: silently.
             return Err(|counters| &mut counters.drop_not_ours);
         }
-        let segment = parse(&frame.data()[packet.l4..packet.end], packet)?;
+        let segment = parse(frame, packet)?;
         let flow = FlowKey::new(
             wire::PROTOCOL_TCP,
             packet.destination,

@@ -26,8 +26,8 @@ pub(super) struct TimeWait {
 #[derive(Debug)]
 pub(super) struct TimeWaits {
     pub(super) records: Slab<TimeWait>,
-    /// By time of entry. A record whose time was renewed goes to the back when it comes up.
-    pub(super) order: VecDeque<(u64, u32, u32)>,
+    /// By time of entry. A record whose time was renewed goes to the back when it comes up; one that is gone leaves its entry behind.
+    order: VecDeque<(u64, u32, u32)>,
 }
 
 impl TimeWaits {
@@ -45,6 +45,18 @@ impl TimeWaits {
 
     pub(super) fn next_deadline_ns(&self) -> u64 {
         self.order.front().map_or(NEVER_NS, |&(at, _, _)| at)
+    }
+
+    pub(super) fn insert(&mut self, record: TimeWait) -> u32 {
+        // As often as it pays: each look finds as many entries of records that are gone as were added since the last one.
+        const ENTRIES_KEPT: usize = 64;
+        if self.order.len() >= 2 * self.records.len() + ENTRIES_KEPT {
+            self.order.retain(|&(_, index, generation)| self.records.generation(index) == generation);
+        }
+        let until_ns = record.until_ns;
+        let index = self.records.insert(record);
+        self.order.push_back((until_ns, index, self.records.generation(index)));
+        index
     }
 
     pub(super) fn forget(&mut self, index: u32, flows: &mut FlowTable) {
@@ -82,5 +94,37 @@ impl TimeWaits {
         if self.order.capacity() > ENTRIES_KEPT && self.order.len() * 4 < self.order.capacity() {
             self.order.shrink_to(self.order.len() * 2);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::flow::{Owner, hash_state};
+    use super::*;
+
+    /// A port that is used again and again, each time before the sixty seconds of the last one are over.
+    #[test]
+    fn records_that_are_gone_leave_a_bounded_number_of_entries() {
+        let (mut time_waits, mut flows) = (TimeWaits::new(), FlowTable::with_hasher(hash_state(1)));
+        let enter = |time_waits: &mut TimeWaits, flows: &mut FlowTable, port: u16, until_ns: u64| {
+            let own = Ipv4Addr::LOCALHOST.into();
+            let flow = FlowKey::new(6, own, port, own, 80);
+            let (snd_nxt, rcv_nxt, window, timestamps, quiet_until_ns) = (0, 0, 0, None, 0);
+            let record = TimeWait { flow, snd_nxt, rcv_nxt, window, timestamps, until_ns, quiet_until_ns };
+            let index = time_waits.insert(record);
+            flows.insert(flow, Owner::TimeWait(index));
+            index
+        };
+        let stays: Vec<u32> = (0..100).map(|port| enter(&mut time_waits, &mut flows, port, 1)).collect();
+        for nth in 0..100_000 {
+            let index = enter(&mut time_waits, &mut flows, 1000, 2 + nth);
+            time_waits.forget(index, &mut flows);
+            assert!(time_waits.order.len() <= 300, "after {nth}");
+        }
+        assert_eq!((time_waits.len(), time_waits.next_deadline_ns()), (stays.len(), 1));
+        time_waits.expire(1, &mut flows);
+        assert_eq!((time_waits.len(), flows.len()), (0, 0), "each has its own entry still");
     }
 }

@@ -247,3 +247,30 @@ fn tcp_to_a_broadcast_address_is_nobodys() {
     assert!(host.sent().is_empty());
     assert_eq!(host.stack.connections(), 0);
 }
+
+/// TCP_USER_TIMEOUT: of a SYN as of data, but not before the SYN was due to be sent again.
+#[test]
+fn a_user_timeout_ends_an_attempt_to_connect() {
+    for (timeout_s, ends_s) in [(Some(5), 5), (Some(1), 1), (Some(1_000), 127), (None, 127)] {
+        let mut host = Host::server();
+        let id = host.connect(at(CLIENT, 80));
+        let (begun_ns, timeout_ns) = (host.now_ns, timeout_s.map(|timeout_s| timeout_s * SECOND));
+        host.run_for(SECOND / 2);
+        // The later one counts, and both count from the SYN on.
+        for timeout_ns in [Some(3 * SECOND), timeout_ns] {
+            host.call(|stack, io| stack.set_user_timeout(id, timeout_ns, io)).unwrap();
+        }
+        host.run_until(begun_ns + ends_s * SECOND - 1);
+        assert!(host.ready(id).is_empty(), "{timeout_s:?}");
+        host.run_until(begun_ns + ends_s * SECOND);
+        assert_eq!(host.stack.take_error(id), Ok(Some(NetError::TimedOut)), "{timeout_s:?}");
+    }
+    let mut host = Host::server();
+    let id = host.connect(at(CLIENT, 80));
+    let begun_ns = host.now_ns;
+    host.call(|stack, io| stack.set_user_timeout(id, Some(MS), io)).unwrap();
+    host.run_until(begun_ns + SECOND - 1);
+    assert!(host.ready(id).is_empty());
+    host.run_until(begun_ns + SECOND);
+    assert_eq!(host.stack.take_error(id), Ok(Some(NetError::TimedOut)));
+}

@@ -13,6 +13,8 @@ use super::*;
 struct Beside {
     takes: bool,
     strangers: Mutex<Vec<Option<SocketAddr>>>,
+    /// What it took.
+    passed: Mutex<Vec<Frame>>,
     /// How often it was told of a connection.
     claimed: Mutex<usize>,
 }
@@ -26,8 +28,9 @@ impl Elsewhere for Beside {
         &[0]
     }
 
-    fn takes_stranger(&self, syn: Option<SocketAddr>, _frame: &Frame) -> bool {
+    fn takes_stranger(&self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
         self.strangers.lock().unwrap().push(syn);
+        self.passed.lock().unwrap().push(frame.clone());
         self.takes
     }
 
@@ -221,4 +224,15 @@ fn what_comes_when_a_connection_has_ended_begins_no_other() {
         host.receive(late);
         assert_eq!((host.stack.connections(), host.stack.tcp_accept(listener).unwrap_err()), (0, NetError::WouldBlock));
     }
+}
+
+/// What is passed on is looked at anew, by its checksum first.
+#[test]
+fn a_segment_without_its_ill_formed_options_is_passed_on_whole() {
+    let (others, mut host) = beside(true);
+    let segment = Tcp { options: vec![2, 3, 5, 1], ..Peer::new(4000).segment(ACK | PSH, b"data") };
+    host.receive(segment.frame());
+    assert_eq!(asked(&others), [None]);
+    let passed = others.passed.lock().unwrap().pop().unwrap();
+    assert_eq!(Tcp::parse(&passed), Some(Tcp { options: vec![1; 4], ..segment }));
 }
