@@ -15,7 +15,7 @@ use crate::files::{self, File, Open};
 use crate::socket::pool;
 use crate::{Result, cancel, engine, kernel, signals};
 
-pub use arguments::{asked_ns, duration, lulls_fds, lulls_sets, select_timeval};
+pub use arguments::{asked_ns, duration, in_table, lulls_fds, lulls_sets, select_timeval};
 pub use select::{Sets, WORD_BITS, concerns_sets, select};
 
 /// Whether a call with these descriptors is lull's business.
@@ -34,12 +34,16 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize> {
     loop {
         let any = busy.polls() && polled.busy_poll();
         let ready = polled.look(fds)?;
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        if ready > 0 || left == Some(Duration::ZERO) || timeout == Some(Duration::ZERO) {
+        if ready > 0 {
             return Ok(ready);
         }
+        // Also where the time is over (`do_poll`).
         if signals::is_interrupted() {
             return Err(signals::INTERRUPTED);
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) || timeout == Some(Duration::ZERO) {
+            return Ok(0);
         }
         if !busy.looks_again(any, host.map_or(0, Host::now_ns)) {
             polled.wait(fds, left)?;
@@ -121,14 +125,17 @@ impl Polled {
         same.fold(Interest::empty(), |all, other| all | interest(fds[other].events))
     }
 
-    /// As [`Polled::wait`], in a process that has no queue: all that it has is the kernel's.
+    /// As [`Polled::wait`], in a process without an engine: all that it has is the kernel's, also where it waits in a context or for
+    /// a listener.
     fn wait_without_queue(&self, timeout: Option<Duration>) -> Result<()> {
         self.watch_contexts()?;
         // By this one the thread is called out if it is cancelled. Without a free number it is cancelled when its wait ends.
         let called = pool::new_context().ok();
         let call = called.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let call = pollfd { fd: call, events: libc::POLLIN, revents: 0 };
-        let mut all = [self.kernels.as_slice(), self.pools.as_slice(), &[call]].concat();
+        // Places that are switched off count against the limit on open files as well (`do_sys_poll`).
+        let entries = self.kernels.iter().chain(&self.pools).chain([&call]);
+        let mut all: Vec<pollfd> = entries.filter(|polled| polled.fd >= 0).copied().collect();
         let timeout_ns = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
         let wait = || signals::wait_in_kernel(|mask| kernel::poll(&mut all, timeout_ns, Some(mask)));
         cancel::waits_there(call.fd, wait).map(drop)
@@ -136,7 +143,7 @@ impl Polled {
 
     /// Sleeps until something changes.
     fn wait(&self, fds: &[pollfd], timeout: Option<Duration>) -> Result<()> {
-        if engine::running().is_none() && self.pools.iter().any(|pool| pool.fd >= 0) {
+        if engine::running().is_none() {
             return self.wait_without_queue(timeout);
         }
         let wait = Wait::new()?;

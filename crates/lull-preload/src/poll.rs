@@ -3,7 +3,7 @@
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use lull_fd::time;
 use lull_posix::memory::enough;
-use lull_posix::poll::{self as lulls, asked_ns, duration, lulls_fds, lulls_sets};
+use lull_posix::poll::{self as lulls, asked_ns, duration, in_table, lulls_fds, lulls_sets};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -31,24 +31,13 @@ taken_over! {
     }
 
     /// As [`__poll_chk`].
-    fn __ppoll_chk(
-        fds: *mut pollfd,
-        count: nfds_t,
-        timeout: *const timespec,
-        mask: *const sigset_t,
-        room: size_t,
-    ) -> c_int {
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int {
         enough(count as usize * size_of::<pollfd>(), room);
         ppoll(fds, count, timeout, mask)
     }
 
-    fn select(
-        count: c_int,
-        read: *mut fd_set,
-        write: *mut fd_set,
-        except: *mut fd_set,
-        timeout: *mut timeval,
-    ) -> c_int {
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+        let count = in_table(count);
         let Some(mut sets) = lulls_sets(count, [read, write, except]) else {
             return real::select(count, read, write, except, timeout);
         };
@@ -63,6 +52,7 @@ taken_over! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
+        let count = in_table(count);
         let Some(mut sets) = lulls_sets(count, [read, write, except]) else {
             return real::pselect(count, read, write, except, timeout, mask);
         };

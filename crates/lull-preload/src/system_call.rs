@@ -1,7 +1,7 @@
 //! `syscall`: calls by number that are lull's, past the C library's names.
 
 use libc::{c_int, c_long};
-use lull_posix::poll::{lulls_fds, lulls_sets};
+use lull_posix::poll::{in_table, lulls_fds, lulls_sets};
 use lull_posix::signals::{kernels_set, pselects_set};
 use lull_posix::{bpf, fork, is_involved, is_lull, takes_data};
 
@@ -91,7 +91,7 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             libc::SYS_ppoll if lulls_fds(a as *mut _, b as _).is_some() => {
                 call!(poll::ppoll(a, b, c, pointer(kernels_set(d as _).as_ref())))
             }
-            libc::SYS_pselect6 if lulls_sets(a as _, [b, c, d].map(|set| set as *mut _)).is_some() => {
+            libc::SYS_pselect6 if lulls_sets(in_table(a as _), [b, c, d].map(|set| set as *mut _)).is_some() => {
                 call!(poll::pselect(a, b, c, d, e, pointer(pselects_set(f as _).as_ref())))
             }
             _ if !takes_data(fd) => return None,
