@@ -176,27 +176,38 @@ pub fn forget_turns() {
 fn above(fd: &OwnedFd) -> Option<OwnedFd> {
     // The limit is the process's, and each puts it back as it found it.
     let _alone = ONE_AT_A_TIME.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: room for the limit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) } < 0 {
-        return None;
-    }
+    let before = limit(None)?;
     let soft = before.rlim_cur.min(1 << 20);
     let raised = libc::rlimit { rlim_cur: before.rlim_max.min(soft + NUMBERS_ABOVE), ..before };
     let is_raised = raised.rlim_cur > soft;
-    if is_raised {
-        // SAFETY: a limit that outlives the call. What cannot be raised leaves the end of what there is.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
-    }
+    // What cannot be raised leaves the end of what there is.
+    let found = if is_raised { limit(Some(raised)) } else { None };
     let from = if is_raised { soft } else { soft - soft / 4 };
     // SAFETY: numbers only.
     let made = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as libc::c_int) };
-    if is_raised {
-        // SAFETY: as above; it was this before.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before) };
+    if let Some(found) = found {
+        put_back(found, raised);
     }
     // SAFETY: the kernel has just made it, and nobody else has it.
     (made >= 0).then(|| unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+/// The limit on open files as it is, or as it was before it is made this one. No other thread's limit is lost between the two.
+fn limit(to_be: Option<libc::rlimit>) -> Option<libc::rlimit> {
+    let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let to_be = to_be.as_ref().map_or(std::ptr::null(), |limit| &raw const *limit);
+    // SAFETY: a limit that outlives the call, if there is one, and room for what was.
+    let told = unsafe { libc::prlimit(0, libc::RLIMIT_NOFILE, to_be, &raw mut was) };
+    (told == 0).then_some(was)
+}
+
+/// The limit is again what it was before it was raised, or what the program has made it meanwhile.
+fn put_back(mut before: libc::rlimit, raised: libc::rlimit) {
+    let mut mine = (raised.rlim_cur, raised.rlim_max);
+    while let Some(was) = limit(Some(before)).filter(|was| (was.rlim_cur, was.rlim_max) != mine) {
+        mine = (before.rlim_cur, before.rlim_max);
+        before = was;
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -277,5 +288,15 @@ mod tests {
         let soft = before.0.min(1 << 20);
         let least = if before.1 > soft { soft } else { soft - soft / 4 };
         assert!(made.as_raw_fd() as u64 >= least, "{made:?} of {before:?}");
+
+        // What the program sets while it is raised stays.
+        let of = |soft| libc::rlimit { rlim_cur: soft, rlim_max: before.1 };
+        let (raised, programs) = (before.0 - 1, before.0 - 2);
+        super::limit(Some(of(programs))).unwrap();
+        put_back(of(before.0), of(raised));
+        assert_eq!(limit(), (programs, before.1));
+        super::limit(Some(of(raised))).unwrap();
+        put_back(of(before.0), of(raised));
+        assert_eq!(limit(), before);
     }
 }
