@@ -17,7 +17,7 @@ use lull_net::lull_nic::own;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 
 pub use self::blocked::NoSignals;
-pub use self::polled::{is_readable, poll, reads_no_more, shut_down};
+pub use self::polled::{is_broken, is_readable, poll, reads_no_more, shut_down};
 
 use crate::Result;
 use crate::raw::raw;

@@ -21,7 +21,7 @@ pub(crate) mod options;
 pub(crate) mod pool;
 mod sendfile;
 mod shutdown;
-mod splice;
+pub(crate) mod splice;
 mod turn;
 
 use std::net::SocketAddr;

@@ -29,6 +29,11 @@ pub fn is_ready(pipe: c_int, to_write: bool) -> Result<bool> {
     super::poll(&mut [libc::pollfd { fd: pipe, events, revents: 0 }], 0, None).map(|count| count > 0)
 }
 
+/// Whether nobody reads from the pipe that this is the end of which is written to.
+pub fn has_no_reader(pipe: c_int) -> bool {
+    super::is_broken(pipe)
+}
+
 /// `read`.
 pub fn read(pipe: c_int, buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: room for as many bytes as the slice has.

@@ -31,6 +31,11 @@ pub fn shut_down(fd: c_int) -> (bool, bool) {
     (said & libc::POLLRDHUP != 0, said & libc::POLLHUP != 0)
 }
 
+/// Whether `poll` tells of an error: of the end of a pipe that is written to, that nobody reads from it.
+pub fn is_broken(fd: c_int) -> bool {
+    polled(fd, 0) & libc::POLLERR != 0
+}
+
 /// What `poll` says of a descriptor now.
 fn polled(fd: c_int, events: i16) -> i16 {
     let mut polled = [libc::pollfd { fd, events, revents: 0 }];

@@ -1,22 +1,40 @@
 //! `splice` between a pipe and a connection of lull's: through a buffer, of which nothing is lost when one side takes less.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use libc::{c_int, c_uint};
 use lull_net::Interest;
+use lull_net::lull_nic::Afresh;
 
 use super::{Receive, Send, Stream, recv, send};
 use crate::block::{self, Wait};
 use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File, Open};
-use crate::kernel::pipe;
+use crate::kernel::{self, pipe};
 use crate::signals::{self, RESTARTS};
 use crate::{Errno, Result};
 
 /// What is moved at a time: what a pipe that says that it can be written to takes at once (PIPE_BUF, pipe(7)).
 const CHUNK_BYTES: usize = 4096;
 const FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+/// Locks that connections share.
+const LOCKS: usize = 16;
+
+static ONE_AT_A_TIME: Afresh<[Mutex<()>; LOCKS]> = Afresh::new();
+
+/// Of threads that splice out of one connection one at a time moves what is there.
+fn alone(socket: &Open) -> MutexGuard<'static, ()> {
+    let nth = std::ptr::from_ref::<File>(socket) as usize / size_of::<File>();
+    ONE_AT_A_TIME.get_or_init(Default::default)[nth % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A child of `fork` has none of the threads that hold them.
+pub(crate) fn forget() {
+    ONE_AT_A_TIME.forget();
+}
+
 const fn error<T>(number: c_int) -> Result<T> {
     Err(Errno::new(number))
 }
@@ -67,7 +85,7 @@ impl Splice {
         stream(socket)?;
         let mut moved = 0;
         while moved < self.count {
-            match self.chunk_out_of(from, end, moved, waits && moved == 0) {
+            match self.chunk_out_of((from, socket), end, moved, waits && moved == 0) {
                 Ok(0) => break,
                 Ok(count) => moved += count,
                 Err(error) if moved == 0 => return Err(error),
@@ -77,20 +95,27 @@ impl Splice {
         Ok(moved)
     }
 
-    fn chunk_out_of(&self, from: c_int, end: c_int, moved: usize, waits: bool) -> Result<usize> {
+    fn chunk_out_of(&self, (from, socket): (c_int, &Open), end: c_int, moved: usize, waits: bool) -> Result<usize> {
         wait_for(end, Interest::WRITABLE, waits)?;
+        // Before the connection is looked at, and waited for (`wait_for_space`).
+        if pipe::has_no_reader(end) {
+            kernel::signal_self(libc::SIGPIPE);
+            return error(libc::EPIPE);
+        }
         let mut chunk = [0; CHUNK_BYTES];
         let room = chunk.len().min(self.count - moved);
-        // Whether the connection is waited for is its own affair.
-        let dont_wait = if moved > 0 { libc::MSG_DONTWAIT } else { 0 };
-        let peek = Receive { flags: libc::MSG_PEEK | dont_wait };
-        let there = recv(from, &mut [IoSliceMut::new(&mut chunk[..room])], peek)?;
-        let written = pipe::write(end, &chunk[..there])?;
-        if written > 0 {
-            let take = Receive { flags: libc::MSG_DONTWAIT };
-            recv(from, &mut [IoSliceMut::new(&mut chunk[..written])], take)?;
+        loop {
+            match move_now((from, socket), end, &mut chunk[..room])? {
+                Some(count) => return Ok(count),
+                None if moved > 0 => return Err(WOULD_BLOCK),
+                None => {}
+            }
+            // Whether the connection is waited for is its own affair. Another thread may have what comes.
+            let waits = Receive { flags: libc::MSG_PEEK };
+            if recv(from, &mut [IoSliceMut::new(&mut chunk[..1])], waits)? == 0 {
+                return Ok(0);
+            }
         }
-        Ok(written)
     }
 
     /// From a pipe to a connection: no more is taken out of the pipe than the connection has room for.
@@ -145,6 +170,22 @@ impl Splice {
         }
         Ok(sent)
     }
+}
+
+/// Moves what is there of a connection, and a pipe has room for, as far as it fills a buffer; nothing is there if it returns nothing.
+fn move_now((from, socket): (c_int, &Open), end: c_int, chunk: &mut [u8]) -> Result<Option<usize>> {
+    let _alone = alone(socket);
+    let peek = Receive { flags: libc::MSG_PEEK | libc::MSG_DONTWAIT };
+    let there = match recv(from, &mut [IoSliceMut::new(chunk)], peek) {
+        Err(WOULD_BLOCK) => return Ok(None),
+        there => there?,
+    };
+    let written = pipe::write(end, &chunk[..there])?;
+    if written > 0 {
+        let take = Receive { flags: libc::MSG_DONTWAIT };
+        recv(from, &mut [IoSliceMut::new(&mut chunk[..written])], take)?;
+    }
+    Ok(Some(written))
 }
 
 /// Waits until a pipe is ready, if this waits.
