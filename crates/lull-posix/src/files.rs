@@ -2,12 +2,14 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use libc::{c_int, c_uint};
+use lull_fd::linux::{KeptError, set_error};
 
 use crate::epoll::{self, EpollFile};
 use crate::socket::{Datagram, Listener, Stream, bound};
-use lull_net::lull_nic::own;
+use lull_net::lull_nic::{Afresh, own};
 
 use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, signals};
 
@@ -27,6 +29,27 @@ pub(crate) enum File {
 pub(crate) type Open = lull_fd::Open<File>;
 
 static FILES: lull_fd::Files<File> = lull_fd::Files::new();
+
+/// Whoever puts another file under the numbers of what is lull's has it alone: a number that was closed meanwhile may be somebody else's.
+static CHANGING: Afresh<RwLock<()>> = Afresh::new();
+
+fn changing() -> &'static RwLock<()> {
+    CHANGING.get_or_init(RwLock::default)
+}
+
+/// Until this is dropped, no number of lull's is closed, nor gets another file by others.
+pub(crate) fn changes_alone() -> RwLockWriteGuard<'static, ()> {
+    changing().write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn changes() -> RwLockReadGuard<'static, ()> {
+    changing().read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In any child of `fork`: whoever changes something is another process's thread.
+pub(crate) fn forget_changing() {
+    CHANGING.forget();
+}
 
 /// Whether a number is lull's. What is not goes to the kernel, untouched: also what the child of a process with an engine
 /// inherited, whose connections this makes the kernel's (`inherit.rs`).
@@ -157,6 +180,7 @@ pub fn forget(fd: c_int) {
     }
     netlink::forget(fd);
     bound::forget(fd);
+    inherit::streams::is_no_more(fd);
     if is_known(fd) {
         drop(taken(fd));
     }
@@ -230,8 +254,10 @@ pub fn is_noted(fd: c_int) -> bool {
 pub fn close(fd: c_int) -> Result<()> {
     netlink::forget(fd);
     bound::forget(fd);
+    let changes = changes();
     let file = taken(fd);
     let closed = kernel::close(fd);
+    drop(changes);
     drop(file);
     closed
 }
@@ -301,8 +327,9 @@ pub fn close_range(
     flags: c_int,
     mut kernels: impl FnMut(c_uint, c_uint) -> c_int,
 ) -> c_int {
-    if first > last {
-        // The kernel says so.
+    const FLAGS: c_uint = libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC;
+    if first > last || flags as c_uint & !FLAGS != 0 {
+        // The kernel refuses it.
         return kernels(first, last);
     }
     if is_involved() && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
@@ -385,27 +412,58 @@ pub(crate) fn forget_all() {
     FILES.numbers().for_each(|number| drop(FILES.take(number)));
 }
 
-/// A number is about to be a stream of the C library's, which reads and writes where lull does not hear of it.
-pub fn becomes_a_stream(fd: c_int) -> Result<()> {
-    inherit::streams::begin(fd)
+/// A number is about to be a stream of the C library's, which reads and writes where lull does not hear of it; one that is `kept` is so
+/// when it is lull's, too. True if it cannot be.
+pub fn refuses_a_stream(fd: c_int, kept: bool) -> bool {
+    if is_lull(fd) {
+        return signals::section(|| inherit::streams::begin(fd))
+            .inspect_err(|error| set_error(error.number()))
+            .is_err();
+    }
+    if kept && is_involved() {
+        let _errno = KeptError::keep();
+        inherit::streams::note(fd);
+    }
+    false
+}
+
+/// The C library is about to close a number, as with a stream: what it stands for is closed unseen otherwise.
+pub fn closes_unseen(fd: c_int) {
+    if is_noted(fd) {
+        let _errno = KeptError::keep();
+        signals::section(|| forget(fd));
+    }
 }
 
 /// `dup`, `F_DUPFD`: another number for the same open file.
 pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
     let file = get(fd);
     let number = kernel::duplicate(fd, from, cloexec)?;
-    named(number, fd, file)
+    named(number, fd, file)?;
+    Ok(for_streams(number))
 }
 
 /// `dup2`, `dup3`: `to` stands for what `fd` stands for.
 pub fn duplicate_to(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
     let file = get(fd);
+    let changes = changes();
     let number = kernel::dup3(fd, to, flags)?;
-    named(number, fd, file)
+    named(number, fd, file)?;
+    drop(changes);
+    Ok(for_streams(number))
+}
+
+/// What has the number of one of the C library's streams is for that, or for what this process executes. Where it cannot be, it is
+/// lull's alone.
+fn for_streams(number: c_int) -> c_int {
+    if number <= libc::STDERR_FILENO {
+        let _ = inherit::streams::begin(number);
+    }
+    number
 }
 
 /// `number` stands for what `fd` does: `file`, or what is not lull's here.
-fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<c_int> {
+fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<()> {
     match file {
         Some(file) => {
             let is_context = matches!(*file, File::Epoll(_));
@@ -413,15 +471,35 @@ fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<c_int> {
             if is_context {
                 epoll::is_called(number);
             }
-            if number <= libc::STDERR_FILENO {
-                // It is for the C library's streams, or for what this process executes. Where it cannot be, it is lull's alone.
-                let _ = inherit::streams::begin(number);
-            }
         }
         None => {
             forget(number);
             inherited_by(number, fd);
         }
     }
-    Ok(number)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number that was closed meanwhile is another file's, and gets nothing of lull's.
+    #[test]
+    fn nobody_closes_a_number_or_gives_it_another_file_while_somebody_changes_what_it_stands_for() {
+        let [one, other] = kernel::pipe().unwrap().map(std::os::fd::IntoRawFd::into_raw_fd);
+        let stands_for = || [one, other].map(kernel::inode);
+        let before = stands_for();
+        std::thread::scope(|scope| {
+            let changes = changes_alone();
+            scope.spawn(|| close(one).unwrap());
+            scope.spawn(|| duplicate_to(libc::STDERR_FILENO, other, libc::O_CLOEXEC).unwrap());
+            (0..1000).for_each(|_| std::thread::yield_now());
+            assert_eq!(stands_for(), before, "they are being changed");
+            drop(changes);
+        });
+        let now = stands_for();
+        assert!(now[0] != before[0] && now[1] != before[1], "{now:?}");
+        close(other).unwrap();
+    }
 }

@@ -15,8 +15,8 @@ use libc::c_long;
 use lull_net::lull_nic::own;
 
 use crate::socket::options::steer;
-use crate::socket::{datagram, pool};
-use crate::{block, bpf, elsewhere, engine, epoll, inherit, kernel, leave, record, signals};
+use crate::socket::{datagram, pool, splice};
+use crate::{block, bpf, elsewhere, engine, epoll, files, inherit, kernel, leave, record, signals};
 
 static HUSK: AtomicBool = AtomicBool::new(false);
 /// The engine runs in this process, or is being started.
@@ -183,6 +183,8 @@ pub(crate) extern "C" fn of_this_process() {
     epoll::forget_contexts();
     steer::forget_if_held();
     bpf::forget_if_held();
+    splice::forget();
+    files::forget_changing();
 }
 
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork` as well.

@@ -70,7 +70,8 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
     Ok(sent)
 }
 
-/// What the kernel's `recvmsg` has returned: sockets that came along and are another process's are known as such from here on.
+/// What the kernel's `recvmsg` has returned: sockets that came along and are another process's are known as such from here on. What
+/// their numbers stood for was closed unseen.
 ///
 /// # Safety
 /// As [`are_in`], of what was received.
@@ -102,7 +103,9 @@ pub unsafe fn all_received(count: c_int, messages: *const mmsghdr) -> c_int {
 unsafe fn find(message: &msghdr) {
     // SAFETY: as above.
     let control = unsafe { memory::if_any(message.msg_control, message.msg_controllen as size_t) };
-    numbers(control).for_each(|at| inherit::found(number(control, &at)));
+    for number in numbers(control).map(|at| number(control, &at)) {
+        inherit::found(files::given_out(number));
+    }
 }
 
 /// Whether a number is lull's, or stands for what a child has from a process whose it is: its sockets are relays from here on, and its

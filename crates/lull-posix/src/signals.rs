@@ -50,8 +50,8 @@ static ASKED: [Asked; SIGNALS + 1] =
 /// The calling thread's state, which its own handlers change.
 struct Thread {
     depth: Cell<u32>,
-    /// Handlers that run outside of any section, one inside the other.
-    handlers: Cell<u32>,
+    /// Signals whose handlers run outside of any section, one inside the other; or have, and were left by a jump.
+    handlers: Cell<u64>,
     interrupted: Cell<bool>,
     /// One of the handlers was installed without SA_RESTART.
     for_good: Cell<bool>,
@@ -150,9 +150,21 @@ pub fn is_inside() -> bool {
     THREAD.try_with(|thread| thread.depth.get() != 0).unwrap_or(false)
 }
 
-/// Whether the calling thread is in a handler that interrupted the program.
+/// Whether the calling thread is in a handler that interrupted the program. Its signal is blocked meanwhile, and no more where
+/// `siglongjmp` has left it; of a handler with SA_NODEFER that cannot be told.
 pub(crate) fn is_in_handler() -> bool {
-    THREAD.try_with(|thread| thread.handlers.get() != 0).unwrap_or(false)
+    let is_in = |thread: &Thread| {
+        let all = thread.handlers.get();
+        if all == 0 {
+            return false;
+        }
+        let defers = |signal: &c_int| ASKED[*signal as usize].flags.load(Ordering::Relaxed) & libc::SA_NODEFER == 0;
+        let deferred = (1..=SIGNALS as c_int).filter(defers).fold(0, |set, signal| set | bit(signal));
+        let blocked = set_mask(libc::SIG_BLOCK, 0);
+        thread.handlers.set(all & (blocked | !deferred));
+        thread.handlers.get() != 0
+    };
+    THREAD.try_with(is_in).unwrap_or(false)
 }
 
 /// Whether a handler waits for the present section to end, or the thread is to be cancelled: a wait in it is over.
@@ -178,7 +190,7 @@ pub fn call<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
 
 /// A call was interrupted, and holds nothing. Runs the handlers; true if all of them were installed with SA_RESTART.
 #[cold]
-fn restarts() -> bool {
+pub(crate) fn restarts() -> bool {
     THREAD.with(|thread| {
         // What comes from here on ends the next wait.
         thread.interrupted.set(false);
@@ -300,10 +312,10 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
         true
     });
     if !inside.unwrap_or(false) {
-        let handlers = |by: u32| THREAD.try_with(|thread| thread.handlers.set(thread.handlers.get().wrapping_add(by)));
-        let _ = handlers(1);
+        let before =
+            THREAD.try_with(|thread| thread.handlers.replace(thread.handlers.get() | bit(signal))).unwrap_or(0);
         call_handler(signal, info, context);
-        let _ = handlers(u32::MAX);
+        let _ = THREAD.try_with(|thread| thread.handlers.set(before));
     }
 }
 

@@ -14,7 +14,7 @@
 //! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
 //! | `system_call` | `syscall` by number; no io_uring |
 //! | `exec` | programs that execute another one; `vfork` |
-//! | `stream` | `fdopen`, `dprintf`: what the C library reads and writes inside itself is the kernel's |
+//! | `stream` | `fdopen`, `dprintf`, `fclose`: what the C library does inside itself is the kernel's |
 //! | `poll`, `signal` | `poll`, `select`; when handlers of signals run; `raise`; `pthread_cancel` |
 //! | `answer` | results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |

@@ -94,6 +94,7 @@ found! {
     fn kill: unsafe extern "C" fn(pid_t, c_int) -> c_int;
     fn getifaddrs: lull_posix::interfaces::List;
     fn freeifaddrs: lull_posix::interfaces::Free;
+    fn fclose: unsafe extern "C" fn(*mut libc::FILE) -> c_int;
 }
 
 static VFORK: Next = Next::of("vfork\0");

@@ -25,7 +25,7 @@ taken_over! {
         if lulls::accepts(fd) {
             return lulls_accept(fd, address, length, 0);
         }
-        birth::accepted(&CONFIG, real::accept(fd, address, length))
+        birth::accepted(&CONFIG, files::given_out(real::accept(fd, address, length)))
     }
 
     /// The accepted socket gets its options.
@@ -33,7 +33,7 @@ taken_over! {
         if lulls::accepts(fd) {
             return lulls_accept(fd, address, length, flags);
         }
-        birth::accepted(&CONFIG, real::accept4(fd, address, length, flags))
+        birth::accepted(&CONFIG, files::given_out(real::accept4(fd, address, length, flags)))
     }
 
     fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int,

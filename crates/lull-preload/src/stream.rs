@@ -1,24 +1,25 @@
-//! `fdopen`, `dprintf` and their kin, which read and write inside the C library: the number is the kernel's before.
+//! `fdopen`, `dprintf` and their kin, which read and write inside the C library: the number is the kernel's before. `fclose`.
 
 use core::ffi::c_void;
 
-use libc::c_int;
+use libc::{FILE, c_int};
 use lull_fd::next::Next;
-use lull_posix::{files, is_lull};
+use lull_posix::files;
 
-use crate::answer;
+use crate::real;
+use crate::taken_over::taken_over;
 
 extern "C" fn refused<const RESULT: isize>() -> isize {
     RESULT
 }
 
-/// Declares them, with what says where each goes on, and its result if the number cannot be the kernel's.
+/// Declares them, with what says where each goes on, its result if the number cannot be the kernel's, and whether a stream keeps it.
 macro_rules! inside {
-    ($($name:ident, $which:ident, $refused:literal;)*) => {
+    ($($name:ident, $which:ident, $refused:literal, $kept:literal;)*) => {
         $(
             extern "C" fn $which(fd: c_int) -> *const c_void {
                 static NEXT: Next = Next::of(concat!(stringify!($name), "\0"));
-                match is_lull(fd) && answer::done(|| files::becomes_a_stream(fd)) != 0 {
+                match files::refuses_a_stream(fd, $kept) {
                     true => refused::<$refused> as extern "C" fn() -> isize as *const c_void,
                     false => NEXT.found(),
                 }
@@ -29,9 +30,16 @@ macro_rules! inside {
 }
 
 inside! {
-    fdopen, where_fdopen, 0;
-    dprintf, where_dprintf, -1;
-    vdprintf, where_vdprintf, -1;
-    __dprintf_chk, where_dprintf_chk, -1;
-    __vdprintf_chk, where_vdprintf_chk, -1;
+    fdopen, where_fdopen, 0, true;
+    dprintf, where_dprintf, -1, false;
+    vdprintf, where_vdprintf, -1, false;
+    __dprintf_chk, where_dprintf_chk, -1, false;
+    __vdprintf_chk, where_vdprintf_chk, -1, false;
+}
+
+taken_over! {
+    fn fclose(stream: *mut FILE) -> c_int {
+        files::closes_unseen(if stream.is_null() { -1 } else { libc::fileno(stream) });
+        real::fclose()(stream)
+    }
 }

@@ -1,5 +1,5 @@
 //! Calls of programs on lull's user plane, and the same program on the kernel beside it: what they return and when sockets are
-//! ready (`programs/beside.c`, `handlers.c` and `results.c` beside it).
+//! ready (`programs/beside.c`, and `handlers.c`, `results.c` and `numbers.c` beside it).
 
 mod user;
 
@@ -19,6 +19,10 @@ fn handlers(case: &str) {
 
 fn results(case: &str) {
     says_the_same(&format!("results {case}"));
+}
+
+fn numbers(case: &str) {
+    says_the_same(&format!("numbers {case}"));
 }
 
 #[test]
@@ -147,4 +151,51 @@ fn a_thread_that_waits_in_a_process_without_a_queue_is_cancelled() {
 #[test]
 fn threads_that_accept_from_both_worlds_hear_of_both() {
     results("both-worlds");
+}
+
+#[test]
+fn a_thread_that_has_left_a_handler_by_a_jump_is_cancelled_where_it_waits() {
+    handlers("left");
+}
+
+#[test]
+fn a_call_that_does_not_wait_is_interrupted_where_linux_has_it() {
+    handlers("at-once");
+}
+
+/// lull's own descriptors stand above the program's.
+#[test]
+fn select_touches_no_memory_behind_sets_that_are_shorter_than_its_count() {
+    numbers("sets");
+}
+
+#[test]
+fn a_range_that_is_closed_with_unknown_flags_stays_open() {
+    numbers("ranges");
+}
+
+#[test]
+fn what_was_closed_unseen_is_not_what_its_number_stands_for() {
+    numbers("given-out");
+}
+
+/// A thread of its parent's waited for a connection of it when the child was forked.
+#[test]
+fn a_child_that_has_closed_a_listener_has_nothing_of_it() {
+    numbers("closed-by-a-child");
+}
+
+#[test]
+fn a_stream_reads_and_writes_a_connection_that_was_made_after_it() {
+    numbers("stream-first");
+}
+
+#[test]
+fn what_is_spliced_into_a_pipe_without_a_reader_is_refused_at_once() {
+    numbers("no-reader");
+}
+
+#[test]
+fn what_two_threads_splice_out_of_one_connection_goes_to_one_of_them() {
+    numbers("apart");
 }

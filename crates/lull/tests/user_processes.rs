@@ -492,3 +492,18 @@ fn a_process_that_has_streams_of_connections_exits_executes_forks_and_is_killed_
         user::run("streams", CC, mode, what);
     }
 }
+
+/// A process that exits waits at no connection of its own.
+#[test]
+fn a_connection_that_lingers_keeps_no_other_peer_of_a_process_that_exits_waiting() {
+    for mode in ["base", "suspend20"] {
+        user::run("linger", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
+#[test]
+fn a_child_that_connects_by_its_parent_is_interrupted_and_cancelled() {
+    for mode in ["base", "suspend20"] {
+        user::run("interrupted", CC, mode, "");
+    }
+}

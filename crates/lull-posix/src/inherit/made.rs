@@ -23,12 +23,13 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 use super::{ANSWER_BYTES, Message, NOBODY, Verb, child, named, names_bytes, outlived};
 use crate::address::{self, Bytes};
 use crate::flows::Kept;
+use crate::signals::{INTERRUPTED, RESTARTS};
 use crate::socket::Listener;
 use crate::socket::datagram::is_udp;
 use crate::socket::may_be_another_listeners;
 use crate::socket::options::refused;
 use crate::socket::pool::{self, Passed};
-use crate::{Errno, Result, engine, files, flags, kernel};
+use crate::{Errno, Result, engine, files, flags, kernel, signals};
 
 pub(super) use owner::{
     bind as bind_for_a_child, connect as connect_for_a_child, listen as listen_for_a_child, probe as probe_for_a_child,
@@ -173,6 +174,7 @@ pub(crate) fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     sent.map_err(errno)?;
     ask(&Message { verb: Verb::Connects, id: 0 }, &parents, fd)?;
     drop(parents);
+    until_answered(&mine)?;
     read_answer(&mine)?;
     let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
     child::take_names(mine.as_raw_fd(), domain)?;
@@ -187,6 +189,26 @@ fn pair(kind: SocketType) -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)
 fn ask(claim: &Message, parents: &std::os::fd::OwnedFd, fd: c_int) -> Result<()> {
     let channel = child::channel().ok_or(Errno::new(libc::ENETDOWN))?;
     claim.send(channel, &[parents.as_fd(), kernel::borrow(fd)], SendFlags::empty()).map_err(errno)
+}
+
+/// Waits for an answer that may take long. A signal whose handler was installed without SA_RESTART ends the wait, and the cancellation of
+/// the thread does: the parent gives up what it was asked for then.
+fn until_answered(mine: &std::os::fd::OwnedFd) -> Result<()> {
+    loop {
+        match pool::wait_in_kernel(mine.as_raw_fd(), None) {
+            Err(RESTARTS) if signals::restarts() => {}
+            Err(RESTARTS) => {
+                kernel::shutdown(mine.as_raw_fd(), libc::SHUT_WR)?;
+                // When it has answered, its socket is gone, and another may have the addresses.
+                let _ = read_answer(mine);
+                return Err(INTERRUPTED);
+            }
+            // A thread that is to be cancelled is called out.
+            Ok(()) if !kernel::is_readable(mine.as_raw_fd()) => {}
+            // Without a free number for that wait, it is one that no signal ends.
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// What the parent has answered.

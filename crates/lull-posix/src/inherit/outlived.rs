@@ -62,6 +62,11 @@ pub(super) fn keep(number: c_int, told: u32) {
     }
 }
 
+/// Whether a descriptor is kept so.
+pub(super) fn is_kept(kept: c_int) -> bool {
+    PLACEHOLDERS.iter().any(|place| place.kept.load(Ordering::Relaxed) == kept)
+}
+
 /// The child has closed a number.
 pub(crate) fn closed(number: c_int) {
     for place in &PLACEHOLDERS {

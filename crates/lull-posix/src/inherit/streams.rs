@@ -4,6 +4,7 @@
 //! as they do in a child, and the other end stays in the same process: from then on whatever is done with them is the kernel's to do.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,11 @@ use lull_net::lull_nic::Afresh;
 use lull_net::lull_nic::own;
 
 use super::parent::Relay;
-use super::{child, named, passing};
+use super::{child, named, outlived, passing};
 use crate::files::{self, File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::socket::{Stream, pool};
-use crate::{Errno, Result, epoll};
+use crate::{Errno, Result, address, epoll};
 
 /// Between two looks whether a relay has ended.
 const LOOKS_APART: Duration = Duration::from_millis(1);
@@ -35,6 +36,41 @@ static BECOMING: Afresh<Mutex<()>> = Afresh::new();
 fn all_own() -> MutexGuard<'static, Vec<Own>> {
     // What is inside is changed by whole operations.
     OWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Numbers that can be noted: the kernel's usual limit for a service.
+const NOTED_MAX: usize = 1 << 16;
+/// Numbers that streams have whose sockets are not connected yet. A number that is given out anew is none.
+static NOTED: [AtomicU64; NOTED_MAX / 64] = [const { AtomicU64::new(0) }; NOTED_MAX / 64];
+
+fn noted(number: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let number = usize::try_from(number).ok()?;
+    Some((NOTED.get(number / 64)?, 1 << (number % 64)))
+}
+
+/// A stream has a number that is not lull's. If it is a socket, `connect` may make it so.
+pub(crate) fn note(fd: c_int) {
+    let is_tcp = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
+    if let Some((word, bit)) = noted(fd).filter(|_| is_tcp && !kernel::is_in_use(fd)) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// What a number was is not what it is.
+#[inline]
+pub(crate) fn is_no_more(fd: c_int) {
+    if let Some((word, bit)) = noted(fd).filter(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// A number is connected by lull. If a stream had it before, that reads and writes it.
+pub(crate) fn is_connected(fd: c_int) {
+    if noted(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0) {
+        // Where it cannot be, which is said, the connection is lull's alone.
+        let _ = begin(fd);
+        is_no_more(fd);
+    }
 }
 
 /// A number is about to be a stream's. A connection of lull's is passed on to it from here on; nothing is done for what is none.
@@ -64,12 +100,14 @@ fn become_relay(fd: c_int, file: &Open, stream: &Stream) -> Result<()> {
     all.retain(|own| own.relay.strong_count() > 0);
     all.push(Own { relay, inode });
     drop(all);
+    let changes = files::changes_alone();
     // A call of another thread's finds the connection, or the relay.
     for number in files::numbers().filter(is_it) {
         // One that another thread has closed meanwhile stands for nothing.
         let _ = child::stand_under(number, theirs.as_raw_fd());
     }
     let numbers = files::hand_back(fd, file, stream.is_nonblocking());
+    drop(changes);
     // The one that the connection had first, as far as can be told, is what a context has it by.
     let first = numbers.into_iter().filter(|number| *number > libc::STDERR_FILENO).min();
     epoll::is_the_kernels(first.unwrap_or(fd), stream.stream());
@@ -109,6 +147,13 @@ pub(crate) fn end(at_most: Duration) -> Vec<(Open, c_int, bool)> {
     ended
 }
 
+/// Whether a descriptor of lull's own is a socket of the kernel's that a thread of the parent's has, and that has a port: a child's copy
+/// would keep that taken, and the listener that it is duplicated from open.
+fn is_of_the_parents(number: c_int) -> bool {
+    let name = kernel::getsockname(number).ok().and_then(|name| address::parse(name.as_bytes()));
+    name.is_some_and(|name| name.port() != 0) && !outlived::is_kept(number)
+}
+
 /// A child of `fork` has no relays. Its copies of their ends would keep those open that it has the other end of when its parent is gone.
 pub(crate) fn forget() {
     OWN.forget();
@@ -116,9 +161,10 @@ pub(crate) fn forget() {
     let mut from = 0;
     while let Some(number) = own::next(from) {
         from = number + 1;
-        if named::is_owners_end(number as c_int) {
-            own::unmark(number as c_int);
-            kernel::discard(number as c_int);
+        let number = number as c_int;
+        if named::is_owners_end(number) || is_of_the_parents(number) {
+            own::unmark(number);
+            kernel::discard(number);
         }
     }
 }

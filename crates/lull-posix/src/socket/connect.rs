@@ -189,6 +189,7 @@ fn finish(fd: c_int, file: &Open, stream: &Stream, under_way: c_int) -> Result<(
     let failed = stream.stream.take_error()?;
     if failed.is_none() && !stream.stream.ready().contains(Ready::HUP) {
         stream.set_connecting(Connecting::Over);
+        inherit::streams::is_connected(fd);
         return Ok(());
     }
     is_as_before(fd, file, stream);

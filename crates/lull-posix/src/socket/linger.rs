@@ -3,15 +3,17 @@
 use std::time::{Duration, Instant};
 
 use super::Stream;
-use crate::signals;
+use crate::{leave, signals};
 
 /// How often the wait looks. The stack tells nobody of a last acknowledgement, and whoever closes so waits for a peer.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Drop for Stream {
-    /// The last number and the last call are done with it.
+    /// The last number and the last call are done with it. A process that exits waits at none (`inet_release`), but stays for all.
     fn drop(&mut self) {
-        if let Some(longest) = self.options.linger() {
+        if let Some(longest) = self.options.linger()
+            && !leave::is_begun()
+        {
             self.linger(longest);
         }
     }

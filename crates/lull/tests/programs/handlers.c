@@ -204,6 +204,66 @@ static void sent_to_the_process(void) {
     for (int nth = 0; nth < 5; nth++) SAY((long)nth);
 }
 
+static pid_t at_first;
+static void *jumps_and_waits(void *fd) {
+    char letter;
+    if (!sigsetjmp(back, 1)) CHECK(raise(SIGALRM) == 0);
+    main_thread = gettid();
+    recv(*(int *)fd, &letter, 1, 0);
+    return NULL;
+}
+
+// A thread that has left a handler is in none, and is cancelled where it waits.
+static void left(void) {
+    int ends[2];
+    pair(ends);
+    at_first = main_thread;
+    signal(SIGALRM, jumps_back);
+    for (int nth = 0; nth < 3; nth++) {
+        pthread_t thread;
+        void *result = NULL;
+        main_thread = at_first;
+        CHECK(pthread_create(&thread, NULL, jumps_and_waits, &ends[1]) == 0);
+        while (main_thread == at_first) usleep(1000);
+        until_main_sleeps();
+        SAY(pthread_cancel(thread));
+        SAY(pthread_join(thread, &result));
+        SAY((long)(result == PTHREAD_CANCELED));
+    }
+}
+
+// A signal that is let in by a call that does not wait.
+static void at_once(void) {
+    int ends[2], context = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    struct timespec now = {0, 0};
+    fd_set set;
+    sigset_t blocked, none, pending;
+    pair(ends);
+    struct pollfd polled = {.fd = ends[1], .events = POLLIN};
+    CHECK(epoll_ctl(context, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    signal(SIGUSR1, counts);
+    CHECK(pthread_sigmask(SIG_BLOCK, &blocked, NULL) == 0 && raise(SIGUSR1) == 0);
+    SAY(epoll_pwait(context, &event, 1, 0, &none));
+    SAY((long)handled);
+    CHECK(sigpending(&pending) == 0);
+    SAY(sigismember(&pending, SIGUSR1));
+    SAY(epoll_pwait(context, &event, 1, 60000, &none));
+    SAY((long)handled);
+    CHECK(raise(SIGUSR1) == 0);
+    SAY(ppoll(&polled, 1, &now, &none));
+    SAY((long)handled);
+    FD_ZERO(&set);
+    FD_SET(ends[1], &set);
+    CHECK(raise(SIGUSR1) == 0);
+    SAY(pselect(ends[1] + 1, &set, NULL, NULL, &now, &none));
+    SAY((long)handled);
+    SAY(ppoll(&polled, 1, &now, &none));
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     main_thread = gettid();
@@ -214,5 +274,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "queued")) queued();
     if (!strcmp(word[1], "masked")) masked();
     if (!strcmp(word[1], "to-the-process")) sent_to_the_process();
+    if (!strcmp(word[1], "left")) left();
+    if (!strcmp(word[1], "at-once")) at_once();
     return 0;
 }

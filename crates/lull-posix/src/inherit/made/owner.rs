@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use libc::c_int;
-use lull_net::{ConnectOptions, Interest, TcpListener, TcpStream};
+use lull_net::{ConnectOptions, Interest, Ready, TcpListener, TcpStream};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::super::{NAMES_BYTES, datagrams, names_of, parent};
@@ -90,9 +90,11 @@ fn begin_to_connect(socket: &OwnedFd) -> Result<TcpStream> {
     let engine = engine::engine()?;
     let stream = TcpStream::start_connect(&engine.network, Some(from), to, ConnectOptions::default())?;
     stream.set_nonblocking(true)?;
-    block::until_ready(&stream, Interest::WRITABLE, None, None)?;
+    // The child says no more, but that it gives up.
+    block::until_ready(&stream, Interest::WRITABLE, Some(socket.as_raw_fd()), None)?;
     match stream.take_error()? {
         Some(error) => Err(Errno::from(error)),
+        None if !stream.ready().intersects(Ready::WRITABLE | Ready::HUP) => Err(Errno::new(libc::EINTR)),
         None => Ok(stream),
     }
 }
