@@ -25,3 +25,15 @@ fn a_socket_that_is_taken_out_while_it_is_added_is_on_no_wait_list() {
     assert!(!item.fire(Ready::READABLE, 0, &mut Wakes::default()));
     assert!(!epoll.context().is_available());
 }
+
+#[test]
+fn a_wait_that_does_not_wait_is_not_interrupted() {
+    let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() }).unwrap();
+    let worker = Worker::new(&host, 0).unwrap();
+    let epoll = Epoll::new(&host);
+    let wait = |timeout| epoll.wait_unless(&worker, &mut Vec::new(), 8, timeout, &|| true);
+    assert_eq!(wait(Some(Duration::ZERO)).unwrap(), 0);
+    for waits in [None, Some(Duration::from_secs(120))] {
+        assert_eq!(wait(waits).unwrap_err().kind(), io::ErrorKind::Interrupted);
+    }
+}
