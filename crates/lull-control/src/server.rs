@@ -74,7 +74,9 @@ impl Offer {
             _ => {}
         }
         let bound = own::made(|| UnixListener::bind(&path).map(OwnedFd::from));
-        let listener = UnixListener::from(bound.map_err(failed("make the control socket"))?);
+        let bound = bound.map_err(failed("make the control socket"))?;
+        own::keep_from_children(&bound);
+        let listener = UnixListener::from(bound);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the control socket"))?;
         let stopping = Arc::new(AtomicBool::new(false));
         let answers = Arc::new(Mutex::new(Answers::new(host, service, sockets)));

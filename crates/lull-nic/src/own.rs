@@ -18,35 +18,56 @@ const NUMBERS_MAX: usize = (1 << 20) + (1 << 12);
 const NUMBERS_ABOVE: u64 = 1 << 12;
 
 static BEGUN: AtomicBool = AtomicBool::new(false);
-static MARKS: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
+type Marks = [AtomicU64; NUMBERS_MAX / 64];
+static MARKS: Marks = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
+/// Those of them that children of `fork` close.
+static NOT_CHILDRENS: Marks = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
 
 /// From now on lull's descriptors are kept apart from the program's.
 pub fn begin() {
     BEGUN.store(true, Ordering::Release);
 }
 
-fn place(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
+fn place(marks: &'static Marks, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
-    Some((MARKS.get(number / 64)?, 1 << (number % 64)))
+    Some((marks.get(number / 64)?, 1 << (number % 64)))
+}
+
+fn has(marks: &'static Marks, number: RawFd) -> bool {
+    place(marks, number).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+fn add(marks: &'static Marks, number: RawFd) {
+    if let Some((word, bit)) = place(marks, number) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
 }
 
 /// Whether a number is lull's own, and not the program's to close.
 #[inline]
 pub fn is_own(number: RawFd) -> bool {
-    place(number).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    has(&MARKS, number)
 }
 
 /// The number is lull's own from now on.
 pub fn mark(number: RawFd) {
-    if let Some((word, bit)) = place(number) {
-        word.fetch_or(bit, Ordering::Relaxed);
+    add(&MARKS, number);
+}
+
+/// A descriptor of lull's own is this process's alone: who has another end of it is to hear of the end of this process, and of no
+/// other. A child of `fork` closes it.
+pub fn keep_from_children(fd: &impl AsRawFd) {
+    if is_own(fd.as_raw_fd()) {
+        add(&NOT_CHILDRENS, fd.as_raw_fd());
     }
 }
 
 /// The number is about to be closed by lull.
 pub fn unmark(number: RawFd) {
-    if let Some((word, bit)) = place(number) {
-        word.fetch_and(!bit, Ordering::Relaxed);
+    for marks in [&NOT_CHILDRENS, &MARKS] {
+        if let Some((word, bit)) = place(marks, number) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 }
 
@@ -61,8 +82,9 @@ pub fn next(from: u32) -> Option<u32> {
     Some((at * 64) as u32 + word.trailing_zeros())
 }
 
-/// A child of `fork` closes the sockets that its parent has an interface's frames by: an open one keeps its queue.
-pub(crate) fn close_devices() {
+/// A child of `fork` closes what is its parent's alone ([`keep_from_children`]), and so the sockets that its parent has an interface's frames
+/// by: an open one keeps its queue.
+pub(crate) fn close_parents() {
     let mut from = 0;
     while let Some(number) = next(from) {
         from = number + 1;
@@ -72,7 +94,7 @@ pub(crate) fn close_devices() {
         unsafe {
             libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut length);
         }
-        if matches!(domain, libc::AF_XDP | libc::AF_PACKET) {
+        if has(&NOT_CHILDRENS, number) || matches!(domain, libc::AF_XDP | libc::AF_PACKET) {
             unmark(number);
             // SAFETY: the thread that had it is the parent's.
             unsafe { libc::close(number) };
@@ -229,6 +251,19 @@ mod tests {
         assert_eq!(after(70_000), None);
         mark(RawFd::MAX);
         assert!(!is_own(RawFd::MAX), "beyond what any kernel gives");
+    }
+
+    #[test]
+    fn a_number_that_is_given_back_is_a_childs_as_any_other() {
+        let (number, other) = (90_000, 90_001);
+        [number, other].into_iter().for_each(mark);
+        keep_from_children(&number);
+        assert_eq!([number, other].map(|number| has(&NOT_CHILDRENS, number)), [true, false]);
+        unmark(number);
+        keep_from_children(&number);
+        mark(number);
+        assert!(!has(&NOT_CHILDRENS, number), "it was the program's meanwhile");
+        [number, other].into_iter().for_each(unmark);
     }
 
     #[test]

@@ -51,8 +51,19 @@ pub(crate) fn first() -> Option<u32> {
     CLAIMED.get().and_then(|claimed| claimed.queues.first()).map(|(queue, _)| *queue)
 }
 
+/// The process that goes on though its parent lives: that has executed another program, which may have the same queues.
+static REPLACED_FOR: AtomicU32 = AtomicU32::new(0);
+
+/// The process that has an engine, from which this one was forked, has executed another program, or serves this one no more.
+pub(crate) fn note_replaced() {
+    REPLACED_FOR.store(std::process::id(), Ordering::Relaxed);
+}
+
 /// Whether the process that has an engine, from which this one was forked, has ended. The kernel takes its queues from it then.
 pub(crate) fn has_ended() -> bool {
+    if REPLACED_FOR.load(Ordering::Relaxed) == std::process::id() {
+        return true;
+    }
     let Some((flows, claimed)) = flows::of_the_program().zip(CLAIMED.get()) else { return false };
     // One in another PID namespace has no number here.
     let has_it =

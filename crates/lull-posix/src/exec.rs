@@ -62,9 +62,11 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
             false => path.to_string_lossy().into_owned(),
         };
         lull_net::about_to_wait();
+        let pools = socket::pool::others_wait_at();
         let closed = close_all(&program);
         leave::to_who_listens(DELIVERY);
         claimed::give_back();
+        pools.into_iter().for_each(|pool| pool.have_them_look());
         (closed, program)
     });
     let is_any = listens || has_engine || !left.is_empty();

@@ -102,6 +102,19 @@ pub(crate) fn engine_starts() -> Starting {
     Starting { runs: false }
 }
 
+/// Called when the process has a listener: its children have it as well, also where no engine runs.
+pub(crate) fn has_a_listener() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: as above. Without memory to note it, children would wait for connections that are their parent's alone.
+        unsafe { libc::pthread_atfork(None, Some(children_have_listeners), None) };
+    });
+}
+
+extern "C" fn children_have_listeners() {
+    signals::section(inherit::children_have_listeners);
+}
+
 /// `vfork`, by `fork`: the parent waits until the child has executed a program or ended. The child has memory of its own, so that
 /// what it closes and duplicates before is not its parent's.
 pub fn that_waits() -> libc::pid_t {
@@ -129,7 +142,10 @@ pub fn by_number(clone: impl FnOnce() -> c_long) -> c_long {
     let child = clone();
     match child {
         0 => without_the_c_library(),
-        _ => in_the_parent(),
+        _ => {
+            in_the_parent();
+            children_have_listeners();
+        }
     }
     child
 }

@@ -53,7 +53,7 @@ use rustix::net::{
 pub(crate) use parent::{offer, thread};
 
 use crate::files::{self, File, Open};
-use crate::{kernel, signals};
+use crate::{fork, kernel, signals};
 
 pub(crate) use child::{
     adopt, asks, closed, connect, find, found, getpeername, getsockname, getsockopt, has_datagrams, is_relay,
@@ -134,7 +134,8 @@ impl Message {
         sendmsg(channel, &[IoSlice::new(&self.bytes())], &mut control, flags | SendFlags::NOSIGNAL).map(drop)
     }
 
-    /// The next one; none when every process that had the other end has ended or executed a program.
+    /// The next one; none when every process that had the other end has ended or executed a program. What comes along is kept from
+    /// other children: they would keep it open when this process has ended.
     fn next(channel: BorrowedFd<'_>) -> Option<(Message, Vec<OwnedFd>)> {
         loop {
             let mut bytes = [0; MESSAGE_BYTES];
@@ -149,6 +150,7 @@ impl Message {
                 // A message is whole, or it is the end of them.
                 _ => return None,
             };
+            descriptors.iter().for_each(own::keep_from_children);
             let Some(verb) = Verb::ALL.into_iter().find(|verb| *verb as u8 == bytes[0]) else { continue };
             let id = usize::from_ne_bytes(bytes[1..].try_into().unwrap_or_default());
             return Some((Message { verb, id }, descriptors));
@@ -216,6 +218,7 @@ pub(crate) fn before_a_fork() {
         // A child that has inherited nothing may make sockets itself. Without a free number it has husks that it cannot use.
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         if let Ok((parents, childs)) = own::made(pair) {
+            own::keep_from_children(&parents);
             PREPARED.set(Some(Box::new(Prepared { parents, childs, held })));
         }
     });
@@ -237,13 +240,24 @@ pub(crate) fn in_the_parent() {
     });
 }
 
+/// After a fork, in a process that has listeners. Those of a child's parent are not its own to tell of.
+pub(crate) fn children_have_listeners() {
+    if fork::is_husk() {
+        return;
+    }
+    for file in files::numbers().filter_map(files::get) {
+        if let File::Listener(listener) = &*file {
+            listener.is_inherited_by_a_child();
+        }
+    }
+}
+
 /// After a fork, in the child.
 pub(crate) fn in_the_child() {
     let Some(prepared) = PREPARED.take() else { return child::begin_further() };
     let Prepared { parents, childs, held } = *prepared;
-    // The count of who has them is the parent's.
-    std::mem::forget(held);
-    signals::section(|| drop(parents));
+    // The count of who has them is the parent's, whose end is closed with all that is kept from children.
+    std::mem::forget((parents, held));
     child::begin(childs);
 }
 

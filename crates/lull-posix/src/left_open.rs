@@ -26,12 +26,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// It opens connections, and waits.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Resets connections whose own and peer's addresses are given. Returns how many peers said that they are rid of theirs.
-pub fn reset(network: &Network, connections: &[(SocketAddr, SocketAddr)]) -> usize {
-    connections.chunks(BATCH).map(|batch| reset_batch(network, batch)).sum()
+/// Resets connections whose own and peer's addresses are given. Returns how many peers said that they are rid of theirs `within` that
+/// time: who is silent has no more of it than leaves others theirs.
+pub fn reset(network: &Network, connections: &[(SocketAddr, SocketAddr)], within: Duration) -> usize {
+    let (began, batches) = (Instant::now(), connections.chunks(BATCH));
+    let left = (1..=batches.len()).rev();
+    let batches = batches.zip(left);
+    batches.map(|(batch, left)| reset_batch(network, batch, share(within.saturating_sub(began.elapsed()), left))).sum()
 }
 
-fn reset_batch(network: &Network, batch: &[(SocketAddr, SocketAddr)]) -> usize {
+/// The time of the next of so many batches.
+fn share(left: Duration, batches: usize) -> Duration {
+    (left / u32::try_from(batches).unwrap_or(u32::MAX)).min(BATCH_TIME)
+}
+
+fn reset_batch(network: &Network, batch: &[(SocketAddr, SocketAddr)], within: Duration) -> usize {
     let options = ConnectOptions { only_to_reset: true, ..ConnectOptions::default() };
     let start = |(own, peer): &(SocketAddr, SocketAddr)| {
         // The pair may be in use again: then the peer knows that the former connection is over.
@@ -39,7 +48,7 @@ fn reset_batch(network: &Network, batch: &[(SocketAddr, SocketAddr)]) -> usize {
     };
     let mut asked: Vec<TcpStream> = batch.iter().filter_map(start).collect();
     let all = asked.len();
-    let until = Instant::now() + BATCH_TIME;
+    let until = Instant::now() + within;
     while !asked.is_empty() && Instant::now() < until {
         std::thread::sleep(LOOK_EVERY);
         asked.retain(|stream| !is_told(stream));
@@ -68,9 +77,25 @@ pub(crate) fn see_to_those_of_others(network: Network, flows: Arc<Flows>, queue:
                 continue;
             }
             let addresses: Vec<_> = orphans.iter().map(|(addresses, _)| *addresses).collect();
-            reset(&network, &addresses);
+            reset(&network, &addresses, Duration::MAX);
             orphans.into_iter().for_each(|(_, taken)| flows.closed(taken));
         }
     };
     Builder::new().name("lull-left-open".to_owned()).stack_size(STACK_BYTES).spawn(see_to).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table that is full of peers that are silent.
+    #[test]
+    fn silent_peers_take_no_more_time_than_there_is_for_all() {
+        let (all, batches) = (Duration::from_secs(9), crate::flows::FLOWS_MAX / BATCH);
+        let mut left = all;
+        (1..=batches).rev().for_each(|batches| left -= share(left, batches));
+        assert_eq!((share(all, 1), share(all, 2)), (BATCH_TIME, BATCH_TIME));
+        assert!(share(all, batches) >= Duration::from_millis(100) && left < Duration::from_millis(100), "{left:?}");
+        assert_eq!(share(Duration::MAX, batches), BATCH_TIME);
+    }
 }

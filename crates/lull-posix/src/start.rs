@@ -4,7 +4,7 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use lull_control::Offer;
@@ -24,7 +24,7 @@ use crate::engine::{Engine, Share, StartError, engage_each};
 use crate::flows::{self, Flows, NotClaimed, RECORD};
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{claimed, depot, exec, inherit, kernel, left_open, listing, netlink, record, socket};
+use crate::{claimed, depot, elsewhere, exec, inherit, kernel, left_open, listing, netlink, record, socket};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
 /// timeout 0 polls them for one round, and never for longer; one whose rings fill faster than it calls empties them; and a
@@ -83,8 +83,8 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     // Claimed first: another process's queue is not to be touched.
     let claimed = claim(hand_over, &flows, share)?;
     let queues = claimed.len();
-    let given_back = |_: &StartError| claimed.iter().for_each(|queue| flows.release(*queue));
-    let (device, for_the_one_before) = device(hand_over, &flows, &claimed).inspect_err(given_back)?;
+    let unless_it_fails = GivesBack::new(hand_over, &flows, claimed.clone())?;
+    let (device, for_the_one_before) = device(hand_over, &flows, &claimed)?;
     claimed::note(hand_over, &claimed);
     let elsewhere = others(hand_over, &flows, &claimed, share);
     // On a single core, an interrupt thread of its own for each queue would only be one more switch for each interrupt.
@@ -114,6 +114,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     };
     let network = Network::new(&host, device, config.with_mode(&mode))
         .map_err(|error| failed("cannot bring the network up", &error))?;
+    unless_it_fails.has_not();
     for_the_one_before.into_iter().for_each(|frame| network.take_over(frame));
     // The program is served without these as well.
     left_open::see_to_those_of_others(network.clone(), flows.clone(), claimed[0]).unwrap_or_else(|error| {
@@ -124,6 +125,51 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let control = Offer::start_with_sockets(&host, &name_of_this_program(), &Places::default(), sockets);
     let control = control.inspect_err(|error| say(&failed("lull show does not see this program", error))).ok();
     Ok(Engine { host, network, mode, flows: Some(flows), control })
+}
+
+/// An engine that is being started. If it comes to nothing its queues are given back, and the descriptors that were handed on are what
+/// they were: it closes them, and this process may start another one.
+struct GivesBack {
+    flows: Arc<Flows>,
+    claimed: Vec<u32>,
+    kept: Vec<(RawFd, OwnedFd)>,
+}
+
+impl GivesBack {
+    fn new(hand_over: &HandOver, flows: &Arc<Flows>, claimed: Vec<u32>) -> Result<GivesBack, StartError> {
+        let mut this = GivesBack { flows: flows.clone(), claimed, kept: Vec::new() };
+        let queues: &[RawFd] = if let Nic::Tap { queues } = &hand_over.nic { queues } else { &[] };
+        let (reads, writes) = hand_over.lobby;
+        let inboxes = hand_over.inboxes.iter().flat_map(|(reads, writes)| [*reads, *writes]);
+        let all = queues.iter().copied().chain(inboxes).chain([reads, writes]).chain(hand_over.pcap);
+        for number in all {
+            let kept = kernel::kept_duplicate(number);
+            let kept = kept.map_err(|error| StartError(format!("cannot keep what was handed on: {error}")))?;
+            this.kept.push((number, kept));
+        }
+        Ok(this)
+    }
+
+    /// It runs.
+    fn has_not(mut self) {
+        self.claimed.clear();
+        self.kept.clear();
+    }
+}
+
+impl Drop for GivesBack {
+    fn drop(&mut self) {
+        if self.claimed.is_empty() {
+            return;
+        }
+        elsewhere::forget();
+        for (number, kept) in self.kept.drain(..) {
+            // It is open, and the number is nobody's, or the same file's.
+            let _ = kernel::dup3(kept.as_raw_fd(), number, 0);
+            own_numbers::mark(number);
+        }
+        self.claimed.iter().for_each(|queue| self.flows.release(*queue));
+    }
 }
 
 /// What the stack takes at its start, in bytes: tables for as many connections as it may have, and threads' stacks. Seen are 48 MiB,

@@ -412,6 +412,32 @@ fn a_server_that_puts_itself_into_the_background_goes_on_with_its_sockets() {
     over_xdp("in_background", needs, "suspend20", "later poll xdp 1");
 }
 
+/// Another child has inherited as much, and only sleeps.
+#[test]
+fn children_of_a_process_that_is_killed_hear_of_it_and_go_on_with_what_they_wait_for() {
+    let needs = "command -v python3 && command -v ip";
+    for (mode, what) in [
+        ("base", "accept"),
+        ("suspend20", "poll"),
+        ("base", "epoll"),
+        ("suspend20", "both"),
+        ("base", "datagrams"),
+        ("suspend20", "connection"),
+        ("base", "stopped"),
+    ] {
+        user::run("survivors", needs, mode, what);
+    }
+}
+
+#[test]
+fn connections_of_a_listener_that_processes_share_wait_until_one_of_them_can_have_them() {
+    let needs = "command -v python3 && command -v ip";
+    for (mode, what) in [("base", "numbers"), ("suspend20", "first"), ("base", "exec")] {
+        user::run("pool_owner", needs, mode, what);
+    }
+    user::run("pool_owner", &format!("{needs} && command -v strace"), "suspend20", "send");
+}
+
 #[test]
 fn a_child_that_is_forked_while_the_engine_starts_goes_on_without_its_parent() {
     for mode in ["base", "suspend20"] {

@@ -11,6 +11,7 @@ use lull_fd::say;
 use lull_net::lull_nic::own;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::thread::futex;
 
 use super::datagrams::{ask, peer};
 use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, made, named, names_of, outlived, passing};
@@ -55,7 +56,8 @@ pub(super) struct Alone;
 impl Alone {
     pub(super) fn begin() -> Alone {
         while !Alone::try_begin() {
-            std::thread::yield_now();
+            // It may wait for the parent for as long as that is stopped. Where the holder has ended meanwhile, this returns at once.
+            let _ = futex::wait(&HOLDER, futex::Flags::PRIVATE, std::process::id(), None);
         }
         Alone
     }
@@ -72,6 +74,7 @@ static HOLDER: AtomicU32 = AtomicU32::new(0);
 impl Drop for Alone {
     fn drop(&mut self) {
         HOLDER.store(0, Ordering::Release);
+        let _ = futex::wake(&HOLDER, futex::Flags::PRIVATE, 1);
     }
 }
 
@@ -98,7 +101,7 @@ pub(crate) fn asks(fd: c_int) {
         let Some(file) = files::inherited(fd) else { return };
         // Where it cannot be, the number is a socket that does not listen.
         if let File::Listener(listener) = &*file
-            && made::asks(fd, listener, channel).is_ok()
+            && made::asks(fd, id(&file), listener, channel).is_ok()
         {
             files::forget_inherited(fd);
         }
@@ -340,12 +343,40 @@ pub(crate) fn closed(file: &Open) {
     const LAST: u32 = 2;
     let channel = CHANNEL.load(Ordering::Relaxed);
     // There are more where the parent's threads were in calls on it, and a number that was closed before leaves its own behind.
-    let has_another_number = || file.references() != LAST && files::is_named(file);
-    if channel >= 0 && is_passed_on(file) && !SHARED.load(Ordering::Relaxed) && !has_another_number() {
-        // Where there is no room for it, the connection is kept until this process ends.
-        let release = Message { verb: Verb::Releases, id: id(file) };
-        let _ = release.send(kernel::borrow(channel), &[], SendFlags::DONTWAIT);
+    let has_another_number = || file.references() != LAST && files::is_named(file) || outlived::has(id(file));
+    if let File::Listener(listener) = &**file
+        && !files::is_named(file)
+        && !outlived::has(id(file))
+    {
+        listener.leaves_the_pool();
     }
+    if channel >= 0 && is_passed_on(file) && !SHARED.load(Ordering::Relaxed) && !has_another_number() {
+        release(channel, id(file));
+    }
+}
+
+fn release(channel: c_int, id: usize) {
+    // Where there is no room for it, the connection is kept until this process ends.
+    let release = Message { verb: Verb::Releases, id };
+    let _ = release.send(kernel::borrow(channel), &[], SendFlags::DONTWAIT);
+}
+
+/// The child has closed a listener that it has used.
+pub(super) fn releases(id: usize) {
+    let channel = CHANNEL.load(Ordering::Relaxed);
+    if channel >= 0 && !SHARED.load(Ordering::Relaxed) {
+        release(channel, id);
+    }
+}
+
+/// Whether a number stands for a socket of the parent's that this process has not used.
+pub(super) fn has_unused(id: usize) -> bool {
+    files::numbers().filter_map(files::inherited).any(|file| {
+        let is_it = self::id(&file) == id;
+        // The count of who has it is the parent's.
+        mem::forget(file);
+        is_it
+    })
 }
 
 /// The names of a connection of the parent's that this process, a child's child, has not used, and its domain. To ask for them is no use

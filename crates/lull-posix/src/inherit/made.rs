@@ -22,7 +22,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 
 use super::{ANSWER_BYTES, Message, NOBODY, Verb, child, named, names_bytes, outlived};
 use crate::address::{self, Bytes};
-use crate::flows::Kept;
+use crate::flows::{End, Kept};
 use crate::signals::{INTERRUPTED, RESTARTS};
 use crate::socket::Listener;
 use crate::socket::datagram::is_udp;
@@ -134,7 +134,7 @@ fn become_listener(fd: c_int, at: SocketAddr, backlog: c_int) -> Result<()> {
 
 /// A listener that this child has inherited is asked for connections: the number stands for the end of its pool from here on, out of
 /// which its parent and whoever else has inherited it take what comes, too.
-pub(super) fn asks(fd: c_int, listener: &Listener, channel: BorrowedFd<'_>) -> Result<()> {
+pub(super) fn asks(fd: c_int, id: usize, listener: &Listener, channel: BorrowedFd<'_>) -> Result<()> {
     let end = listener.pool_of_a_child().ok_or(Errno::new(libc::EINVAL))?;
     // The parent, which may never ask itself, gives what comes to the pool.
     let asks = Message { verb: Verb::Asks, id: 0 };
@@ -145,17 +145,18 @@ pub(super) fn asks(fd: c_int, listener: &Listener, channel: BorrowedFd<'_>) -> R
     if !named::is_listener(takes) {
         called?;
     }
-    outlived::keep(fd, listener.backlog());
+    outlived::keep_listener(fd, id, listener.backlog(), end.ends().map(|end| end.as_raw_fd()));
     stands_for(fd, takes)?;
-    end.gives_no_more();
     child::has_listeners();
+    outlived::watch_the_parent();
     Ok(())
 }
 
-/// A listener that this child has asked, whose socket is under its number again. It gets a pool of its own: its parent's had this
-/// process at one end alone.
-pub(super) fn kept_anew(number: c_int, backlog: u32) -> Result<Kept> {
-    let (inode, pool) = (kernel::inode(number)?, pool::Pool::new()?.left_open());
+/// A listener that this child has asked, whose socket is under its number again, with the ends of its pool, which others that outlive
+/// the parent have as well.
+pub(super) fn kept_anew(number: c_int, backlog: u32, ends: [c_int; 2]) -> Result<Kept> {
+    let end = |number| Result::Ok(End { number, inode: kernel::inode(number)? });
+    let (inode, pool) = (kernel::inode(number)?, Some([end(ends[0])?, end(ends[1])?]));
     // No process is called 0: `listen` was another one's.
     Ok(Kept { inode, number, called_in: 0, noted_in: std::process::id(), backlog, pool })
 }
@@ -247,8 +248,12 @@ pub(crate) fn accept(fd: c_int, flags: c_int) -> Result<(c_int, SocketAddr)> {
     loop {
         // Without a free number the connection waits for a later call (`__sys_accept4_file`).
         kernel::discard(kernel::duplicate(fd, 0, true)?);
+        let next = match pool::next_passed(fd) {
+            Err(pool::LOOK) if !outlived::goes_on_soon() => continue,
+            next => next?,
+        };
         // The end of it is the parent's: nobody listens any more.
-        let (passed, socket) = pool::next_passed(fd)?.ok_or(Errno::new(libc::EINVAL))?;
+        let (passed, socket) = next.ok_or(Errno::new(libc::EINVAL))?;
         // The number is the program's.
         let number = socket.into_raw_fd();
         let peer = match passed {

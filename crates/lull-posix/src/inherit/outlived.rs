@@ -9,19 +9,21 @@
 //! parent's: servers make theirs behind the fork (`event_reinit`).
 
 use std::mem;
-use std::os::fd::IntoRawFd;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
 use lull_net::lull_nic::own;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::child::{self, Alone};
-use super::made;
+use super::{made, thread};
 use crate::epoll::{self, Adopted};
 use crate::files::{self, File};
 use crate::flows::Kept;
-use crate::socket::{self, datagram};
+use crate::kernel::NoSignals;
+use crate::socket::{self, datagram, pool};
 use crate::{Result, address, claimed, engine, flags, fork, kernel, signals};
 
 /// Sockets of its parent's that a child uses, at most, of those that it can have again.
@@ -31,6 +33,10 @@ const CONTEXTS_MAX: c_int = 1024;
 /// How often a parent is looked at that is about to end, and how far apart.
 const LOOKS: u32 = 100;
 const LOOKS_APART: Duration = Duration::from_millis(1);
+/// How far apart it is said that the parent has ended to a child that does not listen, at most.
+const SAID_APART_MAX: Duration = Duration::from_millis(100);
+/// How often it is said to a child's other threads, which may wait as well, once one has heard of it.
+const SAID_TO_OTHERS: u32 = 20;
 
 /// The kernel's socket that stood under a number before another process passed it on.
 struct Placeholder {
@@ -39,11 +45,24 @@ struct Placeholder {
     kept: AtomicI32,
     /// A listener's backlog, or whether the program chose the port.
     told: AtomicU32,
+    /// What a listener is called by the parent, and the ends of its pool; 0 for a UDP socket.
+    id: AtomicUsize,
+    ends: [AtomicI32; 2],
+}
+
+impl Placeholder {
+    const fn free() -> Placeholder {
+        let (number, kept, told, id) = (AtomicI32::new(0), AtomicI32::new(0), AtomicU32::new(0), AtomicUsize::new(0));
+        Placeholder { number, kept, told, id, ends: [const { AtomicI32::new(0) }; 2] }
+    }
+
+    fn ends(&self) -> [c_int; 2] {
+        self.ends.each_ref().map(|end| end.load(Ordering::Relaxed))
+    }
 }
 
 /// Written by one thread at a time ([`Alone`]), as words: another thread may fork meanwhile.
-static PLACEHOLDERS: [Placeholder; KEPT_MAX] =
-    [const { Placeholder { number: AtomicI32::new(0), kept: AtomicI32::new(0), told: AtomicU32::new(0) } }; KEPT_MAX];
+static PLACEHOLDERS: [Placeholder; KEPT_MAX] = [const { Placeholder::free() }; KEPT_MAX];
 
 /// What a number was in the parent, and is to be here.
 enum Was {
@@ -53,12 +72,20 @@ enum Was {
 
 /// Another process is about to pass on what `number` stands for. Without room it is lost with that process.
 pub(super) fn keep(number: c_int, told: u32) {
+    keep_listener(number, 0, told, [0; 2]);
+}
+
+/// As [`keep`], for a listener of the parent's with these ends of its pool.
+pub(super) fn keep_listener(number: c_int, id: usize, told: u32, ends: [c_int; 2]) {
     closed(number);
     let free = PLACEHOLDERS.iter().find(|place| place.kept.load(Ordering::Relaxed) == 0);
     if let (Some(place), Ok(kept)) = (free, kernel::kept_duplicate(number)) {
         place.told.store(told, Ordering::Relaxed);
         place.number.store(number, Ordering::Relaxed);
-        place.kept.store(kept.into_raw_fd(), Ordering::Relaxed);
+        place.id.store(id, Ordering::Relaxed);
+        place.ends.iter().zip(ends).for_each(|(place, end)| place.store(end, Ordering::Relaxed));
+        // Release: the thread that waits for the parent's end finds the ends.
+        place.kept.store(kept.into_raw_fd(), Ordering::Release);
     }
 }
 
@@ -71,8 +98,69 @@ pub(super) fn is_kept(kept: c_int) -> bool {
 pub(crate) fn closed(number: c_int) {
     for place in &PLACEHOLDERS {
         if place.number.load(Ordering::Relaxed) == number {
-            give_back(place.kept.swap(0, Ordering::Relaxed));
+            let kept = place.kept.swap(0, Ordering::Relaxed);
+            give_back(kept);
+            let id = place.id.swap(0, Ordering::Relaxed);
+            if kept != 0 && id != 0 && !has(id) && !child::has_unused(id) {
+                place.ends().into_iter().for_each(pool::leave);
+                child::releases(id);
+            }
         }
+    }
+}
+
+/// Whether the child uses a listener of its parent's under any number.
+pub(super) fn has(id: usize) -> bool {
+    PLACEHOLDERS.iter().any(|place| place.id.load(Ordering::Relaxed) == id && place.kept.load(Ordering::Relaxed) != 0)
+}
+
+/// The ends of a pool, kept for a while.
+type Ends = (OwnedFd, OwnedFd);
+
+/// The pools that the child has asked.
+fn asked_at() -> Vec<Ends> {
+    let kept = |end| kernel::kept_duplicate(end).ok();
+    let ends = |place: &Placeholder| {
+        let [takes, gives] = (place.kept.load(Ordering::Acquire) != 0).then(|| place.ends())?;
+        (takes != 0).then_some((kept(takes)?, kept(gives)?))
+    };
+    PLACEHOLDERS.iter().filter_map(ends).collect()
+}
+
+/// Whoever else takes it from the pool knows nothing of this process: it is said until one of its threads has heard of it, and for a
+/// while to others.
+fn say_that_it_has_ended(asked: &[Ends]) {
+    let (mut apart, mut left) = (LOOKS_APART, SAID_TO_OTHERS);
+    while left > 0 && !asked.is_empty() {
+        asked.iter().for_each(|(takes, gives)| pool::have_them_look(takes.as_raw_fd(), gives.as_raw_fd()));
+        left -= u32::from(!fork::is_husk() || !claimed::has_ended());
+        std::thread::sleep(apart);
+        apart = (apart * 2).min(SAID_APART_MAX);
+    }
+}
+
+/// The process that has had the parent's end watched.
+static WATCHED_IN: AtomicU32 = AtomicU32::new(0);
+
+/// Has whoever waits for connections of a listener told when the parent has ended. What the child waits in is the kernel's, and its
+/// siblings may have the same end of the pool as the parent had: so that is no end.
+pub(super) fn watch_the_parent() {
+    let process = std::process::id();
+    if WATCHED_IN.load(Ordering::Relaxed) == process {
+        return;
+    }
+    let Some(Ok(channel)) = child::channel().map(|channel| kernel::kept_duplicate(channel.as_raw_fd())) else { return };
+    let watch = move || {
+        while poll(&mut [PollFd::new(&channel, PollFlags::empty())], None) != Ok(1) {}
+        drop(channel);
+        // Of what the parent had the kernel closes one after the other.
+        (0..LOOKS).take_while(|_| !claimed::has_ended()).for_each(|_| std::thread::sleep(LOOKS_APART));
+        say_that_it_has_ended(&asked_at());
+    };
+    let _no_signals = NoSignals::begin();
+    // Where it cannot be, a child that waits hears of it by a connection that its sibling gives.
+    if thread("lull-outlives").spawn(watch).is_ok() {
+        WATCHED_IN.store(process, Ordering::Relaxed);
     }
 }
 
@@ -110,13 +198,16 @@ pub(crate) fn goes_on_soon() -> bool {
                 })
             });
     if ends && !goes_on {
+        // What it was may have its number, and the same queues, but has nothing for this process.
         child::say_lost();
+        claimed::note_replaced();
+        return self::goes_on();
     }
     goes_on
 }
 
 fn go_on() {
-    let (unused, contexts) = (unused(), contexts());
+    let (unused, contexts, asked) = (unused(), contexts(), asked_at());
     let used: Vec<Used> = PLACEHOLDERS.iter().filter_map(Used::of).collect();
     let _going_on = fork::GoingOn::begin();
     child::end();
@@ -136,6 +227,11 @@ fn go_on() {
     for used in used {
         // As above.
         let _ = used.has_again(&contexts);
+    }
+    // Threads that wait at a number wait for what it was.
+    let _no_signals = NoSignals::begin();
+    if !asked.is_empty() {
+        let _ = thread("lull-outlives").spawn(move || say_that_it_has_ended(&asked));
     }
 }
 
@@ -166,6 +262,7 @@ struct Used {
     number: c_int,
     kept: c_int,
     told: u32,
+    ends: [c_int; 2],
     peer: Option<address::Bytes>,
 }
 
@@ -180,7 +277,7 @@ impl Used {
             give_back(kept);
             return None;
         }
-        Some(Used { number, kept, told, peer: child::peer_of(number) })
+        Some(Used { number, kept, told, ends: place.ends(), peer: child::peer_of(number) })
     }
 
     /// The kernel's socket is under its number again, and on the contexts that this was on; and it is lull's.
@@ -200,7 +297,7 @@ impl Used {
         }
         match datagram::is_udp(self.number) {
             true => has_again(self.number, Was::Datagram { keeps_port: self.told != 0, peer: self.peer.take() }),
-            false => has_again(self.number, Was::Listener(made::kept_anew(self.number, self.told)?)),
+            false => has_again(self.number, Was::Listener(made::kept_anew(self.number, self.told, self.ends)?)),
         }
     }
 }

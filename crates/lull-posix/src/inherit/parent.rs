@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 
 use lull_fd::say;
+use lull_net::lull_nic::own;
 use lull_net::{Interest, Shutdown, TcpStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
@@ -91,6 +92,7 @@ pub(crate) fn offer<G: Send + Sync + 'static>(
     socket: OwnedFd,
     taken: impl FnOnce(bool) -> Option<(Open, G)> + Send + 'static,
 ) -> io::Result<()> {
+    own::keep_from_children(&socket);
     let run = move || {
         let mut said = [0];
         let is_taken = loop {
@@ -139,6 +141,7 @@ impl Relay {
     }
 
     pub(super) fn new(file: Open, socket: OwnedFd, guard: Option<Box<dyn Send + Sync>>) -> io::Result<Arc<Relay>> {
+        own::keep_from_children(&socket);
         let wakes = kernel::eventfd(0).map_err(|error| io::Error::from_raw_os_error(error.number()))?;
         let relay = Relay { file, socket, over: AtomicBool::new(false), wakes, _guard: guard };
         // What the child writes is not held back a second time.

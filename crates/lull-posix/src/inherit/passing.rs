@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::c_int;
 use lull_fd::say;
+use lull_net::lull_nic::own;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{NAMES_BYTES, child, datagrams, named, names_of, parent};
@@ -134,8 +135,11 @@ pub(super) fn relay(fd: c_int, stream: &Stream) -> Result<(OwnedFd, OwnedFd)> {
 }
 
 fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd)> {
-    lull_net::lull_nic::own::made(|| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None))
-        .map_err(super::made::errno)
+    let ends = own::made(|| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None));
+    let (mine, theirs) = ends.map_err(super::made::errno)?;
+    // A child that is forked meanwhile would keep open what the other process closes.
+    [&mine, &theirs].into_iter().for_each(own::keep_from_children);
+    Ok((mine, theirs))
 }
 
 /// The end is called after the socket, and waits as that does.

@@ -12,7 +12,7 @@ use super::options::{Options, refused, steer};
 use super::{Listener, bound, pool};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, elsewhere, epoll, flags, flows, inherit, kernel};
+use crate::{Errno, Result, address, elsewhere, epoll, flags, flows, fork, inherit, kernel};
 
 /// A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
 fn limited(backlog: c_int) -> usize {
@@ -98,6 +98,7 @@ impl Listener {
     ) -> Result<Listener> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let inode = kernel::inode(fd)?;
+        fork::has_a_listener();
         Ok(Listener {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             inode,

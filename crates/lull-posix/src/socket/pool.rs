@@ -15,7 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use rustix::net::{
 
 use super::Listener;
 use crate::errno::WOULD_BLOCK;
-use crate::files::Open;
+use crate::files::{self, File, Open};
 use crate::flows::End;
 use crate::{Errno, Flows, Result, cancel, claimed, engine, flows, inherit, kernel, signals};
 
@@ -46,6 +46,8 @@ pub(crate) struct Pool {
     gives: Arc<OwnedFd>,
     /// What this process waits in.
     watch: OnceLock<Watch>,
+    /// It has been told to look whether a queue is free.
+    looks: AtomicBool,
 }
 
 struct Watch {
@@ -129,6 +131,12 @@ pub(crate) fn asks_at(takes: c_int) {
     let _ = kernel::shutdown(takes, libc::SHUT_WR);
 }
 
+/// A child closes an end of a pool that it has from its parent.
+pub(crate) fn leave(end: c_int) {
+    own::unmark(end);
+    kernel::discard(end);
+}
+
 /// Whether no process takes anything out of a pool any more.
 fn is_hung_up(gives: &OwnedFd) -> bool {
     const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -146,7 +154,7 @@ impl Pool {
 
     /// The one whose ends these are.
     pub(crate) fn of(takes: OwnedFd, gives: OwnedFd) -> Pool {
-        Pool { takes, gives: Arc::new(gives), watch: OnceLock::new() }
+        Pool { takes, gives: Arc::new(gives), watch: OnceLock::new(), looks: AtomicBool::new(false) }
     }
 
     /// Its ends, which a program that is executed has open from now on.
@@ -157,16 +165,6 @@ impl Pool {
             Some(End { number, inode: kernel::inode(number).ok()? })
         };
         Some([end(&self.takes)?, end(self.gives.as_ref())?])
-    }
-
-    /// Its ends, of which the caller makes another.
-    pub(crate) fn left_open(self) -> Option<[End; 2]> {
-        let Pool { takes, gives, .. } = self;
-        let end = |end: OwnedFd| {
-            let number = end.into_raw_fd();
-            Some(End { number, inode: kernel::inode(number).ok()? })
-        };
-        Some([end(takes)?, end(Arc::into_inner(gives)?)?])
     }
 
     /// No program was executed after all.
@@ -196,19 +194,13 @@ impl Pool {
     }
 
     /// Where is taken out, and where is put in.
-    pub(super) fn ends(&self) -> [BorrowedFd<'_>; 2] {
+    pub(crate) fn ends(&self) -> [BorrowedFd<'_>; 2] {
         [self.takes.as_fd(), self.gives.as_fd()]
     }
 
     /// The end that connections are taken out of.
     pub(crate) fn takes(&self) -> BorrowedFd<'_> {
         self.takes.as_fd()
-    }
-
-    /// This process only takes: what it takes ends with those that give.
-    pub(crate) fn gives_no_more(&self) {
-        // Both are open, and the number stays this pool's.
-        let _ = kernel::dup3(self.takes.as_raw_fd(), self.gives.as_raw_fd(), libc::O_CLOEXEC);
     }
 
     fn watch(&self) -> Result<&Watch> {
@@ -227,7 +219,7 @@ impl Pool {
 
     /// This process is done with it; whether another one has it.
     pub(super) fn leaves_another(self) -> bool {
-        let Pool { takes, gives, watch } = self;
+        let Pool { takes, gives, watch, .. } = self;
         drop((takes, watch));
         !is_hung_up(&gives)
     }
@@ -241,6 +233,11 @@ impl Pool {
                 Ok(Some(next)) => next,
                 Ok(None) => return Ok(None),
                 Err(error) if error.number() == libc::EAGAIN => return Ok(None),
+                // Also a queue may be free.
+                Err(LOOK) => {
+                    self.looks.store(true, Ordering::Release);
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             };
             if message.connection == KERNELS {
@@ -301,6 +298,11 @@ impl Listener {
         self.shared().inspect(|pool| pool.asks());
     }
 
+    /// A child that has inherited the listener has closed it, and does not use it again.
+    pub(crate) fn leaves_the_pool(&self) {
+        self.pool.iter().flat_map(Pool::ends).for_each(|end| leave(end.as_raw_fd()));
+    }
+
     /// The pool, for a child that has inherited the listener from a process whose engine runs, and asks.
     pub(crate) fn pool_of_a_child(&self) -> Option<&Pool> {
         self.pool.as_ref().inspect(|pool| pool.asks())
@@ -347,7 +349,8 @@ impl Listener {
     pub(super) fn takes_over(&self) -> bool {
         let Some(Ok(watch)) = self.shared().map(Pool::watch) else { return false };
         let has_ended = |owner: &OwnedFd| kernel::is_readable(owner.as_raw_fd());
-        if !locked(&watch.owners).iter().any(has_ended) {
+        let is_told = self.shared().is_some_and(|pool| pool.looks.swap(false, Ordering::AcqRel));
+        if !is_told && !locked(&watch.owners).iter().any(has_ended) {
             return false;
         }
         self.has_a_queue_by_now(watch)
@@ -398,6 +401,46 @@ fn errno(error: rustix::io::Errno) -> Errno {
 
 /// Stands for a connection of the kernel's, in the place of what one is called.
 const KERNELS: u64 = u64::MAX;
+/// Stands there for no connection: whoever takes it looks whether the process that gave has ended.
+const NONE: u64 = u64::MAX - 1;
+/// What a call that finds that is told.
+pub(crate) const LOOK: Errno = Errno::new(libc::EOWNERDEAD);
+
+/// Whoever waits at a pool for a process that has ended looks for that, if nothing else is to be taken out.
+pub(crate) fn have_them_look(takes: c_int, gives: c_int) {
+    if kernel::unread(takes) == Ok(0) {
+        let message = Message { process: std::process::id(), connection: NONE }.bytes();
+        // There is room, or it has ended meanwhile.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = kernel::sendmsg(gives, &[IoSlice::new(&message)], &[], &[], flags);
+    }
+}
+
+/// A pool at which others may wait for a queue that this process has.
+pub(crate) struct Waited {
+    takes: OwnedFd,
+    gives: Arc<OwnedFd>,
+}
+
+impl Waited {
+    /// The queues are free: one of those who wait looks for them.
+    pub(crate) fn have_them_look(&self) {
+        have_them_look(self.takes.as_raw_fd(), self.gives.as_raw_fd());
+    }
+}
+
+/// The pools of this process's listeners. Without a free number for one, whoever waits there goes on to wait.
+pub(crate) fn others_wait_at() -> Vec<Waited> {
+    let of = |file: Open| match &*file {
+        File::Listener(listener) => {
+            let pool = listener.shared()?;
+            let takes = kernel::kept_duplicate(pool.takes.as_raw_fd()).ok()?;
+            Some(Waited { takes, gives: Arc::clone(&pool.gives) })
+        }
+        _ => None,
+    };
+    files::numbers().filter_map(files::get).filter_map(of).collect()
+}
 
 /// A connection in a pool: whose it is, and what it is called there. The end of a relay comes along, or the kernel's socket.
 struct Message {
@@ -408,20 +451,24 @@ struct Message {
 const MESSAGE_BYTES: usize = size_of::<u32>() + size_of::<u64>();
 
 impl Message {
-    fn send(&self, gives: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
+    fn bytes(&self) -> [u8; MESSAGE_BYTES] {
         let mut bytes = [0; MESSAGE_BYTES];
         let (process, connection) = bytes.split_at_mut(size_of::<u32>());
         process.copy_from_slice(&self.process.to_le_bytes());
         connection.copy_from_slice(&self.connection.to_le_bytes());
+        bytes
+    }
+
+    fn send(&self, gives: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = [socket.as_fd()];
         // There is room for one.
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        sendmsg(gives, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+        sendmsg(gives, &[IoSlice::new(&self.bytes())], &mut control, SendFlags::NOSIGNAL).map(drop)
     }
 
-    /// The next one; none at the end of them.
+    /// The next one; none at the end of them. [`LOOK`] is one without a connection.
     fn next(takes: &impl AsFd) -> Result<Option<(Message, OwnedFd)>> {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -438,6 +485,9 @@ impl Message {
         let (process, connection) = bytes.split_at(size_of::<u32>());
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
         let message = Message { process: number(process) as u32, connection: number(connection) };
+        if got == MESSAGE_BYTES && message.connection == NONE {
+            return Err(LOOK);
+        }
         // Another thread has taken the last free number: the connection is lost, as is one that its peer resets.
         if got == MESSAGE_BYTES {
             socket.map(|socket| Some((message, socket))).ok_or(Errno::new(libc::EMFILE))

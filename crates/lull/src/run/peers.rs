@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lull_net::{Elsewhere, HandedOn, Host, HostConfig, Network, NetworkConfig};
 use lull_nic::passing::QUEUES_MAX;
@@ -16,6 +17,9 @@ pub fn left(connections: usize, told: usize) -> String {
     format!("the program left {connections} connections open; {told} peers were told by a reset")
 }
 
+/// How long the launcher tells peers, while the next process that would have a queue waits for it, or whoever has called `lull run`.
+const ALL_TIME: Duration = Duration::from_secs(9);
+
 /// Resets the connections whose addresses (own, peer's) are given. Returns how many peers said that they are rid of theirs.
 pub fn reset(
     device: Arc<dyn Device>,
@@ -27,7 +31,7 @@ pub fn reset(
     let network = Network::new(&host, device, config)?;
     // One between two addresses of the program's own has no peer left.
     let outside: Vec<_> = connections.iter().filter(|(_, peer)| !own.contains(&peer.ip())).copied().collect();
-    Ok(left_open::reset(&network, &outside))
+    Ok(left_open::reset(&network, &outside, ALL_TIME))
 }
 
 /// A program without a process that has a queue, for as long as the launcher resets what the last one left: who connects meanwhile asks

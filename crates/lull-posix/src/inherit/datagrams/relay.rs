@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libc::c_int;
 use lull_net::Interest;
+use lull_net::lull_nic::own;
 use rustix::net::{RecvAncillaryBuffer, SendFlags};
 
 use super::{CONTROL_BYTES, HEADER_BYTES, Header, Kind, peer};
@@ -52,6 +53,8 @@ pub(in crate::inherit) fn start<G: Send + 'static>(
     kernels: OwnedFd,
     guard: G,
 ) -> io::Result<()> {
+    own::keep_from_children(&socket);
+    own::keep_from_children(&kernels);
     let takes = kernel::int_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
     let unread_max = UNREAD_BYTES.min(usize::try_from(takes / 2).unwrap_or(0)).max(1);
     let mut relay = Relay { file: Some(file), socket, kernels, unread_max, hears: false, reader: None };

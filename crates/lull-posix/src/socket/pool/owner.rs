@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::c_int;
 use lull_fd::say;
 use lull_net::lull_nic::{Afresh, own};
-use lull_net::{Interest, TcpListener, TcpStream, Unaccepted};
+use lull_net::{Interest, Ready, TcpListener, TcpStream, Unaccepted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -251,6 +251,9 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
 /// connection at once; here it is another process's at the cost of what passes it on.
 const SOON: Duration = Duration::from_millis(20);
 
+/// How long passing on rests when it has failed.
+const TRIES_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
 /// How often a listener that this process has closed, and other processes have, is looked at.
 const LOOKS_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
@@ -427,7 +430,7 @@ impl Owner {
     /// Until nobody is left to give a connection to, or `is_over`, which is looked at whenever one has come. Where all that ask have
     /// queues of their own, what has just come is left to the program's own call.
     fn pass_on(&self, real: &TcpListener, is_over: impl Fn() -> bool) {
-        let mut due = 0;
+        let (mut due, mut is_said) = (0, false);
         while !is_over() {
             // Counted before it is taken, so that a process that ends never does so between the two.
             let Some(passed_on) = PassedOn::begin() else { break };
@@ -440,30 +443,51 @@ impl Owner {
                 continue;
             }
             due = due.saturating_sub(1);
-            match real.accept_for_another() {
-                Ok((stream, peer, was)) => {
-                    if let Err(error) = self.give(stream, peer, was, passed_on) {
-                        // No process has it any more: what it was left by is over with this.
-                        if is_hung_up(&self.gives) {
-                            break;
-                        }
-                        say::line(format_args!("a connection of {peer} cannot be passed on: {error}"));
-                    }
+            if !real.ready().intersects(Ready::READABLE | Ready::ERR | Ready::HUP) {
+                drop(passed_on);
+                match self.wait(real) {
+                    Ok(false) => continue,
+                    // No process has it any more, or there is no engine.
+                    Ok(true) | Err(_) => break,
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    drop(passed_on);
-                    match self.wait(real) {
-                        Ok(false) => {}
-                        // No process has it any more, or there is no engine.
-                        Ok(true) | Err(_) => break,
-                    }
-                }
-                // Its peer has reset it meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                // It was shut down.
-                Err(_) => break,
             }
+            // Before the connection is taken: without a free number it stays where this process accepts it once it can.
+            let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+            let given = match own::made(pair) {
+                Ok(ends) => match real.accept_for_another() {
+                    Ok((stream, peer, was)) => self.give(stream, peer, was, passed_on, ends),
+                    // The program has it, or its peer has reset it meanwhile.
+                    Err(error)
+                        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
+                    {
+                        continue;
+                    }
+                    // It was shut down.
+                    Err(_) => break,
+                },
+                Err(error) => {
+                    drop(passed_on);
+                    Err(error.into())
+                }
+            };
+            match given {
+                Ok(()) => is_said = false,
+                // No process has it any more: what it was left by is over with this.
+                Err(_) if is_hung_up(&self.gives) => break,
+                Err(error) => self.rest(&error, &mut is_said),
+            }
+            // Its peer has reset it meanwhile.
         }
+    }
+
+    /// What passing on takes is not to be had, and connections wait where this process may accept them. It is tried again later.
+    fn rest(&self, error: &io::Error, is_said: &mut bool) {
+        if !std::mem::replace(is_said, true) {
+            let (bound, process) = (self.bound, std::process::id());
+            say::line(format_args!("connections of {bound} wait until process {process} can pass them on: {error}"));
+        }
+        // A hang-up ends it.
+        let _ = poll(&mut [PollFd::new(&self.gives, PollFlags::empty())], Some(&TRIES_APART));
     }
 
     /// Waits until connections have not been accepted for [`SOON`], and returns how many; none if there is nobody left to give them to.
@@ -504,13 +528,21 @@ impl Owner {
         Ok(is_hung_up(&self.gives))
     }
 
-    fn give(&self, stream: TcpStream, peer: SocketAddr, was: Unaccepted, mut passed_on: PassedOn) -> io::Result<()> {
+    /// Gives a connection, which is passed on by the first of a pair's ends, and left to who listens where that fails.
+    fn give(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        was: Unaccepted,
+        mut passed_on: PassedOn,
+        (mine, theirs): (OwnedFd, OwnedFd),
+    ) -> io::Result<()> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let file = accept::file(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
         let file = files::open(File::Stream(file)).map_err(to_io)?;
-        let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        let (mine, theirs) = own::made(pair)?;
+        // While it is being given: a child that is forked then would keep it open beside whoever takes it.
+        own::keep_from_children(&theirs);
         given().insert(connection, Given { file, peer, was });
         passed_on.is_offered();
         let offered = inherit::offer(mine, move |is_taken| {
