@@ -1,6 +1,7 @@
 //! One instance, followed by what the core says of it: who polls it (I1), with what budget it is completed (I5), how many deferral
 //! rounds it has (I7), and how long its timers run (I8).
 
+use lull_core::Unpolled;
 use lull_core::event::EventKind;
 
 use crate::engine::id::QueueId;
@@ -30,6 +31,8 @@ pub(super) struct Followed {
     by_timer: bool,
     timer_pending: bool,
     rounds: Option<Rounds>,
+    /// A deferral ran out, and nobody has busy polled since.
+    ran_out: bool,
     thread_busy: bool,
     yielding: bool,
     /// It was released with its interrupt unmasked, so a timer that settling starts is for GRO alone.
@@ -136,6 +139,14 @@ impl Followed {
         }
         self.unmasking = rearm;
         let productive = std::mem::take(&mut self.productive);
+        let settings = said.sim.nic.queues[QueueId::new(napi)].napi.settings();
+        if self.ran_out && settings.unpolled == Unpolled::Interrupt {
+            self.rounds = None;
+            if !rearm {
+                let found = format!("queue {napi} is deferred again, and nobody has polled since a deferral ran out");
+                return said.broken("I7", found);
+            }
+        }
         if let Some(rounds) = self.rounds
             && rounds.writes == said.script.writes
             && (rounds.done >= rounds.expected) != rearm
@@ -147,8 +158,7 @@ impl Followed {
         if rearm {
             self.rounds = None;
         } else if productive {
-            let expected = said.sim.nic.queues[QueueId::new(napi)].napi.settings().defer_hard_irqs;
-            self.rounds = Some(Rounds { expected, done: 0, writes: said.script.writes });
+            self.rounds = Some(Rounds { expected: settings.defer_hard_irqs, done: 0, writes: said.script.writes });
         }
         Ok(Some(if rearm { Transition::CompleteUnmask } else { Transition::CompleteDefer }))
     }
@@ -172,6 +182,7 @@ impl Followed {
             EventKind::TimerFire { swallowed, .. } => {
                 self.timer_pending = false;
                 self.by_timer = !swallowed;
+                self.ran_out |= !swallowed;
                 if swallowed { Transition::WatchdogSwallowed } else { Transition::WatchdogTaken }
             }
             _ => return Ok(None),
@@ -202,6 +213,7 @@ impl Followed {
             }
             EventKind::BusyAcquire { owned, prefer } => {
                 self.rounds = None;
+                self.ran_out &= !owned;
                 match (owned, prefer) {
                     (true, _) => Transition::BusyOwned,
                     (false, true) => Transition::BusyLostPrefer,
