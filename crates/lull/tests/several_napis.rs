@@ -132,17 +132,6 @@ fn queues_that_a_killed_run_took_away_are_given_back() {
     assert!(world.state_file().is_none());
 }
 
-/// Ends a server whose test has failed: it would go on without the `lull run` above it, for ever.
-struct EndsWithFailure(u32);
-
-impl Drop for EndsWithFailure {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let _ = Command::new("kill").args(["-KILL", &self.0.to_string()]).status();
-        }
-    }
-}
-
 /// Connections to a server on the near end, which end with the program.
 fn connections(world: &World, port: &str, count: usize) -> Program {
     let connect = format!(

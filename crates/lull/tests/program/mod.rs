@@ -78,6 +78,17 @@ impl Drop for Program {
     }
 }
 
+/// Ends a server whose test has failed: it would go on without the `lull run` above it, for ever.
+pub struct EndsWithFailure(pub u32);
+
+impl Drop for EndsWithFailure {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = Command::new("kill").args(["-KILL", &self.0.to_string()]).status();
+        }
+    }
+}
+
 pub fn params(pid: u32) -> Vec<Params> {
     let output = Command::new("python3").args([&script("params.py"), &pid.to_string()]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
