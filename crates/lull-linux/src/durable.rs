@@ -66,19 +66,30 @@ pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// A file that is removed with it.
+    struct Scratch(PathBuf);
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
 
     #[test]
     fn a_lock_is_its_owners_alone_also_where_it_was_not() {
-        let path = std::env::temp_dir().join(format!("lull-durable-{}.lock", std::process::id()));
-        let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
-        let lock = try_lock(&path, "1").unwrap();
+        let scratch = Scratch(std::env::temp_dir().join(format!("lull-durable-{}.lock", std::process::id())));
+        let path = &scratch.0;
+        let mode = || fs::metadata(path).unwrap().mode() & 0o777;
+        let lock = try_lock(path, "1").unwrap();
         assert!(matches!(lock, Taken::Yes(_)) && mode() == 0o600, "{:o}", mode());
         drop(lock);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let lock = try_lock(&path, "2").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+        let lock = try_lock(path, "2").unwrap();
         assert!(matches!(lock, Taken::Yes(_)) && mode() == 0o600, "{:o}", mode());
-        assert!(matches!(try_lock(&path, "3").unwrap(), Taken::HeldBy(by) if by == "2"));
-        fs::remove_file(&path).unwrap();
+        assert!(matches!(try_lock(path, "3").unwrap(), Taken::HeldBy(by) if by == "2"));
     }
 }

@@ -1,6 +1,7 @@
 //! `lull load --hdr --start-at` and `lull merge`: several generators on one memcached, added up.
 
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -51,6 +52,15 @@ impl Drop for Memcached {
     }
 }
 
+/// A directory that is removed with it.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 fn merge(files: &[&str]) -> Output {
     Command::new(LULL).arg("merge").args(files).output().unwrap()
 }
@@ -65,9 +75,9 @@ fn generators_that_begin_together_add_up() {
         println!("SKIP: generators add up: memcached is not installed");
         return;
     };
-    let directory = std::env::temp_dir().join(format!("lull-load-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let file = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let directory = Scratch(std::env::temp_dir().join(format!("lull-load-{}", std::process::id())));
+    std::fs::create_dir_all(&directory.0).unwrap();
+    let file = |name: &str| directory.0.join(name).to_str().unwrap().to_owned();
     let names = [file("0"), file("1"), file("2")];
     let run = |begin: &str, name: &String| {
         let options = ["--load", "200", "--seconds", "1", "--warm-up", "0.5", "--start-at", begin, "--hdr", name];
@@ -110,7 +120,6 @@ fn generators_that_begin_together_add_up() {
     let output = merge(&[one, one]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("which would count twice"), "{}", said(&output));
-    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
@@ -77,9 +78,12 @@ impl Service {
     }
 }
 
+/// As an operator ends it: a service that is killed leaves its control socket.
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        if let Ok(None) = self.0.try_wait() {
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        }
         let _ = self.0.wait();
     }
 }
