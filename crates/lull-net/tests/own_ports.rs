@@ -9,10 +9,12 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig};
 use lull_net::{ConnectOptions, Network, NetworkConfig, TcpStream};
+use lull_nic::Device;
 use lull_nic::mem::{self, MemConfig};
-use pair::{SERVER, config};
+use pair::{Pair, SERVER, config};
 use wrapped::Wrapped;
 
 const QUEUES: usize = 3;
@@ -64,10 +66,30 @@ fn nor_from_one_that_the_program_chooses() {
                 assert_eq!(connect(&network, Some(again)).err(), Some(ErrorKind::AddrInUse), "{again}");
             }
         }
-        // One that the program chooses first is no other connection's afterwards.
-        let _chosen = connect(&network, Some(&format!("{OWN}:40000"))).unwrap();
-        for _ in 0..QUEUES {
-            assert_eq!(connect(&network, None).err(), Some(ErrorKind::AddrNotAvailable));
+        // One that the program chooses first is no other connection's afterwards, whichever shard's port it is.
+        for port in 40_000..40_000 + QUEUES as u16 {
+            let network = self::network(port, port, tells_queues);
+            let _chosen = connect(&network, Some(&format!("{OWN}:{port}"))).unwrap();
+            for _ in 0..QUEUES {
+                assert_eq!(connect(&network, None).err(), Some(ErrorKind::AddrNotAvailable));
+            }
         }
+    }
+}
+
+#[test]
+fn nor_from_one_of_a_listener_to_a_peer_whose_connection_it_has() {
+    let silent =
+        |inner| Arc::new(Wrapped { tells_queues: false, ..Wrapped::new(inner, |queue| queue) }) as Arc<dyn Device>;
+    let pair = Pair::with(QUEUES, silent, NapiSettings::default());
+    let listener = pair.listener(80);
+    // They come by all of the queues.
+    for _ in 0..4 * QUEUES {
+        let client = pair.connect(80);
+        let (_server, peer) = listener.accept().unwrap();
+        let local = Some(SocketAddr::new(SERVER.parse().unwrap(), 80));
+        let again = TcpStream::start_connect(&pair.server, local, peer, ConnectOptions::default());
+        assert_eq!(again.err().map(|error| error.kind()), Some(ErrorKind::AddrInUse));
+        assert_eq!(client.local_addr().unwrap(), peer);
     }
 }
