@@ -5,15 +5,15 @@ mod wrapped;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
 use lull_host::{GroupOptions, Host, HostConfig};
 use lull_net::{GroupCpus, Mode, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::mem::{self, MemConfig, MemPort};
-use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
+use lull_nic::{Device, Doorbell, Frame, FramePool, IrqLine, IrqSink, Queue, TxQueue};
 use pair::{CLIENT, SERVER, until};
 use wrapped::Wrapped;
 
@@ -360,6 +360,47 @@ struct Gate {
 struct Passes {
     is_open: AtomicBool,
     refused: AtomicU32,
+    /// The room interrupt, if it was unmasked while the gate is closed: nothing raises it then.
+    armed: Mutex<Option<Arc<dyn IrqLine>>>,
+}
+
+impl Passes {
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    fn open(&self) {
+        let mut armed = self.armed.lock().unwrap();
+        self.is_open.store(true, Ordering::Release);
+        armed.take().into_iter().for_each(|line| line.unmask());
+    }
+}
+
+struct GateRoom {
+    inner: Arc<dyn IrqLine>,
+    gate: Arc<Passes>,
+}
+
+impl IrqLine for GateRoom {
+    fn connect(&self, sink: Arc<dyn IrqSink>) {
+        self.inner.connect(sink);
+    }
+    fn mask(&self) {
+        *self.gate.armed.lock().unwrap() = None;
+        self.inner.mask();
+    }
+    fn unmask(&self) {
+        let mut armed = self.gate.armed.lock().unwrap();
+        if !self.gate.is_open() {
+            *armed = Some(self.inner.clone());
+            return;
+        }
+        drop(armed);
+        self.inner.unmask();
+    }
+    fn pending(&self) -> Option<bool> {
+        if self.gate.is_open() { self.inner.pending() } else { Some(false) }
+    }
 }
 
 impl TxQueue for Gate {
@@ -367,7 +408,7 @@ impl TxQueue for Gate {
         self.inner.transmit(frame)
     }
     fn doorbell(&mut self) -> Doorbell {
-        if self.gate.is_open.load(Ordering::Acquire) {
+        if self.gate.is_open() {
             return self.inner.doorbell();
         }
         self.gate.refused.fetch_add(1, Ordering::Release);
@@ -386,6 +427,7 @@ fn a_ring_that_changes_hands_is_rung_again_for_what_its_last_doorbell_left() {
         let decorate = move |inner: Arc<dyn Device>| -> Arc<dyn Device> {
             let queue = move |mut queue: Queue| {
                 queue.tx = Box::new(Gate { inner: queue.tx, gate: passes.clone() });
+                queue.tx_irq = Arc::new(GateRoom { inner: queue.tx_irq, gate: passes.clone() });
                 queue
             };
             Arc::new(Wrapped::new(inner, queue))
@@ -396,7 +438,7 @@ fn a_ring_that_changes_hands_is_rung_again_for_what_its_last_doorbell_left() {
         until("a doorbell", || gate.refused.load(Ordering::Acquire) > 0);
         let _ = bench.network.set_mode(&to.parse().unwrap()).unwrap();
         assert!(bench.take(64).is_empty());
-        gate.is_open.store(true, Ordering::Release);
+        gate.open();
         assert_eq!(bench.datagrams(1), [(1000, 7)], "{from} to {to}");
     }
 }
