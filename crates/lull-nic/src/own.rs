@@ -51,6 +51,10 @@ pub fn is_own(number: RawFd) -> bool {
 
 /// The number is lull's own from now on.
 pub fn mark(number: RawFd) {
+    // Whoever closed what had it before may not have said so ([`unmark`]).
+    if let Some((word, bit)) = place(&NOT_CHILDRENS, number) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
     add(&MARKS, number);
 }
 
