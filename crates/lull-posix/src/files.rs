@@ -55,13 +55,18 @@ pub(crate) fn forget_changing() {
 /// inherited, whose connections this makes the kernel's (`inherit.rs`).
 #[inline]
 pub fn is_lull(fd: c_int) -> bool {
-    FILES.contains(fd) && (!fork::is_husk() || uses(fd))
+    is_in_table(fd) && (!fork::is_husk() || uses(fd))
+}
+
+#[inline]
+fn is_in_table(fd: c_int) -> bool {
+    FILES.contains(fd) || inherit::is_again(fd)
 }
 
 /// As [`is_lull`], for a call that waits: a listener that such a child inherited is asked for connections by it.
 #[inline]
 pub fn is_lull_to_wait(fd: c_int) -> bool {
-    FILES.contains(fd) && (!fork::is_husk() || asks(fd))
+    is_in_table(fd) && (!fork::is_husk() || asks(fd))
 }
 
 #[cold]
@@ -74,7 +79,7 @@ fn is_own_after(fd: c_int, uses: fn(c_int)) -> bool {
     if !inherit::goes_on() {
         uses(fd);
         // It stays what it was where it cannot be passed on, as by a parent that is ending.
-        if !FILES.contains(fd) || !inherit::goes_on_soon() {
+        if !is_in_table(fd) || !inherit::goes_on_soon() {
             return false;
         }
     }
@@ -84,7 +89,7 @@ fn is_own_after(fd: c_int, uses: fn(c_int)) -> bool {
 /// As [`is_lull`], for a call that only sends.
 #[inline]
 pub fn is_lull_to_send(fd: c_int) -> bool {
-    FILES.contains(fd) && (!fork::is_husk() || uses_to_send(fd))
+    is_in_table(fd) && (!fork::is_husk() || uses_to_send(fd))
 }
 
 #[cold]

@@ -49,6 +49,11 @@ pub fn is_husk() -> bool {
     HUSK.load(Ordering::Acquire) && !GOES_ON.get()
 }
 
+/// Whether the calling thread makes what was the parent's the process's own.
+pub(crate) fn is_who_goes_on() -> bool {
+    GOES_ON.get()
+}
+
 /// A child whose parent has ended becomes as if it had been made before the engine started (`inherit/outlived.rs`). To the calling
 /// thread it is so at once, to others when this is dropped.
 pub(crate) struct GoingOn(());
@@ -201,6 +206,7 @@ pub(crate) extern "C" fn of_this_process() {
     bpf::forget_if_held();
     splice::forget();
     files::forget_changing();
+    inherit::forget_between();
 }
 
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork` as well.

@@ -60,7 +60,7 @@ pub(crate) use child::{
     setsockopt, unused, uses, uses_to_send,
 };
 pub(crate) use datagrams::{GONE, receive, send};
-pub(crate) use outlived::{closed as number_closed, goes_on, goes_on_soon};
+pub(crate) use outlived::{closed as number_closed, forget_between, goes_on, goes_on_soon, is_again};
 pub(crate) use passing::{Passing, refuse_inherited};
 
 /// What a child says of a connection.

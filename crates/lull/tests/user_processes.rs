@@ -406,6 +406,7 @@ fn a_server_that_puts_itself_into_the_background_goes_on_with_its_sockets() {
         ("suspend20", "at-once epoll tap 2"),
         ("suspend20", "later epoll tap 1"),
         ("suspend20", "later recv tap 1"),
+        ("base", "at-once recv tap 1"),
     ] {
         user::run("in_background", needs, mode, how);
     }

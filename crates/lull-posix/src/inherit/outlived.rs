@@ -10,11 +10,12 @@
 
 use std::mem;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libc::c_int;
-use lull_net::lull_nic::own;
+use lull_net::lull_nic::{Afresh, own};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::child::{self, Alone};
@@ -206,7 +207,62 @@ pub(crate) fn goes_on_soon() -> bool {
     goes_on
 }
 
+/// Numbers that were the parent's and are about to be the process's own, while neither holds.
+static BETWEEN: Afresh<Mutex<Vec<c_int>>> = Afresh::new();
+/// There have been some.
+static WENT_ON: AtomicBool = AtomicBool::new(false);
+
+struct Between;
+
+impl Between {
+    fn begin(numbers: Vec<c_int>) -> Between {
+        *between() = numbers;
+        // Whoever finds one of them gone from the table looks here next ([`is_again`]).
+        WENT_ON.store(true, Ordering::Release);
+        Between
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        between().clear();
+    }
+}
+
+fn between() -> MutexGuard<'static, Vec<c_int>> {
+    BETWEEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In any child of `fork`: who goes on is another process's thread.
+pub(crate) fn forget_between() {
+    BETWEEN.forget();
+}
+
+/// Whether a number that was not in the table is, now that what was the parent's is the process's own: a thread that calls on one
+/// meanwhile would wait in the kernel's socket, for what comes to lull's.
+#[inline]
+pub(crate) fn is_again(number: c_int) -> bool {
+    // The other side of whoever takes numbers out of the table.
+    fence(Ordering::Acquire);
+    WENT_ON.load(Ordering::Relaxed) && is_again_after(number)
+}
+
+#[cold]
+fn is_again_after(number: c_int) -> bool {
+    if fork::is_who_goes_on() {
+        return false;
+    }
+    let is_between = between().contains(&number);
+    if is_between {
+        signals::section(|| drop(Alone::begin()));
+    }
+    files::is_known(number)
+}
+
 fn go_on() {
+    let used = PLACEHOLDERS.iter().filter(|place| place.kept.load(Ordering::Relaxed) != 0);
+    let of_the_parents = files::numbers().chain(used.map(|place| place.number.load(Ordering::Relaxed)));
+    let _between = Between::begin(of_the_parents.collect());
     let (unused, contexts, asked) = (unused(), contexts(), asked_at());
     let used: Vec<Used> = PLACEHOLDERS.iter().filter_map(Used::of).collect();
     let _going_on = fork::GoingOn::begin();
