@@ -4,6 +4,7 @@ mod world;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{MSG_PEEK, c_int, pollfd};
 use lull_net::UdpSocket;
@@ -12,6 +13,13 @@ use world::*;
 
 const QUEUES_MANY: u32 = 4;
 const DATAGRAMS: u16 = 16;
+
+/// What came is counted for the whole network: one test at a time.
+static COUNTS: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    COUNTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// On a port of the program's choice, which it keeps without a peer.
 fn bound(ip: &str, port: u16) -> (c_int, SocketAddr) {
@@ -39,6 +47,7 @@ fn fionread(fd: c_int) -> usize {
 /// Datagrams of peers that come by different queues, and of the kernel's world, each with a length of its own.
 #[test]
 fn what_was_shown_is_what_is_read() {
+    let _alone = alone();
     for (ip, from_kernels) in [(OWN, 0), ("0.0.0.0", DATAGRAMS)] {
         let (fd, at) = bound(ip, 0);
         let before = came();
@@ -72,6 +81,7 @@ fn what_was_shown_is_what_is_read() {
 /// Whatever comes meanwhile, by whichever queue, and from the kernel's world.
 #[test]
 fn what_was_shown_is_read_before_what_has_come_since() {
+    let _alone = alone();
     let kernels = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for nth in 0..=DATAGRAMS {
         let (fd, at) = bound("0.0.0.0", 0);
@@ -98,6 +108,7 @@ fn what_was_shown_is_read_before_what_has_come_since() {
 /// that its time is over.
 #[test]
 fn a_read_sleeps_while_an_error_is_kept_that_was_told() {
+    let _alone = alone();
     let nowhere = UdpSocket::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap().local_addr().unwrap();
     for ip in [OWN, "0.0.0.0"] {
         let (fd, at) = bound(ip, 0);
