@@ -11,7 +11,7 @@ use crate::epoll::{self, EpollFile};
 use crate::socket::{Datagram, Listener, Stream, bound};
 use lull_net::lull_nic::{Afresh, own};
 
-use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, signals};
+use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, poll, signals};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -167,28 +167,33 @@ pub(crate) fn open(file: File) -> Result<Open> {
 
 /// Makes the number stand for what is open already.
 pub(crate) fn put_open(fd: c_int, file: Open) -> Result<()> {
+    put_in_place(fd, file).map(drop)
+}
+
+/// As [`put_open`]. Returns what the number stood for before.
+fn put_in_place(fd: c_int, file: Open) -> Result<Option<Open>> {
     // What it stood for before was closed unseen.
+    poll::has_place(fd);
     netlink::forget(fd);
     bound::forget(fd);
-    match FILES.install(fd, file) {
-        Ok(before) => drop(before),
-        Err(_) => return Err(Errno::new(libc::EMFILE)),
-    }
-    Ok(())
+    FILES.install(fd, file).map_err(|_| Errno::new(libc::EMFILE))
 }
 
 /// The kernel gave out this number for something that is not lull's: whatever it stood for before was closed unseen.
 #[inline]
 pub fn forget(fd: c_int) {
+    drop(forgotten(fd));
+}
+
+/// As [`forget`]. Returns what it stood for before.
+fn forgotten(fd: c_int) -> Option<Open> {
     if own::is_own(fd) {
         own::unmark(fd);
     }
     netlink::forget(fd);
     bound::forget(fd);
     inherit::streams::is_no_more(fd);
-    if is_known(fd) {
-        drop(taken(fd));
-    }
+    if is_known(fd) { taken(fd) } else { None }
 }
 
 /// A listener that was shut down is a socket as before.
@@ -205,6 +210,7 @@ pub(crate) fn hand_back_ended(fd: c_int) {
 #[inline]
 pub fn given_out(number: c_int) -> c_int {
     if number >= 0 && is_involved() {
+        poll::has_place(number);
         forget(number);
     }
     number
@@ -444,7 +450,7 @@ pub fn closes_unseen(fd: c_int) {
 pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
     let file = get(fd);
     let number = kernel::duplicate(fd, from, cloexec)?;
-    named(number, fd, file)?;
+    drop(named(number, fd, file)?);
     Ok(for_streams(number))
 }
 
@@ -453,8 +459,10 @@ pub fn duplicate_to(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
     let file = get(fd);
     let changes = changes();
     let number = kernel::dup3(fd, to, flags)?;
-    named(number, fd, file)?;
+    let before = named(number, fd, file)?;
     drop(changes);
+    // It may linger.
+    drop(before);
     Ok(for_streams(number))
 }
 
@@ -468,21 +476,22 @@ fn for_streams(number: c_int) -> c_int {
 }
 
 /// `number` stands for what `fd` does: `file`, or what is not lull's here.
-fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<()> {
+fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<Option<Open>> {
     match file {
         Some(file) => {
             let is_context = matches!(*file, File::Epoll(_));
-            put_open(number, file).inspect_err(|_| kernel::discard(number))?;
+            let before = put_in_place(number, file).inspect_err(|_| kernel::discard(number))?;
             if is_context {
                 epoll::is_called(number);
             }
+            Ok(before)
         }
         None => {
-            forget(number);
+            let before = forgotten(number);
             inherited_by(number, fd);
+            Ok(before)
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -96,21 +96,27 @@ impl Drop for Starting {
 
 /// Called when the engine starts: children are husks from now on.
 pub(crate) fn engine_starts() -> Starting {
-    static ONCE: Once = Once::new();
     RUNS.store(true, Ordering::Relaxed);
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    has_handlers();
+    Starting { runs: false }
+}
+
+fn has_handlers() {
+    static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handler stays for as long as the process. Without memory to note it, `fork` would share the engine: there is
         // none left at that moment for anything else either.
         unsafe { libc::pthread_atfork(Some(before), Some(in_the_parent), Some(in_the_child)) };
     });
-    Starting { runs: false }
 }
 
 /// Called when the process has a listener: its children have it as well, also where no engine runs.
 pub(crate) fn has_a_listener() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        // A listener's engine starts under its lock, which the handler below takes while glibc up to 2.35 keeps others from noting theirs.
+        has_handlers();
         // SAFETY: as above. Without memory to note it, children would wait for connections that are their parent's alone.
         unsafe { libc::pthread_atfork(None, Some(children_have_listeners), None) };
     });
@@ -172,7 +178,8 @@ extern "C" fn before() {
 fn before_any() {
     match has_what_children_inherit() {
         true => inherit::before_a_fork(),
-        false => inherit::shared_on(),
+        false if is_husk() => inherit::shared_on(),
+        false => {}
     }
 }
 

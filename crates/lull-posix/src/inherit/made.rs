@@ -29,7 +29,7 @@ use crate::socket::datagram::is_udp;
 use crate::socket::may_be_another_listeners;
 use crate::socket::options::refused;
 use crate::socket::pool::{self, Passed};
-use crate::{Errno, Result, engine, files, flags, kernel, signals};
+use crate::{Errno, Result, engine, files, flags, fork, kernel, signals};
 
 pub(super) use owner::{
     bind as bind_for_a_child, connect as connect_for_a_child, listen as listen_for_a_child, probe as probe_for_a_child,
@@ -245,11 +245,16 @@ pub(crate) fn is_listener(fd: c_int) -> bool {
 /// `accept` of such a number: a number for the next connection, and its peer.
 pub(crate) fn accept(fd: c_int, flags: c_int) -> Result<(c_int, SocketAddr)> {
     let domain = named::names(fd).map_or(libc::AF_INET, |(.., domain)| domain);
+    if fork::is_husk() {
+        // Where the number came from a process that has asked, and forked this one, nobody here watches yet.
+        outlived::watch_the_parent();
+    }
     loop {
         // Without a free number the connection waits for a later call (`__sys_accept4_file`).
         kernel::discard(kernel::duplicate(fd, 0, true)?);
         let next = match pool::next_passed(fd) {
-            Err(pool::LOOK) if !outlived::goes_on_soon() => continue,
+            // It has been told to look whether the number is its own by now.
+            Err(pool::LOOK) if !outlived::goes_on_soon() || is_listener(fd) => continue,
             next => next?,
         };
         // The end of it is the parent's: nobody listens any more.

@@ -209,6 +209,8 @@ pub(crate) fn goes_on_soon() -> bool {
 
 /// Numbers that were the parent's and are about to be the process's own, while neither holds.
 static BETWEEN: Afresh<Mutex<Vec<c_int>>> = Afresh::new();
+/// There are some. A number that is none of lull's is looked up without a lock at all other times: handlers of signals do so as well.
+static ARE_BETWEEN: AtomicBool = AtomicBool::new(false);
 /// There have been some.
 static WENT_ON: AtomicBool = AtomicBool::new(false);
 
@@ -217,6 +219,7 @@ struct Between;
 impl Between {
     fn begin(numbers: Vec<c_int>) -> Between {
         *between() = numbers;
+        ARE_BETWEEN.store(true, Ordering::Relaxed);
         // Whoever finds one of them gone from the table looks here next ([`is_again`]).
         WENT_ON.store(true, Ordering::Release);
         Between
@@ -226,6 +229,8 @@ impl Between {
 impl Drop for Between {
     fn drop(&mut self) {
         between().clear();
+        // Release: who finds none finds what became of them.
+        ARE_BETWEEN.store(false, Ordering::Release);
     }
 }
 
@@ -236,6 +241,7 @@ fn between() -> MutexGuard<'static, Vec<c_int>> {
 /// In any child of `fork`: who goes on is another process's thread.
 pub(crate) fn forget_between() {
     BETWEEN.forget();
+    ARE_BETWEEN.store(false, Ordering::Relaxed);
 }
 
 /// Whether a number that was not in the table is, now that what was the parent's is the process's own: a thread that calls on one
@@ -252,9 +258,14 @@ fn is_again_after(number: c_int) -> bool {
     if fork::is_who_goes_on() {
         return false;
     }
-    let is_between = between().contains(&number);
-    if is_between {
-        signals::section(|| drop(Alone::begin()));
+    if ARE_BETWEEN.load(Ordering::Acquire) {
+        // No handler that looks here comes while the list is locked.
+        signals::section(|| {
+            let is_between = between().contains(&number);
+            if is_between {
+                drop(Alone::begin());
+            }
+        });
     }
     files::is_known(number)
 }

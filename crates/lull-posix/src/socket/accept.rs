@@ -73,8 +73,8 @@ fn by_the_parent(fd: c_int, flags: c_int) -> Result<Accepted> {
             Err(WOULD_BLOCK) if !crate::flags::is_nonblocking(fd) => {
                 pool::wait_in_kernel(fd, until.map(|until| until.saturating_duration_since(Instant::now())))?;
             }
-            // Whoever had it has ended.
-            Err(_) if inherit::goes_on_soon() => return accept(fd, flags),
+            // Whoever had it has ended, and it is this process's own.
+            Err(_) if inherit::goes_on_soon() && !inherit::made::is_listener(fd) => return accept(fd, flags),
             other => break other?,
         }
     };
