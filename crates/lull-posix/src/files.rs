@@ -11,7 +11,7 @@ use crate::epoll::{self, EpollFile};
 use crate::socket::{Datagram, Listener, Stream, bound};
 use lull_net::lull_nic::{Afresh, own};
 
-use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, poll, signals};
+use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, signals};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -173,7 +173,6 @@ pub(crate) fn put_open(fd: c_int, file: Open) -> Result<()> {
 /// As [`put_open`]. Returns what the number stood for before.
 fn put_in_place(fd: c_int, file: Open) -> Result<Option<Open>> {
     // What it stood for before was closed unseen.
-    poll::has_place(fd);
     netlink::forget(fd);
     bound::forget(fd);
     FILES.install(fd, file).map_err(|_| Errno::new(libc::EMFILE))
@@ -210,7 +209,6 @@ pub(crate) fn hand_back_ended(fd: c_int) {
 #[inline]
 pub fn given_out(number: c_int) -> c_int {
     if number >= 0 && is_involved() {
-        poll::has_place(number);
         forget(number);
     }
     number

@@ -15,7 +15,6 @@ use crate::files::{self, File, Open};
 use crate::socket::pool;
 use crate::{Result, cancel, engine, kernel, signals};
 
-pub(crate) use arguments::has_place;
 pub use arguments::{asked_ns, duration, in_table, lulls_fds, lulls_sets, select_timeval};
 pub use select::{Sets, WORD_BITS, concerns_sets, select};
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use libc::{c_int, fd_set, nfds_t, pollfd, suseconds_t, time_t, timespec, timeval};
@@ -56,26 +56,12 @@ pub unsafe fn lulls_fds<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [
     concerns(fds).then_some(fds)
 }
 
-/// Places of the table of the program's open files, as far as one was seen in them. Sets of the C library's have as many, at least.
-static PLACES: AtomicI32 = AtomicI32::new(libc::FD_SETSIZE as c_int);
-
-/// The program has this number.
-#[inline]
-pub(crate) fn has_place(number: c_int) {
-    if number >= PLACES.load(Ordering::Relaxed) {
-        // It grows in powers of two (`alloc_fdtable`), and never shrinks.
-        PLACES.fetch_max((number as u32 + 1).next_power_of_two() as c_int, Ordering::Relaxed);
-    }
-}
-
 /// How many numbers a call of `select` is about: no more than the table of the program's open files has places (`core_sys_select`). A
 /// program may ask for as many as its limit allows, with sets of the C library's, which are shorter. lull's own descriptors, above that
 /// limit, make the kernel's table too large to keep it from what is behind such sets.
 pub fn in_table(count: c_int) -> c_int {
-    /// Between two looks that find none, in milliseconds. What lull gives out itself counts at once.
-    const LOOKS_APART_MS: u64 = 100;
-    /// When it was looked last and none was found, plus 1.
-    static LOOKED_MS: AtomicU64 = AtomicU64::new(0);
+    /// Places of the table, as far as one of the program's was seen in them. Sets of the C library's have as many, at least.
+    static PLACES: AtomicI32 = AtomicI32::new(libc::FD_SETSIZE as c_int);
     /// The kernel's own default limit on a table (`fs.nr_open`).
     const PLACES_MAX: c_int = 1 << 20;
     let places = PLACES.load(Ordering::Relaxed);
@@ -83,18 +69,9 @@ pub fn in_table(count: c_int) -> c_int {
         return count;
     }
     let count = count.min(PLACES_MAX);
-    // Whoever asks for so many does so in a loop, and each look costs as many questions as there are numbers.
-    let now_ms = || {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-        now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
-    };
-    let (looked_ms, now_ms) = (LOOKED_MS.load(Ordering::Relaxed), now_ms());
-    if now_ms < looked_ms.saturating_add(LOOKS_APART_MS) && looked_ms != 0 {
-        return count.min(places);
-    }
-    match highest(places, count) {
-        Some(highest) => has_place(highest),
-        None => LOOKED_MS.store(now_ms, Ordering::Relaxed),
+    if let Some(highest) = highest(places, count) {
+        // It grows in powers of two (`alloc_fdtable`), and never shrinks.
+        PLACES.fetch_max((highest as u32 + 1).next_power_of_two() as c_int, Ordering::Relaxed);
     }
     count.min(PLACES.load(Ordering::Relaxed))
 }
