@@ -90,6 +90,9 @@ pub fn recognise(settings: &NapiSettings, programs: &Programs) -> Recognised {
     }
     let fits = |mode: &&&Mode| programs.polling.iter().all(|params| *params == mode.epoll);
     match with_programs.iter().find(fits) {
+        Some(mode) if settings.unpolled == Unpolled::Interrupt => {
+            named(mode.name(), Some("while a program busy polls; interrupts while none does".to_owned()))
+        }
         Some(mode) if mode.name() == "fullbusy" => named(
             "fullbusy",
             Some("if the program waits in epoll_wait for 1 ms at a time, as under `lull run`".to_owned()),
