@@ -158,4 +158,14 @@ mod tests {
         let other = Programs { polling: vec![mode("suspend20").epoll, other], ..Programs::default() };
         assert_eq!(recognise(&mode("suspend20").napi, &other).mode, "custom");
     }
+
+    #[test]
+    fn a_deferral_that_supposes_who_polls_is_none_where_nobody_does() {
+        let fullbusy = mode("fullbusy").of_unmodified_programs();
+        assert_eq!(recognise(&fullbusy.napi, &Programs::default()).mode, "base");
+        let polling = Programs { polling: vec![fullbusy.epoll], ..Programs::default() };
+        let recognised = recognise(&fullbusy.napi, &polling);
+        assert_eq!(recognised.mode, "fullbusy");
+        assert!(recognised.note.unwrap().contains("interrupts while none does"));
+    }
 }
