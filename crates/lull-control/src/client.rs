@@ -7,12 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-
 use crate::error::Error;
 use crate::peer::{self, Peer};
 use crate::place::Places;
+use crate::reach::{left, reach};
 use crate::schema::{ANSWER_BYTES_MAX, Answer, Request};
 
 /// How long a question may take until its answer is there: a process that is stopped, or of somebody who means ill, must not
@@ -138,12 +136,6 @@ fn exchange(mut stream: &UnixStream, request: &[u8], end: Instant) -> io::Result
     Ok(answer)
 }
 
-/// The time until the end.
-fn left(end: Instant) -> io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
 /// An answer with the control characters of its texts spelled out: what a process says must not steer the terminal that it is
 /// printed on. In JSON a backslash is only in texts.
 fn printable(json: &[u8]) -> Vec<u8> {
@@ -188,24 +180,6 @@ fn open(path: &Path, until: Option<Instant>) -> io::Result<(UnixStream, u32, u32
     let Peer { pid, uid } = peer::of(&stream)?;
     let pid = pid.ok_or_else(|| io::Error::other("it is a process of another PID namespace"))?;
     Ok((stream, pid, uid))
-}
-
-/// Connects, and waits for a listener whose queue is full no longer than until then, or not at all.
-pub(crate) fn reach(path: &Path, until: Option<Instant>) -> io::Result<UnixStream> {
-    let how = if until.is_none() { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | how, None)?;
-    let address = SocketAddrUnix::new(path)?;
-    loop {
-        if let Some(end) = until {
-            // It bounds a connect as well.
-            set_socket_timeout(&socket, Timeout::Send, Some(left(end)?))?;
-        }
-        match connect(&socket, &address) {
-            Ok(()) => return Ok(socket.into()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 fn explained(pid: u32, path: PathBuf, source: io::Error) -> Error {

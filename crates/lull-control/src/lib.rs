@@ -42,6 +42,7 @@ mod host;
 mod peer;
 pub mod place;
 mod program;
+mod reach;
 pub mod schema;
 pub mod server;
 pub mod slo;

@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::client::reach;
 use crate::error::Error;
+use crate::reach::reach;
 
 /// Extension of the files.
 const EXTENSION: &str = "sock";
