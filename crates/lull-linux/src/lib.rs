@@ -85,6 +85,7 @@ mod overwritten;
 pub mod plan;
 pub mod polls;
 pub mod prepare;
+mod proc_stat;
 pub mod programs;
 pub mod recognise;
 mod report;

@@ -14,9 +14,9 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::attach::start_of;
 use crate::error::{Error, Result};
 use crate::os;
+use crate::proc_stat::start_of;
 use crate::programs::{Process, processes};
 use crate::roots::Roots;
 

@@ -13,9 +13,10 @@ use serde::Serialize;
 use super::params::{Params, params_of, set_params};
 use super::record::{Entry, Holder, Kept, Known, Opened, Record, Role};
 use super::steer;
-use super::tree::{Member, start_of};
+use super::tree::Member;
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::proc_stat::start_of;
 use crate::roots::Roots;
 
 /// How long a `lull attach` that was told to end is waited for.

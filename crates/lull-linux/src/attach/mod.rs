@@ -37,7 +37,7 @@ pub use record::Role;
 pub use request::{ProgramRequest, with_children};
 pub use sockets::OnContext;
 pub use steer::{Pinned, Steer, Steered};
-pub(crate) use tree::{children, start_of};
+pub(crate) use tree::children;
 
 /// Removes the locks and records that killed commands have left in the state directory, and that stand for nothing any more.
 pub fn sweep(directory: &std::path::Path) {

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::params::Params;
 use super::steer;
-use super::tree::start_of;
 use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
 use crate::namespaces::INITIAL_PID_NAMESPACE;
+use crate::proc_stat::start_of;
 use crate::roots::Roots;
 
 /// The version of the file's shape.

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::{Error, Result};
+use crate::proc_stat::stat;
 use crate::programs::{self, Process};
 use crate::roots::Roots;
 
@@ -123,31 +124,6 @@ impl Tree {
     }
 }
 
-/// When a process started; nothing if there is none of that number, or only what is left of one.
-pub(crate) fn start_of(pid: i32, roots: &Roots) -> Option<u64> {
-    stat(pid, roots).filter(|stat| !matches!(stat.state, 'Z' | 'X')).map(|stat| stat.start)
-}
-
-struct Stat {
-    state: char,
-    parent: i32,
-    start: u64,
-}
-
-fn stat(pid: i32, roots: &Roots) -> Option<Stat> {
-    parse_stat(&roots.read_proc(&format!("{pid}/stat")).ok()?)
-}
-
-/// Fields 3, 4 and 22. The name in field 2 may hold blanks and parentheses.
-fn parse_stat(line: &str) -> Option<Stat> {
-    let (_, fields) = line.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let parent = fields.next()?.parse().ok()?;
-    let start = fields.nth(17)?.parse().ok()?;
-    Some(Stat { state, parent, start })
-}
-
 fn thread_group(thread: i32, roots: &Roots) -> Option<i32> {
     let status = roots.read_proc(&format!("{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
@@ -168,14 +144,7 @@ pub(crate) fn children(pid: i32, roots: &Roots) -> BTreeSet<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_with_parentheses_do_not_shift_the_fields() {
-        let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 314159 1 2 3";
-        let stat = parse_stat(line).unwrap();
-        assert_eq!((stat.state, stat.parent, stat.start), ('S', 7, 314_159));
-        assert!(parse_stat("42 (a").is_none());
-    }
+    use crate::proc_stat::start_of;
 
     #[test]
     fn a_child_is_found_and_its_end_is_noticed() {

@@ -1,0 +1,45 @@
+//! What `/proc/P/stat` says of a process: whose child it is, and when it started, by which it is told from another that gets its
+//! number later.
+
+use crate::roots::Roots;
+
+/// When a process started; nothing if there is none of that number, or only what is left of one.
+pub(crate) fn start_of(pid: i32, roots: &Roots) -> Option<u64> {
+    stat(pid, roots).filter(|stat| !matches!(stat.state, 'Z' | 'X')).map(|stat| stat.start)
+}
+
+/// A process as its parent and the kernel know it.
+pub(crate) struct Stat {
+    state: char,
+    pub(crate) parent: i32,
+    /// When it started, in clock ticks since the boot.
+    pub(crate) start: u64,
+}
+
+/// What there is to say of a process; nothing if there is none of that number.
+pub(crate) fn stat(pid: i32, roots: &Roots) -> Option<Stat> {
+    parse_stat(&roots.read_proc(&format!("{pid}/stat")).ok()?)
+}
+
+/// Fields 3, 4 and 22. The name in field 2 may hold blanks and parentheses.
+fn parse_stat(line: &str) -> Option<Stat> {
+    let (_, fields) = line.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let start = fields.nth(17)?.parse().ok()?;
+    Some(Stat { state, parent, start })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_not_shift_the_fields() {
+        let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 314159 1 2 3";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.state, stat.parent, stat.start), ('S', 7, 314_159));
+        assert!(parse_stat("42 (a").is_none());
+    }
+}
