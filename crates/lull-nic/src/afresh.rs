@@ -64,14 +64,6 @@ impl<T: Send + Sync> Default for Afresh<T> {
     }
 }
 
-/// A child of `fork` forgets what its parent's threads had of the kind in this crate: who watches for room, and the frames that pools left
-/// for each other; and closes the parent's sockets of interfaces.
-pub fn forget_all() {
-    crate::own::close_parents();
-    crate::writable::forget_watcher();
-    crate::frame::forget_depot();
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

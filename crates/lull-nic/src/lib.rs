@@ -20,7 +20,7 @@
 //! | `irq`, `room` | publish against unmask, moderation; consume against unmask |
 //! | `line`, `writable`, `alarm` | the sink; room that the kernel tells of; the thread behind deadlines |
 //! | [`wire`] | header fields and checksums, for whoever reads or writes packets |
-//! | [`Afresh`] | what a child of `fork` makes anew |
+//! | [`Afresh`], `fork` | what a child of `fork` makes anew; what of this crate it forgets |
 //! | [`EventFdSink`] | an interrupt that a thread can wait for |
 //! | [`device`] | the contract, and a whole device as an example |
 //! | [`conformance`] | the contract's rules, run against a device |
@@ -75,6 +75,7 @@ pub mod device;
 pub mod ebpf;
 mod eventfd;
 pub mod fault;
+mod fork;
 pub mod frame;
 mod interface;
 mod irq;
@@ -99,12 +100,13 @@ pub mod wire;
 mod writable;
 pub mod xdp;
 
-pub use afresh::{Afresh, forget_all};
+pub use afresh::Afresh;
 pub use device::{
     Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Doorbell, IrqLine, IrqSink, Link, Moderation, Offloads,
     Queue, RxQueue, TxQueue,
 };
 pub use eventfd::EventFdSink;
+pub use fork::forget_all;
 pub use frame::{Checksum, Frame, FramePool, Segmentation};
 pub use line::AlwaysRoom;
 pub use writable::WritableFd;
