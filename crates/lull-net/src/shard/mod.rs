@@ -18,7 +18,7 @@
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate, and what its IP header says |
 //! | `grow` | when a connection gets larger buffers, or smaller ones |
-//! | `resize` | how: it moves to another socket of smoltcp |
+//! | `resize`, `drain` | how: it moves to another socket of smoltcp, with what the old one held |
 //! | `reassembly`, `fragment` | packets that come, and datagrams that leave, in several parts |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `recovery` with `sender`, `scoreboard`, `ranges`, `cubic` | what is lost, and when it leaves again |
@@ -57,6 +57,7 @@ mod counters;
 mod cubic;
 mod demux;
 mod device;
+mod drain;
 mod egress;
 mod elsewhere;
 mod ended;

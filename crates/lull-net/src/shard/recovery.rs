@@ -11,9 +11,9 @@ use super::agreed::SACK;
 use super::connection::{Asked, Connection, Flags, Phase, RTO_NS_MIN};
 use super::cork::TIMESTAMP_BYTES;
 use super::device::{Rehearsal, Shim, instant};
+use super::drain::on_its_way;
 use super::options::{self, Offer};
 use super::ranges::{Range, later};
-use super::resize;
 use super::segment::{Arrived, Segment};
 use super::sender::{Heard, Sender, Start, tail_probe_after_ns};
 use super::stack::{Io, Stack};
@@ -220,7 +220,7 @@ impl Stack {
         }
         let has_congestion_window = connection.has_congestion_window();
         connection.socket_mut().set_congestion_control(CongestionControl::None);
-        let Some(kept) = resize::on_its_way(connection, &mut self.iface, self.port, io.now_ns) else { return false };
+        let Some(kept) = on_its_way(connection, &mut self.iface, self.port, io.now_ns) else { return false };
         let waited_ns = io.now_ns.saturating_sub(connection.progress_ns);
         let start = Start {
             una,
