@@ -3,7 +3,7 @@
 //! The policy (when to busy poll, suspend, resume) is [`lull_core::EpollWait`]'s; here are the ready list, the items and
 //! the waiters.
 
-mod context;
+pub(crate) mod context;
 mod event;
 mod kernel;
 
@@ -18,8 +18,7 @@ use lull_host::{Host, Worker};
 
 use crate::batch;
 use crate::socket::Source;
-use context::Context;
-pub(crate) use context::{Item, forget};
+use context::{Context, Item};
 use event::EXCLUSIVE_OK;
 pub use event::{EpollStats, Event, Interest};
 use kernel::KernelSet;

@@ -19,7 +19,7 @@
 //! that are implemented ([the file, where these pages are built in a checkout](../../../docs/napi_semantics.md)).
 //!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), `shard` (demux,
-//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), `epoll`, `socket`, `network`, `mode` and `busy_read` (a
+//! neighbours, TCP, UDP, ICMP), `ready` with `wakes` (who waits for a socket, and is woken), `epoll`, `socket`, `network`, `mode` and `busy_read` (a
 //! delivery mode on both), `transmit` (a queueing discipline between a shard and its ring); beside them `packet` (sockets
 //! for whole frames, without a stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one
 //! another: a socket tells the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
@@ -116,6 +116,8 @@ mod batch;
 #[cfg(not(loom))]
 mod busy_read;
 #[cfg(not(loom))]
+mod epoch;
+#[cfg(not(loom))]
 mod epoll;
 mod level;
 #[cfg(all(test, loom))]
@@ -143,6 +145,8 @@ mod socket;
 mod sync;
 #[cfg(not(loom))]
 mod transmit;
+#[cfg(not(loom))]
+mod wakes;
 
 #[cfg(not(loom))]
 pub use lull_bpf;

@@ -24,7 +24,6 @@ use crate::shard::{Listed, Neighbours, NetError, Place, Stack, StackCounters};
 use crate::siblings::{Inbox, Siblings};
 pub use config::{GroupCpus, NetworkConfig};
 pub use error::NetworkError;
-pub(crate) use stack::epoch_ns;
 use stack::stack_config;
 
 /// A device with a TCP/IP stack. Clones are the same network.

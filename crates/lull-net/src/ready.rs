@@ -9,11 +9,10 @@
 use std::sync::Arc;
 use std::thread::Thread;
 
-use lull_host::Waker;
-
-use crate::epoll::Item;
+use crate::epoll::context::Item;
 pub(crate) use crate::level::Level;
 use crate::shard::Ready;
+use crate::wakes::Wakes;
 
 impl Level {
     #[inline]
@@ -24,44 +23,6 @@ impl Level {
     #[inline]
     pub(crate) fn set(&self, ready: Ready) {
         self.set_bits(u32::from(ready.bits()));
-    }
-}
-
-/// Threads that were told something, and are to be woken. Dropped, it wakes them: whoever has it gives the shard's lock back first.
-#[must_use = "nobody else wakes them, and they are woken when this is dropped"]
-#[derive(Default)]
-pub(crate) struct Wakes(Vec<Woken>);
-
-enum Woken {
-    Worker(Waker),
-    Blocked(Thread),
-}
-
-impl Wakes {
-    pub(crate) fn worker(&mut self, waker: Waker) {
-        self.0.push(Woken::Worker(waker));
-    }
-
-    /// Nobody is to be woken.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Adds the threads of `others`.
-    pub(crate) fn extend(&mut self, mut others: Wakes) {
-        self.0.append(&mut others.0);
-    }
-}
-
-impl Drop for Wakes {
-    fn drop(&mut self) {
-        for woken in self.0.drain(..) {
-            match woken {
-                Woken::Worker(waker) => waker.wake(),
-                Woken::Blocked(thread) => thread.unpark(),
-            }
-        }
     }
 }
 
@@ -105,7 +66,7 @@ impl WaitList {
         }
         if !self.blocked.is_empty() {
             let told = self.blocked.iter().filter(|blocked| edges.intersects(blocked.wants));
-            wakes.0.extend(told.map(|blocked| Woken::Blocked(blocked.thread.clone())));
+            wakes.blocked(told.map(|blocked| blocked.thread.clone()));
         }
     }
 

@@ -10,10 +10,10 @@ use lull_host::{Delivery, Host, Sleep, Turn, Waker, Woke, Worker};
 use super::event::{Event, Interest};
 use super::kernel::KernelSet;
 use crate::level::{Masks, Wanted};
-use crate::ready::Wakes;
 use crate::ready_list::{Entry, ReadyList, Taken, Wake};
 use crate::shard::Ready;
 use crate::socket::Part;
+use crate::wakes::Wakes;
 
 /// Errors and hang-ups are reported whatever was asked for.
 const MASKS: Masks = Masks { always: Ready::ERR.union(Ready::HUP).bits() as u32, levels: 0xff };

@@ -2,8 +2,8 @@ use lull_host::HostConfig;
 use lull_nic::mem::{self, MemConfig};
 
 use super::*;
-use crate::ready::Wakes;
 use crate::shard::Ready;
+use crate::wakes::Wakes;
 use crate::{Network, NetworkConfig, UdpSocket};
 
 #[test]

@@ -8,6 +8,7 @@ use lull_nic::Device;
 
 use super::config::NetworkConfig;
 use super::error::NetworkError;
+use crate::epoch::epoch_ns;
 use crate::shard::{Place, StackConfig, Steering};
 
 /// What the stack of the queue at `place` is made with.
@@ -50,23 +51,6 @@ fn random_seed() -> Result<u64, NetworkError> {
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| NetworkError::Seed(errno.into()))?;
     Ok(u64::from_ne_bytes(seed))
-}
-
-/// When a clock began, by the kernel's that all processes have. Of a few looks it is the one that took least: whoever looks may be
-/// kept from it in between.
-pub(crate) fn epoch_ns(now_ns: impl Fn() -> u64) -> u64 {
-    let look = || {
-        let (before, common, after) = (now_ns(), monotonic_ns(), now_ns());
-        (after.saturating_sub(before), common.saturating_sub(before))
-    };
-    let looks: [_; 4] = std::array::from_fn(|_| look());
-    looks.into_iter().min().map_or(0, |(_, epoch_ns)| epoch_ns)
-}
-
-/// The kernel's clock that all processes have.
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Which local ports make a flow come back to `queue`. Where the device cannot tell, a segment may come by any queue and is passed on:

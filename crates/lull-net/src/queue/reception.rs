@@ -8,7 +8,7 @@ use lull_host::Delivery;
 use lull_nic::{Frame, RxQueue};
 
 use super::{Inside, Queue};
-use crate::network::epoch_ns;
+use crate::epoch::epoch_ns;
 use crate::shard::Gro;
 
 /// What a shard receives from, and what is on its way up.

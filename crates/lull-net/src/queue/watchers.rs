@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::ready::{Level, WaitList, Wakes};
+use crate::ready::{Level, WaitList};
 use crate::shard::{Change, Ready, SocketId, SocketKind};
+use crate::wakes::Wakes;
 
 /// Wait lists for which room is always kept.
 const LISTS_KEPT: usize = 256;

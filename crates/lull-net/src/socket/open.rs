@@ -10,7 +10,7 @@ use lull_host::Delivery;
 
 use crate::batch;
 use crate::busy_read::Following;
-use crate::epoll::{Item, forget};
+use crate::epoll::context::{Item, forget};
 use crate::queue::{Inside, Queue};
 use crate::ready::Level;
 use crate::shard::{Io, NetError, Ready, SocketId, Stack};

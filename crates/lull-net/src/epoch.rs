@@ -1,0 +1,18 @@
+//! By what clock the stacks of several processes tell the time: the kernel's, which all have.
+
+/// When a clock began, by the kernel's that all processes have. Of a few looks it is the one that took least: whoever looks may be
+/// kept from it in between.
+pub(crate) fn epoch_ns(now_ns: impl Fn() -> u64) -> u64 {
+    let look = || {
+        let (before, common, after) = (now_ns(), monotonic_ns(), now_ns());
+        (after.saturating_sub(before), common.saturating_sub(before))
+    };
+    let looks: [_; 4] = std::array::from_fn(|_| look());
+    looks.into_iter().min().map_or(0, |(_, epoch_ns)| epoch_ns)
+}
+
+/// The kernel's clock that all processes have.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
