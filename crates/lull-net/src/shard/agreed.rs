@@ -4,8 +4,7 @@
 use super::connection::Connection;
 use super::device::{Corrections, Windows};
 use super::half_open::window_scale;
-use super::opening::MSS_DEFAULT;
-use super::options::Offer;
+use super::options::{MSS_DEFAULT, Offer};
 
 /// In [`Connection::peer_mss`]: both ends take selective acknowledgements. No segment is so long.
 pub(super) const SACK: u16 = 1 << 15;

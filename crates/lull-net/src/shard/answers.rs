@@ -9,36 +9,6 @@ use lull_slo::Latencies;
 
 use super::stack::Stack;
 
-/// No request waits for an answer.
-const NONE: u64 = 0;
-
-/// The times of requests of connections that came to a listener.
-#[derive(Debug, Default)]
-pub(super) struct Answers {
-    /// Since when the frames that are being received may have been in the ring.
-    came_ns: u64,
-    /// When the request of each connection came that has no answer yet, by the connection's index.
-    asked_ns: Vec<u64>,
-    took: Latencies,
-}
-
-impl Answers {
-    fn asked(&mut self, index: u32) {
-        let index = index as usize;
-        if self.asked_ns.len() <= index {
-            self.asked_ns.resize(index + 1, NONE);
-        }
-        if self.asked_ns[index] == NONE {
-            self.asked_ns[index] = self.came_ns.max(1);
-        }
-    }
-
-    fn take(&mut self, index: u32) -> Option<u64> {
-        let asked_ns = self.asked_ns.get_mut(index as usize)?;
-        Some(std::mem::replace(asked_ns, NONE)).filter(|ns| *ns != NONE)
-    }
-}
-
 impl Stack {
     /// Times requests from now on, or no longer.
     pub fn time_answers(&mut self, on: bool) {

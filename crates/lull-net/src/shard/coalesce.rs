@@ -29,8 +29,8 @@
 
 use smoltcp::time::Duration;
 
+use super::clock::duration;
 use super::connection::{Connection, Flags, HEADERS_BYTES, Phase};
-use super::device::duration;
 use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
@@ -42,21 +42,6 @@ const CLOSES_MIN: u8 = 2;
 /// How long the acknowledgement of a first request waits for a program to read it. One with many connections takes milliseconds for a
 /// batch, and a peer that waits for the acknowledgement has more for a program that has not read yet what there is.
 pub(super) const ACK_SOON_NS: u64 = 5_000_000;
-
-/// The connections that hold something back, oldest first.
-#[derive(Debug)]
-pub(super) struct HeldBack {
-    ids: Vec<SocketId>,
-    until_ns: u64,
-    /// Connections in turn that were closed in the batch of their only answer, up to [`CLOSES_MIN`].
-    closes: u8,
-}
-
-impl HeldBack {
-    pub(super) fn new() -> HeldBack {
-        HeldBack { ids: Vec::new(), until_ns: NEVER_NS, closes: 0 }
-    }
-}
 
 impl Stack {
     /// Whether any connection holds something back.

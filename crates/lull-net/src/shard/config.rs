@@ -8,7 +8,6 @@ use lull_nic::frame::HEADROOM_BYTES;
 
 use super::elsewhere::Elsewhere;
 use super::error::NetError;
-use super::steer::Place;
 use super::wire;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -96,6 +95,15 @@ impl Default for BufferGrowth {
     fn default() -> BufferGrowth {
         BufferGrowth { rx_bytes_max: 4 << 20, tx_bytes_max: 4 << 20, total_bytes_max: 256 << 20 }
     }
+}
+
+/// Where a shard is, as programs see it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// The shard's queue on its device.
+    pub queue: u32,
+    /// The CPU of the queue's interrupt.
+    pub cpu: u32,
 }
 
 /// Settings of one shard. `StackConfig::new` gives the defaults.

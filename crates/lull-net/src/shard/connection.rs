@@ -4,34 +4,19 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::{Duration, Instant};
 
-use super::cork::Cork;
-use super::device::{Sent, Windows, duration, instant, instant_ns};
+use super::asked::Asked;
+use super::clock::{ACK_DELAY_NS_MAX, RTO_NS_MIN, instant, instant_ns};
+use super::device::{Sent, Windows};
 use super::error::NetError;
 use super::flow::FlowKey;
-use super::grow::Growth;
 use super::paws::Timestamps;
 use super::segment::Segment;
-use super::sender::Sender;
 use super::socket::{Keepalive, Ready};
 use super::timers::NEVER_NS;
 use super::wire::{Mac, PSH, SYN, seq_lt};
 
-/// How long an acknowledgement waits for data to travel with, where there is reason to think that some will come
-/// ([`Flags::ANSWERS`]; Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send one of its own for every request of a server
-/// that is 10 ms behind.
-pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
-/// How long a peer may take for that (`TCP_DELACK_MAX`).
-pub(super) const ACK_DELAY_NS_MAX: u64 = 200_000_000;
-
-/// Ours, in smoltcp's terms.
-pub(super) const ACK_DELAY: Duration = duration(ACK_DELAY_NS);
-
 /// Headers of a segment at their longest but for IPv6's extensions: what is longer than an MTU less this fills a segment.
 pub(super) const HEADERS_BYTES: usize = 40 + 20 + 40;
-
-/// The shortest retransmission timeout: smoltcp's `RTTE_MIN_RTO`, by its clock.
-pub(super) const RTO_NS_MIN: u64 = 250_000_000;
-const _: () = assert!(duration(RTO_NS_MIN).total_millis() == 1000);
 
 /// The unit of [`Connection::rtt_var`]: what 16 bits of it can say is half a second.
 const RTT_VAR_US: u32 = 8;
@@ -88,36 +73,6 @@ bitflags::bitflags! {
         /// What comes is answered, so that acknowledgements wait for the answers to travel with (`inet_csk_in_pingpong_mode`).
         const ANSWERS = 1024;
     }
-}
-
-/// What few connections have: what few applications ask for, and what seldom happens.
-#[derive(Debug, Default)]
-pub(super) struct Asked {
-    pub(super) keepalive: Option<Keepalive>,
-    /// What is kept for TCP_CORK and MSG_MORE, and what smoltcp had no room for.
-    pub(super) cork: Option<Cork>,
-    /// SO_RCVLOWAT; 0 and 1 are none.
-    pub(super) low_water: u32,
-    /// Closing resets it (`SO_LINGER` with 0).
-    pub(super) reset_on_close: bool,
-    /// It is opened for the reset that answers a challenge ([`ConnectOptions::only_to_reset`](super::ConnectOptions)).
-    pub(super) only_to_reset: bool,
-    /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
-    pub(super) own_timeout: bool,
-    /// What an attempt to reach the peer met with, for when the connection is given up.
-    pub(super) soft_error: Option<NetError>,
-    /// Where the FIN is that came early.
-    pub(super) fin_at: u32,
-    /// Whether its buffers hold it up.
-    pub(super) growth: Growth,
-    /// When what is on its way has to be sent again though smoltcp has no timer for it.
-    pub(super) untimed_ns: Option<u64>,
-    /// The last that was sent has been sent again when this was the first that was not acknowledged.
-    pub(super) probed_at: Option<u32>,
-    /// How long segments may be overtaken, as far as was seen ([`Sender::reordering`]).
-    pub(super) reordering: u32,
-    /// Who is in charge of what is lost.
-    pub(super) sender: Option<Box<Sender>>,
 }
 
 /// A connection. Its socket, with smoltcp's state, is one allocation behind `sockets`.

@@ -19,12 +19,12 @@
 //! that connections begin with, as much as Linux holds of a new connection (`tcp_sndbuf_expand`: about 87 KB with its headers): programs
 //! that drop a client who leaves too much unread reckon with it.
 
-use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use smoltcp::socket::tcp::Socket;
 
 use super::agreed::SACK;
+use super::asked::{Cork, SendRoom};
 use super::connection::{Connection, Flags, Phase};
 use super::error::NetError;
 use super::socket::{Ready, SocketId};
@@ -39,37 +39,6 @@ const ROOM_BUFFERS: usize = 4;
 const ROOM_UNIT_BYTES: usize = 4096;
 const TCP_HEADER_BYTES: usize = 20;
 pub(super) const TIMESTAMP_BYTES: usize = 12;
-
-/// What a connection keeps.
-#[derive(Debug)]
-pub(super) struct Cork {
-    /// In front of what smoltcp has: less than a segment has, or what is too much for smoltcp.
-    kept: VecDeque<u8>,
-    /// TCP_CORK is on. Otherwise only the last write said that there will be more.
-    on: bool,
-    until_ns: u64,
-    room: SendRoom,
-}
-
-/// How much may be written to a connection; 0 is no bound of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendRoom {
-    /// What may be written and not acknowledged, in bytes, in place of what the connection's buffer holds (SO_SNDBUF).
-    pub bytes: usize,
-    /// From so many bytes on that are not sent nothing more may be written (TCP_NOTSENT_LOWAT).
-    pub unsent_bytes: usize,
-}
-
-impl Cork {
-    fn new() -> Cork {
-        Cork { kept: VecDeque::new(), on: false, until_ns: NEVER_NS, room: SendRoom::default() }
-    }
-
-    /// Whether what is kept waits for more to come, and not for room.
-    fn waits_for_more(&self) -> bool {
-        self.on || self.until_ns != NEVER_NS
-    }
-}
 
 impl Connection {
     fn cork(&self) -> Option<&Cork> {

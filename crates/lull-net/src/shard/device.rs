@@ -1,19 +1,19 @@
 //! The device that smoltcp sees: one received packet, and a way out for one connection.
 
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
 use lull_nic::{Checksum, Frame, FramePool, Segmentation, TxQueue};
 use smoltcp::iface::{Config as InterfaceConfig, Interface};
 use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium, PacketMeta};
-use smoltcp::time::{Duration, Instant};
+use smoltcp::time::Instant;
 use smoltcp::wire::HardwareAddress;
 
+use super::clock::instant;
 use super::counters::StackCounters;
-use super::egress::{IpFields, Leaving};
-use super::looped::Looped;
 use super::options;
 use super::sender::Sender;
-use super::wire::{self, Mac};
+use super::wire::{self, IpFields, Mac};
 
 /// What an interface is told about the device; the same for all connections of a shard.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,16 @@ pub(super) enum Refused {
     RingFull,
     /// The next hop's Ethernet address is not known.
     NoNeighbour,
+}
+
+/// Frames on their way from this shard to itself, each with the own Ethernet address at both ends.
+pub(super) type Looped = VecDeque<Frame>;
+
+/// How the frames of a connection leave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Leaving {
+    pub(super) sender: lull_nic::frame::Sender,
+    pub(super) ip: IpFields,
 }
 
 /// The way out.
@@ -453,29 +463,4 @@ pub(super) fn interface(port: Port, random_seed: u64, now_ns: u64) -> Interface 
     // Addresses are checked by the demux. smoltcp would hold two and search them for every packet.
     interface.set_any_ip(true);
     interface
-}
-
-/// smoltcp's clock runs so many times as fast as ours. Its shortest retransmission timeout is a second of its own, as RFC 6298 section
-/// 2.4 asks for; what was lost last, behind which nothing comes, would stall a connection for as long. Linux waits for 200 ms and the
-/// round trip (`TCP_RTO_MIN`), and a peer may put an acknowledgement off for 200 ms (`TCP_DELACK_MAX`).
-const CLOCK_RATE: u64 = 4;
-
-/// What smoltcp counts, in our time.
-const TICK_NS: u64 = 1000 / CLOCK_RATE;
-
-/// The time as smoltcp has it.
-#[inline]
-pub(super) fn instant(now_ns: u64) -> Instant {
-    Instant::from_micros((now_ns / TICK_NS) as i64)
-}
-
-/// When that is.
-#[inline]
-pub(super) fn instant_ns(at: Instant) -> u64 {
-    (at.total_micros() as u64).saturating_mul(TICK_NS)
-}
-
-/// How long that is to smoltcp.
-pub(super) const fn duration(ns: u64) -> Duration {
-    Duration::from_micros(ns / TICK_NS)
 }

@@ -4,8 +4,9 @@ use smoltcp::iface::{Interface, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities};
 use smoltcp::time::{Duration, Instant};
 
+use super::clock::instant;
 use super::connection::Connection;
-use super::device::{Port, RxToken, capabilities, instant};
+use super::device::{Port, RxToken, capabilities};
 use super::narrow::Interfaces;
 use super::wire;
 

@@ -2,71 +2,16 @@
 //!
 //! Few sockets ask for either, and a connection has no room for what few have: those of connections are in a table of their own.
 
-use lull_nic::frame::Sender;
-
+use super::device::Leaving;
 use super::error::NetError;
-use super::socket::{SocketId, SocketKind};
+use super::socket::{Egress, SocketId, SocketKind};
 use super::stack::Stack;
+use super::wire::IpFields;
 
-/// Hop limit of packets for which none is asked for (RFC 1700, and Linux's `ip_default_ttl`).
-pub const HOP_LIMIT: u8 = 64;
 /// The largest priority that takes no privilege (`sk_setsockopt`: 0 to 6 without CAP_NET_ADMIN).
 pub const PRIORITY_MAX: u8 = 6;
 /// The largest that a discipline tells from others (`TC_PRIO_MAX`).
 pub const PRIORITY_PRIVILEGED_MAX: u8 = lull_qdisc::PRIORITY_MAX;
-
-/// What the IP headers of packets say. None: what the stack says by itself, 0 and 64.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IpFields {
-    /// DSCP and ECN (IP_TOS, IPV6_TCLASS).
-    pub traffic_class: Option<u8>,
-    /// IP_TTL, IPV6_UNICAST_HOPS.
-    pub hop_limit: Option<u8>,
-}
-
-impl IpFields {
-    /// These values, and none where the stack says the same by itself.
-    pub fn new(traffic_class: u8, hop_limit: u8) -> IpFields {
-        IpFields {
-            traffic_class: Some(traffic_class).filter(|class| *class != 0),
-            hop_limit: Some(hop_limit).filter(|limit| *limit != HOP_LIMIT),
-        }
-    }
-
-    /// These, and `others` where there is none.
-    pub(super) fn or(self, others: IpFields) -> IpFields {
-        IpFields {
-            traffic_class: self.traffic_class.or(others.traffic_class),
-            hop_limit: self.hop_limit.or(others.hop_limit),
-        }
-    }
-}
-
-/// What a socket asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Egress {
-    pub(super) pacing_bytes_per_s: u64,
-    pub(super) priority: u8,
-    /// Over IPv4, and over IPv6.
-    pub(super) ip: [IpFields; 2],
-}
-
-/// How the frames of a connection leave.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Leaving {
-    pub(super) sender: Sender,
-    pub(super) ip: IpFields,
-}
-
-impl Egress {
-    #[inline]
-    pub(super) fn sender(self, kind: SocketKind, index: u32) -> Sender {
-        let Egress { pacing_bytes_per_s, priority, .. } = self;
-        // Not 0, which is nobody.
-        let id = (index << 1 | u32::from(kind == SocketKind::Udp)).wrapping_add(2);
-        Sender { pacing_bytes_per_s, id, priority }
-    }
-}
 
 impl Stack {
     /// How the frames of a connection leave.

@@ -7,7 +7,6 @@ use lull_nic::{Frame, FramePool};
 
 use super::demux::{FRAGMENT, FRAGMENT_HEADER};
 use super::isn::Secret;
-use super::stack::{Io, Stack};
 use super::wire::{self, put16, put32};
 
 /// "More fragments", in the word of IPv4's flags and offset.
@@ -114,31 +113,4 @@ fn gathered(parts: &[&[u8]], pool: &mut FramePool) -> Frame {
         at += part.len();
     }
     frame
-}
-
-impl Stack {
-    /// The longest packet that can go to `destination` in one piece: what the device takes, or what routers have said of datagrams.
-    /// An own address takes all.
-    pub(super) fn datagram_mtu(&self, destination: IpAddr, heeds_routers: bool, now_ns: u64) -> usize {
-        if self.is_local(destination) {
-            return wire::IPV6 + usize::from(u16::MAX);
-        }
-        match self.datagram_path_mtus.get(destination, now_ns) {
-            (mtu, _) if mtu != 0 && heeds_routers => self.config.mtu_bytes.min(mtu.into()),
-            _ => self.config.mtu_bytes,
-        }
-    }
-
-    /// Sends an IP packet that no connection's state hangs on, in fragments if it is too long.
-    pub(super) fn send_ip_in_parts(&mut self, frame: Frame, source: IpAddr, destination: IpAddr, io: &mut Io<'_>) {
-        let mtu = self.datagram_mtu(destination, true, io.now_ns);
-        if frame.len() <= mtu {
-            return self.send_ip(frame, destination, io);
-        }
-        let id = self.identifications.next(source, destination);
-        for part in cut(&frame, mtu, id, io.pool) {
-            self.send_ip(part, destination, io);
-        }
-        io.pool.recycle(frame);
-    }
 }

@@ -37,37 +37,6 @@ const GIVES_BACK_NS: u64 = 1_000_000_000;
 /// The largest receive buffer without a window scale.
 const UNSCALED_BYTES_MAX: usize = u16::MAX as usize;
 
-/// What is known of the buffers of a connection that may be too small.
-#[derive(Debug, Default)]
-pub(super) struct Growth {
-    /// Somebody has asked for the size of the receive buffer.
-    rx_fixed: bool,
-    /// What it is to become, in bytes; 0: it is so already.
-    rx_bytes: usize,
-    /// And of the transmit buffer.
-    tx_fixed: bool,
-    /// The peer has used all of the window that it was offered.
-    pub(super) rx_filled: bool,
-    /// What comes is counted from this number on, since then.
-    rx_from: Option<(u32, u64)>,
-    /// An acknowledgement has found the transmit buffer full, which may grow once nothing is on its way.
-    tx_filled: bool,
-    /// Behind the last of the data that came out of order.
-    pub(super) holes_end: Option<u32>,
-    /// The transmit buffer may grow again once the peer has acknowledged all before this.
-    grow_at: Option<u32>,
-    /// The transmit buffer has grown, and is given back if nothing needs it.
-    is_grown: bool,
-}
-
-impl Growth {
-    /// Whether there may be another receive buffer, if nothing is in it: `worth`, if it has been filled.
-    #[inline]
-    pub(super) fn resizes_to_receive(&self, worth: bool) -> bool {
-        self.rx_bytes != 0 || worth && self.rx_filled
-    }
-}
-
 impl Connection {
     /// Notes which buffers shall stay as they are.
     pub(super) fn fix_buffers(&mut self, rx: bool, tx: bool) {

@@ -19,6 +19,8 @@ use super::elsewhere::HandedOn;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::half_open::Handshake;
+use super::handing_on::{End, Left, WAIT_NS};
+use super::listener::Waiting;
 use super::options::Offer;
 use super::segment::Arrived;
 use super::socket::SocketId;
@@ -26,83 +28,12 @@ use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
 
-/// Between two looks for somebody who listens.
-const RETRY_NS: u64 = 2_000_000;
-/// For how long somebody who is to listen is waited for.
-const WAIT_NS: u64 = 10_000_000_000;
-/// Ends of handshakes that are held, at most: of those beyond, the peer sends its data again.
-const ENDS_MAX: usize = 256;
 /// What was received and not read, at most, so that it fits an IP packet with its headers.
 const UNREAD_BYTES_MAX: usize = 64_000;
-
-/// A connection that nobody has accepted yet, with what both sides have said at its beginning.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
-    /// In the slab of connections.
-    pub(super) index: u32,
-    pub(super) handshake: Handshake,
-}
 
 /// What makes an accepted connection one again that nobody has accepted ([`Stack::tcp_leave`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Unaccepted(pub(super) Handshake);
-
-/// One whose listener is closed, and that somebody will take soon.
-#[derive(Debug)]
-struct Left {
-    waiting: Waiting,
-    generation: u32,
-    until_ns: u64,
-}
-
-/// The end of a handshake whose listener is closed, and that somebody will take soon.
-#[derive(Debug)]
-struct End {
-    frame: Frame,
-    flow: FlowKey,
-    seq: u32,
-    ack: u32,
-    until_ns: u64,
-}
-
-/// Those whose listeners are closed.
-#[derive(Debug)]
-pub(super) struct HandingOn {
-    left: Vec<Left>,
-    ends: Vec<End>,
-    /// Until when the end is held that is looked at again just now.
-    held_until_ns: Option<u64>,
-    again_ns: u64,
-}
-
-impl HandingOn {
-    pub(super) fn new() -> HandingOn {
-        HandingOn { left: Vec::new(), ends: Vec::new(), held_until_ns: None, again_ns: NEVER_NS }
-    }
-
-    /// Somebody who listens is looked for again in a moment.
-    fn look_again(&mut self, now_ns: u64) {
-        self.again_ns = self.again_ns.min(now_ns + RETRY_NS);
-    }
-
-    /// Whether the end of a handshake is held for now.
-    fn hold(&mut self, arrived: &Arrived<'_>, now_ns: u64) -> bool {
-        let until_ns = self.held_until_ns.unwrap_or(now_ns + WAIT_NS);
-        let is_held = now_ns < until_ns && self.ends.len() < ENDS_MAX;
-        if is_held {
-            let Arrived { flow, frame, segment, .. } = arrived;
-            let (flow, seq, ack) = (*flow, segment.seq, segment.ack);
-            self.ends.push(End { frame: Frame::clone(frame), flow, seq, ack, until_ns });
-            self.look_again(now_ns);
-        }
-        is_held
-    }
-
-    /// When somebody who listens is looked for again.
-    pub(super) fn next_deadline_ns(&self) -> u64 {
-        self.again_ns
-    }
-}
 
 /// Whether a segment is another stack's connection, as a whole.
 #[inline]

@@ -8,8 +8,16 @@ use foldhash::fast::FixedState;
 use lull_bpf::Chooser;
 
 use super::error::NetError;
-use super::hand_on::Waiting;
+use super::half_open::Handshake;
 use super::socket::{ListenOptions, Ready};
+
+/// A connection that nobody has accepted yet, with what both sides have said at its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// In the slab of connections.
+    pub(super) index: u32,
+    pub(super) handshake: Handshake,
+}
 
 /// A listening socket.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use smoltcp::socket::tcp::State;
 
 use super::connection::Phase;
-use super::egress::Egress;
+use super::socket::Egress;
 use super::stack::Stack;
 
 /// One socket, or one connection that outlives its socket.

@@ -1,13 +1,6 @@
 //! What the stack sends to own addresses: it does not leave by the device, but comes back in by this shard.
 
-use std::collections::VecDeque;
-
-use lull_nic::Frame;
-
 use super::stack::{Io, Stack};
-
-/// Frames on their way from this shard to itself, each with the own Ethernet address at both ends.
-pub(super) type Looped = VecDeque<Frame>;
 
 /// Frames that are delivered at once: who has the shard's lock for the sake of another has it for a bounded time.
 const DELIVERED_MAX: usize = 256;

@@ -10,20 +10,21 @@
 //! | --- | --- |
 //! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
-//! | `icmp`, `pmtu` with `narrow`; `udp`, `udp_socket`, `udp_joined`, `udp_send`, `udp_errors` | answered, heeded or queued by our own code |
+//! | `icmp` with `quoted`, `pmtu` with `narrow`; `udp`, `udp_socket`, `udp_joined`, `udp_send`, `udp_errors` | answered, heeded or queued by our own code |
 //! | `segment`, `tcp`, `judge`, `paws`, `mend`, `challenge` | checks the segment, finds its connection, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
 //! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
-//! | `connection`, `agreed` | what is kept of it beside smoltcp's socket, and what both ends agreed on |
-//! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
+//! | `connection` with `asked`, `agreed` | what is kept of it beside smoltcp's socket, what few have of that, and what both ends agreed on |
+//! | `device`, `clock` | hands exactly one packet to smoltcp, and takes what it sends; the time as smoltcp has it |
 //! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate, and what its IP header says |
 //! | `grow` | when a connection gets larger buffers, or smaller ones |
 //! | `resize`, `drain` | how: it moves to another socket of smoltcp, with what the old one held |
-//! | `reassembly`, `fragment` | packets that come, and datagrams that leave, in several parts |
+//! | `reassembly`, `fragment_input`, `fragment` | packets that come, and datagrams that leave, in several parts |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `recovery` with `sender`, `scoreboard`, `ranges`, `cubic` | what is lost, and when it leaves again |
 //! | `ending`, `time_wait`, `ended` | a connection ends, and what is left of it |
-//! | `hand_on` | what nobody accepted goes to another stack that listens, now or later |
+//! | `elsewhere`, `pass_on` | what belongs to nobody here goes to other stacks with the same addresses, and what they claim gives way |
+//! | `hand_on`, `handing_on` | what nobody accepted goes to another stack that listens, now or later |
 //! | `timers` | one deadline per connection |
 //! | `sockets_open`, `sockets`, `sockets_options` | the calls of the application |
 //!
@@ -47,7 +48,9 @@
 
 mod agreed;
 mod answers;
+mod asked;
 mod challenge;
+mod clock;
 mod coalesce;
 mod config;
 mod connection;
@@ -65,11 +68,14 @@ mod ending;
 mod error;
 mod flow;
 mod fragment;
+mod fragment_input;
 mod gro;
 mod grow;
 mod half_open;
 mod half_open_input;
 mod hand_on;
+mod handing_on;
+mod held_back;
 mod icmp;
 mod isn;
 mod judge;
@@ -82,12 +88,15 @@ mod neighbour;
 mod opening;
 mod options;
 mod output;
+mod pass_on;
 mod paws;
 mod pmtu;
 mod queues;
+mod quoted;
 mod ranges;
 mod reassembly;
 mod recovery;
+mod requests;
 mod resize;
 mod resolve;
 mod route;
@@ -112,13 +121,13 @@ mod udp_socket;
 mod warm;
 mod wire;
 
+pub use asked::SendRoom;
 pub use config::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, Place,
     StackConfig, Steering, SynCookies, Timeouts,
 };
-pub use cork::SendRoom;
 pub use counters::StackCounters;
-pub use egress::{HOP_LIMIT, IpFields, PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
+pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
 pub use elsewhere::{Elsewhere, HandedOn};
 pub use error::NetError;
 pub use fragment::PathMtuDiscovery;
@@ -132,5 +141,5 @@ pub use socket::{
     SocketKind, UdpOptions,
 };
 pub use stack::{Io, Stack};
-pub use steer::Place;
 pub use udp_errors::ReceivedError;
+pub use wire::{HOP_LIMIT, IpFields};

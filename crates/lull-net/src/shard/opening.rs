@@ -6,17 +6,17 @@ use lull_nic::{Frame, FramePool};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 
+use super::clock::{ACK_DELAY, instant};
 use super::config::SynCookies;
-use super::connection::ACK_DELAY;
 use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::cookies;
 use super::demux::{MALFORMED, Reason};
-use super::device::{Rehearsal, Windows, instant, interface};
+use super::device::{Rehearsal, Windows, interface};
 use super::flow::{FlowKey, Owner};
 use super::half_open::{Handshake, window_scale};
-use super::hand_on::Waiting;
 use super::isn;
-use super::options::Offer;
+use super::listener::Waiting;
+use super::options::{MSS_DEFAULT, Offer};
 use super::paws::{self, Timestamps};
 use super::segment::Arrived;
 use super::socket::{Ready, SocketId, SocketKind};
@@ -34,8 +34,6 @@ pub(super) const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
 /// The round trip of a handshake that was repeated, or of which nothing was kept, as far as smoltcp is told: it makes a timeout of a
 /// second of it (RFC 6298 sections 2.1 and 2.2).
 const RTT_NS_UNKNOWN: u64 = 333_000_000;
-/// What a SYN without an MSS option means (RFC 9293 section 3.7.1).
-pub(super) const MSS_DEFAULT: u16 = 536;
 
 impl Stack {
     /// The listener that a SYN is for.

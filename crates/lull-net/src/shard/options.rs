@@ -8,6 +8,8 @@ use super::wire;
 pub(super) const WINDOW_SCALE_MAX: u8 = 14;
 /// No peer has segments made smaller (`tcp_min_snd_mss`, and smoltcp's own bound), whatever it says.
 const MSS_MIN: u16 = 48;
+/// What a SYN without an MSS option means (RFC 9293 section 3.7.1).
+pub(super) const MSS_DEFAULT: u16 = 536;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;

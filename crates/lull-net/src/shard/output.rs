@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use smoltcp::time::{Duration, Instant};
 
+use super::clock::{RTO_NS_MIN, duration};
 use super::coalesce::ACK_SOON_NS;
-use super::connection::{Connection, Flags, Phase, RTO_NS_MIN};
-use super::device::{Refused, Shim, duration};
+use super::connection::{Connection, Flags, Phase};
+use super::device::{Refused, Shim};
 use super::error::NetError;
 use super::ranges::later;
 use super::recovery::Cause;

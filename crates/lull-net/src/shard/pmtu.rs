@@ -9,10 +9,9 @@ use super::config::MTU_BYTES_MIN;
 use super::connection::{Connection, Phase};
 use super::elsewhere::is_claim;
 use super::flow::Owner;
-use super::icmp::Quoted;
 use super::narrow::{EXPIRES_S, seconds};
+use super::quoted::{Quoted, Report};
 use super::stack::{Io, Stack};
-use super::udp_errors::Report;
 use super::wire::seq_lt;
 
 /// The smallest that a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is not served.

@@ -13,8 +13,7 @@ use std::ops::Range;
 
 use lull_nic::{Frame, FramePool};
 
-use super::demux::{Cast, FRAGMENT, FRAGMENT_HEADER, Inbound, Packet, Reason};
-use super::stack::{Io, Stack};
+use super::demux::{FRAGMENT, FRAGMENT_HEADER, Inbound, Packet, Reason};
 use super::timers::NEVER_NS;
 use super::wire::{self, be16, be32, put16};
 
@@ -22,16 +21,16 @@ use super::wire::{self, be16, be32, put16};
 const WAIT_V4_NS: u64 = 30_000_000_000;
 const WAIT_V6_NS: u64 = 60_000_000_000;
 /// What a shard holds of packets that are not whole (`net.ipv4.ipfrag_high_thresh`).
-const HELD_BYTES_MAX: usize = 4 << 20;
+pub(super) const HELD_BYTES_MAX: usize = 4 << 20;
 /// What a packet costs beside its data, and a fragment: so many of a few bytes do not go uncounted.
 const PACKET_BYTES: usize = 512;
 const PIECE_BYTES: usize = 64;
 
-const REFUSED: Reason = |counters| &mut counters.drop_fragment;
+pub(super) const REFUSED: Reason = |counters| &mut counters.drop_fragment;
 
 /// By what the fragments of a packet know each other. The protocol is one of IPv4's only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Name {
+pub(super) struct Name {
     source: IpAddr,
     destination: IpAddr,
     id: u32,
@@ -43,17 +42,17 @@ struct Name {
 pub(super) struct Reassembly {
     partial: HashMap<Name, Partial>,
     /// The next to be given up first.
-    by_age: BTreeSet<(Age, Name)>,
+    pub(super) by_age: BTreeSet<(Age, Name)>,
     begun: u64,
-    held_bytes: usize,
+    pub(super) held_bytes: usize,
 }
 
 /// When a packet is given up, and the how manyth it is.
-type Age = (u64, u64);
+pub(super) type Age = (u64, u64);
 
 /// What came of a packet.
 #[derive(Debug)]
-struct Partial {
+pub(super) struct Partial {
     age: Age,
     held_bytes: usize,
     /// Data, each with the place of its first byte, in the order in which it came.
@@ -63,12 +62,12 @@ struct Partial {
     /// Of the whole, once its last fragment has come.
     length: Option<usize>,
     /// The first fragment, from its Ethernet header on, and what was found of it.
-    first: Option<(Box<[u8]>, Packet)>,
+    pub(super) first: Option<(Box<[u8]>, Packet)>,
 }
 
 /// A fragment.
-struct Piece {
-    name: Name,
+pub(super) struct Piece {
+    pub(super) name: Name,
     /// Of its data in the packet's, and in the frame.
     place: Range<usize>,
     data: Range<usize>,
@@ -76,7 +75,7 @@ struct Piece {
 }
 
 impl Piece {
-    fn of(frame: &Frame, packet: &Packet) -> Piece {
+    pub(super) fn of(frame: &Frame, packet: &Packet) -> Piece {
         let bytes = frame.data();
         let &Packet { l3, l4, end, source, destination, protocol, .. } = packet;
         let (id, word, data, protocol) = match source {
@@ -95,7 +94,7 @@ impl Piece {
     }
 
     /// Whether it can be one: there is data, and the next one begins at a multiple of eight bytes.
-    fn is_sound(&self) -> bool {
+    pub(super) fn is_sound(&self) -> bool {
         !self.data.is_empty() && (self.is_last || self.data.len().is_multiple_of(8))
     }
 
@@ -108,7 +107,7 @@ impl Piece {
 
 /// What a fragment is to those that came before.
 #[derive(PartialEq, Eq)]
-enum Fit {
+pub(super) enum Fit {
     New,
     Known,
     Contradiction,
@@ -163,7 +162,7 @@ impl Partial {
     }
 
     /// The packet in one frame, with the headers of its first fragment.
-    fn into_whole(self, pool: &mut FramePool) -> Option<Frame> {
+    pub(super) fn into_whole(self, pool: &mut FramePool) -> Option<Frame> {
         let length = self.whole_length()?;
         let (first, packet) = self.first?;
         let mut frame = wire::frame_of(pool, packet.l4 + length);
@@ -215,7 +214,7 @@ impl Reassembly {
         self.held_bytes
     }
 
-    fn remove(&mut self, name: &Name) -> Option<Partial> {
+    pub(super) fn remove(&mut self, name: &Name) -> Option<Partial> {
         let partial = self.partial.remove(name)?;
         self.by_age.remove(&(partial.age, *name));
         self.held_bytes -= partial.held_bytes;
@@ -223,7 +222,7 @@ impl Reassembly {
     }
 
     /// Takes a fragment in. Returns what its packet is now, and whether all of it is there.
-    fn add(&mut self, piece: &Piece, frame: &Frame, packet: &Packet, now_ns: u64) -> (Fit, bool) {
+    pub(super) fn add(&mut self, piece: &Piece, frame: &Frame, packet: &Packet, now_ns: u64) -> (Fit, bool) {
         let wait_ns = if packet.source.is_ipv4() { WAIT_V4_NS } else { WAIT_V6_NS };
         let partial = self.partial.entry(piece.name).or_insert_with(|| {
             self.begun += 1;
@@ -240,81 +239,6 @@ impl Reassembly {
         }
         let is_whole = partial.whole_length().is_some();
         (fit, is_whole)
-    }
-}
-
-impl Stack {
-    /// Takes a fragment. Returns its packet if that is whole now.
-    #[cold]
-    pub(super) fn reassemble(&mut self, frame: Frame, packet: &Packet, io: &mut Io<'_>) -> Option<Frame> {
-        let result = self.fragment_input(&frame, packet, io);
-        let (seen_by, rss_hash) = (frame.seen_by(), frame.rss_hash());
-        io.pool.recycle(frame);
-        match result {
-            Ok(whole) => {
-                let mut whole = whole?;
-                whole.set_seen_by(seen_by);
-                whole.set_rss_hash(rss_hash);
-                Some(whole)
-            }
-            Err(reason) => {
-                *reason(&mut self.counters) += 1;
-                None
-            }
-        }
-    }
-
-    fn fragment_input(&mut self, frame: &Frame, packet: &Packet, io: &mut Io<'_>) -> Result<Option<Frame>, Reason> {
-        let piece = Piece::of(frame, packet);
-        if !self.allows(packet, frame) {
-            return Err(|counters| &mut counters.drop_not_allowed);
-        }
-        if !piece.is_sound() {
-            return Err(REFUSED);
-        }
-        match self.reassembly.add(&piece, frame, packet, io.now_ns) {
-            (Fit::Contradiction, _) => {
-                self.reassembly.remove(&piece.name);
-                self.counters.reassembly_failures += 1;
-                Err(REFUSED)
-            }
-            (Fit::Known, _) => Err(REFUSED),
-            (Fit::New, true) => {
-                self.counters.packets_reassembled += 1;
-                let partial = self.reassembly.remove(&piece.name);
-                Ok(partial.and_then(|partial| partial.into_whole(io.pool)))
-            }
-            (Fit::New, false) => {
-                self.counters.fragments_kept += 1;
-                self.make_room_for_fragments();
-                Ok(None)
-            }
-        }
-    }
-
-    /// The oldest give way.
-    fn make_room_for_fragments(&mut self) {
-        while self.reassembly.held_bytes > HELD_BYTES_MAX
-            && let Some((_, name)) = self.reassembly.by_age.first().copied()
-        {
-            self.reassembly.remove(&name);
-            self.counters.reassembly_failures += 1;
-        }
-    }
-
-    /// Forgets what has waited too long, and tells its sender (`ip_expire`, `ip6frag_expire_frag_queue`).
-    pub(super) fn run_reassembly(&mut self, io: &mut Io<'_>) {
-        while let Some(((until_ns, _), name)) = self.reassembly.by_age.first().copied()
-            && until_ns <= io.now_ns
-        {
-            let partial = self.reassembly.remove(&name);
-            self.counters.reassembly_failures += 1;
-            if let Some((first, packet)) = partial.and_then(|partial| partial.first)
-                && packet.cast == Cast::Unicast
-            {
-                self.send_reassembly_time_exceeded(&first, &packet, io);
-            }
-        }
     }
 }
 

@@ -8,9 +8,11 @@
 use smoltcp::socket::tcp::{CongestionControl, State};
 
 use super::agreed::SACK;
-use super::connection::{Asked, Connection, Flags, Phase, RTO_NS_MIN};
+use super::asked::Asked;
+use super::clock::{RTO_NS_MIN, instant};
+use super::connection::{Connection, Flags, Phase};
 use super::cork::TIMESTAMP_BYTES;
-use super::device::{Rehearsal, Shim, instant};
+use super::device::{Rehearsal, Shim};
 use super::drain::on_its_way;
 use super::options::{self, Offer};
 use super::ranges::{Range, later};

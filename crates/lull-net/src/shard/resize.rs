@@ -9,8 +9,9 @@ use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::Instant;
 
 use super::agreed::SACK;
+use super::clock::instant;
 use super::connection::{Connection, Flags, Phase};
-use super::device::{Port, instant};
+use super::device::Port;
 use super::drain::{drain, unacknowledged};
 use super::grow::is_awaited;
 use super::half_open::{Handshake, window_scale};

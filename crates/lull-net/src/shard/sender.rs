@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::connection::{ACK_DELAY_NS_MAX, RTO_NS_MIN};
+use super::clock::{ACK_DELAY_NS_MAX, RTO_NS_MIN};
 use super::cubic::Cubic;
 use super::ranges::{Range, earlier, later};
 use super::scoreboard::Scoreboard;

@@ -1,8 +1,10 @@
-//! Names and readiness of sockets.
+//! Names and readiness of sockets, and what programs say of them.
 
 pub use std::net::Shutdown;
 
-use super::egress::IpFields;
+use lull_nic::frame::Sender;
+
+use super::wire::IpFields;
 
 /// Names a socket of one stack. A stale id is an error wherever it is used, never another socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -224,4 +226,23 @@ pub struct Received {
     pub waited_ns: u64,
     /// There was none: reading is shut down, which is what whoever would have waited for one is told.
     pub is_end: bool,
+}
+
+/// How a socket asked that its frames leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Egress {
+    pub(super) pacing_bytes_per_s: u64,
+    pub(super) priority: u8,
+    /// Over IPv4, and over IPv6.
+    pub(super) ip: [IpFields; 2],
+}
+
+impl Egress {
+    #[inline]
+    pub(super) fn sender(self, kind: SocketKind, index: u32) -> Sender {
+        let Egress { pacing_bytes_per_s, priority, .. } = self;
+        // Not 0, which is nobody.
+        let id = (index << 1 | u32::from(kind == SocketKind::Udp)).wrapping_add(2);
+        Sender { pacing_bytes_per_s, id, priority }
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lull_bpf::{Ancillary, Chooser, Packet};
 use lull_nic::Frame;
 
+use super::config::Place;
 use super::demux;
 use super::error::NetError;
 use super::socket::{SocketId, SocketKind};
@@ -15,15 +16,6 @@ use super::wire;
 
 /// ARPHRD_ETHER.
 const HARDWARE_ETHERNET: u32 = 1;
-
-/// Where a shard is, as programs see it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Place {
-    /// The shard's queue on its device.
-    pub queue: u32,
-    /// The CPU of the queue's interrupt.
-    pub cpu: u32,
-}
 
 /// A received packet, as `run_bpf_filter` shows it: from the payload on, with the headers at negative offsets.
 pub(super) struct Steered<'a> {

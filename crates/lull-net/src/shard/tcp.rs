@@ -3,9 +3,10 @@
 use lull_nic::Frame;
 use smoltcp::socket::tcp::State;
 
-use super::connection::{ACK_DELAY, ACK_DELAY_NS, Flags, Phase, fin_received};
+use super::clock::{ACK_DELAY, ACK_DELAY_NS, instant, instant_ns};
+use super::connection::{Flags, Phase, fin_received};
 use super::demux::{Cast, MALFORMED, Packet, Reason};
-use super::device::{Shim, instant, instant_ns};
+use super::device::Shim;
 use super::elsewhere::is_claim;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};

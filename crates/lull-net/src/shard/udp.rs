@@ -6,11 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use lull_nic::Frame;
 
 use super::demux::{CHECKSUM, Cast, MALFORMED, Packet, Reason};
-use super::egress::Egress;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::listener::{Binding, Sharing};
-use super::socket::{Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions};
+use super::socket::{Egress, Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions};
 use super::stack::{Io, Stack};
 use super::udp_socket::{Datagram, UdpSocket};
 use super::wire::{self, be16};

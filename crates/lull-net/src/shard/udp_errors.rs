@@ -1,34 +1,19 @@
 //! What ICMP says of datagrams that a socket has sent (IP_RECVERR, IPV6_RECVERR): kept for it to read, with what came back of the
 //! datagram (`ip_icmp_error`). Without being asked for it only a socket with a peer hears of an error, by its next call.
 
-use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};
 
 use super::error::NetError;
 use super::flow::Owner;
-use super::icmp::Quoted;
+use super::quoted::{Quoted, Report};
 use super::socket::{Ready, SocketId};
 use super::stack::{Io, Stack};
-use super::udp_socket::UdpSocket;
+use super::udp_socket::Kept;
 use super::wire;
 
 /// How many errors a socket keeps that it has not read; what comes beyond is lost, as beyond SO_RCVBUF (`sock_queue_err_skb`).
 const ERRORS_MAX: usize = 64;
-
-/// What an ICMP message says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Report {
-    /// What it means to a socket.
-    pub(super) error: NetError,
-    /// Its type.
-    pub(super) kind: u8,
-    pub(super) code: u8,
-    /// The MTU, where the packet was longer.
-    pub(super) info: u32,
-    /// Who sent it.
-    pub(super) offender: IpAddr,
-}
 
 /// An error that a socket has kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,33 +37,6 @@ pub struct ReceivedError {
     pub datagram_bytes: usize,
     /// How long ago the stack took it in, in nanoseconds.
     pub waited_ns: u64,
-}
-
-#[derive(Debug)]
-struct Kept {
-    report: Report,
-    to: SocketAddr,
-    data: Vec<u8>,
-    came_ns: u64,
-}
-
-/// What few sockets have.
-#[derive(Debug, Default)]
-pub(super) struct Errors {
-    /// Whether they are kept, over IPv4 and over IPv6.
-    takes: [bool; 2],
-    kept: VecDeque<Kept>,
-}
-
-impl UdpSocket {
-    fn takes_errors(&self, is_v6: bool) -> bool {
-        self.errors.as_ref().is_some_and(|errors| errors.takes[usize::from(is_v6)])
-    }
-
-    /// Whether there are errors to read.
-    pub(super) fn has_errors(&self) -> bool {
-        self.errors.as_ref().is_some_and(|errors| !errors.kept.is_empty())
-    }
 }
 
 impl Stack {

@@ -7,12 +7,11 @@ use std::ops::Range;
 use lull_nic::frame::Sender;
 use lull_nic::{Checksum, Frame, Segmentation};
 
-use super::egress::IpFields;
 use super::error::NetError;
 use super::fragment::{self, PathMtuDiscovery};
 use super::socket::{Ready, SendOptions, SocketId};
 use super::stack::{Io, Stack};
-use super::wire::{self, put16};
+use super::wire::{self, IpFields, put16};
 
 /// Datagrams of one call, at most (`UDP_MAX_SEGMENTS`).
 const DATAGRAMS_MAX: usize = 128;

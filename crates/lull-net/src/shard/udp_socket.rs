@@ -6,13 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use lull_nic::frame::Sender;
 use lull_nic::{Frame, FramePool, Segmentation};
 
-use super::egress::{Egress, IpFields};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::fragment::PathMtuDiscovery;
-use super::socket::{Ready, SocketKind};
-use super::udp_errors::Errors;
-use super::wire;
+use super::quoted::Report;
+use super::socket::{Egress, Ready, SocketKind};
+use super::wire::{self, IpFields};
 
 #[derive(Debug)]
 pub(super) struct Datagram {
@@ -52,6 +51,23 @@ impl Datagram {
             _ => None,
         }
     }
+}
+
+/// An error that a socket has not read.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) report: Report,
+    pub(super) to: SocketAddr,
+    pub(super) data: Vec<u8>,
+    pub(super) came_ns: u64,
+}
+
+/// The errors that few sockets keep.
+#[derive(Debug, Default)]
+pub(super) struct Errors {
+    /// Whether they are kept, over IPv4 and over IPv6.
+    pub(super) takes: [bool; 2],
+    pub(super) kept: VecDeque<Kept>,
 }
 
 /// A UDP socket.
@@ -146,5 +162,14 @@ impl UdpSocket {
     pub(super) fn flow(&self) -> Option<FlowKey> {
         let peer = self.peer?;
         Some(FlowKey::new(wire::PROTOCOL_UDP, self.local.ip(), self.local.port(), peer.ip(), peer.port()))
+    }
+
+    pub(super) fn takes_errors(&self, is_v6: bool) -> bool {
+        self.errors.as_ref().is_some_and(|errors| errors.takes[usize::from(is_v6)])
+    }
+
+    /// Whether there are errors to read.
+    pub(super) fn has_errors(&self) -> bool {
+        self.errors.as_ref().is_some_and(|errors| !errors.kept.is_empty())
     }
 }

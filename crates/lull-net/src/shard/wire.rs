@@ -6,11 +6,38 @@ use lull_nic::{Frame, FramePool};
 
 pub(super) use lull_nic::wire::*;
 
-pub(super) use super::egress::HOP_LIMIT;
-use super::egress::IpFields;
-
 pub(super) type Mac = [u8; 6];
 pub(super) const BROADCAST: Mac = [0xff; 6];
+
+/// Hop limit of packets for which none is asked for (RFC 1700, and Linux's `ip_default_ttl`).
+pub const HOP_LIMIT: u8 = 64;
+
+/// What the IP headers of packets say. None: what the stack says by itself, 0 and 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpFields {
+    /// DSCP and ECN (IP_TOS, IPV6_TCLASS).
+    pub traffic_class: Option<u8>,
+    /// IP_TTL, IPV6_UNICAST_HOPS.
+    pub hop_limit: Option<u8>,
+}
+
+impl IpFields {
+    /// These values, and none where the stack says the same by itself.
+    pub fn new(traffic_class: u8, hop_limit: u8) -> IpFields {
+        IpFields {
+            traffic_class: Some(traffic_class).filter(|class| *class != 0),
+            hop_limit: Some(hop_limit).filter(|limit| *limit != HOP_LIMIT),
+        }
+    }
+
+    /// These, and `others` where there is none.
+    pub(super) fn or(self, others: IpFields) -> IpFields {
+        IpFields {
+            traffic_class: self.traffic_class.or(others.traffic_class),
+            hop_limit: self.hop_limit.or(others.hop_limit),
+        }
+    }
+}
 
 /// `a < b` in sequence space (RFC 9293 section 3.4).
 #[inline]
