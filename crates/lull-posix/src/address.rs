@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use libc::c_int;
 
-use crate::{Errno, Result};
+use crate::{Errno, Result, kernel};
 
 /// Bytes of `sockaddr_in` and `sockaddr_in6`.
 const V4_BYTES: usize = 16;
@@ -76,6 +76,29 @@ pub fn parse_or_refuse(bytes: &[u8], domain: c_int) -> Result<SocketAddr> {
         Some(family) if family == domain => parse(bytes).ok_or(Errno::new(libc::EINVAL)),
         Some(_) => Err(Errno::new(libc::EAFNOSUPPORT)),
         None => Err(Errno::new(libc::EINVAL)),
+    }
+}
+
+/// An address of either world, in the kernel's form.
+#[derive(Default)]
+pub enum Name {
+    /// None: a stream's data have no sender's.
+    #[default]
+    Nobodys,
+    /// Of a peer of lull's.
+    Lulls(Bytes),
+    /// Of a peer of the kernel's.
+    Kernels(kernel::RawAddress),
+}
+
+impl Name {
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Name::Nobodys => &[],
+            Name::Lulls(bytes) => bytes,
+            Name::Kernels(address) => address.as_bytes(),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use lull_net::lull_host::Waker;
 
 use crate::raw::raw;
 use crate::signals::INTERRUPTED;
-use crate::{Result, epoll, kernel, signals};
+use crate::{Result, kernel, signals};
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
@@ -286,7 +286,7 @@ pub unsafe fn cancel(thread: pthread_t, real: Real) -> c_int {
         let there = record.there.load(Ordering::SeqCst);
         if there != NOWHERE {
             // Without a free number it is cancelled when its wait ends.
-            *call = epoll::call_out_of(kernel::borrow(there)).ok();
+            *call = kernel::call_out_of(kernel::borrow(there)).ok();
         }
         Some(told_by_itself)
     });

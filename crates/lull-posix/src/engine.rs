@@ -12,7 +12,7 @@ use lull_net::lull_nic::{Afresh, own};
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
-use crate::{Errno, Flows, Result, Routing, cancel, claimed, flows, fork, signals};
+use crate::{Errno, Flows, Result, Routing, cancel, claimed, flows, fork, husk, signals};
 
 /// A running engine.
 pub struct Engine {
@@ -123,13 +123,13 @@ pub fn is_involved() -> bool {
 /// What this process has of lull; nothing in the child of a process whose engine ran.
 #[inline]
 fn world() -> Option<&'static World> {
-    WORLD.get().filter(|_| !fork::is_husk())
+    WORLD.get().filter(|_| !husk::is_husk())
 }
 
 /// What of the network is lull's, in a child of the process that has it.
 #[inline]
 pub(crate) fn parents_routing() -> Option<&'static Routing> {
-    WORLD.get().filter(|_| fork::is_husk()).map(|world| &world.routing)
+    WORLD.get().filter(|_| husk::is_husk()).map(|world| &world.routing)
 }
 
 /// What of the network is lull's, in this process or in the one that it is a child of.

@@ -12,7 +12,7 @@ mod parts;
 mod wait;
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -215,7 +215,7 @@ impl EpollFile {
         if call.is_some() || self.waiting_there.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
-        *call = Some(call_out_of(mixed.kernel.as_fd())?);
+        *call = Some(kernel::call_out_of(mixed.kernel.as_fd())?);
         Ok(())
     }
 
@@ -227,13 +227,6 @@ impl EpollFile {
             drop(call.take());
         }
     }
-}
-
-/// Calls those out who wait in a context of the kernel's, until what this returns is closed.
-pub(crate) fn call_out_of(context: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let readable = kernel::eventfd(1)?;
-    kernel::add_member(context, readable.as_fd(), libc::EPOLLIN as u32, CALL)?;
-    Ok(readable)
 }
 
 #[cfg(test)]

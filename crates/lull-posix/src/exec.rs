@@ -26,7 +26,7 @@ use lull_fd::say;
 
 use crate::files::{self, File, Open};
 use crate::inherit::{self, left::Left, streams};
-use crate::{claimed, engine, fork, kernel, leave, socket};
+use crate::{claimed, engine, husk, kernel, leave, socket};
 
 /// How long what was written may take to be acknowledged. Linux would go on for as long as TCP tries; here nobody is left then.
 const DELIVERY: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub struct Executing {
 /// A program is about to be executed, found by its path as seen from the directory `at`. Nothing is done for one that cannot be. In
 /// the child of `vfork` or of `fork` nothing is closed: what it has here is its parent's.
 pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
-    let has_engine = engine::running().is_some() && fork::is_engines_process();
+    let has_engine = engine::running().is_some() && husk::is_engines_process();
     if !has_engine && !files::are_any() || !kernel::is_executable(at, path) {
         return None;
     }

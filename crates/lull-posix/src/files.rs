@@ -11,7 +11,7 @@ use crate::epoll::{self, EpollFile};
 use crate::socket::{Datagram, Listener, Stream, bound};
 use lull_net::lull_nic::{Afresh, own};
 
-use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, signals};
+use crate::{Errno, Result, husk, inherit, is_involved, kernel, netlink, signals};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -55,7 +55,7 @@ pub(crate) fn forget_changing() {
 /// inherited, whose connections this makes the kernel's (`inherit.rs`).
 #[inline]
 pub fn is_lull(fd: c_int) -> bool {
-    is_in_table(fd) && (!fork::is_husk() || uses(fd))
+    is_in_table(fd) && (!husk::is_husk() || uses(fd))
 }
 
 #[inline]
@@ -66,7 +66,7 @@ fn is_in_table(fd: c_int) -> bool {
 /// As [`is_lull`], for a call that waits: a listener that such a child inherited is asked for connections by it.
 #[inline]
 pub fn is_lull_to_wait(fd: c_int) -> bool {
-    is_in_table(fd) && (!fork::is_husk() || asks(fd))
+    is_in_table(fd) && (!husk::is_husk() || asks(fd))
 }
 
 #[cold]
@@ -89,7 +89,7 @@ fn is_own_after(fd: c_int, uses: fn(c_int)) -> bool {
 /// As [`is_lull`], for a call that only sends.
 #[inline]
 pub fn is_lull_to_send(fd: c_int) -> bool {
-    is_in_table(fd) && (!fork::is_husk() || uses_to_send(fd))
+    is_in_table(fd) && (!husk::is_husk() || uses_to_send(fd))
 }
 
 #[cold]
@@ -122,7 +122,7 @@ pub(crate) fn inherited(fd: c_int) -> Option<Open> {
 
 /// Whether it was a listener there.
 pub(crate) fn is_listener_of_the_parents(fd: c_int) -> bool {
-    let Some(file) = inherited(fd).filter(|_| fork::is_husk()) else { return false };
+    let Some(file) = inherited(fd).filter(|_| husk::is_husk()) else { return false };
     let is_one = matches!(&*file, File::Listener(listener) if listener.is_behind(fd));
     // The count of who has it is the parent's.
     std::mem::forget(file);
@@ -149,7 +149,7 @@ pub(crate) fn get_to_send(fd: c_int) -> Option<Open> {
 #[inline]
 fn get_used_by(fd: c_int, uses: fn(c_int) -> bool) -> Option<Open> {
     // What the child of a process with an engine has here is its parent's.
-    if fork::is_husk() && !(FILES.contains(fd) && uses(fd)) {
+    if husk::is_husk() && !(FILES.contains(fd) && uses(fd)) {
         return None;
     }
     FILES.get(fd)
@@ -231,7 +231,7 @@ pub fn duplicated(fd: c_int, to: c_int) -> c_int {
 /// A child's `number` stands for what `fd` does: if that is a listener of its parent's, a program that the child executes may find it
 /// under either.
 fn inherited_by(number: c_int, fd: c_int) {
-    if !fork::is_husk() {
+    if !husk::is_husk() {
         return;
     }
     let Some(file) = inherited(fd) else { return };
@@ -273,7 +273,7 @@ pub fn close(fd: c_int) -> Result<()> {
 
 /// What a number stood for, which the caller drops when everything is done. What was its parent's, a child says it has closed.
 fn taken(fd: c_int) -> Option<Open> {
-    if !fork::is_husk() {
+    if !husk::is_husk() {
         return FILES.take(fd);
     }
     inherit::number_closed(fd);

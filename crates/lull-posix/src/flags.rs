@@ -5,12 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_ulong};
 
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, fork, kernel, memory};
-
-/// Whether the kernel's file behind a number does not block.
-pub(crate) fn is_nonblocking(fd: c_int) -> bool {
-    kernel::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
-}
+use crate::{Errno, Result, husk, kernel, memory};
 
 fn nonblocking(file: &Open) -> Option<&AtomicBool> {
     match &**file {
@@ -73,7 +68,7 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>
 /// Whether a child of a process with an engine takes FD_CLOEXEC from a number.
 fn stays_open_from_now(fd: c_int, flags: c_int) -> bool {
     let is_set = |flags: c_int| flags & libc::FD_CLOEXEC != 0;
-    fork::is_husk() && !is_set(flags) && kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(is_set)
+    husk::is_husk() && !is_set(flags) && kernel::fcntl(fd, libc::F_GETFD, 0).is_ok_and(is_set)
 }
 
 /// Bytes that were not sent yet (`include/uapi/linux/sockios.h`).

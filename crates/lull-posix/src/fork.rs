@@ -6,100 +6,23 @@
 //! before the engine started has everything before it.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
 use std::mem;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::c_long;
 use lull_net::lull_nic::own;
 
+pub use crate::husk::is_husk;
+use crate::husk::{self, Starting};
 use crate::socket::options::steer;
 use crate::socket::{datagram, pool, splice};
-use crate::{block, bpf, elsewhere, engine, epoll, files, inherit, kernel, leave, record, signals};
-
-static HUSK: AtomicBool = AtomicBool::new(false);
-/// The engine runs in this process, or is being started.
-static RUNS: AtomicBool = AtomicBool::new(false);
-
-/// The process in which the engine was last started.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-/// Whether the engine's process asks, and not a child that shares its memory until it executes a program (`vfork`).
-pub(crate) fn is_engines_process() -> bool {
-    PROCESS.load(Ordering::Relaxed) == std::process::id()
-}
-
-/// A thread of this process does so ([`GoingOn`]).
-static IS_GOING_ON: AtomicBool = AtomicBool::new(false);
-
-/// Whether a thread makes what was the parent's the process's own.
-pub(crate) fn is_going_on() -> bool {
-    IS_GOING_ON.load(Ordering::Acquire)
-}
-
-thread_local! {
-    /// This thread makes what was the parent's the process's own ([`GoingOn`]).
-    static GOES_ON: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this process is the child of one whose engine ran.
-#[inline]
-pub fn is_husk() -> bool {
-    HUSK.load(Ordering::Acquire) && !GOES_ON.get()
-}
-
-/// Whether the calling thread makes what was the parent's the process's own.
-pub(crate) fn is_who_goes_on() -> bool {
-    GOES_ON.get()
-}
-
-/// A child whose parent has ended becomes as if it had been made before the engine started (`inherit/outlived.rs`). To the calling
-/// thread it is so at once, to others when this is dropped.
-pub(crate) struct GoingOn(());
-
-impl GoingOn {
-    pub(crate) fn begin() -> GoingOn {
-        RUNS.store(false, Ordering::Relaxed);
-        IS_GOING_ON.store(true, Ordering::Release);
-        GOES_ON.set(true);
-        GoingOn(())
-    }
-}
-
-impl Drop for GoingOn {
-    fn drop(&mut self) {
-        // Release: who finds no husk finds what has become the process's own.
-        HUSK.store(false, Ordering::Release);
-        IS_GOING_ON.store(false, Ordering::Release);
-        GOES_ON.set(false);
-    }
-}
-
-/// An engine that is being started. If it comes to nothing, children are as if nothing had been tried.
-pub(crate) struct Starting {
-    runs: bool,
-}
-
-impl Starting {
-    /// It runs.
-    pub(crate) fn runs(mut self) {
-        self.runs = true;
-    }
-}
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        RUNS.store(self.runs, Ordering::Relaxed);
-    }
-}
+use crate::{block, bpf, elsewhere, engine, epoll, files, inherit, kernel, leaving, record, signals};
 
 /// Called when the engine starts: children are husks from now on.
 pub(crate) fn engine_starts() -> Starting {
-    RUNS.store(true, Ordering::Relaxed);
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    let starting = husk::engine_starts();
     has_handlers();
-    Starting { runs: false }
+    starting
 }
 
 fn has_handlers() {
@@ -168,7 +91,7 @@ pub fn makes_a_process(flags: u64) -> bool {
 
 /// Whether children of this process are husks of what it has.
 fn has_what_children_inherit() -> bool {
-    RUNS.load(Ordering::Relaxed) && !is_husk()
+    husk::engine_runs() && !is_husk()
 }
 
 extern "C" fn before() {
@@ -207,7 +130,7 @@ pub(crate) extern "C" fn of_this_process() {
     // Also where no engine runs: another thread of the parent's may have held them just then.
     own::forget_turns();
     engine::forget_starting();
-    leave::forget();
+    leaving::forget();
     epoll::forget_contexts();
     steer::forget_if_held();
     bpf::forget_if_held();
@@ -218,8 +141,8 @@ pub(crate) extern "C" fn of_this_process() {
 
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork` as well.
 extern "C" fn in_the_child() {
-    if RUNS.load(Ordering::Relaxed) {
-        HUSK.store(true, Ordering::Relaxed);
+    if husk::engine_runs() {
+        husk::becomes_one();
         inherit::in_the_child();
         forget_the_parents();
     }

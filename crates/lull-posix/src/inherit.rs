@@ -53,7 +53,7 @@ use rustix::net::{
 pub(crate) use parent::{offer, thread};
 
 use crate::files::{self, File, Open};
-use crate::{fork, kernel, signals};
+use crate::{husk, kernel, signals};
 
 pub(crate) use child::{
     adopt, asks, closed, connect, find, found, getpeername, getsockname, getsockopt, has_datagrams, is_relay,
@@ -242,7 +242,7 @@ pub(crate) fn in_the_parent() {
 
 /// After a fork, in a process that has listeners. Those of a child's parent are not its own to tell of.
 pub(crate) fn children_have_listeners() {
-    if fork::is_husk() {
+    if husk::is_husk() {
         return;
     }
     for file in files::numbers().filter_map(files::get) {

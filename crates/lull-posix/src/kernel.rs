@@ -9,7 +9,7 @@ use core::ffi::CStr;
 use core::mem::{MaybeUninit, size_of};
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_uint, epoll_event, socklen_t};
 
@@ -44,6 +44,11 @@ pub fn discard(fd: c_int) {
 pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<c_int> {
     // SAFETY: the commands that this crate uses take numbers.
     unsafe { raw!(SYS_fcntl, fd, command, argument) }.map(|result| result as c_int)
+}
+
+/// Whether the file behind a number does not block.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
 /// Has the file behind a number block, or not.
@@ -327,6 +332,13 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
 pub fn add_member(context: BorrowedFd<'_>, member: BorrowedFd<'_>, events: u32, data: u64) -> Result<()> {
     let event = epoll_event { events, u64: data };
     epoll_ctl(context.as_raw_fd(), libc::EPOLL_CTL_ADD, member.as_raw_fd(), Some(event))
+}
+
+/// Calls those out who wait in a context of the kernel's, until what this returns is closed.
+pub fn call_out_of(context: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let readable = eventfd(1)?;
+    add_member(context, readable.as_fd(), libc::EPOLLIN as u32, IGNORED_DATA)?;
+    Ok(readable)
 }
 
 /// Whether a descriptor is on a context. A member stays as it is: EPOLL_CTL_MOD would arm a one-shot again.

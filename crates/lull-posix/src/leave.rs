@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::c_int;
@@ -15,52 +14,19 @@ use lull_fd::say;
 use lull_net::Network;
 
 use crate::files::File;
-use crate::{claimed, elsewhere, engine, files, fork, signals, socket};
+use crate::leaving::{self, LOOKS_APART_MAX, NO_PROGRESS};
+use crate::{claimed, elsewhere, engine, files, husk, signals, socket};
 
-/// How long nobody takes anything before a process no longer stays.
-pub(crate) const NO_PROGRESS: Duration = Duration::from_secs(10);
 /// How long it stays at the longest.
 const AT_MOST: Duration = Duration::from_secs(60);
 /// How long it stays for a process that is about to listen. nginx kills a worker that has not ended a second and a half after it was
 /// told to.
 const LISTENS_SOON: Duration = Duration::from_secs(3);
-/// Looks become rarer, up to this far apart: the stack tells nobody of a last acknowledgement.
-const LOOKS_APART_MAX: Duration = Duration::from_millis(20);
-
-/// The thread that is in [`at_exit`].
-static LEAVING: AtomicI32 = AtomicI32::new(NOBODY);
-/// No thread has this number.
-const NOBODY: c_int = 0;
-
-fn thread() -> c_int {
-    // SAFETY: a number.
-    unsafe { libc::gettid() }
-}
-
-/// A call of another thread's has failed, maybe since the process is about to end and its listeners are closed: on Linux they are open
-/// until then, and the thread would not have come back. It is not told before this is done.
-pub(crate) fn rests_while_leaving() {
-    let is_for_others = |leaving: c_int| leaving != NOBODY && leaving != thread();
-    while is_for_others(LEAVING.load(Ordering::Acquire)) {
-        std::thread::sleep(LOOKS_APART_MAX);
-    }
-}
-
-/// In any child of `fork`, which does not exit.
-pub(crate) fn forget() {
-    LEAVING.store(NOBODY, Ordering::Relaxed);
-}
-
-/// Whether the process exits.
-pub(crate) fn is_begun() -> bool {
-    LEAVING.load(Ordering::Relaxed) != NOBODY
-}
-
 /// The process exits, and nothing of the program's runs any more but its other threads.
 pub fn at_exit() {
-    LEAVING.store(thread(), Ordering::Release);
+    leaving::begins();
     // What a child has of this is its parent's.
-    let Some(engine) = engine::running().filter(|_| fork::is_engines_process()) else { return };
+    let Some(engine) = engine::running().filter(|_| husk::is_engines_process()) else { return };
     lull_net::about_to_wait();
     signals::ask_no_more();
     signals::section(close_all);
@@ -82,12 +48,12 @@ pub fn at_exit() {
     engine.network.end_all();
     elsewhere::others().inspect(|others| others.ends(socket::is_anothers));
     claimed::leave_to_others();
-    LEAVING.store(NOBODY, Ordering::Release);
+    leaving::is_over();
 }
 
 /// The program sends itself a signal, whose default action may end it (uvicorn does so when it was told to end): that is an exit as well.
 pub fn before_own_signal(signal: c_int) {
-    if engine::running().is_some() && fork::is_engines_process() && signals::ends_us(signal) {
+    if engine::running().is_some() && husk::is_engines_process() && signals::ends_us(signal) {
         at_exit();
         signals::ends_us_again(signal);
     }

@@ -25,10 +25,10 @@
 //! | [`interfaces`] | lull's addresses, to a program that lists its interfaces |
 //! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
 //! | [`depot`] | queues of AF_XDP that the launcher gives out |
-//! | [`fork`] | what a child has of lull |
+//! | [`fork`], `husk` | what a child has of lull; whether this process is one |
 //! | `inherit` | connections that a child uses |
 //! | [`exec`] | what is left of lull when the program executes another |
-//! | [`leave`] | what is done when the program exits |
+//! | [`leave`], `leaving` | what is done when the program exits; whether it does |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
 //! | `kernel`, `raw` | system calls past the C library |
@@ -52,10 +52,12 @@ pub mod flows;
 pub mod fork;
 #[allow(unsafe_code)]
 pub mod handover;
+mod husk;
 mod inherit;
 pub mod interfaces;
 mod kernel;
 pub mod leave;
+mod leaving;
 pub mod left_open;
 pub mod listing;
 pub mod memory;

@@ -22,6 +22,7 @@ pub(crate) mod pool;
 mod sendfile;
 mod shutdown;
 pub(crate) mod splice;
+mod stream;
 mod turn;
 
 use std::net::SocketAddr;
@@ -40,7 +41,6 @@ use crate::{claimed, engine, files, inherit};
 pub use accept::accept;
 pub use bind::bind;
 pub(crate) use bind::{bind_own, may_be_another_listeners, refuse_a_listeners};
-pub(crate) use connect::connected;
 pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, Reader, World};
@@ -49,14 +49,14 @@ pub(crate) use kept::{adopt, adopt_kept, adopt_with, hand_on, keep_here};
 pub(crate) use listen::asked;
 pub use listen::listen;
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
-pub(crate) use name::Name;
 pub use name::{getpeername, getsockname, has_names, is_named};
+pub use options::call::{getsockopt, setsockopt};
 pub use options::steer::{may_steer, steers};
-pub use options::{getsockopt, setsockopt};
 pub(crate) use pool::{ends_unless_used, has_listener, is_anothers, leave_untaken, outstay};
 pub use sendfile::sendfile;
 pub use shutdown::shutdown;
 pub use splice::splice;
+pub(crate) use stream::connected;
 
 /// Whether sockets that this process makes may be lull's: its own, or its parent's for it.
 #[inline]

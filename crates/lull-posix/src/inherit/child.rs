@@ -19,7 +19,7 @@ use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
 use crate::socket::Connecting;
 use crate::socket::options::written;
-use crate::{Errno, Result, fork, kernel, signals};
+use crate::{Errno, Result, husk, kernel, signals};
 
 /// The child's end of the channel; -1 without one.
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
@@ -383,7 +383,7 @@ pub(super) fn has_unused(id: usize) -> bool {
 /// there: the child, which has made it, may be the one that serves (`ncat -l -k -e`). A child itself has the connection from then on,
 /// so that what it executes has it, too.
 pub(crate) fn unused(fd: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
-    if !FURTHER.load(Ordering::Relaxed) || !fork::is_husk() {
+    if !FURTHER.load(Ordering::Relaxed) || !husk::is_husk() {
         return None;
     }
     let file = files::inherited(fd)?;

@@ -14,10 +14,11 @@ use std::io::{IoSlice, IoSliceMut};
 use libc::c_int;
 
 use super::child;
+use crate::address::Name;
 use crate::address::{self, Bytes};
 use crate::errno::WOULD_BLOCK;
 use crate::socket::options::Options;
-use crate::socket::{Message, Name, Room, pool};
+use crate::socket::{Message, Room, pool};
 use crate::{Errno, Result, kernel};
 
 /// Room for an address, and for the ancillary data of a datagram: lull knows of two kinds for each family.
@@ -114,7 +115,7 @@ pub(crate) fn receive(fd: c_int, room: Room<'_, '_>, flags: c_int) -> Result<Mes
     let mut buffers = vec![IoSliceMut::new(&mut header.0)];
     buffers.extend(room.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)));
     let kernels = flags & libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    let dont_wait = flags & libc::MSG_DONTWAIT != 0 || crate::flags::is_nonblocking(fd);
+    let dont_wait = flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(fd);
     let got = loop {
         match kernel::recvmsg(fd, &mut buffers, &mut [], kernels) {
             Err(WOULD_BLOCK) if !dont_wait => pool::wait_in_kernel(fd, Options::of_placeholder(fd).receive_timeout())?,

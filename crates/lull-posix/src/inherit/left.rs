@@ -22,7 +22,7 @@ use super::child::{self, Alone};
 use super::{Message, Verb, id, named, parent};
 use crate::files::{self, File, Open};
 use crate::socket::Connecting;
-use crate::{Errno, Result, fork, kernel, signals};
+use crate::{Errno, Result, husk, kernel, signals};
 
 /// Of more connections none is left to a program: a server that leaves all of them open does not mean it.
 const LEFT_MAX: usize = 16;
@@ -93,7 +93,7 @@ impl Unused {
 /// This process is about to execute a program. If it is a child, the connections that stay open, and that it has not used, are left to
 /// that.
 pub(crate) fn leave_to_what_is_executed() -> Left {
-    let Some(channel) = child::channel().filter(|_| fork::is_husk()) else { return Left::default() };
+    let Some(channel) = child::channel().filter(|_| husk::is_husk()) else { return Left::default() };
     signals::section(|| {
         let _alone = Alone::begin();
         let unused: Vec<Unused> = files::numbers().filter_map(Unused::find).collect();

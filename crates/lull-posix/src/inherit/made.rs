@@ -29,7 +29,7 @@ use crate::socket::datagram::is_udp;
 use crate::socket::may_be_another_listeners;
 use crate::socket::options::refused;
 use crate::socket::pool::{self, Passed};
-use crate::{Errno, Result, engine, files, flags, fork, kernel, signals};
+use crate::{Errno, Result, engine, files, husk, kernel, signals};
 
 pub(super) use owner::{
     bind as bind_for_a_child, connect as connect_for_a_child, listen as listen_for_a_child, probe as probe_for_a_child,
@@ -229,7 +229,7 @@ fn replace(fd: c_int, mine: std::os::fd::OwnedFd) -> Result<()> {
 
 /// The number stands for what `end` does from here on, and blocks as it did.
 pub(super) fn stands_for(fd: c_int, end: c_int) -> Result<()> {
-    let nonblocking = if flags::is_nonblocking(fd) { libc::O_NONBLOCK } else { 0 };
+    let nonblocking = if kernel::is_nonblocking(fd) { libc::O_NONBLOCK } else { 0 };
     kernel::fcntl(end, libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
     child::copy_timeouts(fd, end);
     let cloexec = kernel::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
@@ -245,7 +245,7 @@ pub(crate) fn is_listener(fd: c_int) -> bool {
 /// `accept` of such a number: a number for the next connection, and its peer.
 pub(crate) fn accept(fd: c_int, flags: c_int) -> Result<(c_int, SocketAddr)> {
     let domain = named::names(fd).map_or(libc::AF_INET, |(.., domain)| domain);
-    if fork::is_husk() {
+    if husk::is_husk() {
         // Where the number came from a process that has asked, and forked this one, nobody here watches yet.
         outlived::watch_the_parent();
     }

@@ -25,7 +25,7 @@ use crate::files::{self, File};
 use crate::flows::Kept;
 use crate::kernel::NoSignals;
 use crate::socket::{self, datagram, pool};
-use crate::{Result, address, claimed, engine, flags, fork, kernel, signals};
+use crate::{Result, address, claimed, engine, husk, kernel, signals};
 
 /// Sockets of its parent's that a child uses, at most, of those that it can have again.
 const KEPT_MAX: usize = 256;
@@ -134,7 +134,7 @@ fn say_that_it_has_ended(asked: &[Ends]) {
     let (mut apart, mut left) = (LOOKS_APART, SAID_TO_OTHERS);
     while left > 0 && !asked.is_empty() {
         asked.iter().for_each(|(takes, gives)| pool::have_them_look(takes.as_raw_fd(), gives.as_raw_fd()));
-        left -= u32::from(!fork::is_husk() || !claimed::has_ended());
+        left -= u32::from(!husk::is_husk() || !claimed::has_ended());
         std::thread::sleep(apart);
         apart = (apart * 2).min(SAID_APART_MAX);
     }
@@ -175,15 +175,15 @@ fn give_back(kept: c_int) {
 /// Whether this process goes on without the one whose sockets it has: what was that one's is its own from here on.
 pub(crate) fn goes_on() -> bool {
     // Another thread that is at it has queues by now, and is waited for.
-    if fork::is_husk() && (claimed::has_ended() || fork::is_going_on()) {
+    if husk::is_husk() && (claimed::has_ended() || husk::is_going_on()) {
         signals::section(|| {
             let _alone = Alone::begin();
-            if fork::is_husk() {
+            if husk::is_husk() {
                 go_on();
             }
         });
     }
-    !fork::is_husk()
+    !husk::is_husk()
 }
 
 /// As [`goes_on`], where something that the parent had for this process may be gone: of what a process had when it ended the kernel
@@ -255,7 +255,7 @@ pub(crate) fn is_again(number: c_int) -> bool {
 
 #[cold]
 fn is_again_after(number: c_int) -> bool {
-    if fork::is_who_goes_on() {
+    if husk::is_who_goes_on() {
         return false;
     }
     if ARE_BETWEEN.load(Ordering::Acquire) {
@@ -276,7 +276,7 @@ fn go_on() {
     let _between = Between::begin(of_the_parents.collect());
     let (unused, contexts, asked) = (unused(), contexts(), asked_at());
     let used: Vec<Used> = PLACEHOLDERS.iter().filter_map(Used::of).collect();
-    let _going_on = fork::GoingOn::begin();
+    let _going_on = husk::GoingOn::begin();
     child::end();
     if !used.is_empty() || unused.iter().any(|(_, was)| matches!(was, Was::Datagram { .. })) {
         // Started first: another thread's call that finds a socket between the two worlds would wait in the kernel's. Where it cannot
@@ -356,7 +356,7 @@ impl Used {
             // It leaves by itself otherwise, with its last number.
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, self.number, None);
         }
-        kernel::put_nonblocking(self.kept, flags::is_nonblocking(self.number));
+        kernel::put_nonblocking(self.kept, kernel::is_nonblocking(self.number));
         child::copy_timeouts(self.number, self.kept);
         child::stand_under(self.number, self.kept)?;
         for (epfd, event) in on {

@@ -20,7 +20,7 @@ use super::{Message, TAKEN, Verb, datagrams, end, id, left, made, names_bytes};
 use crate::files::{File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::socket::pool;
-use crate::{Errno, Result, block, leave};
+use crate::{Errno, Result, block, leaving};
 
 /// What is passed on at a time.
 const CHUNK_BYTES: usize = 32 * 1024;
@@ -249,7 +249,7 @@ impl Relay {
 
     /// This process exits, and stays for what a program has written that has closed its end.
     fn keeps_a_process(&self) -> bool {
-        leave::is_begun() && self.is_closed(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+        leaving::is_begun() && self.is_closed(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
     }
 
     /// The peer is not to take what it has for all.
@@ -270,7 +270,7 @@ impl Relay {
                 Ok(count) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let left = self.stream().unacknowledged().ok();
-                    let within = Some(leave::NO_PROGRESS);
+                    let within = Some(leaving::NO_PROGRESS);
                     let is_writable = block::until_ready(self.stream(), Interest::WRITABLE, None, within)?;
                     if !is_writable && left == self.stream().unacknowledged().ok() && self.keeps_a_process() {
                         return self.give_up();

@@ -22,7 +22,7 @@ use lull_linux::netdev::Netdev;
 pub use self::calls::{buffer, message, readv, recvfrom, recvmsg, sendmsg};
 use self::message::{HEADER, Writer, messages, u16_at, u32_at};
 use self::responder::{Asker, Family, Outcome, respond};
-use crate::{Result, fork, is_engaged, kernel};
+use crate::{Result, husk, is_engaged, kernel};
 
 /// How long the acknowledgement is that stands for a datagram: two headers and an error.
 const STAND_IN_BYTES: usize = 2 * HEADER + 4;
@@ -74,7 +74,7 @@ static SOCKETS: lull_fd::Files<Socket> = lull_fd::Files::new();
 /// Whether a number is a socket that may have answers of lull's.
 #[inline]
 pub fn is_one(fd: c_int) -> bool {
-    SOCKETS.contains(fd) && !fork::is_husk()
+    SOCKETS.contains(fd) && !husk::is_husk()
 }
 
 /// The program made a socket: one of generic netlink may be asked for the family `netdev`.

@@ -12,7 +12,7 @@ use lull_net::lull_nic::own;
 
 use super::concerns;
 use super::select::{Sets, WORD_BITS, concerns_sets, select};
-use crate::fork::is_husk;
+use crate::husk::is_husk;
 use crate::{Errno, Result, about_to_wait, is_engaged, is_involved, kernel};
 
 /// A timeout in nanoseconds; nothing is for ever.

@@ -3,19 +3,20 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::c_int;
 use lull_net::{Interest, Ready, TcpListener, TcpStream};
 
-use super::name::Name;
 use super::options::Options;
 use super::pool::{self, Taken};
-use super::{Connecting, Flow, Listener, Stream, turn};
+use super::stream::accepted;
+use super::{Listener, turn};
+use crate::address::Name;
 use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File};
-use crate::{Errno, Result, address, block, inherit, kernel, leave, signals};
+use crate::{Errno, Result, address, block, inherit, kernel, leaving, signals};
 
 /// What was accepted: its number, and its peer's address in the kernel's form.
 pub struct Accepted {
@@ -55,7 +56,7 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
     };
     match once(fd, listener, real, flags) {
         Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {
-            wait(fd, listener, real, flags).inspect_err(|_| leave::rests_while_leaving())
+            wait(fd, listener, real, flags).inspect_err(|_| leaving::rests_while_leaving())
         }
         other => other,
     }
@@ -70,7 +71,7 @@ fn by_the_parent(fd: c_int, flags: c_int) -> Result<Accepted> {
     let (number, peer) = loop {
         match inherit::made::accept(fd, flags) {
             // Of all that wait another one may have what comes.
-            Err(WOULD_BLOCK) if !crate::flags::is_nonblocking(fd) => {
+            Err(WOULD_BLOCK) if !kernel::is_nonblocking(fd) => {
                 pool::wait_in_kernel(fd, until.map(|until| until.saturating_duration_since(Instant::now())))?;
             }
             // Whoever had it has ended, and it is this process's own.
@@ -215,27 +216,10 @@ fn of_the_kernels((number, peer): (c_int, kernel::RawAddress)) -> Accepted {
 }
 
 fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, number: Number, flags: c_int) -> Result<Accepted> {
-    let file = file(listener.domain, listener.options.inherited(), stream, peer, flags)?;
+    let file = accepted(listener.domain, listener.options.inherited(), stream, peer, flags)?;
     let peer = address::Bytes::new(peer, listener.domain);
     files::put(number.0, File::Stream(file))?;
     Ok(Accepted { fd: number.used(), peer: Name::Lulls(peer) })
-}
-
-/// The open file of a connection that was accepted.
-pub(super) fn file(
-    domain: c_int,
-    options: Options,
-    stream: TcpStream,
-    peer: SocketAddr,
-    flags: c_int,
-) -> Result<Stream> {
-    stream.set_nonblocking(true)?;
-    options.apply(&stream);
-    let names = (stream.local_addr()?, peer);
-    let flow = Flow::of(names.0, names.1);
-    let nonblocking = AtomicBool::new(flags & libc::SOCK_NONBLOCK != 0);
-    let connecting = AtomicU8::new(Connecting::Over as u8);
-    Ok(Stream { stream, domain, nonblocking, options, connecting, names, _flow: flow })
 }
 
 /// A number for a connection: a duplicate of a socket that is kept for this and never used, at a tenth of the price of a new

@@ -10,7 +10,7 @@ use super::failed::is_as_before;
 use super::options::{Options, refused};
 use super::{Connecting, Flow, Stream, datagram, shutdown};
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, address, block, engine, epoll, flags, inherit, kernel};
+use crate::{Errno, Result, address, block, engine, epoll, inherit, kernel};
 
 const fn error<T>(number: c_int) -> Result<T> {
     Err(Errno::new(number))
@@ -116,7 +116,7 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
         names: (local, to),
         _flow: Flow::of(local, to),
         connecting: AtomicU8::new(Connecting::UnderWay as u8),
-        nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
+        nonblocking: AtomicBool::new(kernel::is_nonblocking(fd)),
         stream,
         domain,
         options,
@@ -134,22 +134,6 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
 /// A connection between these two addresses that there is already leaves none for another (`__inet_hash_connect`).
 fn not_available(error: Errno) -> Errno {
     if error.number() == libc::EADDRINUSE { Errno::new(libc::EADDRNOTAVAIL) } else { error }
-}
-
-/// The open file of a connection that another process has asked for.
-pub(crate) fn connected(stream: TcpStream) -> Result<Open> {
-    let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
-    let domain = if local.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-    let file = Stream {
-        names: (local, peer),
-        _flow: Flow::of(local, peer),
-        connecting: AtomicU8::new(Connecting::Over as u8),
-        nonblocking: AtomicBool::new(true),
-        stream,
-        domain,
-        options: Options::default(),
-    };
-    files::open(File::Stream(file))
 }
 
 /// A program that connects to itself finds its own listener, though nobody has asked for its connections yet.

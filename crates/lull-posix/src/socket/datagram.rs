@@ -7,6 +7,7 @@
 mod control;
 mod cork;
 mod errors;
+mod message;
 mod numbers;
 mod options;
 mod path_mtu;
@@ -21,15 +22,15 @@ use libc::c_int;
 use lull_net::UdpOptions;
 
 use self::control::Wanted;
+pub(crate) use self::message::kernels;
+pub use self::message::{Message, Room};
 pub(crate) use self::numbers::{forget, leave};
-pub(crate) use self::receive::kernels;
-pub use self::receive::{Message, Room};
 pub(crate) use self::sockets::Sockets;
 use super::bind::bind_own;
 use super::options::egress::Egress;
-use super::options::{Options, steer};
+use super::options::{Options, buffers, steer};
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, address, engine, epoll, flags, kernel};
+use crate::{Errno, Result, address, engine, epoll, kernel};
 
 /// A UDP socket.
 pub(crate) struct Datagram {
@@ -306,7 +307,7 @@ fn udp_options(fd: c_int, local: SocketAddr) -> UdpOptions {
         reuse_port: flag(libc::SO_REUSEPORT),
         reuse_address: flag(libc::SO_REUSEADDR),
         v6_only: is_v6_only(fd, local),
-        rx_bytes: options::receive_buffer(fd),
+        rx_bytes: buffers::receive_buffer(fd),
     }
 }
 
@@ -327,7 +328,7 @@ fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resu
     let datagram = Datagram {
         sockets: Sockets::open(&engine.network, local, udp_options(fd, local))?,
         domain,
-        nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
+        nonblocking: AtomicBool::new(kernel::is_nonblocking(fd)),
         options: Options::of_placeholder(fd),
         wanted,
         port: AtomicU16::new(local.port()),

@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::{Listener, bound};
 use crate::files::{self, File, Open};
 use crate::flows::{End, Kept, NOT_LISTENING};
-use crate::{Errno, Result, epoll, flows, fork, kernel};
+use crate::{Errno, Result, epoll, flows, husk, kernel};
 
 /// A program is about to be executed: the listeners that it has open, by these numbers, become known to it. Whether there are any.
 pub(crate) fn hand_on() -> bool {
@@ -30,7 +30,7 @@ pub(crate) fn hand_on() -> bool {
             listener.hand_on(number);
             any = true;
         }
-        if fork::is_husk() {
+        if husk::is_husk() {
             // The count of who has it is the parent's.
             std::mem::forget(file);
         }
@@ -134,12 +134,12 @@ pub(crate) fn keep_here() {
         if let File::Listener(Listener { pool: Some(pool), .. }) = &*file {
             pool.keep_here();
         }
-        if fork::is_husk() {
+        if husk::is_husk() {
             std::mem::forget(file);
         }
     }
     bound::keep_here();
-    if !fork::is_husk() {
+    if !husk::is_husk() {
         adopt_kept();
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Stream;
-use crate::{leave, signals};
+use crate::{leaving, signals};
 
 /// How often the wait looks. The stack tells nobody of a last acknowledgement, and whoever closes so waits for a peer.
 const LOOKS_APART: Duration = Duration::from_millis(1);
@@ -12,7 +12,7 @@ impl Drop for Stream {
     /// The last number and the last call are done with it. A process that exits waits at none (`inet_release`), but stays for all.
     fn drop(&mut self) {
         if let Some(longest) = self.options.linger()
-            && !leave::is_begun()
+            && !leaving::is_begun()
         {
             self.linger(longest);
         }

@@ -12,7 +12,7 @@ use super::options::{Options, refused, steer};
 use super::{Listener, bound, pool};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, elsewhere, epoll, flags, flows, fork, inherit, kernel};
+use crate::{Errno, Result, address, elsewhere, epoll, flows, fork, inherit, kernel};
 
 /// A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
 fn limited(backlog: c_int) -> usize {
@@ -113,7 +113,7 @@ impl Listener {
             both_worlds: worlds == Worlds::Both,
             // A socket of IPv6 may be bound to an address of IPv4.
             domain: kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?,
-            nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
+            nonblocking: AtomicBool::new(kernel::is_nonblocking(fd)),
             options: Options::of_listener(fd),
             program: Mutex::new(steer::take_remembered(inode, bound)),
             handed_on: AtomicBool::new(false),

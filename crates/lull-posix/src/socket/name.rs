@@ -3,30 +3,7 @@
 use libc::c_int;
 
 use crate::files::{self, File};
-use crate::{Errno, Result, address::Bytes, inherit, kernel};
-
-/// An address of either world, in the kernel's form.
-#[derive(Default)]
-pub enum Name {
-    /// None: a stream's data have no sender's.
-    #[default]
-    Nobodys,
-    /// Of a peer of lull's.
-    Lulls(Bytes),
-    /// Of a peer of the kernel's.
-    Kernels(kernel::RawAddress),
-}
-
-impl Name {
-    /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8] {
-        match self {
-            Name::Nobodys => &[],
-            Name::Lulls(bytes) => bytes,
-            Name::Kernels(address) => address.as_bytes(),
-        }
-    }
-}
+use crate::{Errno, Result, address::Bytes, inherit};
 
 /// Whether a socket's names are not the kernel's: it is lull's, or a child has it from a parent whose it is.
 #[inline]

@@ -12,11 +12,11 @@ use rustix::io::Errno as Refused;
 
 use crate::errno::WOULD_BLOCK;
 use crate::kernel::RawAddress;
-use crate::{Result, flags, kernel};
+use crate::{Result, kernel};
 
 /// A connection, if one waits; never sleeps.
 pub(super) fn accept(fd: c_int, accept_flags: c_int) -> Result<(c_int, RawAddress)> {
-    let _turn = match flags::is_nonblocking(fd) {
+    let _turn = match kernel::is_nonblocking(fd) {
         true => None,
         false => Some(Turn::take(fd).ok_or(WOULD_BLOCK)?),
     };

@@ -20,7 +20,7 @@ use super::super::{child, made, named};
 use crate::flows::{self, Kept, NOT_LISTENING};
 use crate::socket;
 use crate::socket::pool::{ForAnother, Pool};
-use crate::{Result, fork, kernel, signals};
+use crate::{Result, husk, kernel, signals};
 
 /// The kernel's socket, and the ends of the pool.
 const DESCRIPTORS: usize = 3;
@@ -58,7 +58,7 @@ pub(in crate::inherit) fn becomes(number: c_int) {
         // Where another process has taken it, that has the listener.
         let Some((said, [placeholder, takes, gives])) = taken(number) else { return };
         let [of, called_in, backlog] = said;
-        if of == table() && of != 0 && !fork::is_husk() && child::stand_under(number, placeholder.as_raw_fd()).is_ok() {
+        if of == table() && of != 0 && !husk::is_husk() && child::stand_under(number, placeholder.as_raw_fd()).is_ok() {
             let inode = kernel::inode(number).unwrap_or(0);
             let noted_in = std::process::id();
             let kept = Kept { inode, number, called_in, noted_in, backlog, pool: None };

@@ -8,8 +8,7 @@ use lull_net::ReceivedError;
 
 use super::control::{Writer, is_on};
 use super::{Datagram, Message, Room, Sockets};
-use crate::address::Bytes;
-use crate::socket::name::Name as Address;
+use crate::address::{Bytes, Name as Address};
 use crate::socket::options::Name;
 use crate::{Errno, Result};
 

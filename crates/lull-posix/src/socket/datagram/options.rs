@@ -38,11 +38,6 @@ const IPV6_2292PKTINFO: c_int = 2;
 const IPV6_2292PKTOPTIONS: c_int = 6;
 const IPV6_2292HOPLIMIT: c_int = 8;
 
-/// What lull's half may hold unread: as much as the kernel's.
-pub(super) fn receive_buffer(fd: c_int) -> usize {
-    kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize
-}
-
 impl Datagram {
     pub(in crate::socket) fn set_option(&self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
         if REFUSED.contains(&(level, name)) || !self.wildcard.load(Relaxed) && KERNELS_ALONE.contains(&(level, name)) {
@@ -70,7 +65,7 @@ impl Datagram {
             self.sockets.put_egress(Egress::of_placeholder(fd));
         }
         if buffers::is_read_as((level, name)) == buffers::RECEIVE {
-            self.sockets.set_receive_buffer(receive_buffer(fd));
+            self.sockets.set_receive_buffer(buffers::receive_buffer(fd));
         }
         if path_mtu::concerns((level, name)) {
             path_mtu::put(fd, &self.sockets);

@@ -1,6 +1,5 @@
 //! Reading datagrams of both worlds.
 
-use std::io::IoSliceMut;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -8,32 +7,12 @@ use libc::c_int;
 use lull_net::{Interest, Ready};
 
 use super::Datagram;
+use super::message::{Message, Room, kernels};
 use super::sockets::{First, Sockets};
+use crate::address::Name;
 use crate::block::Wait;
 use crate::errno::WOULD_BLOCK;
-use crate::socket::name::Name;
-use crate::{Result, address, kernel, signals};
-
-/// Where a message is written to.
-pub struct Room<'a, 'b> {
-    /// Its bytes.
-    pub buffers: &'a mut [IoSliceMut<'b>],
-    /// Its ancillary data.
-    pub control: &'a mut [u8],
-}
-
-/// What is known of a message that was read.
-#[derive(Default)]
-pub struct Message {
-    /// What the call returns: how many bytes were read, or with MSG_TRUNC how many there were.
-    pub bytes: usize,
-    /// Who sent it.
-    pub from: Name,
-    /// Bytes of ancillary data.
-    pub control_bytes: usize,
-    /// MSG_TRUNC, MSG_CTRUNC.
-    pub flags: c_int,
-}
+use crate::{Result, address, signals};
 
 /// A wait for datagrams, in which the socket is a member of a context for as long as its reader waits. Each arrival wakes it once:
 /// errors that are kept (MSG_ERRQUEUE) make the socket ready for as long as they are not read, and end no wait
@@ -136,10 +115,4 @@ impl Datagram {
             flags: control_flags | if cut { libc::MSG_TRUNC } else { 0 },
         })
     }
-}
-
-/// A datagram of the kernel's, if one waits.
-pub(crate) fn kernels(fd: c_int, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
-    let got = kernel::recvmsg(fd, room.buffers, room.control, flags | libc::MSG_DONTWAIT)?;
-    Ok(Message { bytes: got.bytes, from: Name::Kernels(got.from), control_bytes: got.control_bytes, flags: got.flags })
 }

@@ -10,6 +10,7 @@ use lull_net::{SendRoom, TcpStream};
 use libc::c_int;
 
 use super::{Name, int};
+use crate::kernel;
 
 const SEND: Name = (libc::SOL_SOCKET, libc::SO_SNDBUF);
 pub(in crate::socket) const RECEIVE: Name = (libc::SOL_SOCKET, libc::SO_RCVBUF);
@@ -67,6 +68,11 @@ impl Buffers {
         }
         let _ = stream.set_send_room(self.room);
     }
+}
+
+/// What a datagram socket's half of lull's may hold unread: as much as the kernel's.
+pub(in crate::socket) fn receive_buffer(fd: c_int) -> usize {
+    kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
 use crate::socket::options::Options;
-use crate::socket::{Listener, accept, turn};
-use crate::{Errno, elsewhere, engine, flows, fork, inherit, kernel};
+use crate::socket::{Listener, stream, turn};
+use crate::{Errno, elsewhere, engine, flows, husk, inherit, kernel};
 
 /// A connection of this process's that is in a pool.
 struct Given {
@@ -153,7 +153,7 @@ pub(crate) fn used_by_another() -> Option<impl Send + Sync + 'static> {
 /// `stays` is called before it waits.
 pub(crate) fn outstay(stays: fn()) {
     // What a child has of this is its parent's.
-    if engine::running().is_none() || !fork::is_engines_process() {
+    if engine::running().is_none() || !husk::is_engines_process() {
         return;
     }
     let mut looks = false;
@@ -539,7 +539,7 @@ impl Owner {
     ) -> io::Result<()> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-        let file = accept::file(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
+        let file = stream::accepted(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
         let file = files::open(File::Stream(file)).map_err(to_io)?;
         // While it is being given: a child that is forked then would keep it open beside whoever takes it.
         own::keep_from_children(&theirs);
