@@ -21,7 +21,7 @@
 //! | `resize`, `drain` | how: it moves to another socket of smoltcp, with what the old one held |
 //! | `reassembly`, `fragment_input`, `fragment` | packets that come, and datagrams that leave, in several parts |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
-//! | `recovery` with `sender`, `scoreboard`, `ranges`, `cubic` | what is lost, and when it leaves again |
+//! | `recovery` with `sender`, `scoreboard`, `again`, `ranges`, `cubic` | what is lost, and when it leaves again |
 //! | `ending`, `time_wait`, `ended` | a connection ends, and what is left of it |
 //! | `elsewhere`, `pass_on` | what belongs to nobody here goes to other stacks with the same addresses, and what they claim gives way |
 //! | `hand_on`, `handing_on` | what nobody accepted goes to another stack that listens, now or later |
@@ -46,6 +46,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod again;
 mod agreed;
 mod answers;
 mod asked;

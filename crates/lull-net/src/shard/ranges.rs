@@ -7,7 +7,15 @@ pub(super) type Range = (u32, u32);
 
 /// Ranges in order, none of which touches the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ranges(Vec<Range>);
+pub(super) struct Ranges {
+    list: Vec<Range>,
+    /// How many numbers there are.
+    bytes: u32,
+}
+
+fn bytes_of((start, end): Range) -> u32 {
+    end.wrapping_sub(start)
+}
 
 /// The later of two.
 pub(super) fn later(a: u32, b: u32) -> u32 {
@@ -21,47 +29,49 @@ pub(super) fn earlier(a: u32, b: u32) -> u32 {
 
 impl Ranges {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
     }
 
     /// How many ranges there are.
     pub(super) fn count(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        *self = Ranges::default();
     }
 
     pub(super) fn first(&self) -> Option<Range> {
-        self.0.first().copied()
+        self.list.first().copied()
     }
 
     /// From the last to the first.
     pub(super) fn backwards(&self) -> impl Iterator<Item = Range> {
-        self.0.iter().rev().copied()
+        self.list.iter().rev().copied()
     }
 
     /// How many numbers there are.
     pub(super) fn bytes(&self) -> u32 {
-        self.0.iter().map(|&(start, end)| end.wrapping_sub(start)).sum()
+        self.bytes
     }
 
-    /// How many of them are `from` or behind it.
-    pub(super) fn bytes_from(&self, from: u32) -> u32 {
-        let reach = self.0.iter().filter(|&&(_, end)| seq_lt(from, end));
-        reach.map(|&(start, end)| end.wrapping_sub(later(start, from))).sum()
-    }
-
-    /// Whether all of a range is there.
-    pub(super) fn has(&self, (start, end): Range) -> bool {
-        self.0.iter().any(|&(first, behind)| !seq_lt(start, first) && !seq_lt(behind, end))
+    /// Whether more than so many of them are `from` or behind it.
+    pub(super) fn has_more_from(&self, from: u32, bytes: u32) -> bool {
+        let mut there = 0;
+        for (start, end) in self.backwards().take_while(|&(_, end)| seq_lt(from, end)) {
+            there += bytes_of((later(start, from), end));
+            if there > bytes {
+                return true;
+            }
+        }
+        false
     }
 
     /// What of a range is not there.
     pub(super) fn gaps_in(&self, (mut start, end): Range) -> Vec<Range> {
         let mut gaps = Vec::new();
-        for &(first, behind) in &self.0 {
+        let from = self.list.partition_point(|&(_, behind)| !seq_lt(start, behind));
+        for &(first, behind) in &self.list[from..] {
             if !seq_lt(start, end) || !seq_lt(first, end) {
                 break;
             }
@@ -81,13 +91,13 @@ impl Ranges {
         if !seq_lt(start, end) {
             return;
         }
-        let from = self.0.partition_point(|&(_, behind)| seq_lt(behind, start));
-        let to = self.0.partition_point(|&(first, _)| !seq_lt(end, first));
-        if let Some(touched) = self.0.get(from..to).filter(|touched| !touched.is_empty()) {
+        let from = self.list.partition_point(|&(_, behind)| seq_lt(behind, start));
+        let to = self.list.partition_point(|&(first, _)| !seq_lt(end, first));
+        if let Some(touched) = self.list.get(from..to).filter(|touched| !touched.is_empty()) {
             start = earlier(start, touched[0].0);
             end = later(end, touched[touched.len() - 1].1);
         }
-        self.0.splice(from..to, [(start, end)]);
+        self.replaces(from..to, [(start, end)]);
     }
 
     /// Takes a range out.
@@ -95,23 +105,27 @@ impl Ranges {
         if !seq_lt(start, end) {
             return;
         }
-        let from = self.0.partition_point(|&(_, behind)| !seq_lt(start, behind));
-        let to = self.0.partition_point(|&(first, _)| seq_lt(first, end));
+        let from = self.list.partition_point(|&(_, behind)| !seq_lt(start, behind));
+        let to = self.list.partition_point(|&(first, _)| seq_lt(first, end));
         if from >= to {
             return;
         }
-        let (before, behind) = ((self.0[from].0, start), (end, self.0[to - 1].1));
-        let left = [before, behind].into_iter().filter(|&(start, end)| seq_lt(start, end));
-        self.0.splice(from..to, left);
+        let (before, behind) = ((self.list[from].0, start), (end, self.list[to - 1].1));
+        self.replaces(from..to, [before, behind].into_iter().filter(|&(start, end)| seq_lt(start, end)));
     }
 
     /// Takes out all that lies before a number.
     pub(super) fn remove_before(&mut self, number: u32) {
-        let from = self.0.partition_point(|&(_, behind)| !seq_lt(number, behind));
-        self.0.drain(..from);
-        if let Some(first) = self.0.first_mut() {
-            first.0 = later(first.0, number);
+        if let Some((first, _)) = self.first().filter(|&(first, _)| seq_lt(first, number)) {
+            self.remove((first, number));
         }
+    }
+
+    fn replaces(&mut self, which: std::ops::Range<usize>, by: impl IntoIterator<Item = Range>) {
+        let mut more = 0;
+        let less: u32 =
+            self.list.splice(which, by.into_iter().inspect(|&range| more += bytes_of(range))).map(bytes_of).sum();
+        self.bytes = self.bytes + more - less;
     }
 }
 
@@ -150,16 +164,19 @@ mod tests {
                 }
                 let count = |from: u32| set[from as usize..].iter().filter(|there| **there).count() as u32;
                 prop_assert_eq!(ranges.bytes(), count(0));
-                prop_assert_eq!(ranges.bytes_from(at(start)), count(start));
+                for bytes in 0..SPACE {
+                    prop_assert_eq!(ranges.has_more_from(at(start), bytes), count(start) > bytes);
+                }
                 prop_assert_eq!(ranges.is_empty(), count(0) == 0);
                 for number in 0..SPACE {
-                    prop_assert_eq!(ranges.has((at(number), at(number + 1))), set[number as usize]);
+                    let gaps = ranges.gaps_in((at(number), at(number + 1)));
+                    prop_assert_eq!(gaps.is_empty(), set[number as usize]);
                 }
                 let gaps = ranges.gaps_in((at(start), at(end)));
                 let missing = set[start as usize..end as usize].iter().filter(|there| !**there).count();
                 prop_assert_eq!(gaps.iter().map(|(a, b)| b.wrapping_sub(*a)).sum::<u32>(), missing as u32);
-                prop_assert!(gaps.iter().all(|&gap| !ranges.has(gap)));
-                prop_assert!(ranges.0.windows(2).all(|pair| seq_lt(pair[0].1, pair[1].0)), "{:?}", ranges);
+                prop_assert!(gaps.iter().all(|&gap| ranges.gaps_in(gap) == [gap]));
+                prop_assert!(ranges.list.windows(2).all(|pair| seq_lt(pair[0].1, pair[1].0)), "{:?}", ranges);
             }
         }
     }

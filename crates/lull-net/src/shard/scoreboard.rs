@@ -4,8 +4,7 @@
 //! again, when it has three that left after that. A peer that does not selectively acknowledge says with each duplicate of an
 //! acknowledgement that one segment more has come, and not which (RFC 6582).
 
-use std::collections::VecDeque;
-
+use super::again::SentAgain;
 use super::ranges::{Range, Ranges, earlier, later};
 use super::wire::seq_lt;
 
@@ -15,15 +14,8 @@ const RANGES_MIN: usize = 16;
 /// And so many are kept, since each is looked at with each acknowledgement.
 const RANGES_MAX: usize = 512;
 
-/// Something that was sent again.
-#[derive(Clone, Debug)]
-struct Again {
-    range: Range,
-    /// What was sent for the first time after it begins here.
-    mark: u32,
-    /// How many that were sent again after it have come.
-    passed: u32,
-}
+/// What is lost once more is kept back when so much is lost already that has gaps.
+const LOST_MAX: usize = 2 * RANGES_MAX;
 
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +39,7 @@ pub(super) struct Scoreboard {
     lost: Ranges,
     /// Before this, what the peer does not have has counted as lost once.
     judged: u32,
-    again: VecDeque<Again>,
+    again: SentAgain,
     /// Duplicates of an acknowledgement by a peer that says no more.
     duplicates: u32,
 }
@@ -61,7 +53,7 @@ impl Scoreboard {
             sacked: Ranges::default(),
             lost: Ranges::default(),
             judged: una,
-            again: VecDeque::new(),
+            again: SentAgain::new(una),
             duplicates: 0,
         }
     }
@@ -123,7 +115,7 @@ impl Scoreboard {
     /// That has been sent again.
     pub(super) fn sent_again(&mut self, range: Range) {
         self.lost.remove(range);
-        self.again.push_back(Again { range, mark: self.next, passed: 0 });
+        self.again.sent(range, self.next, &self.sacked);
     }
 
     /// An acknowledgement of all before `ack`, which lies in what was sent, and of these ranges. `is_duplicate`: it says nothing else.
@@ -146,12 +138,14 @@ impl Scoreboard {
             let (start, end) = (later(start, ack), earlier(end, self.next));
             if seq_lt(start, end) && self.sacked.count() < count_max {
                 self.sacked.add((start, end));
+                self.again.has_come((start, end));
                 self.lost.remove((start, end));
             }
         }
         for ranges in [&mut self.sacked, &mut self.lost] {
             ranges.remove_before(ack);
         }
+        self.again.acknowledged(ack);
         let mut delivered = missing - (self.next.wrapping_sub(self.una) - self.sacked.bytes());
         if is_duplicate && advanced == 0 && ranges.is_empty() {
             self.duplicates += 1;
@@ -181,27 +175,8 @@ impl Scoreboard {
 
     /// Judges what was sent again.
     fn judge_again(&mut self, segments: u32) -> bool {
-        let (una, sacked, mss) = (self.una, &self.sacked, self.mss);
-        let mut came = 0;
-        for again in self.again.iter_mut().rev() {
-            again.passed += came;
-            again.range.0 = later(again.range.0, una);
-            came += u32::from(!seq_lt(again.range.0, again.range.1) || sacked.has(again.range));
-        }
-        let mut found = false;
-        let lost = &mut self.lost;
-        self.again.retain(|again| {
-            if !seq_lt(again.range.0, again.range.1) || sacked.has(again.range) {
-                return false;
-            }
-            let is_lost = again.passed >= segments || sacked.bytes_from(again.mark) > (segments - 1) * mss;
-            if is_lost {
-                found = true;
-                sacked.gaps_in(again.range).into_iter().for_each(|gap| lost.add(gap));
-            }
-            !is_lost
-        });
-        found
+        let (sacked, bytes) = (&self.sacked, (segments - 1) * self.mss);
+        self.again.judge(segments, |mark| sacked.has_more_from(mark, bytes), (&mut self.lost, LOST_MAX))
     }
 
     /// What the peer does not have before `edge` is lost, if it was not judged before. Whether there is any.
@@ -275,6 +250,30 @@ mod tests {
             board.acknowledged(at(0), &[range], false, BY_THREE);
             assert!(board.sacked.count() <= 100 + RANGES_MIN && board.lost.count() <= 101 + RANGES_MIN);
         }
+    }
+
+    /// Each acknowledgement moves the beginning by a byte, so that no timer runs out, and says something more of the rest.
+    #[test]
+    fn a_peer_that_acknowledges_byte_by_byte_what_was_sent_again_takes_no_time() {
+        use crate::shard::wire::looks;
+        const SEGMENTS: u32 = 50_000;
+        let (mut board, at) = board(SEGMENTS);
+        board.timed_out();
+        looks::taken();
+        assert_eq!(sent_again(&mut board, &at).len(), SEGMENTS as usize);
+        assert!(looks::taken() < u64::from(SEGMENTS) * 32);
+        // What is sent then is sent for the first time.
+        board.sent_to(at(SEGMENTS + RANGES_MAX as u32));
+        looks::taken();
+        let byte = |nth: u32, byte: u32| (at(nth).wrapping_add(byte), at(nth).wrapping_add(byte + 1));
+        for nth in 0..1000 {
+            let ranges = [0, 1, 2].map(|third| byte(SEGMENTS + (3 * nth + third) % RANGES_MAX as u32, 1 + nth / 200));
+            board.acknowledged(at(0).wrapping_add(nth), &ranges, false, BY_THREE);
+            board.in_flight();
+            let looked = looks::taken();
+            assert!(looked < 3 * RANGES_MAX as u64, "the acknowledgement {nth} made {looked} looks at what is known");
+        }
+        assert!(board.sacked.count() == RANGES_MAX && board.has_sent_again());
     }
 
     /// All that happens to a stream of segments, whatever is lost, overtaken and said twice: nothing is forgotten, and what is counted

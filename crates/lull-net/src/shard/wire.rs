@@ -42,7 +42,28 @@ impl IpFields {
 /// `a < b` in sequence space (RFC 9293 section 3.4).
 #[inline]
 pub(super) fn seq_lt(a: u32, b: u32) -> bool {
+    #[cfg(test)]
+    looks::one();
     (a.wrapping_sub(b) as i32) < 0
+}
+
+/// Counts what is looked at, for tests of what something costs.
+#[cfg(test)]
+pub(super) mod looks {
+    use std::cell::Cell;
+
+    thread_local! {
+        static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(in crate::shard) fn one() {
+        LOOKS.set(LOOKS.get() + 1);
+    }
+
+    /// How many there were in this thread since this was last asked.
+    pub(in crate::shard) fn taken() -> u64 {
+        LOOKS.take()
+    }
 }
 
 /// A frame that holds an IP header and `payload` bytes behind it, of which the first 40 are zero and the others
