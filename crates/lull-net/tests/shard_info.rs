@@ -2,7 +2,7 @@
 
 mod shard_harness;
 
-use lull_net::shard::{SocketId, TcpInfo};
+use lull_net::shard::{Keepalive, SocketId, TcpInfo};
 use shard_harness::*;
 
 fn info(host: &Host, id: SocketId) -> TcpInfo {
@@ -49,4 +49,32 @@ fn segments_windows_and_what_is_under_way_are_told() {
     let told = info(&host, id);
     assert!(told.retransmits > 0 && told.congestion_window == Some(1460), "{told:?}");
     assert_eq!(told.heard_ns, 3 * SECOND);
+}
+
+/// As on Linux: a probe asks whether the peer is there, or has room, and makes good no loss.
+#[test]
+fn probes_are_no_retransmissions() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    let keepalive = Keepalive { idle_ns: SECOND, interval_ns: SECOND, probes: 9 };
+    host.call(|stack, io| stack.set_keepalive(id, Some(keepalive), io)).unwrap();
+    for _ in 0..3 {
+        host.run_for(SECOND + 500 * MS);
+        let probes = host.segments();
+        assert!(!probes.is_empty() && probes.iter().all(|probe| probe.seq == peer.ack - 1), "{probes:?}");
+        peer.send(&mut host, ACK, b"");
+    }
+    assert_eq!(info(&host, id).retransmits, 0, "of a connection that is idle");
+
+    let window = std::mem::take(&mut peer.window);
+    peer.send(&mut host, ACK, b"");
+    host.send(id, b"lost").unwrap();
+    host.run_for(5 * SECOND);
+    let probes = host.segments();
+    assert!(probes.len() > 2 && probes.iter().all(|probe| probe.payload == b"l"), "{probes:?}");
+    assert_eq!(info(&host, id).retransmits, 0, "of a closed window");
+
+    peer.window = window;
+    peer.send(&mut host, ACK, b"");
+    host.run_for(SECOND);
+    assert!(info(&host, id).retransmits > 0, "what is not acknowledged behind it is lost");
 }

@@ -343,7 +343,15 @@ impl Connection {
         self.snd_una != self.snd_nxt && now_ns.saturating_sub(self.progress_ns) >= RTO_NS_MIN
     }
 
-    /// Notes what was sent. Returns whether it had been sent before.
+    /// Whether what has been sent before probes the peer: to a keepalive's probe nothing is missing, and to that of a closed window
+    /// nothing but its one byte.
+    #[cold]
+    fn is_probe(&self) -> bool {
+        let on_its_way = self.snd_nxt.wrapping_sub(self.snd_una);
+        on_its_way == 0 || on_its_way == 1 && self.peer_window == 0
+    }
+
+    /// Notes what was sent. Returns whether it had been sent before, and does not only probe the peer.
     #[inline]
     pub(super) fn sent(&mut self, last: Sent, now_ns: u64) -> bool {
         let mut again = false;
@@ -360,8 +368,10 @@ impl Connection {
                 self.small_end = last.seq_end;
             }
         } else if last.occupied {
-            self.sent_again();
-            again = true;
+            // What is acknowledged next may be the first transmission or this one (Karn's rule): it tells no round trip.
+            self.flags.remove(Flags::TIMED);
+            again = !self.is_probe();
+            self.retransmits = self.retransmits.saturating_add(again.into());
         }
         self.rcv_ack = last.ack;
         self.rcv_window = last.window;
@@ -402,13 +412,6 @@ impl Connection {
         }
         let end = segment.seq.wrapping_add(segment.length as u32);
         matches!(self.socket().state(), State::FinWait1 | State::FinWait2) && seq_lt(self.rcv_nxt(), end)
-    }
-
-    /// What is acknowledged next may be the first transmission or this one (Karn's rule): it tells no round trip.
-    #[cold]
-    fn sent_again(&mut self) {
-        self.flags.remove(Flags::TIMED);
-        self.retransmits = self.retransmits.saturating_add(1);
     }
 
     /// Something new was acknowledged.

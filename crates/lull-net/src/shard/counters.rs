@@ -108,6 +108,8 @@ counters! {
     tcp_buffers_grown,
     /// Times that it did not, because the shard's buffers are as large as they may be.
     tcp_buffers_kept_small,
+    /// Bytes on their way that smoltcp was made to send once more, to nobody, for a copy: something of them may have been lost.
+    tcp_copied_bytes,
     /// Frames that another shard or another process's stack was given, because nobody here had a use for them.
     passed_on,
     /// Frames cut short, or with lengths or fields that contradict each other.

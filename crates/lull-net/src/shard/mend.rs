@@ -84,10 +84,24 @@ impl Connection {
     /// A frame of a segment of the peer's that smoltcp is to answer: with the option that every segment of a connection with timestamps
     /// has (RFC 7323 section 3.2), so that the answer has it too.
     pub(super) fn frame_of_the_peers(&self, bare: &BareSegment, now_ns: u64, pool: &mut FramePool) -> Frame {
-        let Some(timestamps) = &self.timestamps else { return bare.build(pool) };
-        timestamps.announce(now_ns);
-        let (own, peers) = timestamps.option(now_ns);
-        bare.build_with(&Offer { timestamp: Some((peers, own)), ..Offer::default() }.write(), pool)
+        self.frame_with_zeros(bare, 0, now_ns, pool)
+    }
+
+    /// The same with so many bytes of data, which are to be of no use.
+    pub(super) fn frame_with_zeros(
+        &self,
+        bare: &BareSegment,
+        bytes: usize,
+        now_ns: u64,
+        pool: &mut FramePool,
+    ) -> Frame {
+        let timestamp = self.timestamps.as_ref().map(|timestamps| {
+            timestamps.announce(now_ns);
+            let (own, peers) = timestamps.option(now_ns);
+            (peers, own)
+        });
+        let options = Offer { timestamp, ..Offer::default() };
+        bare.build_carrying(&options.write(), bytes, pool, |data| data.fill(0))
     }
 }
 

@@ -53,6 +53,13 @@ impl Connection {
         self.asked.as_mut()?.sender.take()
     }
 
+    /// The peer's window has opened. What leaves now is waited for from now on, though what has probed the window counts as on its way.
+    #[cold]
+    fn may_go_on(&mut self, now_ns: u64) {
+        self.flags.remove(Flags::TIMED);
+        self.progress_ns = now_ns;
+    }
+
     /// Whether nothing but our FIN is on its way. smoltcp, which takes three duplicates of an acknowledgement for a loss of data, would
     /// stop its timer and send nothing.
     #[inline]
@@ -169,6 +176,9 @@ impl Stack {
         let Some(connection) = self.connections.get_mut(index).filter(|it| it.phase == Phase::Open) else {
             return false;
         };
+        if window_before == 0 && connection.peer_window != 0 {
+            connection.may_go_on(io.now_ns);
+        }
         if connection.sender().is_none()
             && (!connection.tells_of_a_loss(window_before, arrived) || !self.takes_charge(index, Cause::Sign, io))
         {
@@ -194,8 +204,10 @@ impl Stack {
         let is_again = segment.window == window_before && connection.says_nothing_else(&segment);
         let both = connection.timestamps.as_ref().zip(segment.timestamp);
         let echoed_after_ns = both.map(|(timestamps, option)| timestamps.echoed_after_ns(option.echo, io.now_ns));
+        let capacity = connection.socket().send_capacity();
         let Some(sender) = connection.sender_mut() else { return false };
         sender.set_mss(mss);
+        sender.may_have_on_its_way(capacity as u32);
         sender.hears(Heard { ack: segment.ack, ranges: &ranges, is_again, echoed_after_ns, now_ns: io.now_ns });
         let (reordering, is_of_no_use) = (sender.reordering(), sender.is_of_no_use());
         connection.asked_mut().reordering = reordering;
@@ -221,8 +233,13 @@ impl Stack {
             return false;
         }
         let has_congestion_window = connection.has_congestion_window();
+        let before = connection.socket().congestion_control();
         connection.socket_mut().set_congestion_control(CongestionControl::None);
-        let Some(kept) = on_its_way(connection, &mut self.iface, self.port, io.now_ns) else { return false };
+        let Some(kept) = on_its_way(connection, &mut self.iface, self.port, io.now_ns) else {
+            connection.socket_mut().set_congestion_control(before);
+            return false;
+        };
+        self.counters.tcp_copied_bytes += kept.len() as u64;
         let waited_ns = io.now_ns.saturating_sub(connection.progress_ns);
         let start = Start {
             una,
@@ -260,7 +277,8 @@ impl Stack {
     pub(super) fn tells_what_came(&mut self, index: u32, io: &mut Io<'_>) {
         let (next_hop, leaving) = (self.next_hop(index), self.leaves_as(index));
         let Some(connection) = self.connections.get_mut(index).filter(|it| it.unanswered != 0) else { return };
-        let probe = connection.frame_of_the_peers(&connection.window_probe(), io.now_ns, io.pool);
+        // A byte that has long come: smoltcp answers each of those, and what has no data once in a second of its own.
+        let probe = connection.frame_with_zeros(&connection.window_probe(), 1, io.now_ns, io.pool);
         let mut shim = Shim::new(
             Some(probe.data()),
             self.port,

@@ -211,10 +211,12 @@ impl Sender {
         self.reordering
     }
 
-    /// Whether nothing is left of a loss, or of what looked like one, that would have to be kept.
+    /// Whether nothing is left of a loss, or of what looked like one, that would have to be kept. As long as something is on its way it is:
+    /// another copy of that would cost as much as all of it did.
     pub(super) fn is_of_no_use(&self) -> bool {
         let is_calm = self.probe == Probe::None || matches!(self.probe, Probe::At { .. });
-        self.is_broken || self.cubic.is_none() && !self.is_recovering() && self.board.is_clean() && is_calm
+        let is_over = self.is_all_acknowledged() && !self.is_recovering() && self.board.is_clean() && is_calm;
+        self.is_broken || self.cubic.is_none() && is_over
     }
 
     /// Whether it cannot be in charge any longer.
@@ -239,6 +241,13 @@ impl Sender {
     pub(super) fn set_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.board.set_mss(mss);
+    }
+
+    /// So much may be on its way as long as nothing is lost.
+    pub(super) fn may_have_on_its_way(&mut self, bytes: u32) {
+        if self.cubic.is_none() {
+            self.may_be = bytes;
+        }
     }
 
     /// RFC 6298 section 2, with Linux's floor.

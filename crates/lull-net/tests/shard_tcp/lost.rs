@@ -244,6 +244,29 @@ fn a_segment_that_was_overtaken_is_not_sent_again() {
     assert_eq!(receiver.waits_ms(5000), [0; 0]);
 }
 
+/// A path that overtakes does so for long: what is on its way is not copied anew each time.
+#[test]
+fn what_is_on_its_way_is_copied_once_however_often_it_is_overtaken() {
+    for selectively in [true, false] {
+        let options = ListenOptions { nodelay: true, ..ListenOptions::default() };
+        let mut receiver = Receiver::of_listener(options, selectively, 16);
+        for pair in (0..2000).step_by(2) {
+            receiver.has(pair, (pair + 1, pair + 2));
+            receiver.has_all(pair + 2);
+            receiver.host.send(receiver.id, &[2; 2000]).unwrap();
+            receiver.sent();
+        }
+        assert_eq!(receiver.host.stack.counters().tcp_copied_bytes, 16_000);
+        assert_eq!(receiver.host.stack.tcp_info(receiver.id, receiver.host.now_ns).unwrap().retransmits, 0);
+        // It ends with what was on its way.
+        assert_eq!(receiver.has_all(2016), [0; 0]);
+        receiver.host.send(receiver.id, &[2; 3000]).unwrap();
+        receiver.sent();
+        assert_eq!(receiver.has(2016, (2017, 2018)), [0; 0]);
+        assert_eq!(receiver.host.stack.counters().tcp_copied_bytes, 19_000);
+    }
+}
+
 /// A part of what is behind it is missing as well, of which nothing is known: that waits for the timer.
 #[test]
 fn a_segment_behind_which_not_everything_came_is_sent_again_and_the_rest_by_the_timer() {
@@ -484,6 +507,43 @@ fn a_large_transmit_buffer_has_a_congestion_window_whatever_is_overtaken() {
     assert!(again < first, "{again}, not {first}");
 }
 
+/// What probes a closed window is sent more than once, and is no loss: the window that opens is not filled at once.
+#[test]
+fn a_large_transmit_buffer_has_a_congestion_window_behind_a_closed_window() {
+    let options = ListenOptions { tx_buffer_bytes: 200_000, nodelay: true, ..ListenOptions::default() };
+    let mut receiver = Receiver::of_listener(options, true, 2);
+    let window = std::mem::take(&mut receiver.peer.window);
+    assert_eq!(receiver.has_all(2), [0; 0]);
+    receiver.host.send(receiver.id, &[1; 60_000]).unwrap();
+    assert_eq!(receiver.waits_ms(3000), [2; 3], "probes");
+    receiver.peer.window = window;
+    receiver.peer.send(&mut receiver.host, ACK, &[]);
+    let mut flights = Vec::new();
+    while receiver.peer.ack != receiver.at(62) {
+        let bytes = receiver.peer.hear(&mut receiver.host).len();
+        assert!(bytes > 0, "behind {flights:?}");
+        flights.push(bytes);
+        receiver.host.run_for(40 * MS);
+        receiver.peer.send(&mut receiver.host, ACK, &[]);
+    }
+    assert!(flights[0] <= 20_000 && flights.len() > 3, "{flights:?}");
+}
+
+/// It may have been closed for long: that is no time without an answer.
+#[test]
+fn what_leaves_into_a_window_that_opens_is_waited_for() {
+    let mut receiver = Receiver::of(2);
+    let window = std::mem::take(&mut receiver.peer.window);
+    assert_eq!(receiver.has_all(2), [0; 0]);
+    receiver.host.send(receiver.id, &[1; 4000]).unwrap();
+    assert_eq!(receiver.waits_ms(3000), [2; 3], "probes");
+    receiver.peer.window = window;
+    assert_eq!(receiver.has_all(2), [2, 3, 4, 5]);
+    assert_eq!(receiver.waits_ms(60), [0; 0], "it is on its way");
+    assert_eq!(receiver.has_all(6), [0; 0]);
+    assert_eq!(receiver.waits_ms(5000), [0; 0]);
+}
+
 /// RFC 8985: a path that has overtaken segments does so again. From then on the time says what is lost, and not how many are behind it.
 #[test]
 fn a_path_that_overtakes_is_given_time() {
@@ -702,6 +762,30 @@ fn what_came_is_acknowledged_though_somebody_takes_charge() {
     receiver.host.run_for(60 * MS);
     let told = receiver.host.segments().iter().map(|segment| segment.ack).max();
     assert_eq!(told, Some(receiver.peer.seq));
+}
+
+/// smoltcp answers what says no more than a number out of its window once in a quarter of a second.
+#[test]
+fn what_came_is_acknowledged_though_somebody_takes_charge_again_soon() {
+    let mut receiver = Receiver::of(6);
+    let told = |receiver: &mut Receiver| receiver.host.segments().iter().map(|segment| segment.ack).max();
+    for (up_to, segments) in [(0, 6), (6, 8), (8, 10)] {
+        receiver.peer.send(&mut receiver.host, ACK, &[1; 100]);
+        receiver.host.run_for(MS);
+        receiver.has(up_to, (segments - 1, segments));
+        receiver.host.run_for(5 * MS);
+        assert_eq!(receiver.has_all(segments), [0; 0], "it was overtaken");
+        receiver.host.send(receiver.id, &[1; 2000]).unwrap();
+        receiver.host.segments();
+    }
+    receiver.peer.send(&mut receiver.host, ACK, &[1; 100]);
+    assert_eq!(told(&mut receiver), None, "it is put off");
+    let mut options = vec![1, 1, 5, 10];
+    options.extend(receiver.at(11).to_be_bytes());
+    options.extend(receiver.at(12).to_be_bytes());
+    receiver.host.receive(Tcp { options, ..receiver.peer.segment(ACK, &[]) }.frame());
+    receiver.host.run_for(60 * MS);
+    assert_eq!(told(&mut receiver), Some(receiver.peer.seq));
 }
 
 /// A stranger who knows how much was sent, and not what came.
