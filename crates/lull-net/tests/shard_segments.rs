@@ -2,7 +2,7 @@
 
 mod shard_harness;
 
-use lull_net::shard::{BufferGrowth, Keepalive, ListenOptions, Neighbours, NetError, SocketId};
+use lull_net::shard::{BufferGrowth, ConnectOptions, Keepalive, ListenOptions, Neighbours, NetError, Ready, SocketId};
 use lull_nic::Frame;
 use shard_harness::udp::{bind, send_to, udp};
 use shard_harness::*;
@@ -323,6 +323,84 @@ fn nothing_beyond_a_large_receive_buffer_is_taken_right_after_the_handshake() {
     }
 }
 
+/// The answer to our SYN has come, and what ends the handshake waits for room in the ring: the window is that of the SYN still.
+#[test]
+fn nothing_beyond_a_large_receive_buffer_is_taken_while_the_end_of_the_handshake_waits_for_the_ring() {
+    for is_scaled in [true, false] {
+        let (mut host, rx_buffer_bytes) = (Host::server(), 262_144);
+        let options = ConnectOptions { rx_buffer_bytes, ..ConnectOptions::default() };
+        let id = host.call(|stack, io| stack.tcp_connect(None, at(CLIENT, 80), options, io)).unwrap();
+        let syn = host.segments().remove(0);
+        assert_eq!(syn.window, u16::MAX);
+        let mut peer = Peer { from: syn.to, to: syn.from, seq: 5000, ack: syn.seq + 1, window: 60_000 };
+        host.ring.slots = 0;
+        let offer: &[u8] = if is_scaled { &[2, 4, 5, 180, 1, 3, 3, 7] } else { &[2, 4, 5, 180] };
+        host.receive(Tcp { options: offer.to_vec(), ..peer.segment(SYN | ACK, &[]) }.frame());
+        peer.seq += 1;
+        let first = peer.seq;
+        while peer.seq - first <= rx_buffer_bytes as u32 {
+            let byte = ((peer.seq - first) / 1024) as u8;
+            peer.send(&mut host, ACK, &[byte; 1024]);
+        }
+        host.ring.slots = 4096;
+        host.call(|stack, io| stack.flush_blocked(io));
+        // What had no room comes again.
+        peer.send(&mut host, ACK, &[0; 1024]);
+        let told = host.segments().pop().expect("an acknowledgement");
+        let came = (told.ack - first) as usize;
+        assert!((60_000..=65_535).contains(&came), "{came} bytes");
+        let read = host.recv(id).unwrap();
+        assert!(read.len() == came && read.iter().enumerate().all(|(at, byte)| *byte == (at / 1024) as u8));
+        // Once what was missing has come as well the window is what was asked for, as far as it can be said.
+        peer.seq = told.ack;
+        while peer.seq - first <= rx_buffer_bytes as u32 {
+            peer.send(&mut host, ACK, &[7; 1024]);
+            assert_eq!(host.recv(id).unwrap(), [7; 1024]);
+        }
+        host.run_for(SECOND);
+        let told = host.segments_beside_arp().pop().expect("a window");
+        let room = if is_scaled { usize::from(told.window) << 3 } else { told.window.into() };
+        let expected = if is_scaled { rx_buffer_bytes } else { 65_535 };
+        assert!((expected - 16..=expected).contains(&room), "{room}");
+    }
+}
+
+/// What may come is known from the answer to our SYN on.
+#[test]
+fn a_reset_is_believed_while_the_end_of_the_handshake_waits_for_the_ring() {
+    for (behind, is_believed) in [(0, true), (1, false)] {
+        let mut host = Host::server();
+        let id = host.connect(at(CLIENT, 80));
+        let syn = host.segments().remove(0);
+        let mut peer = Peer { from: syn.to, to: syn.from, seq: 5000, ack: syn.seq + 1, window: 60_000 };
+        host.ring.slots = 0;
+        host.receive(Tcp { options: vec![2, 4, 5, 180], ..peer.segment(SYN | ACK, &[]) }.frame());
+        peer.seq += 1 + behind;
+        peer.send(&mut host, RST, &[]);
+        let error = is_believed.then_some(NetError::ConnectionReset);
+        assert_eq!(host.stack.take_error(id), Ok(error));
+    }
+}
+
+#[test]
+fn a_connection_that_is_opened_with_a_large_receive_buffer_has_it_when_the_handshake_has_ended() {
+    for (growth, rx_buffer_bytes) in [BufferGrowth::NONE, BufferGrowth::default()].into_iter().zip([1 << 17, 1 << 20]) {
+        let mut config = server_config();
+        config.growth = growth;
+        let mut host = Host::server_with(config);
+        let options = ConnectOptions { rx_buffer_bytes, ..ConnectOptions::default() };
+        let id = host.call(|stack, io| stack.tcp_connect(None, at(CLIENT, 80), options, io)).unwrap();
+        let syn = host.segments().remove(0);
+        let scale = syn.options.windows(3).find(|option| option[..2] == [3, 3]).unwrap()[2];
+        let peer = Peer { from: syn.to, to: syn.from, seq: 5000, ack: syn.seq + 1, window: 60_000 };
+        host.receive(Tcp { options: vec![2, 4, 5, 180, 1, 3, 3, 7], ..peer.segment(SYN | ACK, &[]) }.frame());
+        let told = host.segments().pop().expect("the end of the handshake");
+        let room = usize::from(told.window) << scale;
+        assert!((rx_buffer_bytes - (2 << scale)..=rx_buffer_bytes).contains(&room), "{room}");
+        assert_eq!((told.ack, host.stack.buffer_sizes(id).unwrap().0), (5001, rx_buffer_bytes));
+    }
+}
+
 /// Somebody else's answer to our SYN is reset, and agrees to nothing.
 #[test]
 fn an_answer_that_is_refused_agrees_to_no_scale() {
@@ -399,6 +477,51 @@ fn data_for_a_program_that_has_closed_is_reset_with_its_end_as_without() {
         let answers = host.segments();
         assert!(answers.len() == 1 && answers[0].flags & RST != 0, "{answers:?}");
         assert_eq!(host.stack.connections(), 0);
+    }
+}
+
+/// `tcp_rcv_state_process`: it is dropped, with an end of its own, and what it acknowledges counts.
+#[test]
+fn what_comes_behind_the_end_is_no_part_of_the_stream() {
+    for (at, flags) in [(0, ACK | PSH), (0, ACK | FIN), (7, ACK | PSH), (7, ACK | FIN), (-2, ACK | PSH)] {
+        let (mut host, _, mut peer, id) = Host::with_a_peer();
+        host.send(id, b"answer").unwrap();
+        host.segments();
+        peer.send(&mut host, ACK | FIN, b"last");
+        let end = peer.seq;
+        (peer.seq, peer.ack) = (end.wrapping_add_signed(at), peer.ack + 6);
+        peer.send(&mut host, flags, b"more!");
+        assert_eq!(host.recv(id).unwrap(), b"last", "{at} {flags}");
+        assert_eq!(host.recv(id).unwrap(), b"", "{at} {flags}");
+        host.run_for(5 * SECOND);
+        let sent = host.segments();
+        assert!(sent.iter().all(|segment| segment.ack == end && segment.payload.is_empty()), "{at} {flags} {sent:?}");
+        // And what was missing in front of it is not waited for.
+        peer.seq = end;
+        host.close(id);
+        assert_eq!(host.segments().pop().map(|segment| (segment.flags & FIN, segment.ack)), Some((FIN, end)));
+        peer.ack += 1;
+        peer.send(&mut host, ACK, &[]);
+        assert_eq!(host.stack.connections(), 0);
+    }
+}
+
+/// RFC 9293 section 3.10.7.4: it is its number that has to be in the window, and what it says besides has no room anywhere.
+#[test]
+fn a_reset_with_a_reason_ends_a_connection_whose_window_is_closed() {
+    for flags in [RST, RST | ACK] {
+        let (mut host, _, mut peer, id) = Host::with_a_peer();
+        let window = server_config().rx_buffer_bytes;
+        for _ in 0..window / 1024 {
+            peer.send(&mut host, ACK, &[7; 1024]);
+        }
+        assert_eq!(host.segments().pop().map(|segment| segment.window), Some(0));
+        // With an option, which stands in front of the reason.
+        host.receive(Tcp { options: vec![1; 4], ..peer.segment(flags, b"No TCP/RST without a reason") }.frame());
+        assert!(host.ready(id).contains(Ready::ERR | Ready::HUP), "{flags}");
+        assert_eq!(host.recv(id).unwrap().len(), window);
+        assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
+        assert_eq!(host.segments(), []);
     }
 }
 

@@ -468,12 +468,26 @@ impl Connection {
         self.progress_ns.saturating_add((u64::from(self.user_timeout_ms) * 1_000_000).max(FIRST_LOOK_NS))
     }
 
+    /// When probes that nobody answers end the connection (`tcp_keepalive_timer`): once there were so many; or, if the program has set
+    /// TCP_USER_TIMEOUT, when the next one is due after that time.
+    pub(super) fn keeps_alive_until_ns(&self, keepalive: Keepalive) -> u64 {
+        let Keepalive { idle_ns, interval_ns, probes } = keepalive;
+        let probes = if self.asks(|asked| asked.own_timeout) {
+            (u64::from(self.user_timeout_ms) * 1_000_000).saturating_sub(idle_ns).div_ceil(interval_ns).max(1)
+        } else {
+            probes.into()
+        };
+        self.heard_ns.saturating_add(idle_ns).saturating_add(interval_ns.saturating_mul(probes))
+    }
+
     /// When it is probed, or gives back what it does not use, if it goes on being idle.
     fn idle_deadline_ns(&self, asked: &Asked) -> u64 {
         let probe_ns = asked.keepalive.map(|keepalive| {
-            let probes = if self.flags.contains(Flags::PROBING) { u64::from(keepalive.probes) } else { 0 };
-            let after = keepalive.idle_ns.saturating_add(keepalive.interval_ns.saturating_mul(probes));
-            self.heard_ns.saturating_add(after)
+            if self.flags.contains(Flags::PROBING) {
+                self.keeps_alive_until_ns(keepalive)
+            } else {
+                self.heard_ns.saturating_add(keepalive.idle_ns)
+            }
         });
         [probe_ns, self.gives_back_ns()].into_iter().flatten().min().unwrap_or(NEVER_NS)
     }

@@ -10,7 +10,8 @@
 //! - the receive buffer when the peer has used all of the window, or has sent half of one within a round trip (`tcp_rcv_space_adjust`),
 //!   and the application has read all that came.
 //!
-//! A receive buffer that the program asks for (SO_RCVBUF) is that large from when the application has read all that came. A smaller
+//! A receive buffer that the program asks for (SO_RCVBUF) is that large from when the application has read all that came; one of a
+//! connection that is opened from here, if windows have to be scaled for it, from when the handshake has ended. A smaller
 //! one is come to by steps: a window that was offered is not taken back, so that each time the buffer becomes what is left of that.
 //!
 //! smoltcp's sockets cannot change their buffers, so the connection moves to a new one ([`resize`](super::resize)). The window scale
@@ -35,7 +36,7 @@ use super::wire::seq_lt;
 const GIVES_BACK_NS: u64 = 1_000_000_000;
 
 /// The largest receive buffer without a window scale.
-const UNSCALED_BYTES_MAX: usize = u16::MAX as usize;
+pub(super) const UNSCALED_BYTES_MAX: usize = u16::MAX as usize;
 
 impl Connection {
     /// Notes which buffers shall stay as they are.

@@ -1,5 +1,7 @@
 //! What a connection makes of a segment before smoltcp sees it.
 
+use smoltcp::socket::tcp::State;
+
 use super::connection::{Connection, Flags};
 use super::counters::StackCounters;
 use super::isn::Secret;
@@ -40,7 +42,7 @@ impl Connection {
         }
         let judged = match arrived.segment.flags & RST {
             0 => self.judge_usual(arrived, counters, now_ns),
-            _ => self.judge_reset(&arrived.segment),
+            _ => self.judge_reset(arrived),
         };
         if matches!(judged, Judged::Fits) && self.flags.contains(Flags::PROBING) {
             self.flags.remove(Flags::PROBING);
@@ -68,9 +70,12 @@ impl Connection {
 
     /// RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can guess.
     #[inline]
-    fn judge_reset(&self, segment: &Segment) -> Judged {
-        match segment.seq.wrapping_sub(self.rcv_nxt()) {
-            0 if self.socket().recv_capacity() > 0 => Judged::Fits,
+    fn judge_reset(&self, arrived: &mut Arrived<'_>) -> Judged {
+        match arrived.segment.seq.wrapping_sub(self.rcv_nxt()) {
+            0 if self.socket().recv_capacity() > 0 => {
+                mend::reset_with_a_reason(arrived);
+                Judged::Fits
+            }
             off if (off as usize) < self.socket().recv_capacity() => Judged::Doubtful,
             _ => Judged::StrayReset,
         }
@@ -78,6 +83,9 @@ impl Connection {
 
     #[inline]
     fn judge_usual(&mut self, arrived: &mut Arrived<'_>, counters: &mut StackCounters, now_ns: u64) -> Judged {
+        if self.flags.contains(Flags::FIN_RECEIVED) {
+            mend::behind_the_end(self, arrived);
+        }
         let stale = seq_lt(arrived.segment.ack, self.snd_una);
         if stale {
             let mended = mend::stale_ack(self, arrived);
@@ -109,6 +117,9 @@ impl Connection {
         let window = arrived.segment.window;
         self.peer_window = (window >> (self.scales >> 4)).max(window.min(1));
         self.note_offer(&offer);
+        if self.socket().state() == State::SynSent {
+            self.rcv_ack = arrived.segment.seq.wrapping_add(1);
+        }
         let sent = self.socket().timestamp_enabled();
         let recent = offer.timestamp.filter(|_| sent).map(|(value, _)| value);
         let offset = secret.timestamp_offset(&self.flow);

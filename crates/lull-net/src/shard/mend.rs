@@ -1,6 +1,7 @@
 //! Segments that smoltcp would misread, put right before it sees them.
 
 use lull_nic::{Frame, FramePool};
+use smoltcp::socket::tcp::State;
 
 use super::connection::{Connection, Flags};
 use super::options::Offer;
@@ -28,7 +29,7 @@ pub(super) fn stale_ack(connection: &Connection, arrived: &mut Arrived<'_>) -> b
 /// Two peers whose receive buffers are full, and one of whom has missed an acknowledgement, would wait for each other for ever.
 /// A probe that brings nothing new is left as it is: it wants an answer.
 pub(super) fn at_closed_window(connection: &Connection, arrived: &mut Arrived<'_>) {
-    let Arrived { frame, packet, segment, .. } = arrived;
+    let segment = &arrived.segment;
     let socket = connection.socket();
     if segment.flags & ACK == 0 || socket.recv_queue() < socket.recv_capacity() {
         return;
@@ -40,12 +41,54 @@ pub(super) fn at_closed_window(connection: &Connection, arrived: &mut Arrived<'_
     if !is_near || is_probe && !is_news {
         return;
     }
+    is_bare(arrived, next, ACK);
+}
+
+/// Behind the peer's FIN there is nothing (`tcp_rcv_state_process`), and smoltcp would take what comes there for more of the stream. Of
+/// such a segment the acknowledgement counts alone.
+#[cold]
+pub(super) fn behind_the_end(connection: &Connection, arrived: &mut Arrived<'_>) {
+    let segment = &arrived.segment;
+    let next = connection.rcv_nxt();
+    let window_end = next.wrapping_add(connection.socket().recv_capacity() as u32);
+    // One that is out of any window is nobody's, and one that comes again wants an answer.
+    if seq_lt(next, segment.end()) && !seq_lt(window_end, segment.seq) {
+        is_bare(arrived, next, ACK);
+    }
+}
+
+/// What a reset carries says why (RFC 9293 section 3.5.3), and takes no room: smoltcp drops it at a closed window.
+#[cold]
+pub(super) fn reset_with_a_reason(arrived: &mut Arrived<'_>) {
+    let (seq, flags) = (arrived.segment.seq, arrived.segment.flags);
+    is_bare(arrived, seq, flags);
+}
+
+/// In LAST-ACK smoltcp hears of no window that opens, and once it has begun to probe a closed one it sends nothing again. All that is left
+/// was offered room when that state began ([`Connection::finish`]), and a peer that takes it back is asked for it as if it were lost
+/// (`tcp_retransmit_timer`).
+#[inline]
+pub(super) fn window_at_the_end(connection: &Connection, arrived: &mut Arrived<'_>) {
+    let socket = connection.socket();
+    if socket.state() != State::LastAck {
+        return;
+    }
+    let units = socket.send_queue().div_ceil(1 << (connection.scales >> 4));
+    let window = u16::try_from(units).unwrap_or(u16::MAX);
+    if arrived.segment.window < window {
+        wire::put16(arrived.tcp_mut(), 14, window);
+    }
+}
+
+/// Leaves nothing of a segment but its header, with this number and these flags.
+fn is_bare(arrived: &mut Arrived<'_>, seq: u32, flags: u8) {
+    let Arrived { frame, packet, segment, .. } = arrived;
     packet.truncate(frame, wire::TCP);
     let tcp = &mut frame.data_mut()[packet.l4..packet.end];
-    (segment.seq, segment.flags, segment.length) = (next, ACK, 0);
-    wire::put32(tcp, 4, segment.seq);
+    (segment.seq, segment.flags, segment.length) = (seq, flags, 0);
+    wire::put32(tcp, 4, seq);
     tcp[12] = (wire::TCP as u8 / 4) << 4;
-    tcp[13] = ACK;
+    tcp[13] = flags;
 }
 
 /// Of a segment that ends beyond the window smoltcp cuts the data off, and takes the FIN behind it all the same.

@@ -32,7 +32,7 @@
 //! are searched linearly and a packet that no socket claims is answered from whatever set was asked. Every frame costs
 //! the same at ten connections and at ten thousand.
 //!
-//! A stated limit, inherited from smoltcp 0.14: the urgent pointer is ignored.
+//! A stated limit, inherited from smoltcp 0.14: the urgent pointer is ignored, so that urgent data is part of the stream.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -336,7 +336,13 @@ impl Stack {
         connection.state_until_ns = NEVER_NS;
         connection.shook_hands(Some(connection.progress_ns), io.now_ns);
         connection.progress_ns = io.now_ns;
+        // The window field of a SYN is not scaled.
+        connection.rcv_window >>= connection.rcv_scale();
         self.counters.tcp_established += 1;
+        if connection.asks(|asked| asked.growth.rx_bytes != 0) {
+            self.pump(index, false, io);
+            self.settle_receive_buffer(index, 0, io);
+        }
     }
 }
 

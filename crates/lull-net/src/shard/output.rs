@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
 
 use super::clock::{RTO_NS_MIN, duration};
@@ -100,7 +101,8 @@ impl Stack {
                 io.pool,
             );
             shim.exit.sender = connection.take_sender().map(|sender| (sender, io.now_ns));
-            shim.exit.probes = connection.peer_window == 0;
+            // In LAST-ACK smoltcp knows of no closed window ([`mend::window_at_the_end`](super::mend)).
+            shim.exit.probes = connection.peer_window == 0 && connection.socket().state() != State::LastAck;
             iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             exit.count(&mut self.counters);
@@ -277,8 +279,7 @@ impl Stack {
             } else if let Some(keepalive) = connection.keepalive()
                 && connection.heard_ns.saturating_add(keepalive.idle_ns) <= now_ns
             {
-                let give_up = keepalive.interval_ns.saturating_mul(u64::from(keepalive.probes));
-                if connection.heard_ns.saturating_add(keepalive.idle_ns).saturating_add(give_up) <= now_ns {
+                if connection.keeps_alive_until_ns(keepalive) <= now_ns {
                     self.counters.timeout_keepalive += 1;
                     self.send_reset(index, io);
                     return self.over(index, Some(NetError::TimedOut), io);

@@ -192,9 +192,12 @@ impl Stack {
         let mss = self.segment_bytes_to(index);
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let segment = arrived.segment;
-        // smoltcp believes no acknowledgement that comes with a number out of nowhere, which a stranger may have sent.
-        let off = segment.seq.wrapping_sub(connection.rcv_nxt()) as i32;
-        if off.unsigned_abs() as usize > connection.socket().recv_capacity() {
+        // smoltcp believes no acknowledgement that comes with a number out of nowhere, which a stranger may have sent, nor with what
+        // has come before.
+        let next = connection.rcv_nxt();
+        let off = segment.seq.wrapping_sub(next) as i32;
+        let has_come = seq_lt(segment.seq, next) && !seq_lt(next, segment.end());
+        if has_come || off.unsigned_abs() as usize > connection.socket().recv_capacity() {
             return false;
         }
         let ranges: Vec<Range> = match connection.peer_mss & SACK {

@@ -99,7 +99,12 @@ impl Stack {
         let (rx_before, tx_before) = (connection.socket().recv_capacity(), connection.socket().send_capacity());
         let total = self.buffer_bytes - rx_before - tx_before + rx + tx;
         let is_growing = rx > rx_before || tx > tx_before;
-        let fits = !is_growing || total <= self.config.growth.total_bytes_max;
+        // Where buffers grow all of them have a bound.
+        let most = match self.config.growth.total_bytes_max {
+            0 => usize::MAX,
+            most => most,
+        };
+        let fits = !is_growing || total <= most;
         let Some(buffers) = fits.then(|| Some((uncleared(rx).ok()?, uncleared(tx).ok()?))).flatten() else {
             self.counters.tcp_buffers_kept_small += 1;
             return false;

@@ -137,6 +137,12 @@ fn pad_ill_formed(frame: &mut Frame, packet: &Packet, header: usize) {
 }
 
 impl Segment {
+    /// Behind what it carries, its FIN among that.
+    #[inline]
+    pub(super) fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.length as u32).wrapping_add(u32::from(self.flags & FIN != 0))
+    }
+
     /// At most one of SYN, FIN, RST; and everything but a SYN or RST acknowledges.
     #[inline]
     pub(super) fn is_sane(&self) -> bool {

@@ -6,6 +6,7 @@ use super::config::BUFFER_BYTES_RANGE;
 use super::connection::{Flags, Phase};
 use super::error::NetError;
 use super::flow::FlowKey;
+use super::grow::UNSCALED_BYTES_MAX;
 use super::half_open::HalfOpen;
 use super::hand_on::Unaccepted;
 use super::listener::{Binding, Listener, Sharing, Waiting};
@@ -121,7 +122,11 @@ impl Stack {
             return Err(NetError::AddressInUse);
         }
         let (isn, offset) = (self.secret.isn(&flow, io.now_ns), self.secret.timestamp_offset(&flow));
-        let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, isn, io.now_ns);
+        // Until the end of the handshake has left smoltcp goes by the window of its SYN, which is not scaled, as if it were: of a larger
+        // buffer it would take what that has no room for.
+        let rx_bytes = if options.rx_buffer_bytes == 0 { self.config.rx_buffer_bytes } else { options.rx_buffer_bytes };
+        let rx_bytes_first = rx_bytes.min(UNSCALED_BYTES_MAX);
+        let mut socket = self.new_socket(rx_bytes_first, options.tx_buffer_bytes, isn, io.now_ns);
         let buffers = socket.recv_capacity() + socket.send_capacity();
         if socket.connect(self.iface.own.context(), remote, local).is_err() {
             self.buffer_bytes -= buffers;
@@ -138,6 +143,9 @@ impl Stack {
             }
             connection.expires(until_ns);
             connection.fix_buffers(options.rx_buffer_bytes != 0, options.tx_buffer_bytes != 0);
+            if rx_bytes != rx_bytes_first {
+                connection.asked_mut().growth.rx_bytes = rx_bytes;
+            }
             // Until the peer has said whether it scales windows this is what our SYN offers.
             connection.set_scales(offered_scale, Some(0));
             // The SYN's value is the first of those that grow from now on; the peer's answer completes it.

@@ -12,6 +12,7 @@ use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::hand_on::is_handed_over;
 use super::judge::Judged;
+use super::mend;
 use super::segment::{Arrived, Segment, parse};
 use super::socket::Ready;
 use super::stack::{Io, Stack};
@@ -172,6 +173,7 @@ impl Stack {
             return Ok(());
         }
         let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
+        mend::window_at_the_end(connection, arrived);
         let early_fin = connection.flags.contains(Flags::EARLY_FIN);
         let packet = &arrived.frame.data()[arrived.packet.l3..arrived.packet.end];
         let fills = self.feed(index, packet, &arrived.segment, io);
@@ -234,10 +236,11 @@ impl Stack {
         let (now_queued, now_unread) = (socket.send_queue(), socket.recv_queue());
         let state = socket.state();
         let acknowledged = queued.saturating_sub(now_queued) as u32;
-        let mut fills = false;
+        let (mut fills, mut probes_for_nothing) = (false, false);
         if acknowledged > 0 {
             connection.snd_una = connection.snd_una.wrapping_add(acknowledged);
             fills = connection.fills_its_buffer(queued, now_queued);
+            probes_for_nothing = connection.peer_window == 0 && !connection.outstanding();
             connection.progressed(io.now_ns);
         } else if connection.peer_window == 0
             && connection.phase == Phase::Open
@@ -271,18 +274,22 @@ impl Stack {
         let plain = segment.flags | PSH == ACK | PSH && arrived == segment.length && arrived > 0;
         let idle = now_queued == 0 && connection.snd_una == connection.snd_nxt && connection.consumed == 0;
         let held = connection.phase == Phase::Open && connection.flags.contains(Flags::HELD);
-        if first
+        let is_put_off = first
             && plain
             && idle
             && held
             && ack_delay == Some(ACK_DELAY)
             && state == State::Established
             && exit.frames == 0
-        {
+            && !probes_for_nothing;
+        if is_put_off {
             let deadline_ns = connection.deadline_ns(instant_ns(instant(io.now_ns)) + ACK_DELAY_NS);
             self.timers.set(index, deadline_ns.max(io.now_ns + 1));
             self.announce(index, true, io);
         } else {
+            if probes_for_nothing {
+                self.stops_probing(index, io);
+            }
             self.follow_up(index, Some(segment), arrived > 0, io);
         }
         if ack_delay != Some(ACK_DELAY)
@@ -294,6 +301,15 @@ impl Stack {
             self.request_came(index);
         }
         fills
+    }
+
+    /// smoltcp goes on probing a closed window that it has nothing more for, by what no peer answers: while it does it keeps no peer alive
+    /// (`tcp_ack_probe`).
+    #[cold]
+    fn stops_probing(&mut self, index: u32, io: &mut Io<'_>) {
+        for window in [1, 0] {
+            self.shows(index, window, io);
+        }
     }
 
     /// Sends what is to be sent, follows the state, says what became ready.

@@ -159,6 +159,75 @@ fn keepalive_probes_and_gives_up() {
     assert_eq!(net.server.stack.counters().timeout_keepalive, 1);
 }
 
+/// `tcp_keepalive_timer`: with TCP_USER_TIMEOUT the number of probes does not count, but the time, once one has left.
+#[test]
+fn a_user_timeout_says_when_keepalive_gives_up() {
+    let whiles = [(3, None, 25), (3, Some(120), 120), (9, Some(20), 20), (9, Some(22), 25), (9, Some(3), 15)];
+    for (probes, timeout_s, ends_s) in whiles {
+        let mut net = Net::new();
+        let listener = net.server.listen(80);
+        let (_client, server) = net.establish(listener, at(SERVER, 80));
+        let keepalive = Keepalive { idle_ns: 10 * SECOND, interval_ns: 5 * SECOND, probes };
+        let timeout_ns = timeout_s.map(|timeout_s| timeout_s * SECOND);
+        net.server.call(|stack, io| stack.set_keepalive(server, Some(keepalive), io)).unwrap();
+        net.server.call(|stack, io| stack.set_user_timeout(server, timeout_ns, io)).unwrap();
+        net.run_for(201 * SECOND);
+        assert_eq!(net.server.stack.tcp_state(server), Ok("ESTABLISHED"), "a peer that answers");
+        let heard_ns = net.now_ns;
+        net.cut = true;
+        // The last answer came within so long before.
+        net.run_for((ends_s - 10) * SECOND - 10 * MS);
+        assert_eq!(net.server.recv(server), Err(NetError::WouldBlock), "{timeout_s:?}");
+        net.run_for(11 * SECOND);
+        let after_s = (net.now_ns - heard_ns) / SECOND;
+        assert_eq!(net.server.recv(server), Err(NetError::TimedOut), "{timeout_s:?} after {after_s} s");
+    }
+}
+
+/// smoltcp would go on probing a window that it has nothing more for, by what nobody answers, and probe no peer meanwhile.
+#[test]
+fn a_peer_that_has_everything_and_does_not_read_is_kept_alive() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    let acknowledges_all = |host: &mut Host, peer: &mut Peer| {
+        peer.window = 60_000;
+        peer.send(host, ACK, &[]);
+        host.send(id, &[1; 1484]).unwrap();
+        assert_eq!(host.segments_beside_arp().len(), 2);
+        peer.window = 0;
+        for bytes in [1460, 24] {
+            peer.ack += bytes;
+            peer.send(host, ACK, &[]);
+        }
+        assert_eq!(host.segments(), []);
+    };
+    acknowledges_all(&mut host, &mut peer);
+    host.run_for(100 * SECOND);
+    assert_eq!(host.segments(), [], "nobody has asked for probes");
+    let keepalive = Keepalive { idle_ns: 10 * SECOND, interval_ns: 2 * SECOND, probes: 3 };
+    host.call(|stack, io| stack.set_keepalive(id, Some(keepalive), io)).unwrap();
+    acknowledges_all(&mut host, &mut peer);
+    for _ in 0..5 {
+        host.run_for(10 * SECOND + 10 * MS);
+        let probes: Vec<u32> = host.segments_beside_arp().iter().map(|segment| segment.seq).collect();
+        assert_eq!(probes, [peer.ack - 1]);
+        peer.send(&mut host, ACK, &[]);
+    }
+    assert_eq!(host.stack.tcp_state(id), Ok("ESTABLISHED"));
+    // What is written meanwhile waits for the window, which is asked for.
+    host.send(id, b"more").unwrap();
+    host.run_for(SECOND);
+    let probes = host.segments_beside_arp();
+    assert!(!probes.is_empty() && probes.iter().all(|probe| (probe.seq, &probe.payload[..]) == (peer.ack, b"m")));
+    peer.window = 60_000;
+    peer.send(&mut host, ACK, &[]);
+    host.run_for(SECOND);
+    assert_eq!(host.segments_beside_arp().pop().map(|segment| segment.payload), Some(b"more".to_vec()));
+    peer.ack += 4;
+    peer.send(&mut host, ACK, &[]);
+    host.run_for(20 * SECOND);
+    assert_eq!(host.recv(id), Err(NetError::TimedOut), "a silent peer is given up");
+}
+
 #[test]
 fn a_user_timeout_is_no_shorter_than_a_retransmission_timer() {
     let mut net = Net::new();

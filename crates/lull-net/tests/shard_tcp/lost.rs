@@ -838,3 +838,53 @@ fn a_window_that_is_taken_back_is_asked_for_again() {
         assert_eq!(r.sent(), [2], "it goes on");
     }
 }
+
+/// The same where neither end has anything more to say: smoltcp hears of no window then, and would probe the closed one for ever.
+#[test]
+fn a_window_that_is_taken_back_from_the_end_of_a_response_is_asked_for_again() {
+    for (selectively, opens) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut r = Receiver::that(selectively, 2);
+        r.peer.send(&mut r.host, ACK | FIN, &[]);
+        r.host.close(r.id);
+        assert_eq!(r.sent(), [2]);
+        r.peer.window = 0;
+        assert_eq!(r.has_all(1), []);
+        if opens {
+            r.peer.window = 5000;
+            r.has_all(1);
+        }
+        for seconds in [1, 10, 20] {
+            let again = r.waits_ms(seconds * 1000);
+            assert!(again.contains(&1) && again.len() <= 3, "{selectively} {opens} {again:?}");
+        }
+        r.peer.ack = r.at(2) + 1;
+        r.peer.send(&mut r.host, ACK, &[]);
+        assert_eq!(r.host.stack.connections(), 0);
+    }
+}
+
+/// What comes again says nothing, but that an acknowledgement was lost: smoltcp does not believe what stands in it either, and nobody
+/// would send again what is on its way.
+#[test]
+fn an_acknowledgement_in_what_has_come_before_ends_no_timer() {
+    let mut r = Receiver::of(4);
+    r.peer.send(&mut r.host, ACK | PSH, b"data");
+    assert_eq!(r.has(0, (1, 4)), [0]);
+    assert_eq!(r.has_all(4), []);
+    r.host.send(r.id, &[1; 1100]).unwrap();
+    assert_eq!(r.sent(), [4, 5]);
+    let window = std::mem::take(&mut r.peer.window);
+    assert_eq!(r.has_all(5), []);
+    r.peer.window = window;
+    assert_eq!(r.has_all(5), []);
+    r.host.segments();
+    r.peer.seq -= 4;
+    r.peer.ack += 100;
+    r.peer.send(&mut r.host, ACK | PSH, b"data");
+    assert_eq!(r.waits_ms(1000).first(), Some(&5));
+    // It has come, which is believed where it comes with the right number.
+    r.peer.send(&mut r.host, ACK, &[]);
+    assert_eq!(r.waits_ms(20_000), []);
+    r.host.send(r.id, &[1; 1000]).unwrap();
+    assert_eq!(r.sent(), [5], "it goes on");
+}
