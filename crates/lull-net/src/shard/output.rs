@@ -182,6 +182,9 @@ impl Stack {
         if let Some(connection) = self.connections.get_mut(id.index()) {
             connection.flags.remove(Flags::BLOCKED);
             self.follow_up(id.index(), None, false, io);
+            if self.connections.get(id.index()).is_some_and(|connection| connection.sender().is_some()) {
+                self.tells_what_came(id.index(), io);
+            }
         }
     }
 

@@ -291,6 +291,11 @@ impl Stack {
             &mut self.looped,
             io.pool,
         );
+        if !shim.exit.has_room() && shim.exit.next_hop.is_some() {
+            // It is told when there is room in the ring.
+            io.pool.recycle(probe);
+            return self.block(index);
+        }
         let iface = self.iface.of(connection, io.now_ns);
         iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;

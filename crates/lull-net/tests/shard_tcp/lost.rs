@@ -788,6 +788,21 @@ fn what_came_is_acknowledged_though_somebody_takes_charge_again_soon() {
     assert_eq!(told(&mut receiver), Some(receiver.peer.seq));
 }
 
+/// And so it is where the ring has no room for that at the time.
+#[test]
+fn what_came_is_acknowledged_though_somebody_takes_charge_while_the_ring_is_full() {
+    let mut receiver = Receiver::of(6);
+    receiver.peer.send(&mut receiver.host, ACK, &[1; 100]);
+    assert_eq!(receiver.host.segments(), [], "it is put off");
+    receiver.host.ring.slots = 0;
+    receiver.has(0, (1, 2));
+    receiver.host.ring.slots = 4096;
+    receiver.host.call(|stack, io| stack.flush_blocked(io));
+    receiver.host.run_for(60 * MS);
+    let told = receiver.host.segments().iter().map(|segment| segment.ack).max();
+    assert_eq!(told, Some(receiver.peer.seq));
+}
+
 /// A stranger who knows how much was sent, and not what came.
 #[test]
 fn an_acknowledgement_with_a_number_out_of_nowhere_changes_nothing() {
@@ -887,4 +902,26 @@ fn an_acknowledgement_in_what_has_come_before_ends_no_timer() {
     assert_eq!(r.waits_ms(20_000), []);
     r.host.send(r.id, &[1; 1000]).unwrap();
     assert_eq!(r.sent(), [5], "it goes on");
+}
+
+/// One byte on its way looks like what probes a closed window.
+#[test]
+fn a_byte_whose_window_is_taken_back_is_sent_again() {
+    let mut r = Receiver::of(1);
+    assert_eq!(r.has_all(1), []);
+    r.host.send(r.id, &[1]).unwrap();
+    assert_eq!(r.sent(), [1]);
+    let window = std::mem::take(&mut r.peer.window);
+    for seconds in [5, 10, 20] {
+        assert_eq!(r.has_all(1), []);
+        let again = r.waits_ms(seconds * 1000);
+        assert!(!again.is_empty() && again.iter().all(|segment| *segment == 1), "{again:?}");
+    }
+    r.peer.window = window;
+    r.has_all(1);
+    r.waits_ms(40_000);
+    r.peer.ack += 1;
+    r.peer.send(&mut r.host, ACK, &[]);
+    r.host.send(r.id, &[1; 1000]).unwrap();
+    assert_eq!(r.sent(), [1], "it goes on");
 }
