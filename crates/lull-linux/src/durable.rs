@@ -64,6 +64,18 @@ pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
     }
 }
 
+/// What the holder of the lock file at `path` wrote into it; nothing if nobody holds it.
+pub(crate) fn lock_holder(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    // Shared, so that those who only ask do not find each other; given back when the file is closed.
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        return None;
+    }
+    let mut by = String::new();
+    let _ = file.read_to_string(&mut by);
+    Some(by.trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -91,5 +103,8 @@ mod tests {
         let lock = try_lock(path, "2").unwrap();
         assert!(matches!(lock, Taken::Yes(_)) && mode() == 0o600, "{:o}", mode());
         assert!(matches!(try_lock(path, "3").unwrap(), Taken::HeldBy(by) if by == "2"));
+        assert_eq!(lock_holder(path).as_deref(), Some("2"));
+        drop(lock);
+        assert_eq!(lock_holder(path), None);
     }
 }

@@ -1,6 +1,8 @@
 //! What `/proc/P/stat` says of a process: whose child it is, and when it started, by which it is told from another that gets its
 //! number later.
 
+use std::io;
+
 use crate::roots::Roots;
 
 /// When a process started; nothing if there is none of that number, or only what is left of one.
@@ -18,7 +20,20 @@ pub(crate) struct Stat {
 
 /// What there is to say of a process; nothing if there is none of that number.
 pub(crate) fn stat(pid: i32, roots: &Roots) -> Option<Stat> {
-    parse_stat(&roots.read_proc(&format!("{pid}/stat")).ok()?)
+    try_stat(pid, roots).ok().flatten()
+}
+
+/// As [`stat`], for callers to whom a process that cannot be looked at is not one that has ended.
+///
+/// # Errors
+/// Those of reading: no descriptor is left, for example.
+pub(crate) fn try_stat(pid: i32, roots: &Roots) -> io::Result<Option<Stat>> {
+    match roots.read_proc(&format!("{pid}/stat")) {
+        Ok(line) => Ok(parse_stat(&line)),
+        // A process may end between the opening and the reading.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Fields 3, 4 and 22. The name in field 2 may hold blanks and parentheses.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use lull_core::EpollParams;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -99,19 +100,32 @@ impl Process {
     /// # Errors
     /// [`Error::NoProcess`] if it has ended, or no right to look.
     pub fn epoll_descriptors(&self) -> Result<Vec<i32>> {
+        let contexts = self.links()?.into_iter().filter(|(_, target)| target.as_os_str() == EPOLL_LINK);
+        Ok(contexts.map(|(fd, _)| fd).collect())
+    }
+
+    /// Its descriptors in their order, and what each is a link to.
+    ///
+    /// # Errors
+    /// As [`Process::epoll_descriptors`].
+    pub(crate) fn links(&self) -> Result<Vec<(i32, PathBuf)>> {
+        const WHAT: &str = "list the descriptors of";
         let directory = self.roots.proc(&format!("{}/fd", self.pid));
-        let entries = std::fs::read_dir(&directory).map_err(|error| self.failed("list the descriptors of", error))?;
-        let mut descriptors = Vec::new();
+        let entries = std::fs::read_dir(&directory).map_err(|error| self.failed(WHAT, error))?;
+        let mut links = Vec::new();
         for entry in entries {
             // A process that ends meanwhile has no descriptors.
             let Ok(entry) = entry else { break };
             let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if std::fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == EPOLL_LINK) {
-                descriptors.push(fd);
+            match std::fs::read_link(entry.path()) {
+                Ok(target) => links.push((fd, target)),
+                // Closed since it was listed.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+                Err(error) => return Err(self.failed(WHAT, error)),
             }
         }
-        descriptors.sort_unstable();
-        Ok(descriptors)
+        links.sort_unstable_by_key(|(fd, _)| *fd);
+        Ok(links)
     }
 
     /// A duplicate of one of its descriptors. Close it soon: it keeps the file open.

@@ -118,10 +118,23 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     say!("lull: process {} is followed; SIGINT, SIGTERM or `lull detach` give back", args.pid);
     while !stop.load(Ordering::Relaxed) && !follower.is_over() {
         wait(stop);
-        follower.look()?.iter().for_each(|event| printer.print(event));
+        match follower.look() {
+            Ok(events) => events.iter().for_each(|event| printer.print(event)),
+            // No disk is needed to give back: what the contexts had is known here as well.
+            Err(error) => {
+                match follower.restore() {
+                    Ok(restored) => printer.print_restored(&restored),
+                    Err(kept) => say!("lull: {kept}"),
+                }
+                return Err(error.into());
+            }
+        }
     }
     if follower.is_over() {
-        follower.leave_ended()?;
+        let restored = follower.leave_ended()?;
+        if !restored.is_empty() {
+            printer.print_restored(&restored);
+        }
         say!("lull: the program has ended");
     } else {
         printer.print_restored(&follower.restore()?);
@@ -220,6 +233,12 @@ fn print_detached(prefix: &str, pid: i32, detached: &Detached) -> Result<(), Wri
         Detached::Nothing => outln!("nothing of process {pid} was set"),
         Detached::Over => {
             outln!("process {pid} has ended by itself, and its epoll contexts with it: nothing is left to give back")
+        }
+        Detached::Restored(restored) if restored.is_empty() => {
+            outln!(
+                "nothing is left of what was set in process {pid} and its children: it has gone with its processes, or was \
+                 given back before"
+            )
         }
         Detached::Restored(restored) => restored.to_string().lines().try_for_each(|line| {
             let prefix = if line.ends_with("again") { prefix } else { "" };

@@ -1,51 +1,94 @@
 //! `lull attach` and `lull detach`: killed at each of their system calls that change anything, over a record that cannot
-//! be read, after the program's end, on process 1, and what they say in JSON.
+//! be read or written, after the program's end, on process 1, on a program and on its child, and what they say in JSON.
 
 mod kernel;
 
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use kernel::{lines_of, script};
 
-/// A program whose three epoll contexts have these parameters, and a directory for state files.
+/// A program whose three epoll contexts have these parameters, and a directory for state files. It makes one more context
+/// for each line that it reads.
 struct Program {
     child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    /// The process that has the contexts: `child`, or its child.
+    pid: u32,
     state: PathBuf,
 }
 
 const OWN: [&str; 3] = ["5 8 0", "0 0 0", "0 16 1"];
 
+const MAKE: &str = "import fcntl, os, select, struct, sys
+kept = []
+for triple in sys.argv[1:]:
+\tkept.append(select.epoll())
+\tfcntl.ioctl(kept[-1].fileno(), 0x40088A01, struct.pack('IHBB', *map(int, triple.split()), 0))
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+\tkept.append(select.epoll())
+\tprint('made', flush=True)";
+
 impl Program {
     fn start() -> Program {
-        let make = "import fcntl, select, struct, sys\n\
-             kept = []\n\
-             for triple in sys.argv[1:]:\n\
-             \tkept.append(select.epoll())\n\
-             \tfcntl.ioctl(kept[-1].fileno(), 0x40088A01, struct.pack('IHBB', *map(int, triple.split()), 0))\n\
-             print('made', flush=True)\n\
-             sys.stdin.read()";
-        let mut child = Command::new("python3")
-            .args(["-c", make])
-            .args(OWN)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        assert_eq!(lines_of(&mut child).next().unwrap().unwrap(), "made");
+        Program::below(&["python3", "-c", MAKE])
+    }
+
+    /// As the child of a shell that outlives it.
+    fn below_a_shell() -> Program {
+        Program::below(&["sh", "-c", "python3 -c \"$0\" \"$@\"; exec sleep 600", MAKE])
+    }
+
+    fn below(words: &[&str]) -> Program {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(OWN).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = lines_of(&mut child);
+        let pid = lines.next().unwrap().unwrap().parse().unwrap();
         let state = std::env::temp_dir().join(format!("lull-attach-{}", child.id()));
-        Program { child, state }
+        Program { child, lines, pid, state }
+    }
+
+    /// Has it make one more context.
+    fn make_another(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(self.lines.next().unwrap().unwrap(), "made");
     }
 
     fn run(&self, words: &[&str]) -> Output {
+        self.run_on(self.child.id(), words)
+    }
+
+    fn run_on(&self, pid: u32, words: &[&str]) -> Output {
+        self.command_on(pid, words).output().unwrap()
+    }
+
+    fn command_on(&self, pid: u32, words: &[&str]) -> Command {
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).args(["--pid", &self.child.id().to_string()]);
-        command.env("LULL_STATE_DIR", &self.state).output().unwrap()
+        command.args(&words[1..]).args(["--pid", &pid.to_string()]).env("LULL_STATE_DIR", &self.state);
+        command
+    }
+
+    /// A `lull attach` that stays, once it has set what there is.
+    fn follower_of(&self, pid: u32, mode: &str) -> Follower {
+        let mut command = self.command_on(pid, &[LULL, "attach", "--mode", mode, "--json"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = lines_of(&mut child);
+        let mut follower = Follower { child, lines };
+        assert!(follower.lines.any(|line| line.unwrap().contains("\"set\"")), "{mode}");
+        follower
     }
 
     #[track_caller]
     fn ok(&self, words: &[&str]) -> String {
-        let output = self.run(words);
+        self.ok_on(self.child.id(), words)
+    }
+
+    #[track_caller]
+    fn ok_on(&self, pid: u32, words: &[&str]) -> String {
+        let output = self.run_on(pid, words);
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -53,7 +96,12 @@ impl Program {
     /// Runs words that fail with this status; what they say on standard error.
     #[track_caller]
     fn refused(&self, words: &[&str]) -> String {
-        let output = self.run(words);
+        self.refused_on(self.child.id(), words)
+    }
+
+    #[track_caller]
+    fn refused_on(&self, pid: u32, words: &[&str]) -> String {
+        let output = self.run_on(pid, words);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
         String::from_utf8(output.stderr).unwrap()
     }
@@ -70,7 +118,7 @@ impl Program {
 
     /// The parameters of its contexts.
     fn params(&self) -> Vec<String> {
-        let output = Command::new("python3").args([&script("params.py"), &self.child.id().to_string()]).output();
+        let output = Command::new("python3").args([&script("params.py"), &self.pid.to_string()]).output();
         let listed = String::from_utf8(output.unwrap().stdout).unwrap();
         listed.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
     }
@@ -81,6 +129,33 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.state);
+    }
+}
+
+/// A `lull attach` that stays.
+struct Follower {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Follower {
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Its status, and what it has said on standard error.
+    fn end(&mut self) -> (Option<i32>, String) {
+        // Read to its end: it must not find nobody there who reads.
+        self.lines.by_ref().for_each(drop);
+        let said = std::io::read_to_string(self.child.stderr.take().unwrap()).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -103,7 +178,15 @@ fn program(test: &str) -> Option<Program> {
         println!("SKIP: {test}: strace is not installed, or may not trace");
         return None;
     }
-    let program = Program::start();
+    usable(Program::start(), test)
+}
+
+/// The same below a shell, for tests that trace nothing.
+fn below_a_shell(test: &str) -> Option<Program> {
+    usable(Program::below_a_shell(), test)
+}
+
+fn usable(program: Program, test: &str) -> Option<Program> {
     if program.params() != OWN {
         println!("SKIP: {test}: no parameters of epoll contexts here (Linux 6.9, root)");
         return None;
@@ -323,4 +406,167 @@ fn children_are_left_out_if_it_is_said() {
     let named = format!("(process {})", program.child.id());
     assert_eq!(dry("yes").matches(&named).count(), 4, "found, and three contexts: {}", dry("yes"));
     assert!(!dry("no").contains(&named));
+}
+
+#[test]
+fn attached_to_at_two_levels_a_program_has_its_own_back_in_either_order() {
+    let Some(program) = below_a_shell("attached_to_at_two_levels_a_program_has_its_own_back_in_either_order") else {
+        return;
+    };
+    let (shell, child) = (program.child.id(), program.pid);
+    for attached in [[shell, child], [child, shell]] {
+        for detached in [[shell, child], [child, shell]] {
+            for (pid, mode) in attached.into_iter().zip(["suspend20", "fullbusy"]) {
+                program.ok_on(pid, &[LULL, "attach", "--mode", mode, "--once"]);
+            }
+            assert_eq!(program.params(), [FULLBUSY; 3]);
+            let said = detached.map(|pid| program.ok_on(pid, &[LULL, "detach"]));
+            assert_eq!(program.params(), OWN, "attached {attached:?}, detached {detached:?}: {said:?}");
+        }
+    }
+    // The third attach is the first one's again, which has a record of its own that is out of date.
+    for (pid, mode) in [(shell, "suspend20"), (child, "fullbusy"), (shell, "napibusy")] {
+        program.ok_on(pid, &[LULL, "attach", "--mode", mode, "--once"]);
+    }
+    for pid in [child, shell] {
+        program.ok_on(pid, &[LULL, "detach"]);
+    }
+    assert_eq!(program.params(), OWN);
+}
+
+#[test]
+fn a_context_that_another_lull_follows_is_refused() {
+    let Some(program) = below_a_shell("a_context_that_another_lull_follows_is_refused") else { return };
+    let (shell, child) = (program.child.id(), program.pid);
+    for (followed, other) in [(shell, child), (child, shell)] {
+        let mut follower = program.follower_of(followed, "fullbusy");
+        let said = program.refused_on(other, &[LULL, "attach", "--mode", "suspend20", "--once"]);
+        let holder = format!("process {}, lull attach of process {followed}", follower.child.id());
+        assert!(said.contains("another lull works on descriptor") && said.contains(&holder), "{said}");
+        assert_eq!(program.params(), [FULLBUSY; 3]);
+        // The same parameters are no change.
+        let said = program.ok_on(other, &[LULL, "attach", "--mode", "fullbusy", "--once"]);
+        assert!(said.contains("already"), "{said}");
+        follower.signal("-TERM");
+        assert_eq!(follower.end().0, Some(0));
+        assert_eq!(program.params(), OWN);
+    }
+}
+
+#[test]
+fn a_new_child_that_another_lull_follows_is_left_to_that_one_until_it_ends() {
+    let test = "a_new_child_that_another_lull_follows_is_left_to_that_one_until_it_ends";
+    if program(test).is_none() {
+        return;
+    }
+    // The shell's child does not begin before the outer follower has looked, and is stopped.
+    let begun = ["sh", "-c", "echo $$; read go; python3 -c \"$0\" \"$@\"; exec sleep 600", MAKE];
+    let mut program = Program::below(&begun);
+    let shell = program.pid;
+    let mut outer = program.command_on(shell, &[LULL, "attach", "--mode", "suspend20", "--json"]);
+    let mut child = outer.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (lines, stderr) = (lines_of(&mut child), child.stderr.take().unwrap());
+    let mut outer = Follower { child, lines };
+    let mut said = BufReader::new(stderr).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("is followed;")));
+    outer.signal("-STOP");
+    program.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    program.pid = program.lines.next().unwrap().unwrap().parse().unwrap();
+    let mut inner = program.follower_of(program.pid, "fullbusy");
+    outer.signal("-CONT");
+    let mut events = outer.lines.by_ref().map(Result::unwrap);
+    let event = events.find(|line| line.contains("\"set\"") || line.contains("another lull")).unwrap();
+    assert!(event.contains("\"warning\"") && event.contains("another lull works on descriptor"), "{event}");
+    assert_eq!(program.params(), [FULLBUSY; 3]);
+    inner.signal("-TERM");
+    assert_eq!(inner.end().0, Some(0));
+    assert!(outer.lines.by_ref().any(|line| line.unwrap().contains("\"set\"")));
+    outer.signal("-TERM");
+    outer.lines.by_ref().for_each(drop);
+    assert!(outer.child.wait().unwrap().success());
+    assert_eq!(program.params(), OWN);
+}
+
+#[test]
+fn a_record_of_an_earlier_process_of_this_number_gives_back_to_those_that_live() {
+    let test = "a_record_of_an_earlier_process_of_this_number_gives_back_to_those_that_live";
+    let Some(program) = below_a_shell(test) else { return };
+    // As if the shell that was attached to had ended, and this one had got its number.
+    let age = || {
+        let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(program.record()).unwrap()).unwrap();
+        record["start"] = (record["start"].as_u64().unwrap() - 1).into();
+        std::fs::write(program.record(), record.to_string()).unwrap();
+    };
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    age();
+    let said = program.ok(&[LULL, "detach"]);
+    assert_eq!(said.matches("again").count(), 3, "{said}");
+    assert_eq!(program.params(), OWN);
+    assert!(!program.record().exists());
+
+    // Attached to meanwhile, alone.
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    age();
+    let said = program.refused(&[LULL, "attach", "--mode", "suspend20", "--once", "--children", "no"]);
+    assert!(said.contains("has no epoll context"), "{said}");
+    program.ok(&[LULL, "attach", "--mode", "fullbusy", "--once"]);
+    assert_eq!(program.params(), [FULLBUSY; 3]);
+    program.ok(&[LULL, "detach"]);
+    assert_eq!(program.params(), OWN);
+    assert!(!program.record().exists());
+}
+
+#[test]
+fn an_attach_that_cannot_write_its_record_gives_back_what_it_has_set() {
+    let Some(mut program) =
+        usable(Program::start(), "an_attach_that_cannot_write_its_record_gives_back_what_it_has_set")
+    else {
+        return;
+    };
+    let mut follower = program.follower_of(program.pid, "suspend20");
+    std::fs::remove_dir_all(&program.state).unwrap();
+    program.make_another();
+    let (status, said) = follower.end();
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("cannot write the state file") && said.contains("no context was changed"), "{said}");
+    assert_eq!(program.params(), [&OWN[..], &["0 0 0"]].concat());
+}
+
+#[test]
+fn the_supervisor_leaves_a_process_that_has_got_the_number_since() {
+    let test = "the_supervisor_leaves_a_process_that_has_got_the_number_since";
+    let Some(program) = usable(Program::start(), test) else { return };
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(program.record()).unwrap()).unwrap();
+    let start = record["start"].as_u64().unwrap();
+    for (start, now) in [(start - 1, ["0 64 1"; 3]), (start, OWN)] {
+        let mut supervisor = Command::new(LULL)
+            .args(["supervise", "--state-dir", program.state.to_str().unwrap()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(lines_of(&mut supervisor).next().unwrap().unwrap(), "ready");
+        // The pipe ends without a word of dismissal: `lull run` has died.
+        writeln!(supervisor.stdin.take().unwrap(), "program {} {start}", program.pid).unwrap();
+        assert!(supervisor.wait().unwrap().success());
+        assert_eq!(program.params(), now);
+    }
+}
+
+#[test]
+fn detach_says_that_what_was_set_has_gone_with_a_child() {
+    let Some(mut program) = below_a_shell("detach_says_that_what_was_set_has_gone_with_a_child") else { return };
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    drop(program.child.stdin.take());
+    let shell = program.child.id();
+    let comm = || std::fs::read_to_string(format!("/proc/{shell}/comm")).unwrap();
+    while comm() != "sleep\n" {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    for words in [&[LULL, "detach", "--dry-run"][..], &[LULL, "detach"]] {
+        let said = program.ok(words);
+        assert!(said.contains(&format!("nothing is left of what was set in process {shell}")), "{said}");
+    }
+    assert!(program.ok(&[LULL, "detach"]).contains("nothing of process"));
 }

@@ -5,10 +5,10 @@ mod kernel;
 mod program;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use kernel::{World, script};
@@ -374,6 +374,157 @@ fn what_cannot_be_steered_is_refused_by_name() {
     }
     let sleeper = program::Program { child: Command::new("sleep").arg("600").spawn().unwrap() };
     scratch.refused(&format!("attach --pid {} --steer queue --once", sleeper.pid()), &["listens nowhere"]);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+/// Processes that have two listeners each on one address, until their input ends.
+struct Listening {
+    child: Child,
+    port: u16,
+    /// What they print, which has to be read by somebody.
+    _lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// Two listeners on every address of the network namespace.
+const LISTEN: &str = "import socket, sys
+kept = []
+for _ in range(2):
+\tkept.append(socket.socket())
+\tkept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+\tkept[-1].bind(('0.0.0.0', int(sys.argv[1])))
+\tkept[-1].listen()
+print('listens', flush=True)
+sys.stdin.read()";
+
+impl Listening {
+    /// One at first, below a shell of `text`, which has the program as `$0`, the port as `$1` and the argument as `$2`.
+    fn start(text: &str, argument: &str) -> Listening {
+        let port = port();
+        let mut command = Command::new("sh");
+        command.args(["-c", text, LISTEN, &port.to_string(), argument]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = kernel::lines_of(&mut child);
+        assert_eq!(lines.next().unwrap().unwrap(), "listens");
+        Listening { child, port, _lines: lines }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether strace is here and may trace.
+fn traces(test: &str) -> bool {
+    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+    let works = works.is_ok_and(|output| output.status.success());
+    if !works {
+        println!("SKIP: {test}: strace is not installed, or may not trace");
+    }
+    works
+}
+
+/// The command where a system call fails so, if it is about this path.
+fn failing(scratch: &Scratch, arguments: &str, call: &str, error: &str, path: Option<&str>) -> Output {
+    let lull = scratch.command(arguments);
+    let mut command = Command::new("strace");
+    command.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+    command.args(["-e", &format!("inject={call}:error={error}")]);
+    command.args(path.into_iter().flat_map(|path| ["-P", path]));
+    command.arg(lull.get_program()).args(lull.get_args());
+    command.envs(lull.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.output().unwrap()
+}
+
+#[test]
+fn a_steered_group_of_a_process_that_cannot_be_opened_or_read_stays_in_the_record() {
+    let test = "a_steered_group_of_a_process_that_cannot_be_opened_or_read_stays_in_the_record";
+    if lacks(test) || !traces(test) {
+        return;
+    }
+    let scratch = Scratch::new("steer-unreadable");
+    let listening = Listening::start("exec python3 -c \"$0\" \"$1\"", "");
+    let (pid, attach) = (listening.pid(), format!("attach --pid {} --steer cpu --once", listening.pid()));
+    scratch.ok(&attach);
+    let detach = format!("detach --pid {pid}");
+    let (stat, descriptors, link) =
+        (format!("/proc/{pid}/stat"), format!("/proc/{pid}/fd"), format!("/proc/{pid}/fd/3"));
+    for (call, error, path, says) in [
+        ("pidfd_open", "EMFILE", None, "open process"),
+        ("openat", "EMFILE", Some(&*stat), "open process"),
+        ("openat", "EACCES", Some(&*descriptors), "list the descriptors"),
+        ("readlink", "EACCES", Some(&*link), "list the descriptors"),
+    ] {
+        let output = failing(&scratch, &detach, call, error, path);
+        kernel::refused(call, &output, &[says, &format!("process {pid}"), "tries again"]);
+        assert!(scratch.left().contains(&format!("process-{pid}.json")), "{call}: {:?}", scratch.left());
+    }
+    let said = scratch.ok(&detach);
+    assert!(said.contains("listeners chosen by the hash again"), "{said}");
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn without_the_right_to_trace_steering_says_so() {
+    let test = "without_the_right_to_trace_steering_says_so";
+    if lacks(test) || !traces(test) {
+        return;
+    }
+    let scratch = Scratch::new("steer-untraced");
+    let listening = Listening::start("exec python3 -c \"$0\" \"$1\"", "");
+    let attach = |pid: u32| format!("attach --pid {pid} --steer cpu --once");
+    let descriptors = format!("/proc/{}/fd", listening.pid());
+    for (call, error, path, says) in [
+        ("pidfd_getfd", "EPERM", None, "cannot duplicate descriptor"),
+        ("openat", "EACCES", Some(&*descriptors), "cannot list the descriptors"),
+    ] {
+        let output = failing(&scratch, &attach(listening.pid()), call, error, path);
+        kernel::refused(call, &output, &[says, &format!("process {}", listening.pid()), "CAP_SYS_PTRACE"]);
+    }
+    // Of a child's listeners it is told in their place.
+    let below = Listening::start("python3 -c \"$0\" \"$1\"; exit", "");
+    let output = failing(&scratch, &attach(below.pid()), "pidfd_getfd", "EPERM", None);
+    kernel::refused("a child's", &output, &["was steered: cannot duplicate descriptor", "CAP_SYS_PTRACE"]);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn groups_of_one_address_in_two_network_namespaces_are_both_given_back() {
+    let test = "groups_of_one_address_in_two_network_namespaces_are_both_given_back";
+    if lacks(test) {
+        return;
+    }
+    if !Command::new("unshare").args(["--net", "true"]).output().is_ok_and(|output| output.status.success()) {
+        println!("SKIP: {test}: no network namespace can be made");
+        return;
+    }
+    let scratch = Scratch::new("steer-namespaces");
+    // The second begins when there is this file.
+    let both = "exec 3<&0; python3 -c \"$0\" \"$1\" <&3 & until [ -e \"$2\" ]; do sleep 0.02; done; \
+        unshare --net python3 -c \"$0\" \"$1\" <&3 & wait";
+    let go = scratch.0.join("go");
+    let listening = Listening::start(both, go.to_str().unwrap());
+    let address = format!("0.0.0.0:{}", listening.port);
+    let mut follower = scratch
+        .command(&format!("attach --pid {} --steer cpu", listening.pid()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let steered = format!("{address}: 2 listeners steered by CPU");
+    let mut lines = kernel::lines_of(&mut follower).map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(&steered)));
+    std::fs::write(&go, "").unwrap();
+    assert!(lines.any(|line| line.contains(&steered)));
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    let said = scratch.ok(&format!("detach --pid {}", listening.pid()));
+    assert_eq!(said.matches(&format!("{address}: listeners chosen by the hash again")).count(), 2, "{said}");
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 

@@ -144,6 +144,20 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     }
 }
 
+/// As [`detach`], for a process that started then; a process that has got its number since is left as it is, with what was
+/// set in it.
+///
+/// # Errors
+/// Those of [`detach`].
+pub(crate) fn detach_started(pid: i32, start: u64, options: &Options) -> Result<Detached> {
+    let recorded = Record::start(&options.state_dir, pid)?;
+    // Without a record there is at most a lock to be removed.
+    if recorded.or_else(|| start_of(pid, &options.roots)).is_some_and(|it| it != start) {
+        return Ok(Detached::Nothing);
+    }
+    detach(pid, options)
+}
+
 /// What [`detach`] would give back; changes nothing.
 ///
 /// # Errors

@@ -1,12 +1,15 @@
 //! One look over a program after the other: contexts that do not have the parameters get them.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lull_core::EpollParams;
 
 use super::detach::{Restored, restore};
 use super::event::Event;
+use super::others::Others;
 use super::params::{Params, set_params};
 use super::record::{Entry, Known, Opened, Record, Role};
 use super::request::ProgramRequest;
@@ -36,8 +39,11 @@ pub enum Which {
 /// A program that is attached to. Dropping it gives nothing back; [`Follower::restore`] does.
 pub struct Follower {
     pid: i32,
+    /// When it started.
+    start: u64,
     tree: Tree,
     roots: Roots,
+    state_dir: PathBuf,
     wanted: EpollParams,
     which: Which,
     /// What listeners are steered by, if they are.
@@ -105,8 +111,10 @@ impl Follower {
     fn over(member: Member, request: &ProgramRequest, which: Which, options: &Options) -> Follower {
         Follower {
             pid: member.pid,
+            start: member.start,
             tree: Tree::of(member, &options.roots),
             roots: options.roots.clone(),
+            state_dir: options.state_dir.clone(),
             wanted: request.params,
             which,
             steering: None,
@@ -157,6 +165,11 @@ impl Follower {
         self.steering.as_ref().map_or(&[], Steering::refused)
     }
 
+    /// When the process that was named started, by which it is told from another that gets its number later.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
     /// Whether all processes of the program have ended.
     pub fn is_over(&self) -> bool {
         self.tree.members().is_empty()
@@ -175,8 +188,9 @@ impl Follower {
     /// Looks the program over and sets what has to be set.
     ///
     /// # Errors
-    /// On the first look: whatever keeps a context from being set (those set in this look are given back), and
-    /// [`Error::NoProcess`]. Later: the state file cannot be written. What the kernel refuses later is an event.
+    /// On the first look: whatever keeps a context from being set (those set in this look are given back),
+    /// [`Error::Locked`] for one that another lull follows, and [`Error::NoProcess`]. Later: the state file cannot be
+    /// written, and what was set before waits for [`Follower::restore`]. What else is refused later is an event.
     pub fn look(&mut self) -> Result<Vec<Event>> {
         let changes = self.tree.refresh();
         let mut events: Vec<Event> =
@@ -210,7 +224,9 @@ impl Follower {
     /// Steers the listeners that are not yet.
     fn steer(&mut self, before: &Known, events: &mut Vec<Event>) -> Result<()> {
         let Some(steering) = &mut self.steering else { return Ok(()) };
-        let (groups, entries): (Vec<_>, Vec<_>) = steering.look(self.tree.members(), &self.roots).into_iter().unzip();
+        let own = (!self.looked).then_some(self.pid);
+        let (groups, entries): (Vec<_>, Vec<_>) =
+            steering.look(self.tree.members(), own, &self.roots)?.into_iter().unzip();
         if let Some(record) = self.record.as_mut().filter(|_| !steering.only_tells() && !groups.is_empty()) {
             record.add_steered(entries).map_err(|error| error.left("no listener was steered"))?;
         }
@@ -236,7 +252,7 @@ impl Follower {
         let (_, kept) = restore(&Known { contexts: Vec::new(), ..record.known() }, &self.roots, false);
         let mut before = before.clone();
         for entry in kept.known.steered {
-            if !before.steered.iter().any(|known| known.address() == entry.address()) {
+            if !before.steered.iter().any(|known| known.is_of_the_group_of(&entry)) {
                 before.steered.push(entry);
             }
         }
@@ -277,6 +293,7 @@ impl Follower {
     fn set(&mut self, found: &[Found], events: &mut Vec<Event>) -> Result<()> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut todo = Vec::new();
+        let others = OnceCell::new();
         for it in found {
             let (pid, start, fd) = it.key;
             let now = Params::from(it.now);
@@ -296,9 +313,19 @@ impl Follower {
                     events.push(Event::Kept { pid, fd, now });
                 }
             } else {
-                // What an earlier attach has set is not what the program had.
-                let ours = recorded.filter(|known| known.is_ours(now));
-                let former = ours.map_or(now, |known| known.former);
+                let others = others.get_or_init(|| Others::read(&self.state_dir, self.pid, &self.roots));
+                match others.is_free(it.key, &self.state_dir) {
+                    Ok(()) => {}
+                    Err(error) if !self.looked => return Err(error),
+                    Err(error) => {
+                        warn(&mut self.warned, events, error.to_string());
+                        continue;
+                    }
+                }
+                // What an earlier attach has set is not what the program had, whichever process that was told.
+                let ours = recorded.filter(|known| known.is_ours(now)).map(|known| known.former);
+                let ours = ours.or_else(|| others.former(it.key, now));
+                let former = ours.unwrap_or(now);
                 entries.push(entry(former, ours.map(|_| now)));
                 todo.push((it.key, now, former));
             }
@@ -427,12 +454,20 @@ impl Follower {
         others.collect()
     }
 
-    /// Lets a program go that has ended by itself: its contexts went with it, and `detach` says so when it is asked.
+    /// Lets a program go that has ended by itself: its contexts went with it, and `detach` says so when it is asked. What
+    /// the record has of processes that are not the program's any more is given back.
     ///
     /// # Errors
-    /// The state file cannot be written.
-    pub fn leave_ended(mut self) -> Result<()> {
-        self.record.take().map_or(Ok(()), Record::keep_ended)
+    /// Something could not be given back, and is kept in the record; the state file cannot be written.
+    pub fn leave_ended(mut self) -> Result<Restored> {
+        let Some(record) = self.record.take() else { return Ok(Restored::default()) };
+        let (restored, kept) = restore(&record.known(), &self.roots, false);
+        if kept.known.is_empty() {
+            record.keep_ended()?
+        } else {
+            record.close(kept)?
+        }
+        Ok(restored)
     }
 
     /// Gives every context back what it had, and lets the program go.

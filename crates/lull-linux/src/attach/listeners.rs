@@ -10,10 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::tree::Member;
+use crate::error::{Error, Result};
 use crate::os;
 use crate::programs::name_of;
 use crate::roots::Roots;
@@ -100,29 +102,52 @@ impl Group {
         self.listeners.iter().map(listens).collect()
     }
 
-    /// A duplicate of one of the program's.
-    pub(super) fn duplicate(&self, members: &[Member]) -> Option<OwnedFd> {
-        self.listeners.iter().find_map(|listener| listener.duplicate(members))
+    /// A duplicate of one of the program's; nothing if all have been closed.
+    ///
+    /// # Errors
+    /// None can be duplicated: a process that does not let it, and why.
+    pub(super) fn duplicate(&self, members: &[Member]) -> std::result::Result<Option<OwnedFd>, (i32, Error)> {
+        let mut refused = None;
+        for (listener, holder) in self.listeners.iter().flat_map(|it| it.holders.iter().map(move |holder| (it, holder)))
+        {
+            let Some(member) = members.iter().find(|it| (it.pid, it.start) == (holder.pid, holder.start)) else {
+                continue;
+            };
+            match member.process.duplicate(holder.fd) {
+                Ok(duplicate) if inode_of(duplicate.as_fd()) == Some(listener.inode) => return Ok(Some(duplicate)),
+                // The number has come to stand for another file since it was listed, or for none.
+                Ok(_) => {}
+                Err(_) if member.has_ended() => {}
+                Err(error) if error.errno() == Some(libc::EBADF) => {}
+                Err(error) => {
+                    refused.get_or_insert((member.pid, error));
+                }
+            }
+        }
+        refused.map_or(Ok(None), Err)
     }
 }
 
-impl Listener {
-    fn duplicate(&self, members: &[Member]) -> Option<OwnedFd> {
-        self.holders.iter().find_map(|holder| {
-            let member = members.iter().find(|it| (it.pid, it.start) == (holder.pid, holder.start))?;
-            let duplicate = member.process.duplicate(holder.fd).ok()?;
-            // The number may have come to stand for another file since it was listed.
-            (inode_of(duplicate.as_fd()) == Some(self.inode)).then_some(duplicate)
-        })
-    }
+/// What processes listen on.
+pub(super) struct Found {
+    pub(super) groups: Vec<Group>,
+    /// Processes that cannot be looked into, and why.
+    pub(super) unseen: Vec<(i32, Error)>,
 }
 
 /// All addresses that the processes listen on.
-pub(super) fn groups(members: &[Member], roots: &Roots) -> Vec<Group> {
+pub(super) fn groups(members: &[Member], roots: &Roots) -> Found {
     let mut holders: BTreeMap<u64, Vec<Holder>> = BTreeMap::new();
     let mut namespaces: BTreeMap<String, i32> = BTreeMap::new();
+    let mut unseen = Vec::new();
     for member in members {
-        let sockets = sockets_of(member.pid, roots);
+        let sockets = match sockets_of(member) {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                unseen.push((member.pid, error));
+                continue;
+            }
+        };
         let waited = waited_for(member);
         for (inode, fd) in sockets {
             let holder = Holder { pid: member.pid, start: member.start, fd, waits: waited.contains(&fd) };
@@ -149,26 +174,34 @@ pub(super) fn groups(members: &[Member], roots: &Roots) -> Vec<Group> {
             }
             let mut group =
                 Group { address, namespace: namespace.clone(), listeners, shares: false, roots: roots.clone() };
-            group.shares = group.duplicate(members).is_some_and(|it| os::shares_port(it.as_fd()).unwrap_or(false));
+            match group.duplicate(members) {
+                Ok(Some(duplicate)) => group.shares = os::shares_port(duplicate.as_fd()).unwrap_or(false),
+                Ok(None) => continue,
+                Err(refused) => {
+                    unseen.push(refused);
+                    continue;
+                }
+            }
             groups.push(group);
         }
     }
-    groups
+    Found { groups, unseen }
 }
 
-/// The sockets of a process: inode and descriptor.
-pub(super) fn sockets_of(pid: i32, roots: &Roots) -> Vec<(u64, i32)> {
-    // A process that ends meanwhile has none.
-    let Ok(entries) = std::fs::read_dir(roots.proc(&format!("{pid}/fd"))) else { return Vec::new() };
-    let socket = |entry: std::fs::DirEntry| {
-        let fd = entry.file_name().to_str()?.parse().ok()?;
-        let target = std::fs::read_link(entry.path()).ok()?;
+/// The sockets of a process: inode and descriptor. One that has ended has none.
+///
+/// # Errors
+/// No right to look.
+pub(super) fn sockets_of(member: &Member) -> Result<Vec<(u64, i32)>> {
+    let links = match member.process.links() {
+        Err(_) if member.has_ended() => return Ok(Vec::new()),
+        links => links?,
+    };
+    let socket = |(fd, target): (i32, PathBuf)| {
         let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
         Some((inode, fd))
     };
-    let mut sockets: Vec<(u64, i32)> = entries.flatten().filter_map(socket).collect();
-    sockets.sort_unstable_by_key(|(_, fd)| *fd);
-    sockets
+    Ok(links.into_iter().filter_map(socket).collect())
 }
 
 /// The sockets on epoll contexts of a process.
@@ -282,7 +315,7 @@ mod tests {
                 continue;
             };
             let at = listeners[0].local_addr().unwrap();
-            let group = groups(&me, &roots).into_iter().find(|group| group.address == at).unwrap();
+            let group = groups(&me, &roots).groups.into_iter().find(|group| group.address == at).unwrap();
             assert!(group.shares);
             let inodes: Vec<u64> = listeners.iter().map(|it| inode_of(it.as_fd()).unwrap()).collect();
             assert_eq!(group.inodes(), inodes, "{ip}");

@@ -9,6 +9,7 @@
 //! | `request`, `params` | what is asked for; the parameters of a context, set through a duplicate of its descriptor |
 //! | `tree` | which processes belong to the program: it, its children, theirs |
 //! | `record` | what their contexts had before: a file for each program attached to, written before the first change |
+//! | `others` | what the records of other programs have of the same contexts |
 //! | `follow`, `event` | one look over the program after the other, setting what is new; what it tells |
 //! | `detach` | giving back |
 //! | `sockets` | what is on a context, and what keeps busy polling from working there |
@@ -21,6 +22,7 @@ mod detach;
 mod event;
 mod follow;
 mod listeners;
+mod others;
 mod params;
 mod record;
 mod request;
@@ -28,6 +30,7 @@ mod sockets;
 mod steer;
 mod tree;
 
+pub(crate) use detach::detach_started;
 pub use detach::{Context, Detached, Given, Restored, detach, detach_and_forget, detach_diff};
 pub use event::Event;
 pub use follow::{Follower, LOOK_EVERY, Which};

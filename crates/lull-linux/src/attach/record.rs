@@ -38,7 +38,7 @@ pub enum Role {
 }
 
 impl Role {
-    fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Role::Attach => "attach",
             Role::Run => "run",
@@ -114,6 +114,13 @@ impl Content {
     fn known(&self) -> Known {
         Known { contexts: self.contexts.clone(), steered: self.steered.clone() }
     }
+
+    /// Keeps only what processes have that live.
+    fn retain_living(&mut self, roots: &Roots) {
+        let alive = |pid, start| start_of(pid, roots) == Some(start);
+        self.contexts.retain(|entry| alive(entry.pid, entry.start));
+        self.steered.retain(|entry| entry.processes().iter().any(|&(pid, start)| alive(pid, start)));
+    }
 }
 
 /// The record of one program, and the right to change the program until this is dropped.
@@ -177,20 +184,40 @@ impl Record {
             .read_proc("sys/kernel/random/boot_id")
             .map_err(|error| Error::os("identify this boot", "mount /proc", error))?;
         let known = read(directory, pid)?;
-        // A record of another boot or another process has nothing that could be given back.
-        let is_its = |it: &Content| it.boot_id == boot_id && it.pid == pid && start.is_none_or(|now| now == it.start);
-        if known.as_ref().is_some_and(|it| !is_its(it)) {
-            remove(&path(directory, pid, "json"))?;
-        }
-        let content = known.filter(is_its).unwrap_or_else(|| Content {
+        let mut content = Content {
             version: VERSION,
-            boot_id: boot_id.clone(),
+            boot_id,
             pid,
             start: start.unwrap_or(0),
             contexts: Vec::new(),
             steered: Vec::new(),
-        });
+        };
+        match known {
+            Some(known) if (&known.boot_id, known.pid) == (&content.boot_id, pid) => {
+                let is_its = start.is_none_or(|now| now == known.start);
+                content = Content { start: start.unwrap_or(known.start), ..known };
+                if !is_its {
+                    // The number is another process's by now. Children of the one before may live on: what they had is kept
+                    // here until somebody gives it back.
+                    content.retain_living(roots);
+                    if content.known().is_empty() {
+                        remove(&path(directory, pid, "json"))?;
+                    }
+                }
+            }
+            // One of another boot has nothing that could be given back.
+            Some(_) => remove(&path(directory, pid, "json"))?,
+            None => {}
+        }
         Ok(Opened::Mine(Record { directory: directory.to_owned(), content, _lock: lock }))
+    }
+
+    /// When the process started whose record there is, whoever works on it; nothing if there is none.
+    ///
+    /// # Errors
+    /// [`Error::StaleState`] for a record that cannot be read.
+    pub(super) fn start(directory: &Path, pid: i32) -> Result<Option<u64>> {
+        Ok(read(directory, pid)?.map(|it| it.start))
     }
 
     /// What the record of a program has, whoever works on it; nothing if there is none.
@@ -239,13 +266,13 @@ impl Record {
         written
     }
 
-    /// Adds groups of listeners, in place of those of the same addresses, and has them on the disk before it returns.
+    /// Adds groups of listeners, in place of those that were known before, and has them on the disk before it returns.
     ///
     /// # Errors
     /// Those of the file system; the file is then as it was.
     pub(crate) fn add_steered(&mut self, entries: Vec<steer::Entry>) -> Result<()> {
         let before = self.content.steered.clone();
-        self.content.steered.retain(|known| !entries.iter().any(|entry| entry.address() == known.address()));
+        self.content.steered.retain(|known| !entries.iter().any(|entry| entry.is_of_the_group_of(known)));
         self.content.steered.extend(entries);
         let written = self.save();
         if written.is_err() {
@@ -308,6 +335,24 @@ impl Record {
     fn remove_file(&self) -> Result<()> {
         remove(&path(&self.directory, self.content.pid, "json"))
     }
+}
+
+/// The contexts that the records of other programs have, each with the program. A record that cannot be read is for those who
+/// ask for its program.
+pub(super) fn entries_of_others(directory: &Path, own: i32, roots: &Roots) -> Vec<(i32, Entry)> {
+    let boot_id = roots.read_proc("sys/kernel/random/boot_id").ok();
+    let Ok(files) = fs::read_dir(directory) else { return Vec::new() };
+    let others = files.flatten().filter_map(|file| match parts(file.file_name().to_str()?)? {
+        (pid, namespace, "json") if pid != own && namespace == own_namespace() => read(directory, pid).ok().flatten(),
+        _ => None,
+    });
+    let of_this_boot = others.filter(|content| Some(&content.boot_id) == boot_id.as_ref());
+    of_this_boot.flat_map(|it| it.contexts.into_iter().map(move |entry| (it.pid, entry))).collect()
+}
+
+/// Who has a program's lock; nothing if nobody has.
+pub(super) fn holder(directory: &Path, pid: i32) -> Option<Option<Holder>> {
+    durable::lock_holder(&path(directory, pid, "lock")).map(|text| parse_holder(&text))
 }
 
 fn remove(file: &Path) -> Result<()> {

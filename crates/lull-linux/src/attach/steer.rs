@@ -14,7 +14,7 @@ use std::sync::Arc;
 use lull_bpf::extended::{SK_REUSEPORT, SOCKET_FILTER};
 use serde::{Deserialize, Serialize};
 
-use super::listeners::{self, Group, Listens};
+use super::listeners::{self, Found, Group, Listens};
 use super::tree::Member;
 use crate::error::{Error, Result};
 use crate::os;
@@ -85,7 +85,7 @@ pub(super) struct Steering {
     only_tells: bool,
     /// The listeners of each group when it was last told of.
     told: BTreeMap<(String, SocketAddr), Vec<u64>>,
-    /// Listeners that cannot be steered.
+    /// Why listeners are not steered that cannot be, or that cannot be looked at.
     refused: Vec<String>,
 }
 
@@ -115,6 +115,9 @@ impl fmt::Display for Steered {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     address: SocketAddr,
+    /// The network namespace, as /proc names it.
+    #[serde(default)]
+    namespace: String,
     /// The program's listeners.
     inodes: Vec<u64>,
     /// The processes that have them: number and start time.
@@ -124,6 +127,11 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether the other one is of the same group.
+    pub(crate) fn is_of_the_group_of(&self, other: &Entry) -> bool {
+        (self.address, &self.namespace) == (other.address, &other.namespace)
     }
 
     pub(crate) fn processes(&self) -> &[(i32, u64)] {
@@ -146,15 +154,24 @@ impl Steering {
         self.told.len()
     }
 
-    /// Why the listeners are not that are no group.
+    /// Why listeners are not.
     pub(super) fn refused(&self) -> &[String] {
         &self.refused
     }
 
     /// The groups that are new, or have other listeners than they had, and what the record has to have of them.
-    pub(super) fn look(&mut self, members: &[Member], roots: &Roots) -> Vec<(Group, Entry)> {
-        let mut found = listeners::groups(members, roots);
+    ///
+    /// # Errors
+    /// Why the listeners of process `own` cannot be looked at, if one is named; of others that is refused.
+    pub(super) fn look(&mut self, members: &[Member], own: Option<i32>, roots: &Roots) -> Result<Vec<(Group, Entry)>> {
+        let Found { groups: mut found, unseen } = listeners::groups(members, roots);
         self.refused = found.iter().filter_map(refusal).collect();
+        for (pid, error) in unseen {
+            if Some(pid) == own {
+                return Err(error);
+            }
+            self.refused.push(error.to_string());
+        }
         found.retain(|group| refusal(group).is_none());
         self.told.retain(|key, _| found.iter().any(|group| group.key() == *key));
         found.retain(|group| self.told.get(&group.key()) != Some(&group.inodes()));
@@ -164,9 +181,10 @@ impl Steering {
                 its.clone().flat_map(|listener| listener.holders.iter().map(|it| (it.pid, it.start))).collect();
             processes.sort_unstable();
             processes.dedup();
-            Entry { address: group.address, inodes: its.map(|listener| listener.inode).collect(), processes }
+            let (namespace, address) = group.key();
+            Entry { address, namespace, inodes: its.map(|listener| listener.inode).collect(), processes }
         };
-        found.into_iter().map(|group| (entry(&group), group)).map(|(entry, group)| (group, entry)).collect()
+        Ok(found.into_iter().map(|group| (entry(&group), group)).map(|(entry, group)| (group, entry)).collect())
     }
 
     /// Attaches the program to a group; nothing if the group has gone meanwhile.
@@ -176,7 +194,7 @@ impl Steering {
     pub(super) fn attach(&mut self, group: &Group, members: &[Member]) -> Result<Option<Steered>> {
         let count = u32::try_from(group.listeners.len()).unwrap_or(u32::MAX);
         if !self.only_tells {
-            let Some(listener) = group.duplicate(members) else { return Ok(None) };
+            let Some(listener) = group.duplicate(members).map_err(|(_, error)| error)? else { return Ok(None) };
             let attached = match &self.steer {
                 Steer::Pinned(pinned) => os::attach_reuseport_program(listener.as_fd(), pinned.program.as_fd()),
                 Steer::Classic(steer) => match steer.program(count) {
@@ -215,10 +233,29 @@ fn refusal(group: &Group) -> Option<String> {
 /// A group's program was taken away, or would be in a dry run.
 ///
 /// Returns whether there is still such a group.
+///
+/// # Errors
+/// None of the processes that live has let a listener be duplicated, or the kernel refuses.
 pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool> {
+    let mut unseen = None;
     for &(pid, start) in &entry.processes {
-        let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == start) else { continue };
-        let Some(listener) = listener_of(&member, &entry.inodes, roots)? else { continue };
+        let member = match Member::open(pid, roots) {
+            Ok(member) if member.start == start => member,
+            // The number is nobody's, or another process's or thread's.
+            Ok(_) | Err(Error::NoProcess { .. } | Error::Input { .. }) => continue,
+            Err(error) => {
+                unseen.get_or_insert(error);
+                continue;
+            }
+        };
+        let listener = match listener_of(&member, &entry.inodes) {
+            Ok(Some(listener)) => listener,
+            Ok(None) => continue,
+            Err(error) => {
+                unseen.get_or_insert(error);
+                continue;
+            }
+        };
         if dry {
             return Ok(true);
         }
@@ -226,15 +263,15 @@ pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool>
             Error::os(format!("take the program from the listeners of {}", entry.address), "try it again", error)
         });
     }
-    Ok(false)
+    unseen.map_or(Ok(false), Err)
 }
 
 /// A duplicate of one of these sockets.
 ///
 /// # Errors
-/// The process has one, and nobody may duplicate it.
-fn listener_of(member: &Member, inodes: &[u64], roots: &Roots) -> Result<Option<OwnedFd>> {
-    let descriptors = listeners::sockets_of(member.pid, roots);
+/// Its descriptors cannot be read, or it has one that nobody may duplicate.
+fn listener_of(member: &Member, inodes: &[u64]) -> Result<Option<OwnedFd>> {
+    let descriptors = listeners::sockets_of(member)?;
     for (inode, fd) in descriptors.into_iter().filter(|(inode, _)| inodes.contains(inode)) {
         match member.process.duplicate(fd) {
             Ok(duplicate) if listeners::inode_of(duplicate.as_fd()) == Some(inode) => return Ok(Some(duplicate)),

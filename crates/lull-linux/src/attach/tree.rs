@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::{Error, Result};
-use crate::proc_stat::stat;
+use crate::proc_stat::{stat, try_stat};
 use crate::programs::{self, Process};
 use crate::roots::Roots;
 
@@ -29,11 +29,12 @@ impl Member {
     /// Opens a process.
     ///
     /// # Errors
-    /// [`Error::NoProcess`]; a thread that is not its process's first.
+    /// [`Error::NoProcess`]; a thread that is not its process's first ([`Error::Input`]); no descriptor is left.
     pub(crate) fn open(pid: i32, roots: &Roots) -> Result<Member> {
         let unknown = || Error::NoProcess { pid };
+        let failed = |error| Error::os(format!("open process {pid}"), "allow more open files (ulimit -n)", error);
         let number = if pid > 0 { Pid::from_raw(pid) } else { None };
-        let before = stat(pid, roots).ok_or_else(unknown)?;
+        let before = try_stat(pid, roots).map_err(failed)?.ok_or_else(unknown)?;
         let pidfd = match pidfd_open(number.ok_or_else(unknown)?, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
@@ -43,11 +44,12 @@ impl Member {
                     remedy: format!("name its process, {process}"),
                 });
             }
-            Err(_) => return Err(unknown()),
+            Err(rustix::io::Errno::SRCH) => return Err(unknown()),
+            Err(error) => return Err(failed(error.into())),
         };
         let process = Process::open(pid, roots)?;
         // Both descriptors are of the process that was there before, unless the number has changed hands meanwhile.
-        let after = stat(pid, roots).ok_or_else(unknown)?;
+        let after = try_stat(pid, roots).map_err(failed)?.ok_or_else(unknown)?;
         if before.start != after.start {
             return Err(unknown());
         }
@@ -97,8 +99,13 @@ impl Tree {
         let mut next = 0;
         while let Some(parent) = self.members.get(next).filter(|_| self.with_children) {
             next += 1;
-            let parent = parent.pid;
-            for child in children(parent, &self.roots) {
+            let (parent, start) = (parent.pid, parent.start);
+            let found = children(parent, &self.roots);
+            // One that was waited for since the last look has left its number, perhaps to a stranger with children.
+            if stat(parent, &self.roots).is_none_or(|now| now.start != start) {
+                continue;
+            }
+            for child in found {
                 // A shell that is attached to may be the one that lull was started from.
                 if child == std::process::id() as i32 {
                     continue;
@@ -159,6 +166,20 @@ mod tests {
         child.wait().unwrap();
         assert!(tree.refresh().ended.contains(&pid));
         assert_eq!(start_of(pid, &roots), None);
+    }
+
+    #[test]
+    fn children_of_a_stranger_with_a_members_number_are_not_the_programs() {
+        let roots = Roots::default();
+        let mut me = Member::open(std::process::id() as i32, &roots).unwrap();
+        // As if a member had started before this process, and this one had got its number since.
+        me.start -= 1;
+        let mut tree = Tree::of(me, &roots);
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let adopted = tree.refresh().started;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(adopted.is_empty(), "{adopted:?}");
     }
 
     #[test]

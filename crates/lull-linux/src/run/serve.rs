@@ -134,9 +134,6 @@ impl<'a> Serving<'a> {
             Way::Attach { .. } | Way::Preload { .. } if self.run.steer.is_some() => Which::None,
             _ => return,
         };
-        if let (Some(supervisor), Way::Attach { .. }) = (&mut self.supervisor, self.way) {
-            supervisor.program(pid.unsigned_abs());
-        }
         if self.in_force.is_none() && which != Which::None {
             let device = self.device.as_ref().map(|it| it.session.device().name.clone());
             self.in_force = Some(InForce::new(mode.name(), device));
@@ -144,6 +141,10 @@ impl<'a> Serving<'a> {
         let request = attach::ProgramRequest { mode: Some(mode.clone()), params: mode.epoll };
         match Follower::open(pid, &request, which, Role::Run, self.options) {
             Ok(follower) => {
+                // It is told before anything is set.
+                if let (Some(supervisor), Way::Attach { .. }) = (&mut self.supervisor, self.way) {
+                    supervisor.program(pid, follower.start());
+                }
                 let handed_down = self.followed.iter().flat_map(|it| it.follower.handed_down()).collect();
                 let follower = follower.inheriting(handed_down);
                 // The preload library steers each group from its birth, but by a program that only the kernel has.

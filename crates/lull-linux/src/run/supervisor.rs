@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::apply::{Options, Session, undo};
-use crate::attach::detach;
+use crate::attach::detach_started;
 use crate::error::{Error, Result};
 use crate::os;
 
@@ -20,7 +20,7 @@ const SUBCOMMAND: &str = "supervise";
 const READY: &[u8] = b"ready\n";
 /// Nothing is left to undo.
 const DONE: &str = "done";
-/// What a program was attached to by its number.
+/// A process of the program that was attached to: its number and when it started, since the number may be another's later.
 const PROGRAM: &str = "program ";
 /// What it does not hear.
 const DEAF_TO: [i32; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
@@ -64,9 +64,9 @@ impl Supervisor {
     }
 
     /// A process of the program is attached to from now on.
-    pub(super) fn program(&mut self, pid: u32) {
+    pub(super) fn program(&mut self, pid: i32, start: u64) {
         // A supervisor that is gone cannot be told; everything else goes on as without it.
-        let _ = writeln!(self.pipe, "{PROGRAM}{pid}");
+        let _ = writeln!(self.pipe, "{PROGRAM}{pid} {start}");
     }
 
     /// Nothing is left to undo.
@@ -97,11 +97,11 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
         if line == DONE {
             return Ok(());
         }
-        programs.extend(line.strip_prefix(PROGRAM).and_then(|pid| pid.parse::<i32>().ok()));
+        programs.extend(line.strip_prefix(PROGRAM).and_then(process));
     }
     let mut of_program = Ok(());
-    for pid in programs {
-        match unlocked(|| detach(pid, options)) {
+    for (pid, start) in programs {
+        match unlocked(|| detach_started(pid, start, options)) {
             // It has ended along with lull.
             Err(Error::NoProcess { .. }) | Ok(_) => {}
             // The others have their turn all the same.
@@ -112,6 +112,12 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
         unlocked(|| undo(&mut session))?;
     }
     of_program
+}
+
+/// Number and start time of a process.
+fn process(words: &str) -> Option<(i32, u64)> {
+    let (pid, start) = words.split_once(' ')?;
+    Some((pid.parse().ok()?, start.parse().ok()?))
 }
 
 /// Does what takes a lock that is about to be free.
