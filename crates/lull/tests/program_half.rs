@@ -122,6 +122,32 @@ fn exit_status_signals_and_environment_are_the_programs() {
 }
 
 #[test]
+fn a_signal_that_the_program_has_no_room_for_is_told_and_lull_goes_on() {
+    const TEST: &str = "a_signal_that_the_program_has_no_room_for_is_told_and_lull_goes_on";
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let scratch = Scratch::new("signal-queue");
+    let program = "import resource, sys\n\
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))\n\
+        print('ready', flush=True)\n\
+        sys.stdin.read()\n\
+        sys.exit(7)";
+    let queue = "import ctypes, signal, sys\n\
+        sys.exit(ctypes.CDLL(None).sigqueue(int(sys.argv[1]), signal.SIGRTMIN, ctypes.c_void_p(5)))";
+    let mut command = scratch.command("run --mode suspend20 -- python3 -c");
+    command.arg(program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = Program { child: command.spawn().unwrap() };
+    let mut said = BufReader::new(run.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(kernel::lines_of(&mut run.child).next().unwrap().unwrap(), "ready");
+    assert!(Command::new("python3").args(["-c", queue, &run.pid().to_string()]).status().unwrap().success());
+    let line = said.find(|line| line.contains("signal") || line.contains("cannot")).unwrap();
+    assert!(line.contains("signal 34 was not passed on") && line.contains("RLIMIT_SIGPENDING"), "{line}");
+    drop(run.child.stdin.take());
+    assert_eq!(run.child.wait().unwrap().code(), Some(7));
+}
+
+#[test]
 fn a_terminals_interrupt_reaches_the_program_once() {
     const TEST: &str = "a_terminals_interrupt_reaches_the_program_once";
     if lacks(TEST, &["python3"]) {

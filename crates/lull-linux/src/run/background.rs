@@ -94,7 +94,7 @@ impl Background {
 
     /// Passes on what has come. Returns whether that told this process to end for the second time.
     pub(super) fn pass_on(&mut self, signals: &Signals, say: &mut dyn FnMut(&str)) -> Result<bool> {
-        if !signals.pass_on_to_all(&self.processes)? {
+        if !signals.pass_on_to_all(&self.processes, say)? {
             return Ok(false);
         }
         if !std::mem::replace(&mut self.told_to_end, true) {

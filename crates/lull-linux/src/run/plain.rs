@@ -74,7 +74,7 @@ impl Plain {
         let (pid, pidfd) = signals::watched(&child)?;
         let status = loop {
             signals.sleep([pidfd.as_fd()].into_iter(), Some(&REAP_EVERY))?;
-            signals.pass_on(&pidfd, pid)?;
+            signals.pass_on(&pidfd, pid, say)?;
             background::reap(&[child.id()], &roots);
             if let Some(status) = child.try_wait().map_err(signals::failed)? {
                 break status;

@@ -91,7 +91,7 @@ impl<'a> Serving<'a> {
         let status = loop {
             self.look(say);
             self.sleep([pidfd.as_fd()].into_iter())?;
-            self.signals.pass_on(&pidfd, pid)?;
+            self.signals.pass_on(&pidfd, pid, say)?;
             if let Some(supervisor) = &self.supervisor {
                 background::reap(&[supervisor.pid(), child.id()], &self.options.roots);
             }

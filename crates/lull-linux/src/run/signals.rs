@@ -66,21 +66,22 @@ impl Signals {
     /// Passes on what has come. What the kernel has sent, as a terminal does to its whole
     /// foreground group at Ctrl-C, a program in the foreground has got too; what the program itself has sent is not for
     /// it.
-    pub(super) fn pass_on(&self, program: &OwnedFd, pid: Pid) -> Result<()> {
+    pub(super) fn pass_on(&self, program: &OwnedFd, pid: Pid, say: &mut dyn FnMut(&str)) -> Result<()> {
         self.each(|came| {
-            if came.by_kernel || came.sender == pid.as_raw_nonzero().get() { Ok(()) } else { send(program, came) }
+            let pid = pid.as_raw_nonzero().get();
+            if came.by_kernel || came.sender == pid { Ok(()) } else { send(program, pid, came, say) }
         })
         .map_err(failed)
     }
 
     /// Passes on to processes in the background what has come; one that has sent it does not get it. Returns whether
     /// one of them asked to end.
-    pub(super) fn pass_on_to_all(&self, processes: &[(Pid, OwnedFd)]) -> Result<bool> {
+    pub(super) fn pass_on_to_all(&self, processes: &[(Pid, OwnedFd)], say: &mut dyn FnMut(&str)) -> Result<bool> {
         let mut end = false;
         self.each(|came| {
             end |= matches!(came.number, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP);
-            let others = processes.iter().filter(|(pid, _)| pid.as_raw_nonzero().get() != came.sender);
-            others.map(|(_, pidfd)| pidfd).try_for_each(|pidfd| send(pidfd, came))
+            let all = processes.iter().map(|(pid, pidfd)| (pid.as_raw_nonzero().get(), pidfd));
+            all.filter(|(pid, _)| *pid != came.sender).try_for_each(|(pid, pidfd)| send(pidfd, pid, came, say))
         })
         .map_err(failed)?;
         Ok(end)
@@ -107,8 +108,17 @@ pub(super) fn failed(error: io::Error) -> Error {
     Error::os("wait for the program", "it takes Linux 5.4 or newer", error)
 }
 
-fn send(program: &OwnedFd, came: &Came) -> io::Result<()> {
+fn send(program: &OwnedFd, pid: i32, came: &Came, say: &mut dyn FnMut(&str)) -> io::Result<()> {
     match os::send_signal(program.as_fd(), came) {
+        // The kernel tells the sender of a real-time signal that there is no room for it, and that is this process.
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+            say(&format!(
+                "signal {} was not passed on to process {pid}, whose queue of signals is full: raise its RLIMIT_SIGPENDING \
+                 (ulimit -i), and send the signal again",
+                came.number
+            ));
+            Ok(())
+        }
         // It has ended, or is one that this user may not signal (set-user-ID).
         Err(error) if !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EPERM)) => Err(error),
         _ => Ok(()),
