@@ -64,16 +64,15 @@ pub(super) fn reset_with_a_reason(arrived: &mut Arrived<'_>) {
     is_bare(arrived, seq, flags);
 }
 
-/// In LAST-ACK smoltcp hears of no window that opens, and once it has begun to probe a closed one it sends nothing again. All that is left
-/// was offered room when that state began ([`Connection::finish`]), and a peer that takes it back is asked for it as if it were lost
-/// (`tcp_retransmit_timer`).
+/// Once smoltcp has begun to probe a closed window it sends nothing again of what is on its way, and in LAST-ACK it hears of no window
+/// that opens. So it is told of none that is closed when all has left with our FIN: what a peer takes no more, or has no room for, leaves
+/// again as if it were lost (`tcp_retransmit_timer`).
 #[inline]
 pub(super) fn window_at_the_end(connection: &Connection, arrived: &mut Arrived<'_>) {
-    let socket = connection.socket();
-    if socket.state() != State::LastAck {
+    if !connection.knows_of_no_closed_window() {
         return;
     }
-    let units = socket.send_queue().div_ceil(1 << (connection.scales >> 4));
+    let units = connection.socket().send_queue().div_ceil(1 << (connection.scales >> 4));
     let window = u16::try_from(units).unwrap_or(u16::MAX);
     if arrived.segment.window < window {
         wire::put16(arrived.tcp_mut(), 14, window);
@@ -101,6 +100,17 @@ pub(super) fn fin_beyond_the_window(connection: &Connection, arrived: &mut Arriv
 }
 
 impl Connection {
+    /// Whether smoltcp has nothing that a closed window could hold back: all that is left has been sent with our FIN, or was offered
+    /// room when LAST-ACK began ([`Connection::finish`]).
+    #[inline]
+    pub(super) fn knows_of_no_closed_window(&self) -> bool {
+        match self.socket().state() {
+            State::LastAck => true,
+            State::FinWait1 | State::Closing => self.unsent() == 0,
+            _ => false,
+        }
+    }
+
     /// Where the window ends that the peer was told last.
     fn offered_to(&self) -> u32 {
         self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale())

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
 
 use super::clock::{RTO_NS_MIN, duration};
@@ -101,8 +100,7 @@ impl Stack {
                 io.pool,
             );
             shim.exit.sender = connection.take_sender().map(|sender| (sender, io.now_ns));
-            // In LAST-ACK smoltcp knows of no closed window ([`mend::window_at_the_end`](super::mend)).
-            shim.exit.probes = connection.peer_window == 0 && connection.socket().state() != State::LastAck;
+            shim.exit.probes = connection.peer_window == 0 && !connection.knows_of_no_closed_window();
             iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             exit.count(&mut self.counters);

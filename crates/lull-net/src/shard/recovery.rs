@@ -107,7 +107,8 @@ impl Connection {
     /// on its way.
     #[inline]
     pub(super) fn probes_in_vain(&self) -> bool {
-        self.peer_window == 0 && self.snd_una != self.snd_nxt && self.unsent() == 0
+        let has_sent_all = self.peer_window == 0 && self.snd_una != self.snd_nxt && self.unsent() == 0;
+        has_sent_all && !self.knows_of_no_closed_window()
     }
 
     /// Whether a segment acknowledges what was acknowledged before, and nothing else, while something is on its way.

@@ -878,6 +878,41 @@ fn a_window_that_is_taken_back_from_the_end_of_a_response_is_asked_for_again() {
     }
 }
 
+/// The same of an end alone, which is lost while the peer takes what stands in front of it and has no room for more.
+#[test]
+fn an_end_that_is_lost_in_front_of_a_closed_window_is_sent_again() {
+    for (selectively, opens) in [(true, true), (true, false), (false, true), (false, false)] {
+        for peer_ends_behind in [None, Some(0), Some(1), Some(2)] {
+            let mut r = Receiver::that(selectively, 2);
+            let id = r.id;
+            r.host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap();
+            assert_eq!(r.sent(), [2]);
+            r.peer.window = 0;
+            for up_to in 0..3 {
+                assert_eq!(r.has_all(up_to), []);
+                if peer_ends_behind == Some(up_to) {
+                    r.peer.send(&mut r.host, ACK | FIN, &[]);
+                    assert_eq!(r.sent(), []);
+                }
+            }
+            if opens {
+                r.peer.window = 5000;
+                r.has_all(2);
+            }
+            for seconds in [1, 10, 20] {
+                let again = r.waits_ms(seconds * 1000);
+                let once_in_a_while = again.contains(&2) && again.len() <= 3;
+                assert!(once_in_a_while, "{selectively} {opens} {peer_ends_behind:?} {again:?}");
+            }
+            r.peer.ack = r.at(2) + 1;
+            r.peer.send(&mut r.host, ACK, &[]);
+            let state = if peer_ends_behind.is_none() { "FIN-WAIT-2" } else { "CLOSED" };
+            assert_eq!(r.host.stack.tcp_state(id), Ok(state));
+            assert_eq!(r.waits_ms(20_000), []);
+        }
+    }
+}
+
 /// What comes again says nothing, but that an acknowledgement was lost: smoltcp does not believe what stands in it either, and nobody
 /// would send again what is on its way.
 #[test]
