@@ -1,10 +1,12 @@
 //! What a step of `prepare` has overwritten, where that value lives, and how it is read and written there.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::QueueKey;
 use crate::error::{Error, Result};
 use crate::ethtool::{Ethtool, Knob};
 use crate::machine::parse_cpu_list;
@@ -22,6 +24,50 @@ pub struct Overwritten {
     /// What was set, which a watcher sets again where a driver takes it back.
     #[serde(default)]
     pub set: Option<String>,
+    /// What that was as soon as it was written, where kernel or driver made something else of it (they round numbers).
+    #[serde(default)]
+    pub settled: Option<String>,
+    /// Whose interrupt it was, of the files of one.
+    #[serde(default)]
+    pub interrupt: Option<Interrupt>,
+}
+
+/// An interrupt by more than its number, which the kernel gives to another device when a driver asks for its own anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupt {
+    /// The queue whose NAPI it schedules.
+    pub queue: QueueKey,
+    /// What drivers call it: a directory of each name is in `/proc/irq/N`. None while nobody has asked for it.
+    pub names: BTreeSet<String>,
+}
+
+impl Interrupt {
+    /// The interrupt of this number, which is that of `queue` now.
+    pub(crate) fn of(number: u32, queue: QueueKey, roots: &Roots) -> Interrupt {
+        Interrupt { queue, names: names_of(number, roots) }
+    }
+
+    /// Whether `now`, which has its number, is another one. Several devices may share one.
+    pub(crate) fn is_another(&self, now: &Interrupt) -> bool {
+        !self.names.is_empty() && !now.names.is_empty() && self.names.is_disjoint(&now.names)
+    }
+
+    /// Whether the interrupt of this number is this one for certain.
+    pub(crate) fn is_still(&self, number: u32, roots: &Roots) -> bool {
+        !self.names.is_disjoint(&names_of(number, roots))
+    }
+
+    /// What the interrupt of this number is called if it is another one now.
+    pub(crate) fn another(&self, number: u32, roots: &Roots) -> Option<String> {
+        let now = Interrupt::of(number, self.queue, roots);
+        self.is_another(&now).then(|| now.names.into_iter().collect::<Vec<_>>().join(", "))
+    }
+}
+
+fn names_of(number: u32, roots: &Roots) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(roots.proc(&format!("irq/{number}"))).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Where a value lives.
@@ -51,6 +97,31 @@ impl Target {
     /// Whether it is a file of a network device, which is named there.
     pub(crate) fn is_of_a_device(&self) -> bool {
         matches!(self, Target::Sys(path) if path.starts_with("class/net/"))
+    }
+
+    /// The file that says on which CPUs an interrupt may be raised.
+    pub(crate) fn of_interrupt(number: u32) -> Target {
+        Target::Proc(format!("irq/{number}/smp_affinity_list"))
+    }
+
+    /// The interrupt whose file it is.
+    pub(crate) fn interrupt(&self) -> Option<u32> {
+        let Target::Proc(path) = self else { return None };
+        path.strip_prefix("irq/")?.split('/').next()?.parse().ok()
+    }
+
+    /// Whether a file that is not there may be there for others: those of `net.core` are in the initial network namespace
+    /// alone, and containers cover files. A queue, an interrupt or a CPU that is gone has taken its files along.
+    pub(crate) fn may_be_hidden(&self, roots: &Roots) -> bool {
+        // What is always beside it.
+        let beside = match self {
+            Target::Ethtool(_) | Target::CpuDmaLatency => return false,
+            Target::Sys(_) if self.is_of_a_device() => return false,
+            Target::Sys(path) if path.starts_with("devices/system/cpu/cpu") => roots.sys("devices/system/cpu/online"),
+            Target::Proc(_) if self.interrupt().is_some() => roots.proc("irq/default_smp_affinity"),
+            Target::Sys(_) | Target::Proc(_) => return true,
+        };
+        !beside.exists()
     }
 
     /// Whether two of its values are alike: masks (`0000,00000000`) and lists of CPUs (`0-1`, `0,1`) are written in several

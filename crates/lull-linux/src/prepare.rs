@@ -4,6 +4,7 @@
 //! What a step overwrites is in a state file before it is done: the device's own, and one for the machine. What device
 //! or kernel lack is reported and is no failure.
 
+mod interrupts;
 mod keep;
 mod profile;
 mod step;
@@ -28,6 +29,10 @@ use crate::state::{Lock, State, Store};
 /// How long a lock is waited for: a change takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
+/// What helps where a file of the machine cannot be seen.
+const ELSEWHERE: &str =
+    "undo it in the machine's initial network namespace, outside of any container; until then it is kept";
+
 /// Does the steps of a profile.
 ///
 /// # Errors
@@ -44,9 +49,14 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
     let of_machine = machine_steps(&profile.machine, &roots)?;
     // Every lock before the first change: what is locked by somebody else is refused as a whole.
     let mut takes = |steps: &[&[Step]], store: &Store| {
-        let looked: Vec<_> =
-            steps.iter().copied().flatten().map(|step| (step.look(&mut ethtool, &roots), step)).collect();
-        let wanted = !dry_run && has_work(&looked, store.load()?.as_ref(), store);
+        let before = store.load()?;
+        let looked: Vec<_> = steps
+            .iter()
+            .copied()
+            .flatten()
+            .map(|step| (look(step, before.as_ref(), &mut ethtool, &roots), step))
+            .collect();
+        let wanted = !dry_run && has_work(&looked, before.as_ref(), store);
         if wanted { store.wait_for_lock(LOCK_WAIT, &mut |_| {}).map(Some) } else { Ok(None) }
     };
     let lock_of_device = takes(&[&of_queues, &of_device], &device)?;
@@ -77,22 +87,36 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
         }
     }
     let mut reports = Vec::new();
+    // Which of the interrupts that were prepared are the device's still. One that has vanished has none.
+    let snapshot = session.snapshot().ok();
+    let roots = session.roots();
     for (store, _lock) in prepared.iter().rev() {
         // As it is under the lock.
         let Some(mut state) = store.load()? else { continue };
+        if let Some(snapshot) = &snapshot {
+            state.prepared = interrupts::named(&state.prepared, snapshot, roots);
+        }
         let mut kept = Vec::new();
         for done in state.prepared.iter().rev() {
             if done.target == Target::CpuDmaLatency {
                 reports.push(released(done));
                 continue;
             }
-            let step = Step { what: done.what.clone(), target: Ok(done.target.clone()), to: done.former.clone() };
-            let mut report = step.look(&mut ethtool, session.roots());
+            let step = Step::new(done.what.clone(), Ok(done.target.clone()), done.former.clone());
+            let step = Step { interrupt: done.interrupt.clone(), ..step };
+            let mut report = step.look(None, &mut ethtool, roots);
+            if let Outcome::Lacking(why) = &report.outcome
+                && done.target.may_be_hidden(roots)
+                // A file that says that the machine has no such thing is not hidden.
+                && !matches!(done.target.read(&mut ethtool, roots), Ok(Some(_)))
+            {
+                report.outcome = Outcome::Refused(format!("{why}: {ELSEWHERE}"));
+            }
             if done.target.is_of_a_device() && !session.device().in_sysfs {
                 report.outcome =
                     Outcome::Refused("/sys is that of another network namespace: mount its own".to_owned());
             }
-            let report = if dry_run { report } else { step.carry_out(report, &mut ethtool, session.roots()) };
+            let report = if dry_run { report } else { step.carry_out(report, &mut ethtool, roots) };
             // What is gone has taken its value along; what was refused is tried again next time.
             if matches!(report.outcome, Outcome::Refused(_)) {
                 kept.push(done.clone());
@@ -111,7 +135,15 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
 /// Whoever holds it lets go when it is in no state file any more.
 fn released(done: &Overwritten) -> StepReport {
     let (what, from) = (done.what.clone(), done.set.clone());
-    StepReport { what, from, to: "not held".to_owned(), outcome: Outcome::Changed }
+    StepReport { what, from, to: "not held".to_owned(), became: None, outcome: Outcome::Changed }
+}
+
+/// Looks what a step finds. What was made of the same value when it was set before is that value.
+fn look(step: &Step, before: Option<&State>, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
+    let is_known =
+        |done: &&Overwritten| step.target.as_ref() == Ok(&done.target) && done.set.as_ref() == Some(&step.to);
+    let known = before.and_then(|state| state.prepared.iter().find(is_known));
+    step.look(known.and_then(|done| done.settled.as_deref()), ethtool, roots)
 }
 
 /// Whether there is something to change, or to remember.
@@ -128,22 +160,25 @@ fn carry_out(
     ethtool: &mut Ethtool,
     roots: &Roots,
 ) -> Result<Vec<StepReport>> {
-    let looked: Vec<_> = steps.into_iter().map(|step| (step.look(ethtool, roots), step)).collect();
     let before = store.load()?;
+    let looked: Vec<_> = steps.into_iter().map(|step| (look(&step, before.as_ref(), ethtool, roots), step)).collect();
     if lock.is_none() || !has_work(&looked, before.as_ref(), store) {
         return Ok(looked.into_iter().map(|(report, _)| report).collect());
     }
     let before = before.unwrap_or_else(|| store.empty());
-    let known = before.prepared.len();
-    let mut state = remember(before, &looked);
+    let mut state = remember(before.clone(), &looked);
     store.save(&state).map_err(|error| error.left("none of these steps was done"))?;
     let mut reports = Vec::new();
     for (report, step) in looked {
         let report = step.carry_out(report, ethtool, roots);
         // What was not done has nothing to be undone.
         if let (Outcome::Lacking(_) | Outcome::Refused(_), Ok(target)) = (&report.outcome, &step.target) {
-            let new = state.prepared.split_off(known);
-            state.prepared.extend(new.into_iter().filter(|done| done.target != *target));
+            let was_known = before.prepared.iter().any(|done| done.target == *target);
+            state.prepared.retain(|done| done.target != *target || was_known);
+        } else if let (Outcome::Changed, Ok(target)) = (&report.outcome, &step.target)
+            && let Some(done) = state.prepared.iter_mut().find(|done| done.target == *target)
+        {
+            done.settled = report.became.clone();
         }
         reports.push(report);
     }
@@ -156,17 +191,78 @@ fn remember(mut state: State, looked: &[(StepReport, impl Borrow<Step>)]) -> Sta
     for (report, step) in looked {
         let step = step.borrow();
         let Ok(target) = &step.target else { continue };
+        // What an interrupt had that lost its number is gone with it.
+        let was_anothers = |done: &Overwritten| {
+            let both = done.interrupt.as_ref().zip(step.interrupt.as_ref());
+            both.is_some_and(|(then, now)| then.queue != now.queue && then.is_another(now))
+        };
+        state.prepared.retain(|done| done.target != *target || !was_anothers(done));
+        // What a program that was killed has left is no original (`run --one-napi queues`).
+        let before_a_run = state.queues.filter(|queues| *target == Target::Ethtool(queues.knob));
+        let former = before_a_run.map(|queues| queues.former.to_string()).or_else(|| report.from.clone());
         let known = state.prepared.iter_mut().find(|done| done.target == *target);
         match (known, &report.outcome) {
-            (Some(done), Outcome::Changed | Outcome::Already | Outcome::Held(_)) => done.set = Some(step.to.clone()),
+            (Some(done), Outcome::Changed | Outcome::Already | Outcome::Held(_)) => {
+                if done.set.as_ref() != Some(&step.to) {
+                    (done.set, done.settled) = (Some(step.to.clone()), None);
+                }
+                done.interrupt = step.interrupt.clone();
+            }
             (None, Outcome::Changed | Outcome::Held(_)) => state.prepared.push(Overwritten {
                 target: target.clone(),
                 what: step.what.clone(),
-                former: report.from.clone().unwrap_or_default(),
+                former: former.unwrap_or_default(),
                 set: Some(step.to.clone()),
+                settled: None,
+                interrupt: step.interrupt.clone(),
             }),
             _ => {}
         }
     }
     state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::QueueKey;
+    use crate::ethtool::Knob;
+    use crate::options::Options;
+    use crate::overwritten::Interrupt;
+    use crate::state::FormerQueues;
+
+    #[test]
+    fn what_a_killed_run_has_left_is_no_original() {
+        let directory = std::env::temp_dir().join(format!("lull-left-queues-{}", std::process::id()));
+        let session = Session::open("lo", &Options::in_dir(&directory)).unwrap();
+        let mut state = session.store().empty();
+        state.queues = Some(FormerQueues { knob: Knob::RxQueues, former: 4 });
+        let found = |knob: Knob| {
+            let step = Step::new(knob.name().to_owned(), Ok(Target::Ethtool(knob)), "2".to_owned());
+            let (what, from, to) = (step.what.clone(), Some("1".to_owned()), step.to.clone());
+            (StepReport { what, from, to, became: None, outcome: Outcome::Changed }, step)
+        };
+        let remembered = remember(state, &[found(Knob::RxQueues), found(Knob::TxQueues)]);
+        let former: Vec<&str> = remembered.prepared.iter().map(|done| done.former.as_str()).collect();
+        assert_eq!(former, ["4", "1"]);
+    }
+
+    #[test]
+    fn what_an_interrupt_had_is_not_what_the_next_of_its_number_had() {
+        let directory = std::env::temp_dir().join(format!("lull-next-interrupt-{}", std::process::id()));
+        let session = Session::open("lo", &Options::in_dir(&directory)).unwrap();
+        let found = |queue: u32, name: &str, from: &str| {
+            let interrupt = Interrupt { queue: QueueKey::Rx(queue), names: [name.to_owned()].into() };
+            let step = Step::new("CPU".to_owned(), Ok(Target::of_interrupt(44)), "1".to_owned());
+            let (what, from, to) = (step.what.clone(), Some(from.to_owned()), step.to.clone());
+            let report = StepReport { what, from, to, became: None, outcome: Outcome::Changed };
+            (report, Step { interrupt: Some(interrupt), ..step })
+        };
+        let former = |state: &State| state.prepared.iter().map(|done| done.former.clone()).collect::<Vec<_>>();
+        let first = remember(session.store().empty(), &[found(0, "eth0-rx-0", "0-3")]);
+        assert_eq!(former(&first), ["0-3"]);
+        // The driver has asked for its interrupts anew, in another order.
+        assert_eq!(former(&remember(first.clone(), &[found(1, "eth0-rx-1", "2")])), ["2"]);
+        assert_eq!(former(&remember(first, &[found(0, "uplink-rx-0", "1")])), ["0-3"], "the device was renamed");
+    }
 }

@@ -166,11 +166,11 @@ impl Store {
         serde_json::from_str(&fs::read_to_string(with(stem, "json")).ok()?).ok()
     }
 
-    /// The lock is the device's, whatever it is called and wherever it is.
-    fn lock_file(&self) -> PathBuf {
+    /// The locks are the device's, whatever it is called.
+    fn lock_files(&self) -> Vec<PathBuf> {
         let device = &self.device;
         let node = device.node.as_ref().map(Node::number);
-        self.directory.join(lock_name(node, device.ifindex, device.netns_cookie))
+        lock_files(&self.directory, node, device.ifindex, device.netns_cookie)
     }
 
     fn is_of_this_device(&self, state: &State) -> bool {
@@ -212,7 +212,7 @@ impl Store {
     /// [`Error::Locked`] with the process that has it.
     pub(crate) fn lock(&self, term: Term) -> Result<Lock> {
         self.create_directory()?;
-        lock::take(&self.lock_file(), &self.device.name, term)
+        lock::take(self.lock_files(), &self.device.name, term)
     }
 
     /// Takes the device, and waits for another lull that works on it for a moment.
@@ -221,7 +221,7 @@ impl Store {
     /// [`Error::Locked`] after `limit`, and at once if the other one stays.
     pub(crate) fn wait_for_lock(&self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<Lock> {
         self.create_directory()?;
-        lock::wait(&self.lock_file(), &self.device.name, limit, log)
+        lock::wait(self.lock_files(), &self.device.name, limit, log)
     }
 
     /// A state of this device with nothing in it.
@@ -336,11 +336,12 @@ impl Store {
     }
 }
 
-fn lock_name(node: Option<u64>, ifindex: u32, netns_cookie: u64) -> String {
-    match node {
-        Some(node) => format!("node-{node}.lock"),
-        None => format!("{ifindex}@{netns_cookie}.lock"),
-    }
+/// The lock files of a device, in the order in which everybody takes them: that of its node, by which it is known wherever it
+/// is, and that of its index, for those who see no node.
+fn lock_files(directory: &Path, node: Option<u64>, ifindex: u32, netns_cookie: u64) -> Vec<PathBuf> {
+    let of_node = node.map(|node| format!("node-{node}.lock"));
+    let names = of_node.into_iter().chain([format!("{ifindex}@{netns_cookie}.lock")]);
+    names.map(|name| directory.join(name)).collect()
 }
 
 /// A stem with an extension; the name of a device may have a dot in it (`eth0.5`), so nothing is cut off.

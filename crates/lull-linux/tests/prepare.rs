@@ -141,6 +141,34 @@ fn what_is_refused_is_reported_and_the_rest_is_done() {
 }
 
 #[test]
+fn what_cannot_be_seen_here_is_kept_until_it_can() {
+    let tree = Tree::new("hidden");
+    const BUSY_READ: &str = "proc/sys/net/core/busy_read";
+    tree.write(BUSY_READ, "0\n");
+    tree.write("sys/devices/system/cpu/online", "0-1\n");
+    let latency = |cpu: u32| format!("sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
+    tree.write(&latency(0), "0\n");
+    tree.write(&latency(1), "0\n");
+    let steps = "[machine]\nbusy-read-us = 50\ncpu-resume-latency-us = 10\nsmt = \"off\"";
+    prepare(&mut tree.session(), &Profile::parse(steps, "test").unwrap(), false).unwrap();
+    assert_eq!((tree.read(BUSY_READ), tree.read(&latency(1))), ("50".to_owned(), "10".to_owned()));
+    // Another network namespace shows no `net.core` of the machine's. A CPU that was unplugged has lost its value.
+    fs::remove_file(tree.0.join(BUSY_READ)).unwrap();
+    fs::remove_dir_all(tree.0.join("sys/devices/system/cpu/cpu1")).unwrap();
+    for dry_run in [true, false, false] {
+        let reports = unprepare(&mut tree.session(), dry_run).unwrap();
+        let of_busy_read = reports.iter().find(|it| it.what == "net.core.busy_read").unwrap();
+        let why = |it: &Outcome| matches!(it, Outcome::Refused(why) if why.contains("initial network namespace"));
+        assert!(why(&of_busy_read.outcome), "{reports:?}");
+    }
+    assert_eq!(tree.read(&latency(0)), "0");
+    tree.write(BUSY_READ, "50\n");
+    assert_eq!(unprepare(&mut tree.session(), false).unwrap().len(), 1);
+    assert_eq!(tree.read(BUSY_READ), "0");
+    assert!(unprepare(&mut tree.session(), false).unwrap().is_empty());
+}
+
+#[test]
 fn each_cpu_keeps_the_latency_that_it_may_take_to_wake() {
     let tree = Tree::new("resume");
     tree.write("sys/devices/system/cpu/online", "0-1\n");

@@ -68,7 +68,10 @@ fn print(report: &StepReport, dry_run: bool) -> Result<(), WriteError> {
     let from = report.from.as_deref().unwrap_or("?");
     match &report.outcome {
         Outcome::Changed if dry_run => outln!("would set  {what}: {from} -> {to}"),
-        Outcome::Changed => outln!("set        {what}: {from} -> {to}"),
+        Outcome::Changed => {
+            let became = report.became.as_ref().map_or_else(String::new, |became| format!(", which became {became}"));
+            outln!("set        {what}: {from} -> {to}{became}")
+        }
         Outcome::Already => outln!("already    {what}: {from}"),
         Outcome::Held(why) => outln!("while held {what}: {to} ({why})"),
         Outcome::Lacking(why) => outln!("lacking    {what}: {why}"),

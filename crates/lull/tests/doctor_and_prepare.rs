@@ -68,6 +68,33 @@ fn a_watcher_does_again_what_was_prepared() {
 }
 
 #[test]
+fn a_number_that_the_kernel_rounds_is_set_once() {
+    let Some(world) = World::new("prepared and rounded", 1) else { return };
+    let flows = || world.run(&["cat", "/sys/class/net/va/queues/rx-0/rps_flow_cnt"]).trim().to_owned();
+    let before = flows();
+    let prepare = format!("prepare va --profile {}", profile(&world, "[device]\nrfs-flows = 1000\n"));
+    let said = world.ok(&prepare);
+    if flows() == "1000" {
+        println!("SKIP: prepared and rounded: this kernel does not round the flows of RFS");
+        return;
+    }
+    assert!(said.contains("-> 1000, which became 1024"), "{said}");
+    assert!(world.ok(&prepare).contains("already    RFS of rx-0: 1024"));
+    let mut watcher = world.start("apply va --mode defer50 --watch --read-back 0.1");
+    watcher.wait_for("watching");
+    for other in ["5", "6", "7"] {
+        // Each look sees both.
+        world.set_raw(world.raw()[0].id, &[&format!("defer={other}")]);
+        let line = watcher.wait_for("again");
+        assert!(line.contains(&format!("defer-hard-irqs {other} -> 100")), "{line}");
+    }
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    world.ok("prepare va --undo");
+    assert_eq!(flows(), before);
+}
+
+#[test]
 fn a_watcher_leaves_a_device_alone_that_has_the_name_of_then() {
     let Some(world) = World::new("prepared and renamed", 1) else { return };
     let profile = profile(&world, "[device]\nrps-cpus = \"0\"\n");

@@ -47,7 +47,7 @@ fn what_a_killed_tracer_left_recording_is_removed() {
     let list = "mount -t tracefs none /sys/kernel/tracing && ls /sys/kernel/tracing/instances";
     let instances = || world.run(&["unshare", "-m", "sh", "-c", list]);
     let tracer = world.start("stat va");
-    let name = format!("lull-{}-0", tracer.id());
+    let name = format!("lull-{}-", tracer.id());
     let begun = Instant::now();
     while !instances().contains(&name) {
         assert!(begun.elapsed() < Duration::from_secs(120), "{name} is not among {}", instances());
@@ -106,6 +106,33 @@ fn two_lulls_at_once_are_refused() {
     watcher.signal("-TERM");
     assert_eq!(watcher.end().0, Some(0));
     world.ok("apply va --mode base");
+}
+
+#[test]
+fn who_does_not_see_the_devices_node_waits_for_who_does() {
+    let Some(world) = World::new("two locks", 1) else { return };
+    // With the /sys of another namespace, and without the right to mount its own.
+    let enter = format!("--net=/run/netns/{}", world.near);
+    let unseeing = |arguments: &str| {
+        let lull = [&["setpriv", "--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_lull")][..]].concat();
+        let mut command = Command::new("nsenter");
+        command.arg(&enter).args(lull).args(arguments.split(' ')).env("LULL_STATE_DIR", &world.state);
+        command.output().unwrap()
+    };
+    if !unseeing("show va").status.success() {
+        println!("SKIP: two locks: setpriv takes no right away here");
+        return;
+    }
+    let mut watcher = world.start("apply va --mode defer50 --watch");
+    watcher.wait_for("watching");
+    let output = unseeing("undo va");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("stays until"), "{said}");
+    assert_eq!(world.values(), [DEFER50]);
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    let left: Vec<_> = fs::read_dir(&world.state).unwrap().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// Whether it is too much here to say that the device of a state file is gone.

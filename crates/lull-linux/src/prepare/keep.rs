@@ -2,15 +2,16 @@
 //! rings and coalescing at a soft reset, others when XDP is attached) are done again, and the latency that CPUs may take
 //! to wake is held, which lasts only as long as a process has its file open.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 
+use super::interrupts::found_again;
 use super::step::{Outcome, Step};
 use crate::ethtool::Ethtool;
 use crate::overwritten::{Overwritten, Target};
 use crate::session::Session;
-use crate::state::{Store, Term};
+use crate::state::{State, Store, Term};
 
 /// What a watcher holds of a preparation.
 #[derive(Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Keeping {
     latency: Option<(String, File)>,
     /// What was refused and said already.
     told: BTreeSet<String>,
+    /// What became of steps that were done again, by the step and what it wrote, where that was something else.
+    settled: BTreeMap<(String, String), String>,
 }
 
 impl Keeping {
@@ -28,12 +31,13 @@ impl Keeping {
         if session.name_now().is_err() {
             return;
         }
+        // The watcher has the device's lock.
+        self.find_interrupts(session, log);
         let session = &*session;
         let (device, machine) = (session.store().clone(), session.store().of_machine());
         // A state that cannot be used is told by whoever applies or undoes.
-        let prepared = |store: &Store| store.load().ok().flatten().map_or_else(Vec::new, |state| state.prepared);
+        let prepared = |store: &Store| store.load().ok().flatten().map_or_else(Vec::new, kept);
         let mut ethtool = Ethtool::new(session.device());
-        // The watcher has the device's lock.
         self.steps(&prepared(&device), session, &mut ethtool, reason, log);
         let of_machine = prepared(&machine);
         self.hold_latency(&of_machine, session, log);
@@ -42,6 +46,25 @@ impl Keeping {
             && let Ok(_lock) = machine.lock(Term::Moment)
         {
             self.steps(&prepared(&machine), session, &mut ethtool, reason, log);
+        }
+    }
+
+    /// Records by which numbers the interrupts of the prepared queues go now, with what those had: a driver that sets its
+    /// queues up anew may be given others.
+    fn find_interrupts(&mut self, session: &mut Session, log: &mut dyn FnMut(&str)) {
+        let Ok(Some(mut state)) = session.store().load() else { return };
+        if state.prepared.iter().all(|done| done.interrupt.is_none()) {
+            return;
+        }
+        let Ok(snapshot) = session.snapshot() else { return };
+        let found = found_again(&state.prepared, &snapshot, session.roots());
+        if found != state.prepared {
+            state.prepared = found;
+            if let Err(error) = session.store().save(&state)
+                && self.told.insert("interrupts".to_owned())
+            {
+                log(&error.to_string());
+            }
         }
     }
 
@@ -55,14 +78,23 @@ impl Keeping {
     ) {
         for done in prepared {
             let Some(step) = step_of(done, session) else { continue };
-            let report = step.look(ethtool, session.roots());
+            let written = (step.what.clone(), step.to.clone());
+            let settled = self.settled.get(&written).or(done.settled.as_ref());
+            let report = step.look(settled.map(String::as_str), ethtool, session.roots());
             if report.outcome != Outcome::Changed {
                 continue;
             }
             let report = step.carry_out(report, ethtool, session.roots());
             let from = report.from.unwrap_or_default();
             match report.outcome {
-                Outcome::Changed => log(&format!("again, after {reason}: {}: {from} -> {}", step.what, step.to)),
+                Outcome::Changed => {
+                    let became = report.became.as_ref().map_or_else(String::new, |it| format!(", which became {it}"));
+                    log(&format!("again, after {reason}: {}: {from} -> {}{became}", step.what, step.to));
+                    match report.became {
+                        Some(became) => self.settled.insert(written, became),
+                        None => self.settled.remove(&written),
+                    };
+                }
                 Outcome::Refused(why) | Outcome::Lacking(why) if self.told.insert(step.what.clone()) => {
                     log(&format!("after {reason}: {} is {from} and not {}: {why}", step.what, step.to));
                 }
@@ -97,17 +129,25 @@ impl Keeping {
     }
 }
 
+/// What is kept of a device. How many queues it has is the running program's (`run --one-napi queues`), not the preparation's.
+fn kept(state: State) -> Vec<Overwritten> {
+    let programs = state.queues.map(|queues| Target::Ethtool(queues.knob));
+    state.prepared.into_iter().filter(|done| Some(&done.target) != programs.as_ref()).collect()
+}
+
 /// The step that does it again; nothing for what is held, and for files of a device that are not to be seen here.
 fn step_of(done: &Overwritten, session: &Session) -> Option<Step> {
     let unseen = done.target.is_of_a_device() && !session.device().has_its_files(session.roots());
     if unseen || done.target == Target::CpuDmaLatency {
         return None;
     }
-    Some(Step { what: done.what.clone(), target: Ok(done.target.clone()), to: done.set.clone()? })
+    let step = Step::new(done.what.clone(), Ok(done.target.clone()), done.set.clone()?);
+    Some(Step { interrupt: done.interrupt.clone(), ..step })
 }
 
 fn is_undone(done: &Overwritten, session: &Session, ethtool: &mut Ethtool) -> bool {
-    step_of(done, session).is_some_and(|step| step.look(ethtool, session.roots()).outcome == Outcome::Changed)
+    let mut look = |step: Step| step.look(done.settled.as_deref(), ethtool, session.roots());
+    step_of(done, session).is_some_and(|step| look(step).outcome == Outcome::Changed)
 }
 
 #[cfg(test)]
@@ -123,9 +163,14 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
 
+    use super::super::steps::of_interrupt;
     use super::super::{Profile, prepare, unprepare};
     use super::tree::Tree;
     use super::*;
+    use crate::device::QueueKey;
+    use crate::ethtool::Knob;
+    use crate::overwritten::Interrupt;
+    use crate::state::FormerQueues;
 
     const MASK: &str = "sys/class/net/lo/queues/rx-0/rps_cpus";
     /// What the mask was before it was prepared.
@@ -153,6 +198,100 @@ mod tests {
         let mut look = |keeping: &mut Keeping| keeping.look(&mut session, "a reset", &mut |line| panic!("{line}"));
         look(&mut keeping);
         assert_eq!(tree.read(MASK), ALL, "what was undone is not kept");
+    }
+
+    #[test]
+    fn what_the_kernel_made_of_a_value_is_left_at_that() {
+        const FLOWS: &str = "sys/class/net/lo/queues/rx-0/rps_flow_cnt";
+        let tree = Tree::new("rounded");
+        let profile = Profile::parse("[device]\nrfs-flows = 1000", "test").unwrap();
+        prepare(&mut tree.session(), &profile, false).unwrap();
+        let store = tree.session().store().clone();
+        let mut state = store.load().unwrap().unwrap();
+        state.prepared[0].settled = Some("1024".to_owned());
+        store.save(&state).unwrap();
+        tree.write(FLOWS, "1024\n");
+        let again = prepare(&mut tree.session(), &profile, false).unwrap();
+        assert_eq!((&again[0].outcome, tree.read(FLOWS).as_str()), (&Outcome::Already, "1024"));
+        Keeping::default().look(&mut tree.session(), "a read-back", &mut |line| panic!("{line}"));
+        // A driver's own value is not that.
+        tree.write(FLOWS, "0\n");
+        let mut said = Vec::new();
+        Keeping::default().look(&mut tree.session(), "a reset", &mut |line| said.push(line.to_owned()));
+        assert_eq!((said.len(), tree.read(FLOWS).as_str()), (1, "1000"));
+        // Another profile's value is written, whatever that is.
+        tree.write(FLOWS, "1024\n");
+        let other = Profile::parse("[device]\nrfs-flows = 500", "test").unwrap();
+        prepare(&mut tree.session(), &other, false).unwrap();
+        assert_eq!(tree.read(FLOWS), "500");
+    }
+
+    /// Interrupt 44 is what the first queue of `lo` has, and was prepared.
+    fn with_an_interrupt(test: &str) -> Tree {
+        let tree = Tree::new(test);
+        tree.write("proc/irq/default_smp_affinity", "f\n");
+        interrupt(&tree, 44, "eth0-rx-0", "1\n");
+        let queue = QueueKey::Rx(0);
+        let session = tree.session();
+        let done = Overwritten {
+            target: Target::of_interrupt(44),
+            what: of_interrupt(44, queue),
+            former: "0-3".to_owned(),
+            set: Some("1".to_owned()),
+            settled: None,
+            interrupt: Some(Interrupt::of(44, queue, session.roots())),
+        };
+        let store = session.store();
+        let mut state = store.empty();
+        state.prepared.push(done);
+        store.save(&state).unwrap();
+        tree
+    }
+
+    fn interrupt(tree: &Tree, number: u32, name: &str, cpus: &str) {
+        tree.write(&format!("proc/irq/{number}/{name}/none"), "");
+        tree.write(&format!("proc/irq/{number}/smp_affinity_list"), cpus);
+    }
+
+    #[test]
+    fn an_interrupt_that_is_another_devices_now_keeps_its_cpus() {
+        let tree = with_an_interrupt("another's interrupt");
+        fs::remove_dir_all(tree.0.join("proc/irq/44")).unwrap();
+        interrupt(&tree, 44, "nvme0q1", "2\n");
+        Keeping::default().look(&mut tree.session(), "a reset", &mut |line| panic!("{line}"));
+        assert_eq!(tree.read("proc/irq/44/smp_affinity_list"), "2");
+        let reports = unprepare(&mut tree.session(), false).unwrap();
+        assert!(matches!(&reports[0].outcome, Outcome::Lacking(why) if why.contains("nvme0q1")), "{reports:?}");
+        assert_eq!(tree.read("proc/irq/44/smp_affinity_list"), "2");
+        assert!(unprepare(&mut tree.session(), false).unwrap().is_empty(), "what it had is gone with it");
+    }
+
+    #[test]
+    fn an_interrupt_without_a_name_is_known_by_its_number() {
+        let tree = with_an_interrupt("nobody's interrupt");
+        // As while the device is down.
+        fs::remove_dir_all(tree.0.join("proc/irq/44/eth0-rx-0")).unwrap();
+        unprepare(&mut tree.session(), false).unwrap();
+        assert_eq!(tree.read("proc/irq/44/smp_affinity_list"), "0-3");
+    }
+
+    #[test]
+    fn the_number_of_queues_is_a_running_programs() {
+        let tree = Tree::new("queues of a run");
+        let done = |target: Target| Overwritten {
+            target,
+            what: String::new(),
+            former: "4".to_owned(),
+            set: Some("2".to_owned()),
+            settled: None,
+            interrupt: None,
+        };
+        let (queues, ring) = (done(Target::Ethtool(Knob::RxQueues)), done(Target::Ethtool(Knob::RxRing)));
+        let mut state = tree.session().store().empty();
+        state.prepared = vec![queues, ring.clone()];
+        assert_eq!(kept(state.clone()), state.prepared);
+        state.queues = Some(FormerQueues { knob: Knob::RxQueues, former: 2 });
+        assert_eq!(kept(state), [ring]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::ethtool::Ethtool;
-use crate::overwritten::Target;
+use crate::overwritten::{Interrupt, Target};
 use crate::roots::Roots;
 
 /// Who holds what lasts only while it is held.
@@ -35,6 +35,9 @@ pub struct StepReport {
     pub from: Option<String>,
     /// What was wanted.
     pub to: String,
+    /// What it was as soon as it was written, where kernel or driver made something else of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub became: Option<String>,
     /// How it came out.
     pub outcome: Outcome,
 }
@@ -46,13 +49,21 @@ pub(super) struct Step {
     /// Where, or why there is no such place.
     pub(super) target: std::result::Result<Target, String>,
     pub(super) to: String,
+    /// The interrupt, of a file of one: it is left alone where its number is another one's.
+    pub(super) interrupt: Option<Interrupt>,
 }
 
 impl Step {
-    /// Reads what is there now.
-    pub(super) fn look(&self, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
-        let report =
-            |from: Option<String>, outcome| StepReport { what: self.what.clone(), from, to: self.to.clone(), outcome };
+    pub(super) fn new(what: String, target: std::result::Result<Target, String>, to: String) -> Step {
+        Step { what, target, to, interrupt: None }
+    }
+
+    /// Reads what is there now. `settled` is what was made of `to` when it was written before, if that is something else.
+    pub(super) fn look(&self, settled: Option<&str>, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
+        let report = |from: Option<String>, outcome| {
+            let (what, to) = (self.what.clone(), self.to.clone());
+            StepReport { what, from, to, became: None, outcome }
+        };
         let target = match &self.target {
             Ok(target) => target,
             Err(lacking) => return report(None, Outcome::Lacking(lacking.clone())),
@@ -62,8 +73,15 @@ impl Step {
             let outcome = if there { Outcome::Held(HELD.to_owned()) } else { Outcome::Lacking(target.lacking()) };
             return report(None, outcome);
         }
+        if let (Some(interrupt), Some(number)) = (&self.interrupt, target.interrupt())
+            && let Some(another) = interrupt.another(number, roots)
+        {
+            return report(None, Outcome::Lacking(format!("interrupt {number} is {another} now")));
+        }
+        let is_so =
+            |from: &str| target.same(from, &self.to) || settled.is_some_and(|settled| target.same(from, settled));
         match target.read(ethtool, roots) {
-            Ok(Some(from)) if target.same(&from, &self.to) => report(Some(from), Outcome::Already),
+            Ok(Some(from)) if is_so(&from) => report(Some(from), Outcome::Already),
             Ok(Some(from)) if from.starts_with("not") => {
                 report(None, Outcome::Lacking(format!("the machine says '{from}'")))
             }
@@ -73,15 +91,20 @@ impl Step {
         }
     }
 
-    /// Does it, if there is something to do.
+    /// Does it, if there is something to do, and looks what became of it.
     pub(super) fn carry_out(&self, mut report: StepReport, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
-        if let (Outcome::Changed, Ok(target)) = (&report.outcome, &self.target)
-            && let Err(error) = target.write(&self.to, ethtool, roots)
-        {
-            report.outcome = match error.errno() {
-                Some(libc::EOPNOTSUPP) => Outcome::Lacking(target.lacking()),
-                _ => Outcome::Refused(error.to_string()),
-            };
+        let (Outcome::Changed, Ok(target)) = (&report.outcome, &self.target) else { return report };
+        match target.write(&self.to, ethtool, roots) {
+            Ok(()) => {
+                let now = target.read(ethtool, roots).ok().flatten();
+                report.became = now.filter(|now| !target.same(now, &self.to));
+            }
+            Err(error) => {
+                report.outcome = match error.errno() {
+                    Some(libc::EOPNOTSUPP) => Outcome::Lacking(target.lacking()),
+                    _ => Outcome::Refused(error.to_string()),
+                };
+            }
         }
         report
     }

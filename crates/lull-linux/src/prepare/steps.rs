@@ -2,18 +2,18 @@
 
 use super::profile::{DeviceProfile, MachineProfile, cpus};
 use super::step::Step;
-use crate::device::Snapshot;
+use crate::device::{QueueKey, Snapshot};
 use crate::error::Result;
 use crate::ethtool::Knob;
 use crate::machine::online_cpus;
-use crate::overwritten::Target;
+use crate::overwritten::{Interrupt, Target};
 use crate::plan::cpu_list;
 use crate::roots::Roots;
 
 fn knobs(values: &[(Knob, Option<u32>)]) -> Vec<Step> {
     let step = |&(knob, value): &(Knob, Option<u32>)| {
         let to = value?.to_string();
-        Some(Step { what: knob.name().to_owned(), target: Ok(Target::Ethtool(knob)), to })
+        Some(Step::new(knob.name().to_owned(), Ok(Target::Ethtool(knob)), to))
     };
     values.iter().filter_map(step).collect()
 }
@@ -49,11 +49,11 @@ pub(super) fn device_steps(
     for queue in rx_queue_names(device, snapshot, roots) {
         if let Some(mask) = &rps {
             let target = sysfs(format!("class/net/{device}/queues/{queue}/rps_cpus"));
-            steps.push(Step { what: format!("RPS of {queue}"), target, to: mask.clone() });
+            steps.push(Step::new(format!("RPS of {queue}"), target, mask.clone()));
         }
         if let Some(flows) = profile.rfs_flows {
             let target = sysfs(format!("class/net/{device}/queues/{queue}/rps_flow_cnt"));
-            steps.push(Step { what: format!("RFS of {queue}"), target, to: flows.to_string() });
+            steps.push(Step::new(format!("RFS of {queue}"), target, flows.to_string()));
         }
     }
     let irq_cpus = profile.irq_cpus.as_deref().map(|list| cpus(list, "given")).transpose()?.unwrap_or_default();
@@ -62,18 +62,24 @@ pub(super) fn device_steps(
     }
     for (nth, napi) in snapshot.napis.iter().enumerate() {
         let to = cpu_list(&[irq_cpus[nth % irq_cpus.len()]]);
-        let (what, target) = match &napi.irq {
-            Some(irq) => (
-                format!("CPU of interrupt {} (queue {})", irq.number, napi.key),
-                Ok(Target::Proc(format!("irq/{}/smp_affinity_list", irq.number))),
-            ),
-            None => {
-                (format!("CPU of the interrupt of queue {}", napi.key), Err("the driver tells no interrupt".to_owned()))
+        steps.push(match &napi.irq {
+            Some(irq) => {
+                let interrupt = Some(Interrupt::of(irq.number, napi.key, roots));
+                let (what, target) = (of_interrupt(irq.number, napi.key), Ok(Target::of_interrupt(irq.number)));
+                Step { interrupt, ..Step::new(what, target, to) }
             }
-        };
-        steps.push(Step { what, target, to });
+            None => {
+                let what = format!("CPU of the interrupt of queue {}", napi.key);
+                Step::new(what, Err("the driver tells no interrupt".to_owned()), to)
+            }
+        });
     }
     Ok(steps)
+}
+
+/// What the step of an interrupt is called.
+pub(super) fn of_interrupt(number: u32, queue: QueueKey) -> String {
+    format!("CPU of interrupt {number} (queue {queue})")
 }
 
 /// `rx-0` and so on, as `/sys` has them.
@@ -106,15 +112,13 @@ pub(super) fn machine_steps(profile: &MachineProfile, roots: &Roots) -> Result<V
         ("RFS table", proc("sys/net/core/rps_sock_flow_entries"), number(profile.rfs_entries)),
         ("wake-up latency of CPUs", Target::CpuDmaLatency, number(profile.cpu_dma_latency_us)),
     ];
-    let step = |(what, target, to): (&str, Target, Option<String>)| {
-        Some(Step { what: what.to_owned(), target: Ok(target), to: to? })
-    };
+    let step = |(what, target, to): (&str, Target, Option<String>)| Some(Step::new(what.to_owned(), Ok(target), to?));
     let mut steps: Vec<Step> = steps.into_iter().filter_map(step).collect();
     // 0 in the file is no bound at all, and "n/a" one of 0 (`sysfs-devices-power`).
     let bound = profile.cpu_resume_latency_us.map(|us| if us == 0 { "n/a".to_owned() } else { us.to_string() });
     for (cpu, to) in online_cpus(roots).into_iter().flat_map(|cpu| bound.clone().map(|to| (cpu, to))) {
         let target = Ok(sys(&format!("devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us")));
-        steps.push(Step { what: format!("wake-up latency of CPU {cpu}"), target, to });
+        steps.push(Step::new(format!("wake-up latency of CPU {cpu}"), target, to));
     }
     Ok(steps)
 }

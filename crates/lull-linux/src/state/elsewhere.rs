@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{State, Store, lock, lock_name};
+use super::{State, Store, lock, lock_files};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::namespaces::{Namespaces, Way};
@@ -186,8 +186,8 @@ fn forget(directory: &Path, candidate: &Candidate, dry_run: bool) -> Result<Wher
         return Ok(Whereabouts::Gone);
     }
     let state = &candidate.state;
-    let path = directory.join(lock_name(state.node, state.ifindex, state.netns_cookie));
-    let _lock = match lock::take(&path, &state.device, Term::Moment) {
+    let files = lock_files(directory, state.node, state.ifindex, state.netns_cookie);
+    let _lock = match lock::take(files, &state.device, Term::Moment) {
         Ok(lock) => lock,
         Err(Error::Locked { by, .. }) => return Ok(Whereabouts::Unknown { reason: format!("{by} works on it") }),
         Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! The right to change a device: a lock file that says who has it.
+//! The right to change a device: lock files that say who has it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,11 +15,18 @@ const STAYS: &str = " stays";
 /// The right to change a device, until it is dropped.
 #[derive(Debug)]
 pub struct Lock {
+    /// The locks of the files that it is made of, in the order in which they were taken.
+    _files: Vec<Held>,
+}
+
+/// The lock of one file.
+#[derive(Debug)]
+struct Held {
     _file: File,
     path: PathBuf,
 }
 
-impl Drop for Lock {
+impl Drop for Held {
     fn drop(&mut self) {
         // Still locked here: whoever has opened the file meanwhile finds that it is not the one in the directory.
         let _ = fs::remove_file(&self.path);
@@ -35,36 +42,44 @@ pub(crate) enum Term {
     Stay,
 }
 
-/// Takes the lock at `path`, which is that of `device`. It ends with the process, however that ends.
+/// Takes the locks at `paths`, which are those of `device`. They end with the process, however that ends.
 ///
 /// # Errors
-/// [`Error::Locked`] with the process that has it.
-pub(super) fn take(path: &Path, device: &str, term: Term) -> Result<Lock> {
+/// [`Error::Locked`] with the process that has one of them.
+pub(super) fn take(paths: Vec<PathBuf>, device: &str, term: Term) -> Result<Lock> {
     let stays = if term == Term::Stay { STAYS } else { "" };
-    match attempt(path, &format!("{}{stays}", std::process::id()))? {
-        Taken::Yes(file) => Ok(Lock { _file: file, path: path.to_owned() }),
+    let take = |path: PathBuf| match attempt(&path, &format!("{}{stays}", std::process::id()))? {
+        Taken::Yes(file) => Ok(Held { _file: file, path }),
         Taken::HeldBy(by) => Err(locked(device, &by)),
-    }
+    };
+    Ok(Lock { _files: paths.into_iter().map(take).collect::<Result<_>>()? })
 }
 
 /// As [`take`], but waits for a holder that works on the device for a moment only, and tells `log` about it once.
 ///
 /// # Errors
 /// [`Error::Locked`] if the holder stays, or holds it for longer than `limit`.
-pub(super) fn wait(path: &Path, device: &str, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<Lock> {
+pub(super) fn wait(paths: Vec<PathBuf>, device: &str, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<Lock> {
     let begun = Instant::now();
     let mut told = false;
+    let mut files = Vec::new();
+    for path in paths {
+        files.push(wait_for(path, device, begun + limit, &mut told, log)?);
+    }
+    Ok(Lock { _files: files })
+}
+
+fn wait_for(path: PathBuf, device: &str, until: Instant, told: &mut bool, log: &mut dyn FnMut(&str)) -> Result<Held> {
     loop {
-        let by = match attempt(path, &std::process::id().to_string())? {
-            Taken::Yes(file) => return Ok(Lock { _file: file, path: path.to_owned() }),
+        let by = match attempt(&path, &std::process::id().to_string())? {
+            Taken::Yes(file) => return Ok(Held { _file: file, path }),
             Taken::HeldBy(by) => by,
         };
-        if by.ends_with(STAYS) || begun.elapsed() > limit {
+        if by.ends_with(STAYS) || Instant::now() > until {
             return Err(locked(device, &by));
         }
-        if !told {
+        if !std::mem::replace(told, true) {
             log(&format!("waiting for another lull ({}) that works on {device}", holder(&by)));
-            told = true;
         }
         std::thread::sleep(RETRY);
     }
@@ -98,6 +113,10 @@ mod tests {
         fn new(test: &str) -> Scratch {
             Scratch(std::env::temp_dir().join(format!("lull-lock-{test}-{}", std::process::id())))
         }
+
+        fn files(&self) -> Vec<PathBuf> {
+            vec![self.0.clone()]
+        }
     }
 
     impl Drop for Scratch {
@@ -111,11 +130,11 @@ mod tests {
     #[test]
     fn a_holder_that_works_for_a_moment_is_waited_for_and_named() {
         let scratch = Scratch::new("moment");
-        let held = take(&scratch.0, "va", Term::Moment).unwrap();
+        let held = take(scratch.files(), "va", Term::Moment).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
-        let path = scratch.0.clone();
+        let path = scratch.files();
         let waiter = std::thread::spawn(move || {
-            wait(&path, "va", LIMIT, &mut |line| tell.send(line.to_owned()).unwrap()).map(drop)
+            wait(path, "va", LIMIT, &mut |line| tell.send(line.to_owned()).unwrap()).map(drop)
         });
         let said = told.recv().unwrap();
         assert!(said.contains("waiting") && said.contains(&std::process::id().to_string()), "{said}");
@@ -127,13 +146,13 @@ mod tests {
     #[test]
     fn a_holder_that_stays_is_not_waited_for_and_the_wait_is_bounded() {
         let scratch = Scratch::new("stays");
-        let held = take(&scratch.0, "va", Term::Stay).unwrap();
-        let said = wait(&scratch.0, "va", LIMIT, &mut |line| panic!("{line}")).unwrap_err().to_string();
+        let held = take(scratch.files(), "va", Term::Stay).unwrap();
+        let said = wait(scratch.files(), "va", LIMIT, &mut |line| panic!("{line}")).unwrap_err().to_string();
         assert!(said.contains("stays until"), "{said}");
         drop(held);
-        let _held = take(&scratch.0, "va", Term::Moment).unwrap();
+        let _held = take(scratch.files(), "va", Term::Moment).unwrap();
         let mut told = 0;
-        wait(&scratch.0, "va", Duration::from_millis(50), &mut |_| told += 1).unwrap_err();
+        wait(scratch.files(), "va", Duration::from_millis(50), &mut |_| told += 1).unwrap_err();
         assert_eq!(told, 1);
     }
 }

@@ -84,7 +84,14 @@ fn a_napi_is_known_by_its_id_and_by_its_queue_where_the_id_is_gone() {
 fn a_renamed_device_keeps_its_state_and_its_lock() {
     let (_scratch, mut store) = store("renamed");
     let target = Target::Sys("class/net/veth7/queues/rx-0/rps_cpus".to_owned());
-    let done = Overwritten { target, what: "RPS of rx-0".to_owned(), former: "0".to_owned(), set: None };
+    let done = Overwritten {
+        target,
+        what: "RPS of rx-0".to_owned(),
+        former: "0".to_owned(),
+        set: None,
+        settled: None,
+        interrupt: None,
+    };
     let state = State { prepared: vec![done], ..state(&store) };
     store.save(&state).unwrap();
     let first = store.lock(Term::Moment).unwrap();
@@ -136,4 +143,21 @@ fn the_second_lock_is_refused_with_the_first_ones_process() {
     assert!(said.contains(&std::process::id().to_string()) && said.contains("veth7"), "{said}");
     drop(first);
     store.lock(Term::Moment).unwrap();
+}
+
+#[test]
+fn who_sees_no_node_has_the_same_lock_as_who_does() {
+    let (_scratch, store) = store("nodes");
+    let directory = &store.directory;
+    let (seeing, blind) = (lock_files(directory, Some(5), 7, 99), lock_files(directory, None, 7, 99));
+    assert!(blind.iter().all(|file| seeing.contains(file)), "{seeing:?} and {blind:?}");
+    // A device that was moved is known by its node.
+    let moved = lock_files(directory, Some(5), 8, 98);
+    assert_eq!(seeing[0], moved[0], "in the order in which everybody takes them");
+    fs::create_dir_all(directory).unwrap();
+    let held = lock::take(seeing, "veth7", Term::Moment).unwrap();
+    assert!(store.lock(Term::Moment).is_err());
+    drop(held);
+    store.lock(Term::Moment).unwrap();
+    assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 0);
 }
