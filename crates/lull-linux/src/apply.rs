@@ -11,6 +11,7 @@
 mod step;
 mod undo;
 
+use lull_core::{NapiSettings, Threaded};
 use serde::Serialize;
 
 pub use undo::{Undone, undo, undo_and_forget, undo_and_forget_diff, undo_diff};
@@ -51,9 +52,10 @@ impl Session {
 /// # Errors
 /// Those of [`apply`] that it finds before the first change.
 pub fn diff(session: &mut Session, request: &DeviceRequest) -> Result<Vec<Change>> {
-    session.store.load()?;
+    let before = session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;
     plan::check_surplus(&snapshot, request)?;
+    check_threads(before.as_ref(), &steps, &snapshot)?;
     Ok(steps.iter().flat_map(Step::changes).collect())
 }
 
@@ -87,6 +89,32 @@ pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Res
     Ok((applied, missing))
 }
 
+/// Refuses to end a thread whose CPUs and policy cannot be seen from here, unless the state file has what the NAPI had: what
+/// is not seen could not be given back.
+///
+/// # Errors
+/// [`Error::Unsupported`].
+pub(crate) fn check_threads(before: Option<&State>, steps: &[Step], snapshot: &Snapshot) -> Result<()> {
+    for step in steps {
+        let ends = step.from.threaded != Threaded::Off && step.to.threaded == Threaded::Off;
+        if !ends || step.thread.as_ref().is_none_or(|thread| thread.scheduling.is_some()) {
+            continue;
+        }
+        let former = before.and_then(|state| Some(&state.napis[state.former_of(step.key, step.napi_id, snapshot)?]));
+        let is_known =
+            |former: &Former| former.thread.is_some() || NapiSettings::from(former.settings).threaded == Threaded::Off;
+        if former.is_some_and(is_known) {
+            continue;
+        }
+        return Err(Error::Unsupported {
+            what: format!("end the thread of {} queue {}", snapshot.device, step.key),
+            reason: "its CPUs and policy cannot be seen in this pid namespace, and could not be given back".to_owned(),
+            remedy: "run lull in the initial one, or end the thread yourself first".to_owned(),
+        });
+    }
+    Ok(())
+}
+
 /// Carries steps out, all or none. `name` says what they are called after what was applied to a NAPI before.
 pub(crate) fn put_in_force(
     session: &mut Session,
@@ -98,6 +126,7 @@ pub(crate) fn put_in_force(
     if steps.is_empty() {
         return Ok(Applied { changes: Vec::new() });
     }
+    check_threads(before.as_ref(), steps, snapshot)?;
     let base = before.clone().unwrap_or_else(|| session.store.empty());
     let remembered = session.store.save(&remember(base, steps, snapshot, name));
     remembered.map_err(|error| error.left("nothing was changed"))?;
@@ -148,5 +177,45 @@ impl Session {
             first_refusal = first_refusal.and(done);
         }
         first_refusal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{QueueKey, Thread};
+    use crate::sched::ThreadPolicy;
+
+    #[test]
+    fn a_thread_that_is_not_seen_is_ended_only_where_nothing_of_it_is_lost() {
+        let directory = std::env::temp_dir().join(format!("lull-unseen-{}", std::process::id()));
+        let mut session = Session::open("lo", &Options::in_dir(&directory)).unwrap();
+        let (snapshot, none) = (session.snapshot().unwrap(), NapiSettings::default());
+        let threaded = NapiSettings { threaded: Threaded::On, ..none };
+        let scheduling = Scheduling { cpus: vec![0], policy: ThreadPolicy::Fifo(3) };
+        let step = |from, to, scheduling| Step {
+            key: QueueKey::Rx(0),
+            napi_id: 9,
+            from,
+            to,
+            thread: Some(Thread { pid: 7, scheduling }),
+            thread_cpus: None,
+            thread_policy: None,
+        };
+        let before = |settings: NapiSettings, thread| {
+            let mut state = session.store().empty();
+            let mode = "threaded".to_owned();
+            state.napis.push(Former { queue: QueueKey::Rx(0), napi_id: 9, settings: settings.into(), thread, mode });
+            state
+        };
+        let ends = |before: Option<State>, scheduling| {
+            check_threads(before.as_ref(), &[step(threaded, none, scheduling)], &snapshot).is_ok()
+        };
+        assert!(!ends(None, None), "what it had is nowhere");
+        assert!(!ends(Some(before(threaded, None)), None), "nor here");
+        assert!(ends(None, Some(scheduling.clone())), "it is seen");
+        assert!(ends(Some(before(threaded, Some(scheduling))), None), "it was seen");
+        assert!(ends(Some(before(none, None)), None), "it was started by lull");
+        assert!(check_threads(None, &[step(threaded, threaded, None)], &snapshot).is_ok(), "it stays");
     }
 }

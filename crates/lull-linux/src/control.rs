@@ -39,7 +39,7 @@ pub struct Control {
 /// to `log` in a line.
 ///
 /// # Errors
-/// Those of [`apply`], with nothing changed; later refusals are logged and tried again, but a device that has vanished
+/// Those of looking at the device and of [`apply`], with nothing changed; later refusals are logged and tried again, but a device that has vanished
 /// ends it.
 pub fn control(
     session: &mut Session,
@@ -49,10 +49,12 @@ pub fn control(
     log: &mut dyn FnMut(&str),
 ) -> Result<Undone> {
     session.hold()?;
+    // What can fail of seeing comes before the first change.
+    let eyes = Eyes::open(session, log)?;
     for change in &apply(session, request)?.changes {
         log(&change.to_string());
     }
-    let mut controlling = Controlling::begin(session, request, control, log)?;
+    let mut controlling = Controlling::begin(session, request, control, eyes, log);
     service_is_ready();
     while !stop.load(Ordering::Relaxed) {
         if !controlling.look(session, request, PART, stop, log)? {
@@ -96,23 +98,23 @@ impl Window {
 }
 
 impl Controlling {
-    /// Begins on a device to which `request` was applied.
+    /// Begins on a device to which `request` was applied, seen by `eyes` that were opened before that.
     pub(crate) fn begin(
         session: &Session,
         request: &DeviceRequest,
         mut control: Control,
+        eyes: Eyes,
         log: &mut dyn FnMut(&str),
-    ) -> Result<Controlling> {
+    ) -> Controlling {
         if let Some(report) = &mut control.report {
             report.is_for(control.controller.slo());
         }
-        let eyes = Eyes::open(session, log)?;
         let latency = match &control.report {
             Some(report) => format!("latencies as they are reported on {}", report.path().display()),
             None => "CPU only: latency is not known here, --report takes the service's".to_owned(),
         };
         log(&format!("{} on {}, from {}: {latency}", control.controller.slo(), session.device().name, request.mode));
-        Ok(Controlling {
+        Controlling {
             decided: Decided::new(&control.controller, request.mode.name()),
             store: session.store().clone(),
             control,
@@ -121,7 +123,7 @@ impl Controlling {
             keeping: Keeping::default(),
             told: Told::default(),
             passed: Passed::default(),
-        })
+        }
     }
 
     /// Looks for so long at the device, and if a window is over, decides. False if something was refused, which is told.
@@ -214,11 +216,15 @@ fn put_in_force(session: &mut Session, request: &DeviceRequest, controller: &Con
         if now == wanted {
             continue;
         }
-        let settings = vec![
+        let mut settings = vec![
             Setting::DeferHardIrqs(wanted.defer_hard_irqs),
             Setting::GroFlushTimeoutNs(wanted.gro_flush_timeout_ns),
             Setting::IrqSuspendTimeoutNs(wanted.irq_suspend_timeout_ns),
         ];
+        if now.threaded != wanted.threaded {
+            // Somebody else has turned threads on.
+            settings.push(Setting::Threaded(wanted.threaded));
+        }
         let which = Which { queues: Vec::new(), napi_ids: vec![napi.id] };
         let applied = set(session, &Set { which, settings })?;
         changed.extend(applied.changes.iter().map(ToString::to_string));
@@ -227,14 +233,18 @@ fn put_in_force(session: &mut Session, request: &DeviceRequest, controller: &Con
 }
 
 /// What is seen of a device.
-struct Eyes {
+pub(crate) struct Eyes {
     watch: Watch,
     cpu: Option<Ticks>,
     roots: Roots,
 }
 
 impl Eyes {
-    fn open(session: &Session, log: &mut dyn FnMut(&str)) -> Result<Eyes> {
+    /// Begins to look.
+    ///
+    /// # Errors
+    /// Those of [`Watch::open`] and of the first look.
+    pub(crate) fn open(session: &Session, log: &mut dyn FnMut(&str)) -> Result<Eyes> {
         let roots = session.roots().clone();
         let mut watch = Watch::open(&session.device().name, &roots)?;
         if let Some(why) = watch.untraced() {

@@ -366,6 +366,21 @@ pub fn check_surplus(snapshot: &Snapshot, request: &DeviceRequest) -> Result<()>
     })
 }
 
+/// Refuses NAPIs whose threads a kernel turns on and off for the whole device only, and does not report for each: they poll,
+/// whatever is set.
+fn check_unreported_threads(snapshot: &Snapshot, chosen: &[&NapiState], mode: &Mode, kernel: &str) -> Result<()> {
+    let device_wide = snapshot.defaults.and_then(|defaults| defaults.threaded).unwrap_or(0);
+    if device_wide == 0 || mode.napi.threaded != Threaded::Off || chosen.iter().all(|napi| !napi.unreported.threaded) {
+        return Ok(());
+    }
+    let device = &snapshot.device;
+    Err(Error::Unsupported {
+        what: format!("apply {mode} to {device}"),
+        reason: format!("its NAPIs are polled by threads, which this kernel ({kernel}) ends for the whole device only"),
+        remedy: format!("`echo 0 > /sys/class/net/{device}/threaded` first"),
+    })
+}
+
 /// What has to change so that `request` is in force; steps with nothing to do are left out.
 ///
 /// # Errors
@@ -390,7 +405,9 @@ pub fn plan(
     if snapshot.napis.is_empty() {
         return Err(no_napi(snapshot));
     }
-    let steps = chosen(snapshot, request)?.into_iter().enumerate().map(|(nth, napi)| {
+    let chosen = chosen(snapshot, request)?;
+    check_unreported_threads(snapshot, &chosen, &request.mode, kernel)?;
+    let steps = chosen.into_iter().enumerate().map(|(nth, napi)| {
         let cpus = &request.threads.cpus;
         Step {
             key: napi.key,
@@ -415,5 +432,41 @@ pub fn back(napi: &NapiState, settings: Values, thread: Option<&crate::sched::Sc
         thread: napi.thread.clone(),
         thread_cpus: thread.map(|it| it.cpus.clone()),
         thread_policy: thread.map(|it| it.policy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Defaults;
+    use crate::netdev::Unreported;
+
+    #[test]
+    fn threads_that_a_kernel_ends_for_the_whole_device_only_are_no_mode_without_threads() {
+        let policy = Policy {
+            defer_hard_irqs_max: Some(DEFER_HARD_IRQS_MAX),
+            gro_flush_timeout_ns_max: Some(u64::MAX),
+            irq_suspend_timeout_ns_max: Some(u64::MAX),
+            threaded_max: None,
+        };
+        let settings = NapiSettings::default().into();
+        let unreported = Unreported { deferral: false, threaded: true };
+        let (key, id) = (QueueKey::Rx(0), 9);
+        let napi = NapiState { key, rx: vec![0], tx: vec![], id, irq: None, thread: None, settings, unreported };
+        let snapshot = |threaded| Snapshot {
+            device: "va".to_owned(),
+            ifindex: 7,
+            driver: None,
+            up: true,
+            queues_linked: true,
+            rx_queues: 1,
+            defaults: Some(Defaults { defer_hard_irqs: Some(0), gro_flush_timeout_ns: Some(0), threaded }),
+            napis: vec![napi.clone()],
+        };
+        let request = DeviceRequest::new("suspend20".parse().unwrap());
+        let planned = |threaded| plan(&snapshot(threaded), &request, &policy, "6.14", &[0]);
+        let said = planned(Some(1)).unwrap_err().to_string();
+        assert!(said.contains("6.14") && said.contains("echo 0 > /sys/class/net/va/threaded"), "{said}");
+        assert_eq!((planned(Some(0)).unwrap().len(), planned(None).unwrap().len()), (1, 1));
     }
 }

@@ -10,7 +10,9 @@ use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::machine;
 use crate::os::{SchedAttr, sched_attr, set_sched_attr};
+use crate::roots::Roots;
 
 /// Highest priority of SCHED_FIFO and SCHED_RR (`sched(7)`).
 pub const REALTIME_PRIORITY_MAX: u32 = 99;
@@ -111,7 +113,7 @@ pub fn shown_ns(nanoseconds: u64) -> String {
 /// Where and how a thread runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduling {
-    /// The CPUs it may run on.
+    /// The CPUs it may run on, those among them that are offline too.
     pub cpus: Vec<usize>,
     /// Its policy.
     pub policy: ThreadPolicy,
@@ -127,6 +129,7 @@ fn pid(number: i32) -> io::Result<Pid> {
 /// ESRCH when it is gone.
 pub fn scheduling(thread: i32) -> io::Result<Scheduling> {
     let set = rustix::thread::sched_getaffinity(Some(pid(thread)?))?;
+    let active: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
     let attr = sched_attr(thread)?;
     let policy = match attr.policy as libc::c_int {
         libc::SCHED_OTHER => ThreadPolicy::Other(attr.nice),
@@ -141,7 +144,24 @@ pub fn scheduling(thread: i32) -> io::Result<Scheduling> {
         },
         _ => ThreadPolicy::Unknown(attr.policy),
     };
-    Ok(Scheduling { cpus: (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(), policy })
+    let roots = Roots::default();
+    let listed = roots.read_proc(&format!("{thread}/status")).ok().and_then(|status| allowed(&status));
+    Ok(Scheduling { cpus: with_offline(active, listed, &machine::online_cpus(&roots)), policy })
+}
+
+/// The CPUs that `/proc/T/status` names, offline ones among them.
+fn allowed(status: &str) -> Option<Vec<usize>> {
+    machine::parse_cpu_list(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)
+}
+
+/// `sched_getaffinity(2)` leaves out CPUs that are offline, which the thread may run on when they are back. `listed` has them,
+/// unless it is of another thread of that number (a `/proc` of another pid namespace).
+fn with_offline(active: Vec<usize>, listed: Option<Vec<usize>>, online: &[usize]) -> Vec<usize> {
+    let is_its = |listed: &Vec<usize>| {
+        active.iter().all(|cpu| listed.contains(cpu))
+            && listed.iter().all(|cpu| active.contains(cpu) || !online.contains(cpu))
+    };
+    listed.filter(is_its).unwrap_or(active)
 }
 
 /// Lets a thread run on these CPUs only.
@@ -270,6 +290,21 @@ mod tests {
             let said = bad.parse::<ThreadPolicy>().unwrap_err().to_string();
             assert!(said.contains(bad) && said.contains("fifo:99"), "{said}");
         }
+    }
+
+    #[test]
+    fn cpus_that_are_offline_are_not_forgotten() {
+        let status = "Name:\tnapi/va-8193\nCpus_allowed:\tb\nCpus_allowed_list:\t0-1,3\nMems_allowed_list:\t0\n";
+        assert_eq!(allowed(status), Some(vec![0, 1, 3]));
+        assert_eq!(allowed("Name:\tx\n"), None);
+        let of = |listed: Option<&str>, online: &[usize]| {
+            with_offline(vec![0, 1], listed.and_then(machine::parse_cpu_list), online)
+        };
+        assert_eq!(of(Some("0-1,3"), &[0, 1, 2]), [0, 1, 3]);
+        assert_eq!(of(None, &[0, 1, 2]), [0, 1]);
+        // Those of another thread.
+        assert_eq!(of(Some("0-1,3"), &[0, 1, 2, 3]), [0, 1]);
+        assert_eq!(of(Some("1,3"), &[0, 1]), [0, 1]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use lull_core::{NapiSettings, Threaded};
 
-use crate::apply::{Applied, Session, put_in_force};
+use crate::apply::{Applied, Session, check_threads, put_in_force};
 use crate::device::{NapiState, Snapshot};
 use crate::error::{Error, Result};
 use crate::machine;
@@ -237,8 +237,10 @@ fn steps(session: &mut Session, set: &Set) -> Result<(Vec<Step>, Snapshot)> {
 /// # Errors
 /// Those of [`set`] that it finds before the first change.
 pub fn set_diff(session: &mut Session, set: &Set) -> Result<Vec<Change>> {
-    session.state()?;
-    Ok(steps(session, set)?.0.iter().flat_map(Step::changes).collect())
+    let before = session.state()?;
+    let (steps, snapshot) = steps(session, set)?;
+    check_threads(before.as_ref(), &steps, &snapshot)?;
+    Ok(steps.iter().flat_map(Step::changes).collect())
 }
 
 /// Puts settings in force on all NAPIs that are named, or on none. [`undo`](crate::undo) gives them back.

@@ -131,9 +131,7 @@ impl Watch {
         let mut netdev = Netdev::new();
         let device = Device::open(device, &mut netdev, roots)?;
         let napis = netdev.napis(device.ifindex)?;
-        let options = Options { timers: true, ..Options::default() };
-        let polls = Polls::open(&device.name, options).map_err(|error| error.to_string());
-        let packets_traced = polls.as_ref().is_ok_and(|polls| polls.trace_packets(true).is_ok());
+        let (polls, packets_traced) = trace(&device.name);
         let counters = Counters::read(&device, &napis, roots);
         Ok(Watch {
             accounts: Accounts::new(split_ns(&napis).unwrap_or(u64::MAX)),
@@ -169,23 +167,29 @@ impl Watch {
             }
         }
         let seconds = std::mem::replace(&mut self.since, Instant::now()).elapsed().as_secs_f64();
-        let napis =
-            self.device.snapshot(&mut self.netdev, &self.roots).and_then(|_| self.netdev.napis(self.device.ifindex))?;
+        let name = self.device.snapshot(&mut self.netdev, &self.roots)?.device;
+        let napis = self.netdev.napis(self.device.ifindex)?;
+        // A trace keeps to a name: it has seen nothing since, or another device that has the name now.
+        let former_name = (name != self.device.name).then(|| self.is_named(name));
         let after = Counters::read(&self.device, &napis, &self.roots);
         let before = std::mem::replace(&mut self.counters, after);
-        let lost_before = self.lost;
+        let lost_before = if former_name.is_some() { 0 } else { self.lost };
         self.lost = self.polls.as_ref().map_or(Ok(0), Polls::lost).map_err(crate::error::Error::from)?;
         let split = split_ns(&napis);
-        let samples = self.napi_samples(seconds, &napis, split.is_some());
+        let samples =
+            if former_name.is_some() { Vec::new() } else { self.napi_samples(seconds, &napis, split.is_some()) };
         if split.unwrap_or(u64::MAX) != self.accounts.split_ns() {
             self.accounts.set_split_ns(split.unwrap_or(u64::MAX));
         }
         let lost = self.lost - lost_before;
-        let missing = self.missing(&samples, &napis, lost);
+        let mut missing = self.missing(&samples, &napis, lost);
+        if let Some(former) = former_name.as_ref().filter(|_| self.polls.is_ok()) {
+            missing.push(format!("polls are not shown: {former} was renamed to {} meanwhile", self.device.name));
+        }
         Ok(Sample {
             device: self.device.name.clone(),
             seconds,
-            traced: self.polls.is_ok(),
+            traced: self.polls.is_ok() && former_name.is_none(),
             lost,
             device_packets_per_s: self.counters.packets_per_s(&before, seconds),
             napis: samples,
@@ -193,6 +197,14 @@ impl Watch {
             interrupts: self.counters.irqs_per_s(&before, seconds),
             missing,
         })
+    }
+
+    /// The device has this name now: the trace begins anew, by it. Returns the name that it had.
+    fn is_named(&mut self, name: String) -> String {
+        let former = std::mem::replace(&mut self.device.name, name);
+        (self.polls, self.packets_traced) = trace(&self.device.name);
+        (self.accounts, self.ids) = (Accounts::new(self.accounts.split_ns()), Ids::default());
+        former
     }
 
     fn drain(&mut self) -> Result<()> {
@@ -282,6 +294,14 @@ impl Watch {
         }
         missing
     }
+}
+
+/// Polls of the devices of this name, or why they are not recorded; and whether packets are, too.
+fn trace(device: &str) -> (std::result::Result<Polls, String>, bool) {
+    let options = Options { timers: true, ..Options::default() };
+    let polls = Polls::open(device, options).map_err(|error| error.to_string());
+    let packets_traced = polls.as_ref().is_ok_and(|polls| polls.trace_packets(true).is_ok());
+    (polls, packets_traced)
 }
 
 fn rates(tally: &Tally, seconds: f64) -> Rates {

@@ -83,10 +83,12 @@ fn main() -> ExitCode {
     })
 }
 
-/// Whether a command prints JSON. It then says there, too, why it failed. (Where `--json` names a file it is no flag.)
+/// Whether a command, or one below it, prints JSON. It then says there, too, why it failed. (Where `--json` names a file it is
+/// no flag.)
 fn wants_json(matches: &ArgMatches) -> bool {
-    let flag = |(_, command): (&str, &ArgMatches)| matches!(command.try_get_one::<bool>("json"), Ok(Some(true)));
-    matches.subcommand().is_some_and(flag)
+    matches.subcommand().is_some_and(|(_, command)| {
+        matches!(command.try_get_one::<bool>("json"), Ok(Some(true))) || wants_json(command)
+    })
 }
 
 /// The options that were typed after the command's name, as its arguments are called.

@@ -290,3 +290,11 @@ fn a_standard_error_that_is_full_keeps_the_status() {
     let status = command.args(["sim", "example", "no-such-example"]).stderr(full).status().unwrap();
     assert_eq!(status.code(), Some(2));
 }
+
+#[test]
+fn a_command_below_another_that_prints_json_fails_in_json() {
+    let output = lull("group show 4194300 --json");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.code() == Some(2) && said["error"].as_str().unwrap().contains("4194300"), "{said}");
+    assert!(lull("group show 4194300").stdout.is_empty());
+}

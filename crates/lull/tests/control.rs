@@ -3,6 +3,7 @@
 
 mod kernel;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -218,6 +219,94 @@ fn without_reports_it_has_cpu_only_and_says_so_and_gives_everything_back() {
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(world.values(), [FORMER]);
     assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn threads_that_somebody_turns_on_are_turned_off_again() {
+    let Some(world) = world("controller and threads") else { return };
+    let _packets = Packets::to(&world);
+    let mut controller = world.start(&format!("apply {} --mode defer50 --slo p99<20ms", world.device));
+    controller.wait_for("CPU only");
+    timeout_becomes(&world, |gro| gro == 9_000_000);
+    world.set_raw(world.raw()[0].id, &["threaded=1"]);
+    let begun = Instant::now();
+    while world.raw()[0].threaded != 0 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", world.raw());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    controller.signal("-TERM");
+    controller.end();
+    assert_eq!(world.values(), [FORMER]);
+}
+
+#[test]
+fn polls_of_a_device_that_is_renamed_are_seen_by_its_new_name() {
+    let Some(world) = world("renamed and watched") else { return };
+    let _packets = Packets::to(&world);
+    let stat = [env!("CARGO_BIN_EXE_lull"), "stat", &world.device, "--interval", "200ms", "--json"];
+    let mut stat = world.command(&stat).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = kernel::lines_of(&mut stat);
+    let begun = Instant::now();
+    let mut sampled = |shows: &dyn Fn(&serde_json::Value) -> bool| loop {
+        let sample: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        if shows(&sample) {
+            return sample;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{sample:#}");
+    };
+    let packets = |sample: &serde_json::Value| {
+        sample["napis"].as_array().unwrap().iter().any(|napi| napi["packets_per_s"].as_f64() > Some(0.0))
+    };
+    let first = sampled(&|sample| packets(sample) || sample["traced"] == false);
+    let new = format!("{}x", world.device);
+    let renamed = world.command(&["ip", "link", "set", &world.device, "name", &new]).status().unwrap().success();
+    if first["traced"] == true && renamed {
+        let sample = sampled(&|sample| sample["device"] == *new);
+        let told = sample["missing"].as_array().unwrap().iter().any(|it| it.as_str().unwrap().contains("was renamed"));
+        assert!(told && sample["traced"] == false, "{sample:#}");
+        sampled(&|sample| packets(sample) && sample["traced"] == true);
+    } else {
+        println!("SKIP: renamed and watched: polls are not traced here, or this kernel renames no device that is up");
+    }
+    assert!(Command::new("kill").arg(stat.id().to_string()).status().unwrap().success());
+    stat.wait().unwrap();
+}
+
+#[test]
+fn a_controller_that_cannot_look_at_its_device_changes_nothing() {
+    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: a blind controller: strace is not installed, or may not trace");
+        return;
+    }
+    let Some(world) = world("a blind controller") else { return };
+    let log = world.state.with_extension("strace");
+    let (mut refused, mut at_work) = (0, 0);
+    // Each of the sockets that it opens is refused once.
+    for nth in 1.. {
+        let inject = format!("inject=socket:error=EMFILE:when={nth}");
+        let strace = ["strace", "-qq", "-o", log.to_str().unwrap(), "-e", "trace=socket", "-e", &inject];
+        let lull = [env!("CARGO_BIN_EXE_lull"), "apply", &world.device, "--mode", "defer50", "--slo", "p99<20ms"];
+        let mut command = world.command(&[&strace[..], &lull].concat());
+        let mut strace = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(strace.stderr.take().unwrap()).lines().map_while(Result::ok);
+        if said.any(|line| line.contains("CPU only")) {
+            let children = format!("/proc/{0}/task/{0}/children", strace.id());
+            let lull = std::fs::read_to_string(children).unwrap();
+            assert!(Command::new("kill").arg(lull.trim()).status().unwrap().success());
+            said.for_each(drop);
+            at_work += 1;
+        } else {
+            refused += 1;
+        }
+        strace.wait().unwrap();
+        assert_eq!((world.values(), world.state_file()), (vec![FORMER], None), "socket {nth}");
+        if !std::fs::read_to_string(&log).unwrap().contains("INJECTED") {
+            break;
+        }
+    }
+    let _ = std::fs::remove_file(&log);
+    assert!(refused > 0 && at_work > 0, "{refused} and {at_work}");
 }
 
 #[test]

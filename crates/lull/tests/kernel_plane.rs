@@ -131,6 +131,37 @@ fn threads_get_their_cpus_and_policy_and_give_them_back() {
 }
 
 #[test]
+fn in_another_pid_namespace_no_thread_is_ended_that_cannot_be_given_back() {
+    let Some(world) = World::new("threads of another pid namespace", 2) else { return };
+    world.set_raw(world.raw()[0].id, &["threaded=1"]);
+    let pid = world.raw()[0].pid.to_string();
+    world.run(&["taskset", "-pc", "0", &pid]);
+    world.run(&["chrt", "-r", "-p", "3", &pid]);
+    let scheduled = || world.run(&["sh", "-c", &format!("chrt -p {pid}; taskset -pc {pid}")]);
+    let before = (world.raw(), scheduled());
+    let inside = |arguments: &str| {
+        let unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", env!("CARGO_BIN_EXE_lull")];
+        world.command(&[&unshare[..], &arguments.split(' ').collect::<Vec<_>>()].concat()).output().unwrap()
+    };
+    for arguments in [
+        "apply va --mode suspend20",
+        "diff va --mode suspend20",
+        "set va threaded=off",
+        "set va --dry-run threaded=off",
+    ] {
+        kernel::refused(arguments, &inside(arguments), &["queue 0", "pid namespace", "initial one"]);
+        assert_eq!((world.raw(), scheduled(), world.state_file()), (before.0.clone(), before.1.clone(), None));
+    }
+    // Queues without a thread, and a thread that lull itself has started.
+    for mode in ["threaded", "suspend20"] {
+        kernel::succeeded(mode, &inside(&format!("apply va --queues 1 --mode {mode}")));
+    }
+    assert_eq!(world.values(), [THREADED, SUSPEND20]);
+    kernel::succeeded("undo", &inside("undo va"));
+    assert_eq!((world.raw(), scheduled()), before);
+}
+
+#[test]
 fn the_supervisor_of_run_is_called_lull_in_lists_of_processes() {
     let Some(world) = World::new("supervisor's name", 1) else { return };
     let listed = world.ok("run --dev va --mode defer50 -- ps -eo ppid=,comm=,args=");

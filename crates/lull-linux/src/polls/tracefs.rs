@@ -16,6 +16,8 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::error::{PollsError, os};
 use super::format::Format;
+use crate::proc_stat::{start_of, stat};
+use crate::roots::Roots;
 
 /// Where tracefs is mounted by those who mount it.
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -40,7 +42,7 @@ impl Instance {
         let (root, mount) = root()?;
         let instances = root.join("instances");
         remove_left_over_in(&instances);
-        let name = format!("lull-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = name_of(std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = instances.join(&name);
         fs::create_dir(&path).map_err(os(format!("make the trace instance {name}")))?;
         Ok(Instance { path, _mount: mount })
@@ -86,6 +88,27 @@ impl Drop for Instance {
     }
 }
 
+/// The name of a process's n-th instance, with when the process began: its number may become another's.
+fn name_of(pid: u32, nth: u32) -> String {
+    match start_of(pid as i32, &Roots::default()) {
+        Some(start) => format!("lull-{pid}-{start}-{nth}"),
+        None => format!("lull-{pid}-{nth}"),
+    }
+}
+
+/// Whether the instance of this name is one of ours, and its process is gone.
+fn is_of_the_gone(name: &str) -> bool {
+    let numbers = name.strip_prefix("lull-").map(|rest| rest.split('-').map(str::parse).collect());
+    let Some(Ok(numbers)): Option<Result<Vec<u64>, _>> = numbers else { return false };
+    let now = |pid: u64| stat(i32::try_from(pid).ok()?, &Roots::default());
+    match numbers[..] {
+        [pid, start, _] => now(pid).is_none_or(|stat| stat.start != start),
+        // Without the beginning, where it was not to be seen.
+        [pid, _] => now(pid).is_none(),
+        _ => false,
+    }
+}
+
 /// Removes an instance; while it is busy, `busy` is called before each further try. A child that another thread is starting has
 /// our files open until it executes its program. Nothing can be done about another refusal; the next process tries again.
 fn remove(path: &Path, mut busy: impl FnMut()) {
@@ -121,10 +144,8 @@ fn remove_left_over_in(instances: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(instances) else { return Vec::new() };
     let of_the_gone = |entry: fs::DirEntry| {
         let name = entry.file_name().to_str()?.to_owned();
-        let pid = name.strip_prefix("lull-")?.split('-').next()?;
-        let is_gone = pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists();
         // Busy, or gone already: somebody else's to do.
-        (is_gone && fs::remove_dir(entry.path()).is_ok()).then_some(name)
+        (is_of_the_gone(&name) && fs::remove_dir(entry.path()).is_ok()).then_some(name)
     };
     entries.filter_map(Result::ok).filter_map(of_the_gone).collect()
 }
@@ -132,6 +153,17 @@ fn remove_left_over_in(instances: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instance_is_of_the_process_that_made_it_and_of_no_later_one_of_its_number() {
+        let own = std::process::id();
+        assert!(!is_of_the_gone(&name_of(own, 0)) && !is_of_the_gone(&format!("lull-{own}-0")));
+        assert!(is_of_the_gone(&format!("lull-{own}-1-0")), "it began when the machine did");
+        assert!(is_of_the_gone("lull-4194399-0") && is_of_the_gone("lull-4194399-7-0"));
+        for another in ["lull-x-0", "lull-", "lulls-4194399-0", "lull-4194399", "lull-4194399-1-2-3"] {
+            assert!(!is_of_the_gone(another), "{another}");
+        }
+    }
 
     #[test]
     fn a_busy_instance_is_removed_once_its_files_are_closed() {

@@ -39,7 +39,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 
 use crate::apply::{Options, Session, apply, diff, undo};
-use crate::control::{Control, Controlling};
+use crate::control::{Control, Controlling, Eyes};
 use crate::error::{Error, Result};
 use crate::plan::cpu_list;
 use crate::watch::{Again, READ_BACK};
@@ -160,9 +160,13 @@ fn with_device(
     if let Some(session) = &mut session {
         // Its threads start behind the taking of signals, which they inherit.
         let again = Again::new(session, READ_BACK);
+        // What can fail of seeing comes before the first change.
+        let control = control.map(|control| Eyes::open(session, say).map(|eyes| (control, eyes))).transpose()?;
         apply(session, &run.request)?;
         kept = Some(match control {
-            Some(control) => Kept::Objective(Box::new(Controlling::begin(session, &run.request, control, say)?)),
+            Some((control, eyes)) => {
+                Kept::Objective(Box::new(Controlling::begin(session, &run.request, control, eyes, say)))
+            }
             None => Kept::Mode(again),
         });
     }
