@@ -63,6 +63,8 @@ pub struct Sender {
     pub pacing_bytes_per_s: u64,
     /// A number that tells it from the other senders of the queue; 0: nobody in particular.
     pub id: u32,
+    /// Tells it from those that had the same number before it.
+    pub generation: u16,
     /// SO_PRIORITY.
     pub priority: u8,
 }

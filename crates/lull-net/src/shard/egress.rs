@@ -20,14 +20,16 @@ impl Stack {
         if !self.egress.is_empty() {
             return self.leaves_as_asked(index);
         }
-        Leaving { sender: Egress::default().sender(SocketKind::Tcp, index), ip: IpFields::default() }
+        let generation = self.connections.generation(index);
+        Leaving { sender: Egress::default().sender(SocketKind::Tcp, index, generation), ip: IpFields::default() }
     }
 
     #[cold]
     fn leaves_as_asked(&self, index: u32) -> Leaving {
         let egress = self.egress_of(index);
         let is_v6 = self.connections.get(index).is_some_and(|connection| connection.flow.remote().is_ipv6());
-        Leaving { sender: egress.sender(SocketKind::Tcp, index), ip: egress.ip[usize::from(is_v6)] }
+        let sender = egress.sender(SocketKind::Tcp, index, self.connections.generation(index));
+        Leaving { sender, ip: egress.ip[usize::from(is_v6)] }
     }
 
     #[cold]

@@ -239,10 +239,10 @@ pub(super) struct Egress {
 
 impl Egress {
     #[inline]
-    pub(super) fn sender(self, kind: SocketKind, index: u32) -> Sender {
+    pub(super) fn sender(self, kind: SocketKind, index: u32, generation: u32) -> Sender {
         let Egress { pacing_bytes_per_s, priority, .. } = self;
         // Not 0, which is nobody.
         let id = (index << 1 | u32::from(kind == SocketKind::Udp)).wrapping_add(2);
-        Sender { pacing_bytes_per_s, id, priority }
+        Sender { pacing_bytes_per_s, id, generation: generation as u16, priority }
     }
 }

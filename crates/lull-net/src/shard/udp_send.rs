@@ -174,7 +174,7 @@ impl Stack {
     }
 
     fn udp_sender(&self, id: SocketId) -> Sender {
-        self.udps.get(id.index()).map_or_else(Sender::default, |socket| socket.sender(id.index()))
+        self.udps.get(id.index()).map_or_else(Sender::default, |socket| socket.sender(id.index(), id.generation()))
     }
 
     fn udp_block(&mut self, id: SocketId) {

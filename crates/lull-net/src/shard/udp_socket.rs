@@ -140,8 +140,8 @@ impl UdpSocket {
     }
 
     #[inline]
-    pub(super) fn sender(&self, index: u32) -> Sender {
-        self.egress.sender(SocketKind::Udp, index)
+    pub(super) fn sender(&self, index: u32, generation: u32) -> Sender {
+        self.egress.sender(SocketKind::Udp, index, generation)
     }
 
     pub(super) fn ready(&self) -> Ready {

@@ -118,7 +118,7 @@ impl Drain {
         let (sender, bytes) = (frame.sender(), frame.chain_len() as u32);
         let packet = Packet {
             bytes,
-            flow: u64::from(sender.id),
+            flow: u64::from(sender.generation) << 32 | u64::from(sender.id),
             priority: sender.priority,
             rate_bytes_per_s: (sender.pacing_bytes_per_s != 0).then_some(sender.pacing_bytes_per_s),
             frame,

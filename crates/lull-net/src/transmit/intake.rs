@@ -1,10 +1,11 @@
 //! Where a shard's frames wait for whoever runs the transmit queue, and what each sender has below it (TCP small queues).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use lull_nic::frame::Sender;
 use lull_nic::{Doorbell, Frame, TxQueue};
+use lull_qdisc::{Kind, Limits};
 
 use super::line::IntakeRoom;
 
@@ -14,12 +15,29 @@ pub(super) const INTAKE_FRAMES: usize = 1024;
 const SENDER_BYTES_MAX: u32 = 1 << 20;
 /// A paced sender has what it sends in 2^-10 s (`sk_pacing_shift`), two frames at least.
 const PACING_SHIFT: u32 = 10;
-/// Places for the bytes of senders. Two senders of one place are bounded together.
+/// Places for what senders have. Two senders of one place are bounded together.
 const PLACES: usize = 4096;
+/// A frame in a place, where bytes are counted below it. A place holds fewer than 2^32 bytes: an intake and a discipline together
+/// have 11,024 frames at most, of 64 KiB.
+const FRAME: u64 = 1 << 32;
+
+/// The most frames that a sender has between itself and the ring: three quarters of what the discipline takes from one. The last
+/// quarter is for frames that are not asked for their room, as acknowledgements are, since the discipline drops what is above it.
+fn sender_frames_max(kind: Kind) -> u32 {
+    let Limits { frames, flow_frames, .. } = Limits::of(kind);
+    match kind {
+        // It drops nothing.
+        Kind::NoQueue => u32::MAX,
+        Kind::PfifoFast => (frames - frames / 4) as u32,
+        Kind::Fq => (flow_frames - flow_frames / 4) as u32,
+    }
+}
 
 /// What the senders of a queue have between themselves and the ring.
 pub(super) struct Senders {
-    bytes: Box<[AtomicU32]>,
+    /// Frames, and in the lower half their bytes.
+    places: Box<[AtomicU64]>,
+    frames_max: u32,
     two_frames: u32,
     /// Who pushed last.
     last: AtomicU32,
@@ -27,34 +45,39 @@ pub(super) struct Senders {
 }
 
 impl Senders {
-    pub(super) fn new(mtu_bytes: usize) -> Senders {
-        let bytes = (0..PLACES).map(|_| AtomicU32::new(0)).collect();
+    pub(super) fn new(kind: Kind, mtu_bytes: usize) -> Senders {
+        let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
         let (last, is_down) = (AtomicU32::new(0), AtomicBool::new(false));
-        Senders { bytes, two_frames: 2 * (mtu_bytes as u32 + 14), last, is_down }
+        let (frames_max, two_frames) = (sender_frames_max(kind), 2 * (mtu_bytes as u32 + 14));
+        Senders { places, frames_max, two_frames, last, is_down }
     }
 
-    fn place(&self, id: u32) -> &AtomicU32 {
-        &self.bytes[id as usize % PLACES]
+    fn place(&self, id: u32) -> &AtomicU64 {
+        &self.places[id as usize % PLACES]
     }
 
-    /// Whether a sender may push another frame (`tcp_small_queue_check`): what it has is below its limit, and so at most a frame
-    /// above it. It needs no exception for an empty queue, as what it has always becomes less.
+    /// Whether a sender may push another frame (`tcp_small_queue_check`): what it has is below its limits, and so at most a frame
+    /// above them. It needs no exception for an empty queue, as what it has always becomes less.
     fn may_push(&self, sender: Sender) -> bool {
         let limit = match sender.pacing_bytes_per_s {
             0 => SENDER_BYTES_MAX,
             rate => (rate >> PACING_SHIFT).clamp(u64::from(self.two_frames), u64::from(SENDER_BYTES_MAX)) as u32,
         };
-        sender.id == 0 || self.place(sender.id).load(Ordering::Acquire) < limit
+        if sender.id == 0 {
+            return true;
+        }
+        let has = self.place(sender.id).load(Ordering::Acquire);
+        (has % FRAME) < u64::from(limit) && (has / FRAME) < u64::from(self.frames_max)
     }
 
     fn pushed(&self, sender: Sender, bytes: u32) {
         self.last.store(sender.id, Ordering::Relaxed);
-        self.place(sender.id).fetch_add(bytes, Ordering::Relaxed);
+        self.place(sender.id).fetch_add(FRAME + u64::from(bytes), Ordering::Relaxed);
     }
 
     /// A frame reached the ring, or was dropped.
     pub(super) fn completed(&self, sender: u32, bytes: u32) {
-        self.place(sender).fetch_sub(bytes, Ordering::Release);
+        self.place(sender).fetch_sub(FRAME + u64::from(bytes), Ordering::Release);
     }
 
     pub(super) fn last(&self) -> u32 {

@@ -104,7 +104,7 @@ impl TxSide {
         shard_napi: u32,
         ring_room: Arc<dyn IrqLine>,
     ) -> (Arc<TxSide>, Intake) {
-        let senders = Arc::new(Senders::new(mtu_bytes));
+        let senders = Arc::new(Senders::new(kind, mtu_bytes));
         let room = Arc::new(IntakeRoom::default());
         let (intake, frames) = Intake::new(senders.clone(), room.clone());
         let side = Arc::new(TxSide {

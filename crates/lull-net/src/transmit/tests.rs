@@ -1,6 +1,7 @@
 use lull_host::{Host, HostConfig};
+use lull_nic::frame::Sender;
 use lull_nic::mem::{self, MemConfig};
-use lull_nic::{Device, Frame, FramePool};
+use lull_nic::{Device, Frame, FramePool, IrqSink};
 
 use super::*;
 
@@ -25,4 +26,52 @@ fn the_doorbell_that_a_visit_held_back_rings_when_the_queue_leaves_its_group_and
     side.group_enter().unwrap();
     side.group_leave(&host);
     assert_eq!(side.stats().doorbells, 1);
+}
+
+#[derive(Default)]
+struct Raised(AtomicU64);
+
+impl IrqSink for Raised {
+    fn raise(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_sender_alone_is_told_to_wait_before_the_discipline_drops_its_frames_and_hears_of_room() {
+    for (kind, in_turn) in [(Kind::Fq, 180), (Kind::PfifoFast, 1_020)] {
+        let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() }).unwrap().delivery();
+        let (port, peer) = mem::pair(MemConfig { ring_slots: 32, ..MemConfig::default() });
+        let (ours, mut theirs) = (port.take_queue(0).unwrap(), peer.take_queue(0).unwrap());
+        let (side, mut intake) = TxSide::new(kind, 1500, NO_NAPI, ours.tx_irq);
+        side.put_ring(Ring { tx: ours.tx, unsent: false });
+        let (room, raised) = (side.room(), Arc::new(Raised::default()));
+        room.connect(raised.clone());
+        let sender = Sender { id: 7, ..Sender::default() };
+        let mut push = || {
+            let mut frame = Frame::copy_from(&[0; 900]);
+            frame.set_sender(sender);
+            intake.room_for(sender) > 0 && intake.transmit(frame).is_ok()
+        };
+
+        // As much as a window that opens lets a connection send while it holds its shard's lock.
+        let pushed = (0..in_turn).take_while(|_| push()).count();
+        assert!(pushed < in_turn, "{kind}: it was told that there is no room");
+        room.unmask();
+        assert_eq!(raised.0.load(Ordering::SeqCst), 0, "{kind}: nothing has left");
+        side.kick(&host);
+        assert_eq!(raised.0.load(Ordering::SeqCst), 1, "{kind}: some have left for the ring");
+        let more = (pushed..in_turn).take_while(|_| push()).count();
+        assert!(more > 0, "{kind}: what has left makes room");
+
+        let (mut arrived, mut pushed) = (0, pushed + more);
+        while arrived < in_turn {
+            side.kick(&host);
+            let before = arrived;
+            arrived += theirs.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());
+            pushed += (pushed..in_turn).take_while(|_| push()).count();
+            assert!(arrived > before, "{kind}: {arrived} of {in_turn} arrived, {:?}", side.stats());
+        }
+        assert_eq!((arrived, side.stats().dropped), (in_turn, 0), "{kind}");
+    }
 }
