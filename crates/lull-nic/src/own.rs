@@ -2,7 +2,8 @@
 //!
 //! Where lull's stack serves an unmodified program, its descriptors stand beside the program's. Programs close numbers that they
 //! did not open (a daemon closes all), and count on getting the lowest number that is free. So lull's are made above the numbers
-//! that the program counts on, and are marked: whoever takes the program's calls over refuses to close a marked one.
+//! that the program counts on, and are marked: whoever takes the program's calls over refuses to close a marked one. A program
+//! with so many files that it comes to lull's numbers is given those beside them.
 //!
 //! Nothing of it happens before [`begin`]: in a program that knows lull its descriptors are like any others.
 
@@ -16,6 +17,10 @@ use crate::afresh::Afresh;
 const NUMBERS_MAX: usize = (1 << 20) + (1 << 12);
 /// Numbers above the program's that are used before the limit has to be raised further.
 const NUMBERS_ABOVE: u64 = 1 << 12;
+/// Where lull's numbers begin, at the latest, whatever the program's limit: a process has a table of all numbers up to the highest
+/// that is open, of which each child of `fork` is given a copy. With 4,096 numbers behind it the table has 2^16 places, which
+/// are half a mebibyte; of a limit of 2^20 it would be eight.
+pub const FROM_MAX: u64 = (1 << 16) - NUMBERS_ABOVE;
 
 static BEGUN: AtomicBool = AtomicBool::new(false);
 type Marks = [AtomicU64; NUMBERS_MAX / 64];
@@ -198,20 +203,30 @@ pub fn forget_turns() {
     ONE_AT_A_TIME.forget();
 }
 
-/// A duplicate beyond the program's limit on open files, which is raised for that moment, or near its end where it cannot be.
+/// The first number for lull's own where these are the limits on open files, and what the first of them is raised to for that, if it
+/// has to be.
+fn first_number(soft: u64, hard: u64) -> (u64, Option<u64>) {
+    let soft = soft.min(1 << 20);
+    let raised = hard.min(soft + NUMBERS_ABOVE);
+    let can_be_raised = raised > soft;
+    // What cannot be raised leaves the end of what there is.
+    let from = if can_be_raised { soft } else { soft - soft / 4 };
+    let has_room = soft >= FROM_MAX + NUMBERS_ABOVE;
+    (from.min(FROM_MAX), (can_be_raised && !has_room).then_some(raised))
+}
+
+/// A duplicate beyond the program's limit on open files, which is raised for that moment, or near its end where it cannot be; or
+/// behind [`FROM_MAX`], where that is less.
 fn above(fd: &OwnedFd) -> Option<OwnedFd> {
     // The limit is the process's, and each puts it back as it found it.
     let _alone = ONE_AT_A_TIME.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let before = limit(None)?;
-    let soft = before.rlim_cur.min(1 << 20);
-    let raised = libc::rlimit { rlim_cur: before.rlim_max.min(soft + NUMBERS_ABOVE), ..before };
-    let is_raised = raised.rlim_cur > soft;
-    // What cannot be raised leaves the end of what there is.
-    let found = if is_raised { limit(Some(raised)) } else { None };
-    let from = if is_raised { soft } else { soft - soft / 4 };
+    let (from, raised) = first_number(before.rlim_cur, before.rlim_max);
+    let raised = raised.map(|soft| libc::rlimit { rlim_cur: soft, ..before });
+    let found = raised.and_then(|raised| limit(Some(raised)));
     // SAFETY: numbers only.
     let made = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as libc::c_int) };
-    if let Some(found) = found {
+    if let (Some(found), Some(raised)) = (found, raised) {
         put_back(found, raised);
     }
     // SAFETY: the kernel has just made it, and nobody else has it.
@@ -314,6 +329,19 @@ mod tests {
     }
 
     #[test]
+    fn numbers_begin_above_the_limit_or_where_a_child_has_half_a_mebibyte_to_copy() {
+        const MANY: u64 = 1 << 20;
+        assert_eq!(first_number(1024, MANY), (1024, Some(1024 + NUMBERS_ABOVE)));
+        assert_eq!(first_number(1024, 1024), (768, None));
+        assert_eq!(first_number(1024, 2000), (1024, Some(2000)));
+        assert_eq!(first_number(65_535, 65_535), (49_152, None));
+        for (soft, hard) in [(MANY, MANY), (524_288, MANY), (1 << 16, MANY), (u64::MAX, u64::MAX), (1 << 30, 1 << 30)] {
+            assert_eq!(first_number(soft, hard), (FROM_MAX, None), "{soft} {hard}");
+        }
+        assert_eq!(first_number(65_000, MANY), (FROM_MAX, Some(65_000 + NUMBERS_ABOVE)));
+    }
+
+    #[test]
     fn a_descriptor_moves_above_the_limit_and_the_limit_stays() {
         let limit = || {
             let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -324,8 +352,7 @@ mod tests {
         let before = limit();
         let made = above(&OwnedFd::from(File::open("/dev/null").unwrap())).unwrap();
         assert_eq!(limit(), before);
-        let soft = before.0.min(1 << 20);
-        let least = if before.1 > soft { soft } else { soft - soft / 4 };
+        let (least, _) = first_number(before.0, before.1);
         assert!(made.as_raw_fd() as u64 >= least, "{made:?} of {before:?}");
 
         // What the program sets while it is raised stays.

@@ -11,6 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 use lull_core::AfterResume;
+use lull_net::lull_nic::own::FROM_MAX;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::FdFlags;
 use rustix::process::{Resource, Rlimit};
@@ -181,7 +182,8 @@ impl HandOver {
 }
 
 /// A duplicate of `fd` that what is executed inherits, with a number above those that the program counts on: beyond its limit on
-/// open files, so that a loop over its numbers does not close it, or at the end of them where the limit cannot be raised.
+/// open files, so that a loop over its numbers does not close it, or at the end of them where the limit cannot be raised; of a high
+/// limit behind [`FROM_MAX`], as all of lull's own.
 ///
 /// # Errors
 /// No number is free (EMFILE).
@@ -191,7 +193,7 @@ pub fn inheritable(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let raised = before.maximum.unwrap_or(NUMBERS_MAX).min(soft + NUMBERS_ABOVE);
     // What cannot be raised leaves the end of what there is.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..before });
-    let from = if raised > soft { soft } else { soft.saturating_sub(NUMBERS_ABOVE) };
+    let from = if raised > soft { soft } else { soft.saturating_sub(NUMBERS_ABOVE) }.min(FROM_MAX);
     let made = rustix::io::fcntl_dupfd_cloexec(fd, RawFd::try_from(from).unwrap_or(RawFd::MAX));
     // It was this before.
     let _ = rustix::process::setrlimit(Resource::Nofile, before);
@@ -211,7 +213,7 @@ mod tests {
         let made = inheritable(file.as_fd()).unwrap();
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let soft = limit.current.unwrap_or(NUMBERS_MAX).min(NUMBERS_MAX) as RawFd;
-        assert!(made.as_raw_fd() >= soft - NUMBERS_ABOVE as RawFd, "{made:?} of {soft}");
+        assert!(made.as_raw_fd() >= (soft - NUMBERS_ABOVE as RawFd).min(FROM_MAX as RawFd), "{made:?} of {soft}");
         assert!(!rustix::io::fcntl_getfd(&made).unwrap().contains(FdFlags::CLOEXEC));
         assert_eq!(rustix::fs::fstat(&made).unwrap().st_rdev, rustix::fs::fstat(&file).unwrap().st_rdev);
     }

@@ -57,8 +57,8 @@ pub unsafe fn lulls_fds<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [
 }
 
 /// How many numbers a call of `select` is about: no more than the table of the program's open files has places (`core_sys_select`). A
-/// program may ask for as many as its limit allows, with sets of the C library's, which are shorter. lull's own descriptors, above that
-/// limit, make the kernel's table too large to keep it from what is behind such sets.
+/// program may ask for as many as its limit allows, with sets of the C library's, which are shorter. lull's own descriptors, above its
+/// numbers, make the kernel's table too large to keep it from what is behind such sets.
 pub fn in_table(count: c_int) -> c_int {
     /// Places of the table, as far as one of the program's was seen in them. Sets of the C library's have as many, at least.
     static PLACES: AtomicI32 = AtomicI32::new(libc::FD_SETSIZE as c_int);
