@@ -130,6 +130,8 @@ impl Network {
         network.set_delivery(&config.napi, config.socket_busy_poll_usecs, config.rx_usecs, config.group_polling)?;
         // Watched first: nobody else would tell of a reset that comes while the queues are enabled.
         network.watch_device()?;
+        // It may have changed since the stacks were made.
+        network.0.heed_mtu();
         network.0.enable_all()?;
         Ok(network)
     }
@@ -148,6 +150,7 @@ impl Network {
                         inner.disable_all();
                         inner.queues.iter().for_each(|queue| queue.device_gone(&inner.delivery));
                     }
+                    DeviceEvent::Mtu => inner.heed_mtu(),
                     DeviceEvent::Link(_) => {}
                 }
             }
@@ -392,6 +395,12 @@ impl Inner {
 
     fn disable_all(&self) {
         self.disable(&mut lock(&self.enabled));
+    }
+
+    /// The longest packet of the device may be another one.
+    fn heed_mtu(&self) {
+        let mtu_bytes = self.device.info().mtu_bytes;
+        self.queues.iter().for_each(|queue| queue.device_mtu(&self.delivery, mtu_bytes));
     }
 
     /// Queues that are not enabled yet have nothing to reset.

@@ -169,6 +169,11 @@ impl Queue {
         });
     }
 
+    /// The device's longest packet has so many bytes now.
+    pub(crate) fn device_mtu(&self, host: &Delivery, mtu_bytes: usize) {
+        self.with(host, |inside, now_ns| inside.call(now_ns, |stack, io| stack.set_mtu(mtu_bytes, io)));
+    }
+
     pub(crate) fn set_napi_id(&self, id: u32) {
         self.napi_id.store(id, Ordering::Release);
     }

@@ -123,3 +123,48 @@ fn the_path_is_remembered_for_the_destination_and_for_ten_minutes() {
         assert_eq!(hear_all(peer, &mut host, 5000), 1460, "larger segments are tried again");
     }
 }
+
+#[test]
+fn segments_follow_the_mtu_of_the_device_and_those_that_it_drops_are_sent_again_at_once() {
+    for (mut peer, segment) in [(Peer::new(4000), 1360), (Peer::v6(4000), 1340)] {
+        let (mut host, listener, id) = server(&mut peer);
+        host.send(id, &[9; 6000]).unwrap();
+        assert!(host.sent().iter().any(|frame| frame.len() > 1400 + 14), "the device drops it");
+        host.call(|stack, io| stack.set_mtu(1400, io));
+        assert_eq!(hear_all(&mut peer, &mut host, 6000), segment);
+        // Nothing is on its way now.
+        host.send(id, &[9; 6000]).unwrap();
+        assert_eq!(hear_all(&mut peer, &mut host, 6000), segment);
+        let mut second = Peer::new(4001);
+        let second_id = host.establish(listener, &mut second);
+        host.send(second_id, &[9; 6000]).unwrap();
+        assert_eq!(hear_all(&mut second, &mut host, 6000), 1360, "a new connection");
+        host.call(|stack, io| stack.set_mtu(1500, io));
+        let mut third = Peer::new(4002);
+        let third_id = host.establish(listener, &mut third);
+        for (id, peer, segment) in [(id, &mut peer, segment + 100), (third_id, &mut third, 1460)] {
+            host.send(id, &[9; 6000]).unwrap();
+            assert_eq!(hear_all(peer, &mut host, 6000), segment, "it was raised again");
+        }
+        assert_eq!(host.stack.counters().path_mtu_reduced, 0, "no router said anything");
+    }
+}
+
+#[test]
+fn a_path_that_is_narrower_than_a_device_that_shrinks_stays_so_and_one_that_was_wider_does_not_count() {
+    for (path, lowered, segment) in [(1300, 1400, 1260), (1450, 1400, 1360), (1400, 1400, 1360)] {
+        let mut peer = Peer::new(4000);
+        let (mut host, listener, id) = server(&mut peer);
+        host.send(id, &[9; 1460]).unwrap();
+        let lost = host.sent();
+        host.receive(too_big(&lost[0], path));
+        hear_all(&mut peer, &mut host, 1460);
+        host.call(|stack, io| stack.set_mtu(lowered, io));
+        let mut second = Peer::new(4001);
+        let second_id = host.establish(listener, &mut second);
+        for (id, peer) in [(id, &mut peer), (second_id, &mut second)] {
+            host.send(id, &[9; 6000]).unwrap();
+            assert_eq!(hear_all(peer, &mut host, 6000), segment, "path {path}");
+        }
+    }
+}

@@ -162,6 +162,8 @@ pub enum Link {
 pub enum DeviceEvent {
     /// The link changed.
     Link(Link),
+    /// The longest packet is another one: [`DeviceInfo::mtu_bytes`] says which. Frames that are longer are dropped from now on.
+    Mtu,
     /// The device was reset: frames in its rings are gone (and counted), interrupts are masked, settings of its own
     /// (moderation, RSS) are kept. Whoever runs its NAPIs disables and enables them.
     Reset,

@@ -19,8 +19,10 @@ pub(crate) fn index(name: &str) -> io::Result<u32> {
 }
 
 /// An interface as it is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
+    /// What it is called now.
+    pub(crate) name: String,
     pub(crate) mtu_bytes: usize,
     pub(crate) mac: [u8; 6],
     /// It is up and has a carrier.
@@ -42,7 +44,9 @@ pub(crate) fn state(control: &OwnedFd, ifindex: u32) -> io::Result<State> {
     let (mtu, mac, flags) =
         unsafe { (mtu.ifr_ifru.ifru_mtu, mac.ifr_ifru.ifru_hwaddr.sa_data, flags.ifr_ifru.ifru_flags) };
     let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let name = named.ifr_name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect::<Vec<_>>();
     Ok(State {
+        name: String::from_utf8_lossy(&name).into_owned(),
         mtu_bytes: mtu as usize,
         mac: std::array::from_fn(|at| mac[at] as u8),
         running: flags & wanted == wanted,
@@ -71,8 +75,8 @@ pub(crate) fn driver(control: &OwnedFd, name: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&driver).into_owned())
 }
 
-/// Receive queues of the interface; a driver that does not say has one.
-pub(crate) fn receive_queues(control: &OwnedFd, name: &str) -> u32 {
+/// How many queues of the interface receive, and how many send; a driver that does not say has one of each.
+pub(crate) fn queues(control: &OwnedFd, name: &str) -> (u32, u32) {
     #[repr(C)]
     #[derive(Default)]
     struct Channels {
@@ -86,13 +90,18 @@ pub(crate) fn receive_queues(control: &OwnedFd, name: &str) -> u32 {
     const GCHANNELS: u32 = 0x3c;
     let mut channels = Channels { command: GCHANNELS, ..Channels::default() };
     match ethtool(control, name, &mut channels) {
-        Ok(()) => (channels.rx + channels.combined).max(1),
-        Err(_) => 1,
+        Ok(()) => ((channels.rx + channels.combined).max(1), (channels.tx + channels.combined).max(1)),
+        Err(_) => (1, 1),
     }
 }
 
 /// Whether the calling thread's namespace has `address` on one of its interfaces.
 pub(crate) fn is_hosts(address: IpAddr) -> io::Result<bool> {
+    any_address(|entry| socket_address(entry.ifa_addr) == Some(address))
+}
+
+/// Whether one of the addresses of the calling thread's namespace is what `is_it` looks for.
+fn any_address(is_it: impl Fn(&libc::ifaddrs) -> bool) -> io::Result<bool> {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` outlives the call, and is freed below.
     if unsafe { libc::getifaddrs(&raw mut list) } < 0 {
@@ -103,7 +112,7 @@ pub(crate) fn is_hosts(address: IpAddr) -> io::Result<bool> {
     while !at.is_null() {
         // SAFETY: an entry of the list, which is not freed yet.
         let entry = unsafe { &*at };
-        found |= !entry.ifa_addr.is_null() && socket_address(entry.ifa_addr) == Some(address);
+        found |= is_it(entry);
         at = entry.ifa_next;
     }
     // SAFETY: `getifaddrs` made it, and nothing of it is used any more.
@@ -112,6 +121,9 @@ pub(crate) fn is_hosts(address: IpAddr) -> io::Result<bool> {
 }
 
 fn socket_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    if address.is_null() {
+        return None;
+    }
     // SAFETY: the caller has an address of the list, whose family says which structure it is.
     unsafe {
         match i32::from((*address).sa_family) {

@@ -14,14 +14,15 @@ mod ring;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
-use crate::interface::{self, is_hosts};
+use crate::interface::{self, drain, is_hosts};
+use crate::known::Known;
 use crate::namespace::control_socket;
 use crate::tally::Tally;
-use crate::watchers::Watchers;
+use crate::watch::{Wake, Watch};
 use ring::Ring;
 
 /// Frames that one doorbell can cover.
@@ -42,6 +43,7 @@ pub struct PacketConfig {
 pub struct Packet {
     shared: Arc<Shared>,
     untaken: Mutex<Option<Queue>>,
+    _watch: Watch,
 }
 
 impl std::fmt::Debug for Packet {
@@ -52,38 +54,21 @@ impl std::fmt::Debug for Packet {
 
 struct Shared {
     name: String,
-    ifindex: u32,
     mac: [u8; 6],
     socket: OwnedFd,
     ring: Ring,
-    control: OwnedFd,
+    interface: Known,
     /// Membership in the Ethernet groups of neighbour discovery, for as long as it is open.
     _groups: OwnedFd,
-    gone: AtomicBool,
     counters: Tally,
     /// Frames that the kernel dropped: it forgets what it was asked for.
     rx_lost: AtomicU64,
-    watchers: Watchers,
 }
 
 impl Shared {
-    fn gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
-    }
-
-    fn state(&self) -> io::Result<interface::State> {
-        interface::state(&self.control, self.ifindex)
-    }
-
-    /// After an error, or an interrupt without a frame, that a deleted interface would explain.
-    fn check_gone(&self) {
-        // Reading the error also takes it back: the socket would stay readable.
-        let error = interface::option(&self.socket, libc::SOL_SOCKET, libc::SO_ERROR, 0i32).unwrap_or(0);
-        let is_there = |error: &io::Error| !matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
-        if error != 0 && self.state().is_err_and(|error| !is_there(&error)) && !self.gone.swap(true, Ordering::Relaxed)
-        {
-            self.watchers.tell(DeviceEvent::Gone);
-        }
+    /// Takes the socket's error back, which keeps it readable, and returns whether there was one.
+    fn takes_error(&self) -> bool {
+        interface::option(&self.socket, libc::SOL_SOCKET, libc::SO_ERROR, 0i32).is_ok_and(|error| error != 0)
     }
 }
 
@@ -103,6 +88,8 @@ impl Packet {
         let ifindex = interface::index(&config.name)
             .map_err(failed("find the interface", "name one of this network namespace (ip link)"))?;
         let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", no_descriptors))?;
+        // Before the state is read: what changes afterwards is told.
+        let events = interface::events().map_err(failed("listen to the interface's changes", no_descriptors))?;
         let state = interface::state(&control, ifindex)
             .map_err(failed("read the interface's state", "is it gone? open it again"))?;
         let rights = "needs CAP_NET_RAW (root)";
@@ -110,20 +97,29 @@ impl Packet {
             ring::open(ifindex, &filter::of(&config.addresses)).map_err(failed("open a packet socket", rights))?;
         let groups = interface::join(ifindex, &interface::solicited_groups(config.addresses.iter().copied()))
             .map_err(failed("join the Ethernet groups of neighbour discovery", rights))?;
+        let wake = Wake::new().map(Arc::new).map_err(failed("open a descriptor", no_descriptors))?;
         let shared = Arc::new(Shared {
             name: config.name.clone(),
-            ifindex,
             mac: state.mac,
             socket,
             ring,
-            control,
+            interface: Known::new(control, ifindex, &state),
             _groups: groups,
-            gone: AtomicBool::new(false),
             counters: Tally::default(),
             rx_lost: AtomicU64::new(0),
-            watchers: Watchers::default(),
         });
-        Ok(Packet { untaken: Mutex::new(Some(queue::new(&shared))), shared })
+        let (watched, woken) = (shared.clone(), wake.clone());
+        let run = move || {
+            while !woken.is_stopped() {
+                woken.wait(&events, None);
+                if drain(&events) {
+                    watched.interface.look_again();
+                }
+            }
+        };
+        let watch = Watch::start("lull-nic-packet", &wake, run)
+            .map_err(failed("start the device's thread", "raise the limit on threads (ulimit -u)"))?;
+        Ok(Packet { untaken: Mutex::new(Some(queue::new(&shared))), shared, _watch: watch })
     }
 }
 
@@ -147,7 +143,7 @@ impl Device for Packet {
         DeviceInfo {
             name: self.shared.name.clone(),
             mac: self.shared.mac,
-            mtu_bytes: self.shared.state().map_or(0, |state| state.mtu_bytes),
+            mtu_bytes: self.shared.interface.mtu_bytes(),
             queues: 1,
             rx_ring: self.shared.ring.slots(),
             tx_ring: TX_RING_SLOTS,
@@ -162,9 +158,9 @@ impl Device for Packet {
         queue.ok_or_else(|| DeviceError::Queue { device: self.shared.name.clone(), index, queues: 1 })
     }
 
-    /// That of the interface now. Its changes are not told.
+    /// That of the interface: up, with a carrier.
     fn link(&self) -> Link {
-        if self.shared.state().is_ok_and(|state| state.running) { Link::Up } else { Link::Down }
+        if self.shared.interface.is_dead() { Link::Down } else { Link::Up }
     }
 
     fn counters(&self, queue: usize) -> Counters {
@@ -176,6 +172,6 @@ impl Device for Packet {
     }
 
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
-        self.shared.watchers.add(watcher);
+        self.shared.interface.watchers.add(watcher);
     }
 }

@@ -33,13 +33,13 @@ mod shared;
 mod socket;
 mod watch;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
-use crate::eventfd::EventFdSink;
 use crate::interface;
-use crate::watchers::Watchers;
+use crate::known::Known;
+use crate::watch::{Wake, Watch};
 use crate::wire::{ETHERNET, VLAN_TAG};
 use bound::{Bound, memlock_bytes, ways};
 pub use bpf::XdpMode;
@@ -48,7 +48,6 @@ pub use config::{RING_SLOTS_RANGE, VLAN_MAX, XdpAddress, XdpBusyPoll, XdpConfig}
 use home::KERNEL_HEADROOM_BYTES;
 pub use setup::XdpSetup;
 use shared::{Shared, Socket};
-use watch::Watch;
 
 /// Bytes of a chunk at the usual MTU, and at larger ones: the kernel takes up to a page.
 const CHUNK_BYTES: usize = 2048;
@@ -136,8 +135,10 @@ impl Xdp {
             "read the interface's state".to_owned(),
             "is it gone, or in another namespace? open it again",
         ))?;
-        let driver = interface::driver(&setup.control, &name).unwrap_or_default();
-        let wake = EventFdSink::new()
+        // By its present name: it may have been renamed since the setup was made.
+        let driver = interface::driver(&setup.control, &state.name).unwrap_or_default();
+        let wake = Wake::new()
+            .map(Arc::new)
             .map_err(failed("open a descriptor".to_owned(), "raise the limit on open files (ulimit -n)"))?;
         let is_large = state.mtu_bytes + HEADER_BYTES_MAX > CHUNK_BYTES - KERNEL_HEADROOM_BYTES;
         let chunk_bytes = if is_large { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
@@ -166,7 +167,6 @@ impl Xdp {
         let (sockets, homes): (Vec<_>, Vec<_>) = bound.into_iter().map(|bound| (bound.socket, bound.home)).unzip();
         let shared = Arc::new(Shared {
             name: setup.name,
-            ifindex: setup.ifindex,
             mac: state.mac,
             mode: setup.mode,
             queues: setup.queues,
@@ -179,21 +179,17 @@ impl Xdp {
             sockets,
             several_chunks,
             peer_is_in_the_machine: driver == "veth",
-            control: setup.control,
+            interface: Known::new(setup.control, setup.ifindex, &state),
             events: setup.events,
-            wake,
-            watch_stopped: AtomicBool::new(false),
+            wake: wake.clone(),
             // The rings' memory is cut for frames of the present MTU, up to the next whole number of chunks.
             mtu_bytes_max: state.mtu_bytes.max(if is_large { 0 } else { one_chunk }),
-            mtu_bytes: AtomicUsize::new(state.mtu_bytes),
-            up: AtomicBool::new(state.running),
-            gone: AtomicBool::new(false),
-            watchers: Watchers::default(),
             _kept: setup.kept,
         });
         let queues = homes.into_iter().enumerate();
         let untaken = queues.map(|(index, (home, origin))| Some(queue::new(&shared, index, home, origin))).collect();
-        let watch = Watch::start(&shared)
+        let watched = shared.clone();
+        let watch = Watch::start("lull-nic-xdp", &wake, move || watch::run(&watched))
             .map_err(failed("start the device's thread".to_owned(), "raise the limit on threads (ulimit -u)"))?;
         Ok(Xdp { shared, untaken: Mutex::new(untaken), _watch: watch })
     }
@@ -235,7 +231,7 @@ impl Device for Xdp {
         DeviceInfo {
             name: shared.name.clone(),
             mac: shared.mac,
-            mtu_bytes: shared.mtu_bytes.load(Ordering::Relaxed).min(shared.mtu_bytes_max),
+            mtu_bytes: shared.mtu_bytes(),
             queues: shared.sockets.len(),
             rx_ring: shared.rx_ring as usize,
             tx_ring: shared.tx_ring as usize,
@@ -269,6 +265,6 @@ impl Device for Xdp {
     }
 
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
-        self.shared.watchers.add(watcher);
+        self.shared.interface.watchers.add(watcher);
     }
 }

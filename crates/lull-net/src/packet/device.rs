@@ -70,7 +70,7 @@ impl Inner {
                 match event {
                     DeviceEvent::Reset => inner.reset(),
                     DeviceEvent::Gone => lock(&inner.bound).iter().for_each(|queue| inner.close(queue)),
-                    DeviceEvent::Link(_) => {}
+                    DeviceEvent::Link(_) | DeviceEvent::Mtu => {}
                 }
             }
         };

@@ -33,6 +33,11 @@ impl PathMtus {
         }
     }
 
+    /// The device's own MTU is this one now: what is as wide says nothing any more.
+    pub(super) fn forget_from(&mut self, mtu_bytes: usize) {
+        self.known.retain(|_, &mut (mtu, _)| usize::from(mtu) < mtu_bytes);
+    }
+
     pub(super) fn insert(&mut self, destination: IpAddr, mtu: u16, now_ns: u64) {
         if self.known.len() >= DESTINATIONS_MAX {
             self.known.retain(|_, &mut (_, until_s)| until_s > seconds(now_ns));

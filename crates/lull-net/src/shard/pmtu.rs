@@ -5,19 +5,51 @@ use std::net::IpAddr;
 
 use lull_nic::Frame;
 
-use super::config::MTU_BYTES_MIN;
+use super::config::{MTU_BYTES_MAX, MTU_BYTES_MIN};
 use super::connection::{Connection, Phase};
+use super::device::Port;
 use super::elsewhere::is_claim;
 use super::flow::Owner;
-use super::narrow::{EXPIRES_S, seconds};
+use super::narrow::{EXPIRES_S, Interfaces, seconds};
 use super::quoted::{Quoted, Report};
 use super::stack::{Io, Stack};
-use super::wire::seq_lt;
+use super::wire::{self, seq_lt};
 
 /// The smallest that a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is not served.
 const PATH_MTU_BYTES_MIN_V4: u16 = 552;
 
 impl Stack {
+    /// The device's longest packet has so many bytes now (NETDEV_CHANGEMTU); fewer than [`MTU_BYTES_MIN`] count as that many. The
+    /// segments of open connections shrink or grow with it, and what was on its way in longer ones than the device still takes
+    /// leaves again at once.
+    pub fn set_mtu(&mut self, mtu_bytes: usize, io: &mut Io<'_>) {
+        let mtu_bytes = mtu_bytes.clamp(MTU_BYTES_MIN, MTU_BYTES_MAX);
+        let former = std::mem::replace(&mut self.config.mtu_bytes, mtu_bytes);
+        if mtu_bytes == former {
+            return;
+        }
+        self.port = Port { mtu_bytes, ..self.port };
+        self.iface = Interfaces::new(self.port);
+        self.path_mtus.forget_from(mtu_bytes);
+        self.datagram_path_mtus.forget_from(mtu_bytes);
+        let connections: Vec<u32> = self.connections.iter().map(|(index, _)| index).collect();
+        for index in connections {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            if usize::from(connection.path_mtu) >= mtu_bytes {
+                connection.path_mtu = 0;
+            }
+            self.fits_segments_to_the_path(index);
+            let Some(connection) = self.connections.get(index) else { continue };
+            let segment = mtu_bytes - wire::ip_header(connection.flow.remote().ip()) - wire::TCP;
+            let on_its_way = connection.snd_nxt.wrapping_sub(connection.snd_una) as usize;
+            // A path that is narrower than the device was, and is, has had no longer ones.
+            let is_cut = mtu_bytes < former && connection.path_mtu == 0 && on_its_way > segment;
+            if is_cut && connection.phase == Phase::Open {
+                self.is_too_large_for_the_path(index, io);
+            }
+        }
+    }
+
     /// A router could pass at most `mtu` bytes of a packet with sequence number `seq` (`tcp_v4_mtu_reduced`). False: it
     /// cannot be about this connection, or means nothing.
     pub(super) fn path_mtu_input(&mut self, index: u32, seq: u32, mtu: u32, io: &mut Io<'_>) -> bool {

@@ -309,15 +309,22 @@ impl Stack {
 
     /// A router could not pass what is on its way: it leaves again at once, in smaller segments.
     pub(super) fn is_too_large_for_the_path(&mut self, index: u32, io: &mut Io<'_>) {
-        let mss = self.segment_bytes_to(index);
+        self.fits_segments_to_the_path(index);
         if let Some(sender) = self.connections.get_mut(index).and_then(Connection::sender_mut) {
-            sender.set_mss(mss);
             sender.is_too_large_for_the_path();
         } else {
             self.takes_charge(index, Cause::Path, io);
         }
         self.shows_window(index, io);
         self.pump(index, false, io);
+    }
+
+    /// What is sent again leaves in segments as large as the path now takes.
+    pub(super) fn fits_segments_to_the_path(&mut self, index: u32) {
+        let mss = self.segment_bytes_to(index);
+        if let Some(sender) = self.connections.get_mut(index).and_then(Connection::sender_mut) {
+            sender.set_mss(mss);
+        }
     }
 
     /// The largest segment that the path and the peer take, in bytes of data.

@@ -96,7 +96,7 @@ impl Shared {
     /// The inner device had an event. After a reset or its end, held frames are void; only a reset masks, because the
     /// last interrupt of a device that is gone has to come through.
     fn heed(&self, event: DeviceEvent) {
-        if let DeviceEvent::Link(_) = event {
+        if matches!(event, DeviceEvent::Link(_) | DeviceEvent::Mtu) {
             return;
         }
         self.voids.fetch_add(1, Ordering::AcqRel);

@@ -58,7 +58,9 @@ impl PacketRx {
 
 impl RxQueue for PacketRx {
     fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
-        if self.shared.gone() {
+        if self.shared.interface.gone() {
+            // Its last interrupt is an error, by which it stays readable.
+            self.shared.takes_error();
             return 0;
         }
         let (mut count, mut bytes, mut errors) = (0, 0, 0);
@@ -77,7 +79,9 @@ impl RxQueue for PacketRx {
         let counters = &self.shared.counters;
         if count == 0 && budget > 0 {
             // An interrupt without a frame: an error is what made the socket readable.
-            self.shared.check_gone();
+            if self.shared.takes_error() {
+                self.shared.interface.look_again();
+            }
             add(&counters.rx_syscalls, 1);
         }
         add(&counters.rx_frames, (count - errors) as u64);
@@ -128,7 +132,7 @@ impl TxQueue for PacketTx {
             return Err(frame);
         }
         // The kernel refuses what is longer than the MTU.
-        if self.shared.gone() || frame.segmentation() != Segmentation::None {
+        if self.shared.interface.gone() || frame.segmentation() != Segmentation::None {
             add(&self.shared.counters.tx_dropped, 1);
             return Ok(());
         }
@@ -140,7 +144,7 @@ impl TxQueue for PacketTx {
     /// dropped and counted: the protocols above resend.
     fn doorbell(&mut self) -> Doorbell {
         let (mut at, mut frames, mut bytes, mut dropped, mut syscalls) = (0, 0, 0, 0, 0);
-        while at < self.staged.len() && !self.shared.gone() {
+        while at < self.staged.len() && !self.shared.interface.gone() {
             syscalls += 1;
             match self.send(at) {
                 Ok(count) => {
@@ -149,8 +153,12 @@ impl TxQueue for PacketTx {
                     at += count;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    self.shared.check_gone();
+                Err(error) => {
+                    // The socket's own error may have been read when the link went down, before the interface was deleted.
+                    let is_gone = matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
+                    if self.shared.takes_error() || is_gone {
+                        self.shared.interface.look_again();
+                    }
                     dropped += 1;
                     at += 1;
                 }

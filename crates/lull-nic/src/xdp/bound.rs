@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use super::home::Home;
-use super::shared::{NOT_STUCK, Socket};
+use super::ring::Stuck;
+use super::shared::Socket;
 use super::socket::{self, Rings, Umem};
 use super::{XdpConfig, XdpMode};
 use crate::device::DeviceError;
@@ -82,7 +83,7 @@ impl Bound {
             room: Line::new(),
             tx_free: AtomicU32::new(tx_ring),
             tx_next: AtomicU32::new(0),
-            stuck_at: AtomicU64::new(NOT_STUCK),
+            stuck: Stuck::new(),
             napi_id: AtomicU32::new(0),
         };
         Ok(Bound { socket, home: (home, origin), several_chunks })

@@ -96,8 +96,8 @@ impl XdpConfig {
         rx_ring + rx_ring / 2
     }
 
-    /// Refuses what cannot be; the queues, of which the interface has `there`.
-    pub(super) fn check(&self, there: u32) -> Result<Vec<u32>, DeviceError> {
+    /// Refuses what cannot be; the queues, of which `receiving` receive on the interface and `sending` send.
+    pub(super) fn check(&self, (receiving, sending): (u32, u32)) -> Result<Vec<u32>, DeviceError> {
         let invalid = |what, why| Err(DeviceError::Invalid { device: self.name.clone(), what, why });
         for (what, slots) in [("the receive ring", self.rx_ring), ("the transmit ring", self.tx_ring)] {
             if !RING_SLOTS_RANGE.contains(&slots) || !slots.is_power_of_two() {
@@ -114,13 +114,22 @@ impl XdpConfig {
             let why = format!("{} is the host's own; name the ports that are taken from it (--ports)", address.ip);
             return invalid("the address", why);
         }
-        let mut queues = if self.queues.is_empty() { (0..there).collect() } else { self.queues.clone() };
+        let mut queues = if self.queues.is_empty() { (0..receiving).collect() } else { self.queues.clone() };
         queues.sort_unstable();
         queues.dedup();
         match queues.last() {
-            Some(last) if *last >= there => {
-                invalid("the queues", format!("{last} is not there; the interface has 0 to {}", there - 1))
+            Some(last) if *last >= receiving => {
+                invalid("the queues", format!("{last} is not there; the interface has 0 to {}", receiving - 1))
             }
+            // The kernel takes a socket for it, and drops what that sends.
+            Some(last) if *last >= sending => invalid(
+                "the queues",
+                format!(
+                    "{last} receives and cannot send, as the interface has {receiving} receive queues and {sending} to \
+                     transmit; give it as many of each (ethtool -L {}), or name queues below {sending}",
+                    self.name
+                ),
+            ),
             _ => Ok(queues),
         }
     }

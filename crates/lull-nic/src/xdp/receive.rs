@@ -131,7 +131,7 @@ impl XdpRx {
 
 impl RxQueue for XdpRx {
     fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
-        if budget == 0 || self.shared.gone() {
+        if budget == 0 || self.shared.interface.gone() {
             return 0;
         }
         let (mut count, mut errors) = self.take(budget);

@@ -9,11 +9,11 @@
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::AtomicU32;
 #[cfg(loom)]
-use loom::sync::atomic::{Ordering, fence};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(super) use std::sync::atomic::AtomicU32;
 #[cfg(not(loom))]
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The side of ours that produces: transmit and fill ring.
 #[derive(Debug)]
@@ -77,11 +77,48 @@ impl Producer {
         self.next
     }
 
+    /// The consumer's index when it was last looked at.
+    pub(super) fn consumed(&self) -> u32 {
+        self.consumed
+    }
+
     /// Published slots that the consumer has not let go of.
     #[inline]
     pub(super) fn left(&mut self, consumer: &AtomicU32) -> u32 {
         self.consumed = consumer.load(Ordering::Acquire);
         self.published.wrapping_sub(self.consumed)
+    }
+}
+
+/// Whether the last doorbell left slots on a transmit ring, and up to where the kernel had consumed it: what whoever waits for
+/// room goes by.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    /// An index of the consumer's. Above `u32`: nothing was left.
+    at: AtomicU64,
+}
+
+const NOT_STUCK: u64 = u64::MAX;
+
+impl Stuck {
+    pub(super) fn new() -> Stuck {
+        Stuck { at: AtomicU64::new(NOT_STUCK) }
+    }
+
+    /// Some were left, which was found by this index of the consumer's ([`Producer::consumed`]); or none were. By a later index
+    /// others may have made the kernel send all of them meanwhile, and room would be waited for that is there.
+    pub(super) fn set(&self, consumed: Option<u32>) {
+        self.at.store(consumed.map_or(NOT_STUCK, u64::from), Ordering::Release);
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.at.load(Ordering::Acquire) != NOT_STUCK
+    }
+
+    /// Whether the kernel has got on since slots were left, if some were.
+    pub(super) fn gets_on(&self, consumer: &AtomicU32) -> Option<bool> {
+        let at = self.at.load(Ordering::Acquire);
+        (at != NOT_STUCK).then(|| at != u64::from(consumer.load(Ordering::Acquire)))
     }
 }
 
@@ -253,6 +290,24 @@ mod loom_tests {
             world.produce(&mut Producer::new(SIZE), 1);
             let woken = wants_wakeup(&world.flags, BIT);
             assert!(driver.join().unwrap() || woken);
+        });
+    }
+
+    /// A doorbell finds that slots are left while another thread makes the kernel send them. Whoever then waits for room hears
+    /// that the kernel has got on.
+    #[test]
+    fn what_leaves_while_a_doorbell_gives_up_is_no_lost_room() {
+        loom::model(|| {
+            let world = World::new();
+            let stuck = Arc::new(Stuck::new());
+            let mut producer = Producer::new(SIZE);
+            world.produce(&mut producer, 1);
+            let other = world.clone();
+            let sending = thread::spawn(move || other.consume(&mut Consumer::new(SIZE)).is_some());
+            let left = producer.left(&world.consumer);
+            stuck.set((left > 0).then(|| producer.consumed()));
+            assert!(sending.join().unwrap(), "the kernel has sent it");
+            assert_ne!(stuck.gets_on(&world.consumer), Some(false), "room is waited for that is there");
         });
     }
 

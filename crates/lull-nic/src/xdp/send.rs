@@ -123,9 +123,10 @@ impl XdpTx {
         self.ring.left(self.shared.sockets[self.index].rings.tx.consumer())
     }
 
-    /// Makes the kernel send until the ring is empty or it takes no more for now. In copy mode no thread of the kernel
-    /// sends, a call takes at most 32 frames, and what it returns says nothing about how many those were.
-    fn kick(&mut self) -> Doorbell {
+    /// Makes the kernel send until the ring is empty or it takes no more for now, and returns how many slots that left when it
+    /// last looked. In copy mode no thread of the kernel sends, a call takes at most 32 frames, and what it returns says nothing
+    /// about how many those were.
+    fn kick(&mut self) -> u32 {
         /// `TX_BATCH_SIZE` in `net/xdp/xsk.c`.
         const FRAMES_A_CALL: u32 = 32;
         let mut left = self.left();
@@ -144,14 +145,15 @@ impl XdpTx {
                     untold -= u32::from(!is_completed && untold > 0);
                     untold == 0
                 }
-                Ok(()) if self.socket().zero_copy => return Doorbell::Done,
+                // A driver sends what is left by itself.
+                Ok(()) if self.socket().zero_copy => return 0,
                 _ => left == before && !is_completed,
             };
             if is_stuck {
                 break;
             }
         }
-        if left == 0 || self.shared.is_dead() { Doorbell::Done } else { Doorbell::Again }
+        left
     }
 
     /// Whether the device takes nothing for now. EAGAIN is no refusal: that many frames were enough for one call.
@@ -164,7 +166,9 @@ impl XdpTx {
                 true
             }
             Some(libc::ENXIO | libc::ENETDOWN | libc::ENODEV) => {
-                self.shared.look_again();
+                // The device's thread tells who waits for room: here its transmitter may be locked by who would be told.
+                self.shared.interface.look_again();
+                self.shared.wake_watch();
                 true
             }
             _ => true,
@@ -201,18 +205,16 @@ impl TxQueue for XdpTx {
         let socket = &self.shared.sockets[self.index];
         let is_new = self.ring.publish(socket.rings.tx.producer()) > 0;
         self.staged.clear();
-        if !is_new && !socket.is_stuck() {
+        if !is_new && !socket.stuck.is_set() {
             return Doorbell::Done;
         }
-        let rung = if wants_wakeup(socket.rings.tx.flags(), libc::XDP_RING_NEED_WAKEUP) {
-            self.kick()
-        } else {
-            Doorbell::Done
-        };
-        // What a link that is down leaves on the ring is kicked again once it is up.
-        let is_left = rung == Doorbell::Again || self.shared.is_dead() && self.left() > 0;
-        self.socket().set_stuck(is_left);
-        rung
+        let mut left = if wants_wakeup(socket.rings.tx.flags(), libc::XDP_RING_NEED_WAKEUP) { self.kick() } else { 0 };
+        if left == 0 && self.shared.is_dead() {
+            // What a link that is down leaves on the ring is kicked again once it is up.
+            left = self.left();
+        }
+        self.socket().stuck.set((left > 0).then(|| self.ring.consumed()));
+        if left == 0 || self.shared.is_dead() { Doorbell::Done } else { Doorbell::Again }
     }
 
     fn free_slots(&self) -> usize {

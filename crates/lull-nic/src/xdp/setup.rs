@@ -64,7 +64,7 @@ impl XdpSetup {
         let ifindex = interface::index(&config.name)
             .map_err(failed("find the interface", "name one of this network namespace (ip link)"))?;
         let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", NO_DESCRIPTORS))?;
-        let queues = config.check(interface::receive_queues(&control, &config.name))?;
+        let queues = config.check(interface::queues(&control, &config.name))?;
         let events = interface::events().map_err(failed("listen to the interface's changes", NO_DESCRIPTORS))?;
         let (sockets, busy_poll_refused) = open_sockets(&queues, config.rx_ring, config.busy_poll)
             .map_err(failed("open an AF_XDP socket", "needs CAP_NET_RAW and a kernel with CONFIG_XDP_SOCKETS"))?;

@@ -3,17 +3,16 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::ring::{holds_any, room};
+use super::ring::{Stuck, holds_any, room};
 use super::socket::{Rings, Umem};
 use super::{HEADER_BYTES_MAX, XdpBusyPoll, XdpMode};
-use crate::device::{DeviceEvent, IrqSink, Link};
-use crate::eventfd::EventFdSink;
-use crate::interface;
+use crate::known::Known;
 use crate::line::Line;
 use crate::tally::Tally;
-use crate::watchers::Watchers;
+use crate::watch::Wake;
+use crate::wire::VLAN_TAG;
 
 /// The socket of a queue.
 pub(super) struct Socket {
@@ -31,24 +30,13 @@ pub(super) struct Socket {
     pub(super) tx_free: AtomicU32,
     /// The index that the next slot of the transmit ring has.
     pub(super) tx_next: AtomicU32,
-    /// The last doorbell left frames on the ring, which had let go of this many by then. Above `u32`: it left none.
-    pub(super) stuck_at: AtomicU64,
+    /// Whether the last doorbell left frames on the ring.
+    pub(super) stuck: Stuck,
     /// The kernel's NAPI, once a frame has named it.
     pub(super) napi_id: AtomicU32,
 }
 
-pub(super) const NOT_STUCK: u64 = u64::MAX;
-
 impl Socket {
-    pub(super) fn is_stuck(&self) -> bool {
-        self.stuck_at.load(Ordering::Acquire) != NOT_STUCK
-    }
-
-    pub(super) fn set_stuck(&self, is_stuck: bool) {
-        let at = if is_stuck { u64::from(self.rings.tx.consumer().load(Ordering::Acquire)) } else { NOT_STUCK };
-        self.stuck_at.store(at, Ordering::Release);
-    }
-
     /// Whether calls on the socket poll the driver: the kernel names an instance only where that can be polled.
     pub(super) fn is_busy_polled(&self) -> bool {
         self.napi_id.load(Ordering::Relaxed) != 0
@@ -58,7 +46,6 @@ impl Socket {
 /// What the device and its queues share.
 pub(super) struct Shared {
     pub(super) name: String,
-    pub(super) ifindex: u32,
     pub(super) mac: [u8; 6],
     pub(super) mode: XdpMode,
     pub(super) queues: Vec<u32>,
@@ -72,28 +59,24 @@ pub(super) struct Shared {
     pub(super) several_chunks: bool,
     /// The interface is a veth.
     pub(super) peer_is_in_the_machine: bool,
-    pub(super) control: OwnedFd,
+    pub(super) interface: Known,
     pub(super) events: OwnedFd,
-    pub(super) wake: EventFdSink,
-    pub(super) watch_stopped: AtomicBool,
+    pub(super) wake: Arc<Wake>,
     /// The longest packet that the rings' memory is cut for.
     pub(super) mtu_bytes_max: usize,
-    pub(super) mtu_bytes: AtomicUsize,
-    pub(super) up: AtomicBool,
-    pub(super) gone: AtomicBool,
-    pub(super) watchers: Watchers,
     /// The link and what else is only kept open.
     pub(super) _kept: Vec<OwnedFd>,
 }
 
 impl Shared {
-    pub(super) fn gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
-    }
-
     /// Whether frames cannot be sent at all.
     pub(super) fn is_dead(&self) -> bool {
-        self.gone() || !self.up.load(Ordering::Relaxed)
+        self.interface.is_dead()
+    }
+
+    /// The longest packet now.
+    pub(super) fn mtu_bytes(&self) -> usize {
+        self.interface.mtu_bytes().min(self.mtu_bytes_max)
     }
 
     pub(super) fn chunk_bytes(&self) -> usize {
@@ -101,12 +84,12 @@ impl Shared {
     }
 
     pub(super) fn frame_bytes_max(&self) -> usize {
-        self.mtu_bytes.load(Ordering::Relaxed).min(self.mtu_bytes_max) + HEADER_BYTES_MAX
+        self.mtu_bytes() + HEADER_BYTES_MAX
     }
 
     /// Chunks that the longest frame takes.
     pub(super) fn segments_max(&self) -> usize {
-        (self.mtu_bytes_max + HEADER_BYTES_MAX).div_ceil(self.chunk_bytes())
+        segments_max(self.mtu_bytes_max, self.vlan, self.chunk_bytes())
     }
 
     /// Whether a transmitter that found no room, or whose doorbell left frames, would now get on.
@@ -114,9 +97,8 @@ impl Shared {
         if self.is_dead() {
             return true;
         }
-        let stuck_at = socket.stuck_at.load(Ordering::Acquire);
-        if stuck_at != NOT_STUCK {
-            return stuck_at != u64::from(socket.rings.tx.consumer().load(Ordering::Acquire));
+        if let Some(gets_on) = socket.stuck.gets_on(socket.rings.tx.consumer()) {
+            return gets_on;
         }
         let completion = &socket.rings.completion;
         let free = socket.tx_free.load(Ordering::Relaxed) as usize;
@@ -131,42 +113,25 @@ impl Shared {
     }
 
     pub(super) fn wake_watch(&self) {
-        self.wake.raise();
+        self.wake.wake();
     }
+}
 
-    pub(super) fn stop_watch(&self) {
-        self.watch_stopped.store(true, Ordering::Release);
-        self.wake_watch();
-    }
+/// Chunks that the longest frame takes which `transmit` lets through. It may have a tag of its sender's, and gets that of the device's
+/// VLAN besides.
+fn segments_max(mtu_bytes_max: usize, vlan: Option<u16>, chunk_bytes: usize) -> usize {
+    (mtu_bytes_max + HEADER_BYTES_MAX + vlan.map_or(0, |_| VLAN_TAG)).div_ceil(chunk_bytes)
+}
 
-    pub(super) fn is_watch_stopped(&self) -> bool {
-        self.watch_stopped.load(Ordering::Acquire)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Asks the kernel how the interface is, and tells the watchers what is new.
-    pub(super) fn look_again(&self) {
-        match interface::state(&self.control, self.ifindex) {
-            Ok(state) => {
-                self.mtu_bytes.store(state.mtu_bytes, Ordering::Relaxed);
-                if self.up.swap(state.running, Ordering::Relaxed) != state.running && !self.gone() {
-                    self.watchers.tell(DeviceEvent::Link(if state.running { Link::Up } else { Link::Down }));
-                }
-            }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
-                if !self.gone.swap(true, Ordering::Relaxed) {
-                    self.watchers.tell(DeviceEvent::Gone);
-                }
-            }
-            // Nothing is known then; the next change asks again.
-            Err(_) => {}
-        }
-        // Nobody waits for a device that takes and drops everything.
-        if self.is_dead() {
-            for socket in self.sockets.iter().filter(|socket| socket.room.vector.is_armed()) {
-                if socket.room.vector.take() {
-                    socket.room.fire();
-                }
-            }
-        }
+    #[test]
+    fn a_frame_with_a_tag_of_its_own_has_room_for_that_of_the_vlan() {
+        // 4,096 bytes with the sender's tag, and four more with the device's.
+        assert_eq!(segments_max(4078, None, 4096), 1);
+        assert_eq!(segments_max(4078, Some(5), 4096), 2);
+        assert_eq!(segments_max(1500, Some(5), 2048), 1);
     }
 }

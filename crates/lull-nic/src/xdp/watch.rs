@@ -1,8 +1,6 @@
-//! The device's thread: it sleeps until the interface changes, or somebody waits for room in a transmit ring.
+//! What the device's thread does: it sleeps until the interface changes, or somebody waits for room in a transmit ring.
 
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::shared::Shared;
@@ -14,63 +12,27 @@ use crate::interface::drain;
 const FIRST_LOOK: Duration = Duration::from_micros(20);
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
-/// The thread, which ends when this is dropped.
-pub(super) struct Watch {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<Watch> {
-        let watching = shared.clone();
-        let thread = std::thread::Builder::new().name("lull-nic-xdp".to_owned()).spawn(move || run(&watching))?;
-        Ok(Watch { shared: shared.clone(), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.shared.stop_watch();
-        // A watcher called from the thread may drop the device; the thread then ends by itself.
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // Err: a watcher panicked, and the panic hook has reported it.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn run(shared: &Shared) {
+pub(super) fn run(shared: &Shared) {
     let mut look = FIRST_LOOK;
-    while !shared.is_watch_stopped() {
+    while !shared.wake.is_stopped() {
         let waited_for = shared.sockets.iter().any(|socket| socket.room.vector.is_armed());
-        wait(shared, waited_for.then_some(look));
+        shared.wake.wait(&shared.events, waited_for.then_some(look));
         if shared.wake.clear() {
             look = FIRST_LOOK;
         }
         if drain(&shared.events) {
-            shared.look_again();
+            shared.interface.look_again();
         }
         for socket in shared.sockets.iter().filter(|socket| socket.room.vector.is_armed()) {
-            if socket.is_stuck() && !shared.is_dead() {
+            if socket.stuck.is_set() && !shared.is_dead() {
                 // In copy mode asking whether there is room makes the kernel go on sending (`xsk_poll`).
                 writable(socket.fd.as_fd());
             }
+            // Nobody waits for a device that takes and drops everything.
             if shared.has_room(socket) && socket.room.vector.take() {
                 socket.room.fire();
             }
         }
         look = (look * 2).min(LAST_LOOK);
     }
-}
-
-/// Waits until the interface changes, the thread is woken, or `timeout` has passed.
-fn wait(shared: &Shared, timeout: Option<Duration>) {
-    let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut entries = [entry(shared.events.as_raw_fd()), entry(shared.wake.as_fd().as_raw_fd())];
-    let spec = timeout.map(|timeout| libc::timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() });
-    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: both entries and `spec` outlive the call. A call that a signal ends is a look too many.
-    unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, spec, std::ptr::null()) };
 }

@@ -8,10 +8,12 @@ mod net;
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use lull_nic::conformance;
+use lull_nic::mem::{self, MemConfig};
+use lull_nic::program::{Action, Outlet, Programmed};
 use lull_nic::xdp::{BusyPoll, Xdp, XdpAddress, XdpConfig, XdpMode, XdpSetup};
 use lull_nic::{Device, DeviceError, DeviceEvent, Doorbell, EventFdSink, Frame, FramePool, Link, Queue};
 
@@ -203,7 +205,7 @@ fn a_full_ring_leaves_with_one_doorbell_and_has_room_again() {
         let (device, mut queues) = open(&everything());
         let (mut wire, queue) = (peer.wire(), &mut queues[0]);
         let slots = device.info().tx_ring;
-        let room = std::sync::Arc::new(EventFdSink::new().unwrap());
+        let room = Arc::new(EventFdSink::new().unwrap());
         queue.tx_irq.connect(room.clone());
         for number in 0..slots {
             queue.tx.transmit(Frame::copy_from(&frame(number as u32, 100))).expect("room");
@@ -234,7 +236,7 @@ fn an_interface_that_is_deleted_ends_the_device() {
         assert_eq!(events.iter().find(|event| *event == DeviceEvent::Gone), Some(DeviceEvent::Gone));
         assert_eq!(device.link(), Link::Down);
         let queue = &mut queues[0];
-        let room = std::sync::Arc::new(EventFdSink::new().unwrap());
+        let room = Arc::new(EventFdSink::new().unwrap());
         queue.tx_irq.connect(room.clone());
         for _ in 0..2 * device.info().tx_ring {
             queue.tx.transmit(Frame::copy_from(&frame(1, 100))).expect("a device that is gone takes everything");
@@ -266,6 +268,119 @@ fn the_link_is_the_interfaces() {
         assert_eq!((queues[0].tx.doorbell(), device.counters(0).tx_dropped), (Doorbell::Done, 1 + slots as u64));
         peer.done(&format!("ip link set {PEER_DEV} up"));
         assert_eq!(events.recv_timeout(LIMIT).unwrap(), DeviceEvent::Link(Link::Up));
+    });
+}
+
+#[test]
+fn the_mtu_is_the_interfaces_as_far_as_the_rings_go() {
+    isolated("the_mtu_is_the_interfaces_as_far_as_the_rings_go", || {
+        let _peer = Peer::new(1);
+        let (device, mut queues) = open(&everything());
+        let (told, events) = mpsc::channel();
+        device.watch(Box::new(move |event| told.send(event).unwrap_or_default()));
+        done(&format!("ip link set {DEV} mtu 1400"));
+        assert_eq!((events.recv_timeout(LIMIT).unwrap(), device.info().mtu_bytes), (DeviceEvent::Mtu, 1400));
+        queues[0].tx.transmit(Frame::copy_from(&frame(1, 1514))).expect("taken and dropped");
+        assert_eq!((queues[0].tx.doorbell(), device.counters(0).tx_dropped), (Doorbell::Done, 1));
+        done(&format!("ip link set {DEV} mtu 1500"));
+        assert_eq!((events.recv_timeout(LIMIT).unwrap(), device.info().mtu_bytes), (DeviceEvent::Mtu, 1500));
+    });
+}
+
+/// What a device's watcher is told, and a hold on the device's thread each time that it tells of another MTU.
+struct Held {
+    events: mpsc::Receiver<DeviceEvent>,
+    let_go: mpsc::Sender<()>,
+}
+
+impl Held {
+    fn by(device: &dyn Device) -> Held {
+        let ((told, events), (let_go, goes_on)) = (mpsc::channel(), mpsc::channel());
+        let goes_on = std::sync::Mutex::new(goes_on);
+        device.watch(Box::new(move |event| {
+            told.send(event).unwrap_or_default();
+            if event == DeviceEvent::Mtu {
+                // Err: the test has ended.
+                let _ = goes_on.lock().unwrap().recv();
+            }
+        }));
+        Held { events, let_go }
+    }
+
+    fn hears(&self, wanted: DeviceEvent) {
+        while self.events.recv_timeout(LIMIT).unwrap() != wanted {}
+    }
+
+    /// The thread is in a watcher, and hears of nothing that comes now.
+    fn holds(&self, mtu_bytes: usize) {
+        done(&format!("ip link set {DEV} mtu {mtu_bytes}"));
+        self.hears(DeviceEvent::Mtu);
+    }
+}
+
+/// Whoever rings has the transmitter locked, which a sink of the room interrupt wants as well.
+#[test]
+fn a_doorbell_that_finds_the_link_down_raises_no_room_interrupt_in_place() {
+    isolated("a_doorbell_that_finds_the_link_down_raises_no_room_interrupt_in_place", || {
+        let _peer = Peer::new(1);
+        let (device, mut queues) = open(&everything());
+        let held = Held::by(&device);
+        let Queue { mut tx, tx_irq, .. } = queues.remove(0);
+        // A frame is left on the ring by a link that is down, and still there when that is up again.
+        tx.transmit(Frame::copy_from(&frame(1, 100))).expect("room");
+        held.holds(1400);
+        done(&format!("ip link set {DEV} down"));
+        assert_eq!((tx.doorbell(), device.link()), (Doorbell::Done, Link::Down));
+        done(&format!("ip link set {DEV} up"));
+        held.let_go.send(()).unwrap();
+        held.hears(DeviceEvent::Link(Link::Up));
+        // Room is waited for, and the device's thread does not look for it.
+        held.holds(1500);
+        let outlet = Outlet::new(tx, tx_irq.clone());
+        tx_irq.unmask();
+        done(&format!("ip link set {DEV} down"));
+        let (service, client) = mem::pair(MemConfig::default());
+        let redirected = outlet.clone();
+        let programmed = Programmed::new(Arc::new(service), move |_| {
+            let outlet = redirected.clone();
+            Box::new(move |_: &mut Frame| Action::Redirect(outlet.clone()))
+        });
+        let (mut ours, mut theirs) = (programmed.take_queue(0).unwrap(), client.take_queue(0).unwrap());
+        theirs.tx.transmit(Frame::copy_from(&frame(2, 100))).expect("room");
+        theirs.tx.doorbell();
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || tell.send(ours.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ())));
+        assert_eq!(told.recv_timeout(LIMIT), Ok(1), "the poll waits for itself");
+        assert_eq!((device.link(), programmed.counts().redirected), (Link::Down, 1));
+        held.let_go.send(()).unwrap();
+    });
+}
+
+#[test]
+fn a_device_that_was_renamed_before_it_starts_knows_its_driver() {
+    isolated("a_device_that_was_renamed_before_it_starts_knows_its_driver", || {
+        let _peer = Peer::new(1);
+        let setup = XdpSetup::open(&everything()).unwrap();
+        done(&format!("ip link set {DEV} down"));
+        done(&format!("ip link set {DEV} name z0"));
+        done("ip link set z0 up");
+        let device = Xdp::start(setup).unwrap();
+        assert!(device.report().is_veth && device.info().offloads.rx_checksum);
+    });
+}
+
+#[test]
+fn a_queue_that_receives_and_cannot_send_is_refused() {
+    isolated("a_queue_that_receives_and_cannot_send_is_refused", || {
+        done("ip link add y0 numrxqueues 4 numtxqueues 1 type veth peer name y1 numrxqueues 1 numtxqueues 4");
+        done("ip link set y0 up");
+        done("ip link set y1 up");
+        let on = |queues: &[u32]| Xdp::open(&XdpConfig { name: "y0".to_owned(), queues: queues.to_vec(), ..config() });
+        for queues in [&[][..], &[1]] {
+            let refused = on(queues).unwrap_err().to_string();
+            assert!(refused.contains("receives and cannot send") && refused.contains("ethtool -L y0"), "{refused}");
+        }
+        assert_eq!(on(&[0]).unwrap().info().queues, 1);
     });
 }
 
@@ -389,7 +504,7 @@ fn a_peer_that_is_full_keeps_frames_on_the_ring_until_it_has_room() {
         done(&format!("ethtool -K {DEV} tso off"));
         let (device, mut queues) = open(&everything());
         let (mut wire, queue) = (peer.wire(), &mut queues[0]);
-        let room = std::sync::Arc::new(EventFdSink::new().unwrap());
+        let room = Arc::new(EventFdSink::new().unwrap());
         queue.tx_irq.connect(room.clone());
         net::take_the_cpu();
         let mut sent = 0;
@@ -489,9 +604,54 @@ mod packet {
             done(&format!("ip link del {DEV}"));
             assert!(readable(queue.irq.fd().unwrap(), LIMIT), "the error is an interrupt");
             while queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ()) > 0 {}
-            assert_eq!(events.recv_timeout(LIMIT).unwrap(), DeviceEvent::Gone);
-            assert!(!readable(queue.irq.fd().unwrap(), Duration::ZERO), "who watches it would spin");
+            while events.recv_timeout(LIMIT).unwrap() != DeviceEvent::Gone {}
+            until("who watches it would spin", || {
+                queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());
+                !readable(queue.irq.fd().unwrap(), Duration::ZERO)
+            });
             assert!(queue.tx.transmit(Frame::copy_from(&frame(1, 100))).is_ok() && device.link() == Link::Down);
+        });
+    }
+
+    /// The error that tells of the link's end is read before the interface is deleted, which makes no other one.
+    fn down_and_read(queue: &mut Queue) {
+        done(&format!("ip link set {DEV} down"));
+        assert!(readable(queue.irq.fd().unwrap(), LIMIT), "the error is an interrupt");
+        until("the error is not read", || {
+            queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());
+            !readable(queue.irq.fd().unwrap(), Duration::ZERO)
+        });
+    }
+
+    #[test]
+    fn who_only_receives_hears_that_an_interface_was_deleted_whose_link_was_down() {
+        isolated("packet::who_only_receives_hears_that_an_interface_was_deleted_whose_link_was_down", || {
+            let _peer = Peer::new(1);
+            let device = open(&[]);
+            let mut queue = device.take_queue(0).unwrap();
+            let held = Held::by(&device);
+            down_and_read(&mut queue);
+            held.hears(DeviceEvent::Link(Link::Down));
+            done(&format!("ip link del {DEV}"));
+            held.hears(DeviceEvent::Gone);
+        });
+    }
+
+    #[test]
+    fn who_sends_hears_that_an_interface_was_deleted_whose_link_was_down() {
+        isolated("packet::who_sends_hears_that_an_interface_was_deleted_whose_link_was_down", || {
+            let _peer = Peer::new(1);
+            let device = open(&[]);
+            let mut queue = device.take_queue(0).unwrap();
+            let held = Held::by(&device);
+            // The device's thread hears of nothing from now on.
+            held.holds(1400);
+            down_and_read(&mut queue);
+            done(&format!("ip link del {DEV}"));
+            queue.tx.transmit(Frame::copy_from(&frame(1, 100))).expect("taken and lost");
+            queue.tx.doorbell();
+            held.hears(DeviceEvent::Gone);
+            held.let_go.send(()).unwrap();
         });
     }
 }

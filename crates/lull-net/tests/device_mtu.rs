@@ -1,0 +1,126 @@
+//! The MTU of an interface changes while a network is on it, as `ip link set DEV mtu N` does, against the kernel's TCP and UDP.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use lull_host::{Host, HostConfig};
+use lull_net::{Network, NetworkConfig, TcpListener, UdpSocket};
+use lull_nic::packet::{Packet, PacketConfig};
+use lull_nic::xdp::{Xdp, XdpAddress, XdpConfig};
+use lull_nic::{Device, namespace};
+
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 9);
+const BYTES: usize = 4 << 20;
+/// Nothing here waits for this long unless it is lost.
+const LOST: Duration = Duration::from_secs(120);
+
+fn pattern(at: usize) -> u8 {
+    (at * 7 + at / 251) as u8
+}
+
+fn done(command: &str) {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What the other end of a veth pair does in its namespace, once and in order.
+struct Peer {
+    /// To a thread that stays there.
+    work: mpsc::Sender<Box<dyn FnOnce() + Send>>,
+}
+
+impl Peer {
+    /// Moves the calling thread into a namespace with one end of a veth pair, `x0`. The error says what is missing.
+    fn new() -> Result<Peer, String> {
+        namespace::enter_private().map_err(|error| error.to_string())?;
+        let (work, works) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        std::thread::spawn(move || {
+            namespace::enter_private().unwrap();
+            works.into_iter().for_each(|work| work());
+        });
+        let peer = Peer { work };
+        let namespace = peer.does(|| File::open("/proc/thread-self/ns/net").unwrap());
+        let at = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
+        done(&format!("ip link add x0 type veth peer name x1 netns {at}"));
+        done("ip link set x0 up");
+        peer.does(|| {
+            done(&format!("ip addr add {PEER}/24 dev x1"));
+            done("ip link set x1 up");
+        });
+        Ok(peer)
+    }
+
+    fn does<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> R {
+        let (tell, told) = mpsc::channel();
+        self.work.send(Box::new(move || tell.send(work()).unwrap())).unwrap();
+        told.recv().expect("it panicked")
+    }
+}
+
+fn a_stream_goes_on(open: impl FnOnce() -> Arc<dyn Device>) {
+    let peer = match Peer::new() {
+        Ok(peer) => peer,
+        Err(why) => return println!("SKIP: {why}"),
+    };
+    let device = open();
+    let host = Host::new(HostConfig::default()).unwrap();
+    let config = NetworkConfig { addresses: vec![(IpAddr::V4(OURS), 24)], ..NetworkConfig::default() };
+    let network = Network::new(&host, device.clone(), config).unwrap();
+    let listener = TcpListener::bind(&network, SocketAddr::new(IpAddr::V4(OURS), 7)).unwrap();
+    let server = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let all: Vec<u8> = (0..BYTES).map(pattern).collect();
+        let mut left = &all[..];
+        while !left.is_empty() {
+            left = &left[stream.send(left).unwrap()..];
+        }
+        // Until the client has read all of it.
+        assert_eq!(stream.recv(&mut [0]).unwrap(), 0);
+    });
+    let (mut client, udp) = peer.does(|| {
+        let udp = std::net::UdpSocket::bind((PEER, 7)).unwrap();
+        (TcpStream::connect(SocketAddr::new(IpAddr::V4(OURS), 7)).unwrap(), udp)
+    });
+    client.set_read_timeout(Some(LOST)).unwrap();
+    let mut got = vec![0; BYTES];
+    // What the client does not read holds the server up: most of the stream is still to come.
+    let (begin, rest) = got.split_at_mut(BYTES / 32);
+    client.read_exact(begin).unwrap();
+    done("ip link set x0 mtu 1400");
+    client.read_exact(rest).unwrap();
+    assert!(got.iter().enumerate().all(|(at, &byte)| byte == pattern(at)));
+    drop(client);
+    server.join().unwrap();
+    assert_eq!(device.info().mtu_bytes, 1400);
+
+    // A datagram that has fitted before leaves in fragments.
+    udp.set_read_timeout(Some(LOST)).unwrap();
+    let socket = UdpSocket::bind(&network, SocketAddr::new(IpAddr::V4(OURS), 8)).unwrap();
+    assert_eq!(socket.send_to(&[8; 1450], SocketAddr::new(IpAddr::V4(PEER), 7)).unwrap(), 1450);
+    let mut datagram = [0; 2000];
+    assert_eq!(udp.recv(&mut datagram).unwrap(), 1450);
+    assert!(datagram[..1450].iter().all(|byte| *byte == 8));
+}
+
+#[test]
+fn connections_over_af_xdp_outlive_a_lower_mtu() {
+    a_stream_goes_on(|| {
+        let addresses = vec![XdpAddress { ip: IpAddr::V4(OURS), is_hosts: false }];
+        Arc::new(Xdp::open(&XdpConfig { name: "x0".to_owned(), addresses, ..XdpConfig::default() }).unwrap())
+    });
+}
+
+#[test]
+fn connections_over_a_packet_socket_outlive_a_lower_mtu() {
+    a_stream_goes_on(|| {
+        let config = PacketConfig { name: "x0".to_owned(), addresses: vec![IpAddr::V4(OURS)] };
+        Arc::new(Packet::open(&config).unwrap())
+    });
+}
