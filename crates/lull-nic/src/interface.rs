@@ -1,6 +1,6 @@
 //! What the kernel says of an interface, for the devices that are on one of the host's.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -98,6 +98,23 @@ pub(crate) fn queues(control: &OwnedFd, name: &str) -> (u32, u32) {
 /// Whether the calling thread's namespace has `address` on one of its interfaces.
 pub(crate) fn is_hosts(address: IpAddr) -> io::Result<bool> {
     any_address(|entry| socket_address(entry.ifa_addr) == Some(address))
+}
+
+/// Whether the interface of this name is up and has `address`, with a prefix of so many bits.
+pub(crate) fn is_up_with(name: &str, address: IpAddr, prefix: u8) -> io::Result<bool> {
+    let name = CString::new(name)?;
+    let bits = |mask: IpAddr| match mask {
+        IpAddr::V4(mask) => u32::from(mask).count_ones(),
+        IpAddr::V6(mask) => u128::from(mask).count_ones(),
+    };
+    any_address(|entry| {
+        // SAFETY: an entry of the list has a name, which is a C string.
+        let its_name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        its_name == name.as_c_str()
+            && entry.ifa_flags & libc::IFF_UP as libc::c_uint != 0
+            && socket_address(entry.ifa_addr) == Some(address)
+            && socket_address(entry.ifa_netmask).map(bits) == Some(u32::from(prefix))
+    })
 }
 
 /// Whether one of the addresses of the calling thread's namespace is what `is_it` looks for.

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::open::{check, open_queues};
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::eventfd::never_readable;
+use crate::interface;
 use crate::namespace::{control_socket, set_interface_up};
 use crate::own;
 use crate::tally::Tally;
@@ -38,6 +39,17 @@ const QUEUE_FRAMES: libc::c_int = 8192;
 pub const TX_RING_SLOTS: usize = 256;
 /// Ethernet header and one VLAN tag: what a frame may be longer than the MTU.
 const HEADER_BYTES_MAX: usize = 18;
+
+/// Where an interface comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// It was made when it was opened, and goes with its queues.
+    Made,
+    /// It was there before, and stays.
+    There,
+    /// Another process has opened the queues, and may go on with them.
+    HandedOn,
+}
 
 /// Which interface to open, and how.
 #[derive(Clone, Debug)]
@@ -89,8 +101,7 @@ struct Shared {
     rx_ring: usize,
     /// Frames have a virtio-net header in front.
     virtio: bool,
-    /// Another process has opened the queues, and may go on with them.
-    adopted: bool,
+    origin: Origin,
     up: AtomicBool,
     gone: AtomicBool,
     resets: AtomicU64,
@@ -141,7 +152,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // An interface that outlives us may next have a user who knows nothing of offloads.
-        if self.virtio && !self.adopted && !self.gone() {
+        if self.virtio && self.origin != Origin::HandedOn && !self.gone() {
             let _ = os::set_offload(&self.files[0], 0);
         }
     }
@@ -170,7 +181,7 @@ impl Tap {
             // Where it may not be set the queue is as short as the kernel makes it, which `DeviceInfo::rx_ring` says.
             let _ = control_socket(libc::AF_INET).and_then(|control| os::set_queue_len(&control, &name, QUEUE_FRAMES));
         }
-        let tap = Tap::of(name, files, config.mac, config.offloads, false)?;
+        let tap = Tap::of(name, files, config.mac, config.offloads, if is_new { Origin::Made } else { Origin::There })?;
         if let Some(mtu_bytes) = config.mtu_bytes {
             tap.set_mtu(mtu_bytes)?;
         }
@@ -206,7 +217,7 @@ impl Tap {
             }
         }
         let (name, virtio) = tap.ok_or_else(|| invalid("the queues", "none; a TAP has at least one".to_owned()))?;
-        Tap::of(name, files, None, virtio, true)
+        Tap::of(name, files, None, virtio, Origin::HandedOn)
     }
 
     /// The descriptors of the queues, for a process that they are handed on to.
@@ -219,7 +230,7 @@ impl Tap {
         files: Vec<File>,
         mac: Option<[u8; 6]>,
         virtio: bool,
-        adopted: bool,
+        origin: Origin,
     ) -> Result<Tap, DeviceError> {
         let failed = |what: &str, remedy, source| DeviceError::Os {
             device: name.clone(),
@@ -239,7 +250,7 @@ impl Tap {
             mtu_bytes: AtomicUsize::new(os::mtu(&control, &name).unwrap_or(1500)),
             rx_ring: os::queue_len(&control, &name).unwrap_or(libc::TUN_READQ_SIZE as usize),
             virtio,
-            adopted,
+            origin,
             counters: files.iter().map(|_| Tally::default()).collect(),
             name,
             files,
@@ -255,21 +266,40 @@ impl Tap {
     }
 
     /// Gives the kernel's side `address` with a prefix of `prefix` bits, and brings it up. An IPv4 address replaces
-    /// the former one; an IPv6 address is added and usable after duplicate detection (a second or two).
+    /// the former one; an IPv6 address is added and usable after duplicate detection (a second or two). An interface that was
+    /// there before it was opened is not changed, as it would stay so: it has to be up, with this address.
     ///
     /// # Errors
-    /// [`DeviceError::Invalid`] for a prefix longer than the address, [`DeviceError::Os`] from the kernel.
+    /// [`DeviceError::Invalid`] for a prefix longer than the address, and for an interface that was there before without this
+    /// address; [`DeviceError::Os`] from the kernel.
     pub fn kernel_side(&self, address: IpAddr, prefix: u8) -> Result<(), DeviceError> {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         if prefix > bits {
             let why = format!("{prefix}; the address has {bits} bits");
             return Err(DeviceError::Invalid { device: self.shared.name.clone(), what: "the prefix", why });
         }
+        if self.shared.origin != Origin::Made {
+            return self.is_there_with(address, prefix);
+        }
         os::add_address(&self.shared.control, &self.shared.name, address, prefix).map_err(self.shared.os(
             format!("set the address {address}/{prefix}"),
             "needs CAP_NET_ADMIN in the interface's namespace (for IPv6, IPv6 not disabled there)",
         ))?;
         self.kernel_up()
+    }
+
+    fn is_there_with(&self, address: IpAddr, prefix: u8) -> Result<(), DeviceError> {
+        let name = &self.shared.name;
+        let is_up_with = interface::is_up_with(name, address, prefix)
+            .map_err(self.shared.os("read the interface's addresses", "raise the limit on open files (ulimit -n)"))?;
+        if is_up_with {
+            return Ok(());
+        }
+        let why = format!(
+            "{address}/{prefix}; the interface was there before, and would keep what it is given: run `ip addr add \
+             {address}/{prefix} dev {name} && ip link set {name} up`, or name a TAP that is not there yet"
+        );
+        Err(DeviceError::Invalid { device: name.clone(), what: "the address of the kernel's side", why })
     }
 
     /// Brings the kernel's side up without changing its addresses.

@@ -187,6 +187,38 @@ fn existing_interface_is_attached_to_and_errors_name_the_remedy() {
 }
 
 #[test]
+fn an_interface_that_was_there_before_keeps_its_addresses_and_its_state() {
+    isolated("an_interface_that_was_there_before_keeps_its_addresses_and_its_state", || {
+        let ip = |arguments: &str| {
+            let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        if ip("tuntap add kept0 mode tap").is_none() {
+            println!("SKIP: an_interface_that_was_there_before: ip tuntap does not work here");
+            return;
+        }
+        ip("addr add 192.0.2.5/24 dev kept0").unwrap();
+        let before = ip("-j addr show dev kept0");
+        let config = || TapConfig { name: "kept0".into(), ..TapConfig::default() };
+        let refused = |tap: &Tap| tap.kernel_side(IpAddr::V4(KERNEL), 24).unwrap_err().to_string();
+        {
+            let tap = Tap::open(config()).unwrap();
+            let error = refused(&tap);
+            assert!(error.contains("was there before") && error.contains("ip addr add"), "{error}");
+        }
+        assert_eq!(ip("-j addr show dev kept0"), before);
+        // What is as it is wanted needs no change.
+        ip(&format!("addr add {KERNEL}/24 dev kept0")).unwrap();
+        let tap = Tap::open(config()).unwrap();
+        assert!(refused(&tap).contains("ip link set kept0 up"));
+        ip("link set kept0 up").unwrap();
+        tap.kernel_side(IpAddr::V4(KERNEL), 24).unwrap();
+        assert!(tap.kernel_side(IpAddr::V4(KERNEL), 25).is_err(), "another network");
+        assert!(ip("-j addr show dev kept0").unwrap().contains("192.0.2.5"));
+    });
+}
+
+#[test]
 fn queues_that_were_handed_on_serve_and_outlive_who_opened_them() {
     isolated("queues_that_were_handed_on_serve_and_outlive_who_opened_them", || {
         let opened = Tap::open(TapConfig { queues: 2, ..TapConfig::default() }).unwrap();
@@ -398,6 +430,7 @@ fn checksums_are_left_out_and_the_next_user_of_the_interface_gets_them_again() {
             println!("SKIP: checksums_are_left_out: ip tuntap does not work here");
             return;
         }
+        assert!(ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", "kept0"]) && ip(&["link", "set", "kept0", "up"]));
         let config = |offloads| TapConfig { name: "kept0".into(), create: false, offloads, ..TapConfig::default() };
         for offloads in [true, false, true] {
             let (tap, mut queues) = open_as(config(offloads));

@@ -74,7 +74,8 @@ pub struct Serve {
     connections: Option<usize>,
     #[command(flatten)]
     xdp: XdpArgs,
-    /// Give the kernel's end of a TAP this address, such as 10.0.0.1/24, and bring it up.
+    /// Give the kernel's end of a TAP this address, such as 10.0.0.1/24, and bring it up. A TAP that is there already is
+    /// not changed: it has to be up, with that address.
     #[arg(long)]
     peer_addr: Option<String>,
     /// The port to listen on; 11211 by default.

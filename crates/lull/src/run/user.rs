@@ -44,7 +44,8 @@ pub struct UserArgs {
     /// With --nic: an address of the program with its network's prefix, such as 10.0.0.2/24. May be given more than once.
     #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
     addr: Vec<String>,
-    /// With --nic tap: the address of the kernel's end, such as 10.0.0.1/24, which is brought up.
+    /// With --nic tap: the address of the kernel's end, such as 10.0.0.1/24, which is brought up. A TAP that is there
+    /// already is not changed: it has to be up, with that address.
     #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
     peer_addr: Option<String>,
     /// With --nic: the router to other networks; one for each family.

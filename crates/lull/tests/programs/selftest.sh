@@ -10,6 +10,8 @@ if [ "$3" = xdp ]; then
     device=x0
 else
     ip tuntap add lull0 mode tap
+    ip addr add 10.0.0.1/24 dev lull0
+    ip link set lull0 up
     device=lull0
 fi
 ifindex=$(ip -o link show "$device" | cut -d: -f1)
