@@ -19,11 +19,15 @@ use crate::error::Error;
 use crate::host::{Answers, ListSockets};
 use crate::peer;
 use crate::place::{Places, file_name};
+use crate::reach::left;
 use crate::schema::{Answer, REQUEST_BYTES_MAX, Request};
 
 /// How long a client may take for its request, and for reading the answer. Clients are served one after the other, and one
 /// that is stopped must not keep the others waiting for long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What is written at a time.
+const PART_BYTES: usize = 16 * 1024;
 
 /// How often it is looked whether a controller is still there.
 const CONTROLLER_LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -151,8 +155,24 @@ fn converse(stream: UnixStream, answers: &Mutex<Answers>) -> io::Result<()> {
     };
     let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
     text.push('\n');
-    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    (&stream).write_all(text.as_bytes())
+    reply(&stream, text.as_bytes())
+}
+
+/// Writes the answer. However slowly the client reads, all of it is written within [`CLIENT_TIMEOUT`].
+fn reply(mut stream: &UnixStream, mut answer: &[u8]) -> io::Result<()> {
+    let end = Instant::now() + CLIENT_TIMEOUT;
+    while !answer.is_empty() {
+        // The kernel grants the timeout anew to each buffer that it needs for what is written; it needs one for a part.
+        stream.set_write_timeout(Some(left(end)?))?;
+        match stream.write(&answer[..answer.len().min(PART_BYTES)]) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => answer = &answer[count..],
+            // The time that is left says what it was.
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn answer(answers: &Mutex<Answers>, request: &Request) -> Answer {

@@ -1,6 +1,6 @@
 //! A process with a network of its own, asked over its control socket.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lull_control::place::Places;
-use lull_control::schema::{Answer, Change, GroupChange, Napi, Request, Set, Shown};
+use lull_control::schema::{Answer, Change, GroupChange, Napi, Request, Set, Shown, Socket, Sockets};
 use lull_control::{Client, Error, Offer};
 use lull_core::{EpollParams, Mode, Threaded};
 use lull_host::{GroupOptions, Host, HostConfig};
@@ -236,6 +236,34 @@ fn a_client_that_goes_on_asking_keeps_neither_the_others_nor_the_end_waiting() {
     drop(offer);
     let gone = watching.ask(&Request::Show).unwrap_err();
     assert!(matches!(gone, Error::NoSocket { .. } | Error::Gone { .. }), "{gone}");
+}
+
+#[test]
+fn a_client_that_reads_slowly_keeps_neither_the_others_nor_the_end_waiting() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let sockets = Sockets { sockets: vec![Socket::default(); 20_000], ..Sockets::default() };
+    let list = Box::new(move || Some(sockets.clone()));
+    let offer = Offer::start_with_sockets(&plane.host, "test", &scratch.places(), list).unwrap();
+    let mut slow = UnixStream::connect(offer.path()).unwrap();
+    slow.write_all(b"\"sockets\"\n").unwrap();
+    let mut part = vec![0; 32 * 1024];
+    let first = slow.read(&mut part).unwrap();
+    assert!(first > 0, "the answer has begun");
+    // There is always room for a little more of it, and all of it would take many seconds.
+    let reads = std::thread::spawn(move || {
+        let (mut last, mut parts) = (part[first - 1], 0);
+        while let Ok(count) = slow.read(&mut part)
+            && count > 0
+        {
+            (last, parts) = (part[count - 1], parts + 1);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        (last, parts)
+    });
+    assert_eq!(show(&mut connect(&scratch)).napis.len(), 2);
+    drop(offer);
+    let (last, parts) = reads.join().unwrap();
+    assert_ne!(last, b'\n', "the whole answer was waited for, in {parts} parts");
 }
 
 #[test]

@@ -156,6 +156,6 @@ pub enum Error {
         /// As asked for.
         address: std::net::SocketAddr,
         /// What was met.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: std::io::Error,
     },
 }

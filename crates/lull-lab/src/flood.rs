@@ -41,6 +41,9 @@ pub const BYTES_MAX: usize = 65_507;
 pub const FLOWS_MAX: usize = 1_000;
 /// The first port of the sinks.
 const PORT_FIRST: u16 = 20_000;
+/// Why a rate of 0 is refused: what nothing arrives in is waited for, and tells nothing.
+pub(crate) const NOTHING_SENT: &str =
+    "cannot measure what arrives at a rate of 0: use at least 1 a second, or leave --rate out";
 
 /// What the datagrams go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +134,9 @@ impl Flood {
         }
         if let Some(flows) = self.flows.iter().find(|flows| !(1..=FLOWS_MAX).contains(flows)) {
             return invalid(format!("cannot have {flows} flows: use 1 to {FLOWS_MAX}"));
+        }
+        if self.per_second == Some(0.0) {
+            return invalid(NOTHING_SENT.to_owned());
         }
         let pollers = self.policy.is_some() && self.modes.iter().all(|mode| !mode.has_threads());
         if pollers {

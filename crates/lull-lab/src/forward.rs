@@ -17,8 +17,8 @@ use lull_core::Stats;
 use crate::bench::{BenchError, GroupSetup};
 use crate::case::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::cell::Enforcement;
-use crate::flood::FloodMode;
 use crate::flood::sched::SchedStat;
+use crate::flood::{FloodMode, NOTHING_SENT};
 
 /// Largest payload of a datagram that goes through in one frame.
 pub const BYTES_MAX: usize = 1_472;
@@ -67,6 +67,9 @@ impl Forward {
         }
         if let Some(bytes) = self.bytes.iter().find(|bytes| !(1..=BYTES_MAX).contains(bytes)) {
             return invalid(format!("cannot forward {bytes} bytes in a frame: use 1 to {BYTES_MAX}"));
+        }
+        if self.per_second == Some(0.0) {
+            return invalid(NOTHING_SENT.to_owned());
         }
         let placed = Placed::new(&self.cores, &["forwarding", "the generator and the far end"])?;
         let mut table = self.table(&placed, effort);

@@ -187,6 +187,22 @@ fn http_closes_the_connection_before_its_body() {
 }
 
 #[test]
+fn the_binary_protocol_closes_the_connection_at_its_first_byte() {
+    let noop = [&[0x80, 0x0a][..], &[0; 22]].concat();
+    for request in [&noop[..1], &noop, b"\x80\nset evil 0 0 1\r\nx\r\n", b"version\r\n\x80version\r\n"] {
+        let mut client = Client::new();
+        let mut out = Vec::new();
+        let fed = client.session.feed(request, &mut out, &client.store, NOW_S);
+        assert!(fed.close, "{request:?}");
+        let replies = if request[0] == b'v' { "VERSION 1.6.0-lull-lab\r\n" } else { "" };
+        assert_eq!((client.store.stats().curr_items, &*String::from_utf8_lossy(&out)), (0, replies), "{request:?}");
+    }
+    // Within a line or a value it is a byte like others.
+    let mut client = Client::new();
+    assert_eq!(client.ask(b"set \x80 0 0 1\r\n\x80\r\n"), "STORED\r\n");
+}
+
+#[test]
 fn administration() {
     let mut client = Client::new();
     client.expect("version|version more|", "VERSION 1.6.0-lull-lab|VERSION 1.6.0-lull-lab|");

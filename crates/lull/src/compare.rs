@@ -193,9 +193,10 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
             tsc_hz: lull_host::Clock::new().tsc_khz().map(|khz| khz * 1_000),
         },
     )?;
-    drop(bench);
     out!("{}", table::render(&report, TableStyle::for_stdout()))?;
     args.outputs.write(&report)?;
+    // Its end waits for the workers of the service. One that is wedged, of which the table says so, would never let the table out.
+    drop(bench);
     if let Some(file) = machine {
         let predicted = predicted::predict(&file, &report, threads(None), stop)?;
         out!("{}", predicted.render(COLUMNS))?;

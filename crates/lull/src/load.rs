@@ -17,6 +17,7 @@ use lull_lab::load::{
 };
 
 use crate::failure::Failure;
+use crate::measure_args::ended;
 use crate::output::{WriteError, out, outln, say};
 use crate::outputs;
 use crate::units;
@@ -41,7 +42,7 @@ pub struct LoadArgs {
     /// Inter-arrival times of an open loop: poisson or facebook.
     #[arg(long, value_parser = units::arrivals, default_value = "poisson")]
     arrivals: Arrivals,
-    /// Seconds measured.
+    /// Seconds measured. A signal ends them earlier, with what was measured until then and exit status 130.
     #[arg(long, value_parser = units::seconds, default_value = "5")]
     seconds: Duration,
     /// Seconds before that, which do not count.
@@ -103,7 +104,7 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     if let Some(at) = args.start_at
         && !wait_until(at, args.warm_up, stop)?
     {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(ended(stop, false));
     }
     let over = AtomicBool::new(!args.announce);
     let measured = std::thread::scope(|scope| {
@@ -119,12 +120,12 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
         let log = LoadLog::new(&[args.server], args.connections, is_open, (&summary, recorder), now);
         if to_stdout {
             out!("{}", String::from_utf8_lossy(&log.to_bytes()))?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(ended(stop, false));
         }
         atomic::write(path, &log.to_bytes())?;
     }
     print_summary(&summary)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ended(stop, false))
 }
 
 /// Says when the warm-up is over, unless the run is over before that.

@@ -32,9 +32,7 @@ impl MetricsArgs {
         let started = os::deaf(|| Ok::<_, Failure>(Exporter::start(address, source()?)?));
         let exporter =
             started.map_err(|error| format!("cannot serve metrics: signals stay as they are: {error}"))??;
-        if let Some(address) = exporter.address() {
-            say!("lull: metrics are at http://{address}/metrics");
-        }
+        say!("lull: metrics are at http://{}/metrics", exporter.address());
         Ok(Some(exporter))
     }
 }

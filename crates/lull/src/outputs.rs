@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use lull_lab::csv::atomic;
 use lull_lab::document::Document;
+use rustix::fs::{Access, AtFlags};
 
 use crate::failure::Failure;
 
@@ -32,9 +33,22 @@ impl Outputs {
         [&self.csv, &self.json, &self.html].into_iter().flatten()
     }
 
-    /// A file that cannot be written is said before the work is done.
+    /// A file that cannot be written is said before the work is done, and one that would replace another.
     pub fn check(&self) -> Result<(), Failure> {
-        self.paths().try_for_each(|path| writable(path))
+        self.paths().try_for_each(|path| writable(path))?;
+        let mut targets = Vec::new();
+        for path in self.paths() {
+            let target = target(path);
+            if targets.contains(&target) && !is_written_on(&target) {
+                let path = path.display();
+                return Err(format!(
+                    "cannot write two outputs to {path}: the second would replace the first; name another file"
+                )
+                .into());
+            }
+            targets.push(target);
+        }
+        Ok(())
     }
 
     /// Writes what was asked for, each file whole or not at all.
@@ -54,10 +68,7 @@ impl Outputs {
 
 /// Whether a file can be there, said before the work is done.
 pub fn writable(path: &Path) -> Result<(), Failure> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let parent = parent(path);
     if !parent.is_dir() {
         return Err(
             format!("cannot write {}: {} is not a directory; make it first", path.display(), parent.display()).into()
@@ -69,5 +80,34 @@ pub fn writable(path: &Path) -> Result<(), Failure> {
     if path.is_dir() {
         return Err(format!("cannot write {}: it is a directory; name a file", path.display()).into());
     }
-    Ok(())
+    let target = target(path);
+    let (what, needs) = match target.parent() {
+        Some(directory) if !is_written_on(&target) => (directory, Access::WRITE_OK | Access::EXEC_OK),
+        _ => (target.as_path(), Access::WRITE_OK),
+    };
+    rustix::fs::accessat(rustix::fs::CWD, what, needs, AtFlags::EACCESS).map_err(|error| {
+        let what = what.display();
+        format!("cannot write {}: {what} cannot be written ({error}); name another file", path.display()).into()
+    })
+}
+
+/// What a path leads to: a file is written as a new one beside that, which then replaces it.
+fn target(path: &Path) -> PathBuf {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    match (path.exists(), path.file_name()) {
+        (false, Some(name)) => whole(parent(path)).join(name),
+        _ => whole(path),
+    }
+}
+
+/// Whether it is a pipe or a device, say, which is written to and not replaced.
+fn is_written_on(target: &Path) -> bool {
+    target.metadata().is_ok_and(|found| !found.is_file())
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }

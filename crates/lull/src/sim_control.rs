@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use lull_core::Mode;
@@ -11,6 +11,7 @@ use lull_sim::{Job, Offered, WorldFile, predict};
 use lull_slo::Slo;
 
 use crate::failure::Failure;
+use crate::measure_args::ended;
 use crate::output::{outln, say};
 use crate::outputs::Outputs;
 use crate::predict::threads;
@@ -73,5 +74,5 @@ pub fn control(args: &Control, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     }
     outln!("{}", proof.words())?;
     args.outputs.write(&proof)?;
-    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    Ok(ended(stop, false))
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use lull_sim::random::{Plan, Shape, Tally, report};
 
 use crate::failure::Failure;
+use crate::measure_args::ended;
 use crate::output::{out, outln, say};
 
 /// Worlds between two lines of progress.
@@ -109,7 +110,7 @@ pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Runs `lull sim worlds`: status 1 if an invariant broke in one of them.
+/// Runs `lull sim worlds`: status 1 if an invariant broke in one of them, 130 if a signal ended it before all had run.
 pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let Some(end) = args.from.checked_add(args.count) else {
         return Err(format!("--from {} and --count {} pass the last seed, {}", args.from, args.count, u64::MAX).into());
@@ -138,5 +139,5 @@ pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         rate(tally.transitions),
         rate(tally.events)
     )?;
-    Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if tally.failed.is_empty() { ended(stop, false) } else { ExitCode::FAILURE })
 }

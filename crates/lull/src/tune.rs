@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -13,7 +13,7 @@ use lull_lab::load::Arrivals;
 use lull_lab::predicted;
 use lull_lab::stalls;
 use lull_lab::table::wrap;
-use lull_lab::tuning::confirm::{self, Confirm};
+use lull_lab::tuning::confirm::{self, Confirm, Confirmed};
 use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
 use lull_sim::WorldFile;
@@ -24,6 +24,7 @@ use lull_units::share_permille;
 
 use crate::benches::{Nic, Over, Service};
 use crate::failure::Failure;
+use crate::measure_args::ended;
 use crate::output::{out, say};
 use crate::outputs::Outputs;
 use crate::predict::{check_window, threads};
@@ -63,7 +64,7 @@ pub struct Tune {
     #[arg(long)]
     threads: Option<usize>,
     /// Measure the first three candidates on this machine, with the lab's service and load: the world file has to be that of
-    /// `lull calibrate`.
+    /// `lull calibrate`. Exit status 1 if none of them met the objective in every run.
     #[arg(long)]
     measure: bool,
     /// With --measure: the NIC under the service in lull's own stack [default: that of the calibration, else mem].
@@ -110,14 +111,14 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let answer = match search(&file, &objective, threads(args.threads), stop) {
         Err(error @ TuneError::Stopped) => {
             say!("lull: {error}");
-            // As a shell reports a command that a signal ended.
-            return Ok(ExitCode::from(130));
+            return Ok(ended(stop, true));
         }
         answer => answer?,
     };
     out!("{}", render(&file, &answer, &args.dev, COLUMNS))?;
     let command = command_line();
     args.outputs.write(&Tuned { file: &file, answer: &answer, dev: &args.dev, command: &command })?;
+    let mut unconfirmed = false;
     if let Some((over, config)) = measured {
         let cores = Cores::split(&config)?;
         let cores = [cores.service, cores.generator].concat();
@@ -128,7 +129,13 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
             limit: confirm::LIMIT,
         };
         let mut bench = over.start(config)?;
-        let confirmed = confirm::confirm(&mut *bench, &answer, with)?;
+        let confirmed = match confirm::confirm(&mut *bench, &answer, with) {
+            Err(error) if stop.load(Ordering::Relaxed) => {
+                say!("lull: {error}");
+                return Ok(ended(stop, true));
+            }
+            confirmed => confirmed?,
+        };
         let service = match over {
             // The first note of the kernel's bench says which program it is.
             Over::Kernel(_) => bench.notes().into_iter().next().unwrap_or_default(),
@@ -136,9 +143,10 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         };
         out!("\n{}", wrap(&format!("Measured over {}. {service}", over.name()), COLUMNS, ""))?;
         out!("{}", confirm::render(&answer, &confirmed, COLUMNS))?;
+        unconfirmed = !confirmed.candidates.iter().any(Confirmed::holds);
     }
     match answer.recommended {
-        Some(_) => Ok(ExitCode::SUCCESS),
+        Some(_) => Ok(ended(stop, unconfirmed)),
         None => Err(refusal(&answer).into()),
     }
 }

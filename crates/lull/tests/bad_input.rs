@@ -1,7 +1,8 @@
 //! Bad input: one line that names the object and the remedy, exit status 2; signals end a comparison with its partial table.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,51 @@ fn wrong_modes_and_loads() {
     refused_in_one_line("compare --connections 0", &["connections"]);
     refused_in_one_line("compare --buffer-bytes 1", &["buffer"]);
     refused_in_one_line("compare --csv /no/such/place/x.csv", &["/no/such/place"]);
+}
+
+#[test]
+fn two_outputs_to_one_file_are_refused() {
+    for (one, other) in [("r", "r"), ("./r", "r"), ("r", "src/../r")] {
+        refused_in_one_line(&format!("compare --csv {one} --html {other}"), &["two outputs", "name another file"]);
+    }
+    let directory = std::env::temp_dir().join(format!("lull-outputs-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("file"), "").unwrap();
+    std::os::unix::fs::symlink("file", directory.join("link")).unwrap();
+    let place = directory.display();
+    refused_in_one_line(&format!("compare --csv {place}/file --json {place}/link"), &["two outputs", "link"]);
+    // Nothing is replaced where both are written on; what is refused then is the mode.
+    refused_in_one_line("flood --csv /dev/null --json /dev/null --runs 0", &["0 runs"]);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_said_before_anything_is_measured() {
+    let directory = std::env::temp_dir().join(format!("lull-unwritable-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o555)).unwrap();
+    let file = directory.join("r");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    command.args(["compare", "--limit", "3600", "--csv"]).arg(&file);
+    // Root may write anywhere.
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534);
+    }
+    let output = command.output();
+    std::fs::remove_dir_all(&directory).unwrap();
+    let Ok(output) = output else {
+        println!("SKIP: an unwritable directory: another user may not run what was built");
+        return;
+    };
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let place = directory.display();
+    assert_eq!(
+        said.trim_end(),
+        format!(
+            "lull: cannot write {place}/r: {place} cannot be written (Permission denied (os error 13)); name another file"
+        )
+    );
 }
 
 /// It has nothing to leave behind, and looks at nothing while it computes.
@@ -93,6 +139,7 @@ fn a_case_takes_its_own_options_only() {
     refused_in_one_line("compare --case batch-limit --modes base,suspend20", &["2 modes", "name one"]);
     refused_in_one_line("compare --case batch-limit --connections 0", &["connections"]);
     refused_in_one_line("compare --case batch-limit --connections 30001", &["30001 connections", "1 to 30000"]);
+    refused_in_one_line("compare --case batch-limit --second-load 0", &["0 times", "at least 1"]);
     refused_in_one_line("compare --case first-packet --modes suspend20", &["--modes", "first-packet"]);
     refused_in_one_line("compare --case batch-limit --cores 0,0", &["core 0 twice"]);
     refused_in_one_line("compare --case tcp-rr --modes suspend20", &["suspend20", "epoll"]);
@@ -133,6 +180,8 @@ fn a_flood_has_sizes_flows_and_modes_of_its_own() {
     refused_in_one_line("flood --case crowd --applications 65", &["65 applications", "1 to 64"]);
     refused_in_one_line("flood --applications 2", &["--applications"]);
     refused_in_one_line("flood --runs 0", &["0 runs"]);
+    refused_in_one_line("flood --rate 0", &["rate of 0", "at least 1"]);
+    refused_in_one_line("flood --case crowd --rate 0", &["rate of 0", "at least 1"]);
     refused("flood --table --bytes 64", &["--table", "--bytes"]);
     refused_in_one_line("flood --json /no/such/place/x.json", &["/no/such/place"]);
 }
@@ -148,6 +197,7 @@ fn forwarding_has_two_devices_of_a_kind() {
     refused_in_one_line("forward --from mem --to mem --mode base", &["--mode", "--modes"]);
     refused_in_one_line("forward --from mem --to mem --modes suspend20", &["suspend20", "threaded"]);
     refused_in_one_line("forward --from mem --to mem --bytes 1473", &["1473", "1 to 1472"]);
+    refused_in_one_line("forward --from mem --to mem --rate 0", &["rate of 0", "at least 1"]);
     refused_in_one_line("forward --plane kernel --from mem --to mem", &["--plane kernel", "--from"]);
 }
 

@@ -76,10 +76,9 @@ fn a_machine_is_calibrated_held_against_measurements_and_tuned() {
 }
 
 /// Sends a signal at the first line that begins so; the status, and what is said from there on.
-fn signalled(at: &str, signal: Signal, path: &str) -> (Option<i32>, String) {
+fn signalled(at: &str, signal: Signal, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
-    // So much time that no step is over before the signal comes.
-    command.args(["calibrate", "--limit", "3600", "--out", path]).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with(&format!("lull: {at}"))), "it never says {at}");
@@ -100,11 +99,43 @@ fn signals_end_a_calibration_wherever_it_is() {
     for (at, signal) in
         [("measuring what", Signal::TERM), ("base at MAX, run 1", Signal::INT), ("fitting: ", Signal::TERM)]
     {
-        let (status, rest) = signalled(at, signal, &path);
+        // So much time that no step is over before the signal comes.
+        let (status, rest) = signalled(at, signal, &["calibrate", "--limit", "3600", "--out", &path]);
         assert_eq!(status, Some(130), "{at}: {rest}");
         assert!(rest.ends_with("stopped before everything was measured: start it again"), "{at}: {rest}");
         assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0, "{at}");
     }
+}
+
+/// A machine of lull's own stack that takes 10 ns for whatever a request needs.
+fn fast_world() -> String {
+    let costs = "irq timer_irq ipi timer_start timer_late softirq poll rx_request rx_ack tx_done wake switch epoll_call \
+                 epoll_sleep epoll_event busy_call busy_round idle_shallow_exit idle_deep_exit cold_packet cold_request";
+    let costs: String = costs.split_whitespace().map(|what| format!("{what} = \"10ns\"\n")).collect();
+    format!(
+        "[machine]\ncores = 1\nplane = \"user\"\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"0us\"\n[service]\n\
+         kind = \"epoll\"\nconnections = 64\nrequest_cost_own = \"10ns\"\n[costs]\n{costs}"
+    )
+}
+
+#[test]
+fn an_answer_that_was_not_confirmed_is_no_success() {
+    if lull_host::usable_cores().len() < 2 {
+        println!("SKIP: measuring takes two cores");
+        return;
+    }
+    let directory = Directory(std::env::temp_dir().join(format!("lull-unconfirmed-{}", std::process::id())));
+    std::fs::create_dir_all(&directory.0).unwrap();
+    let path = directory.0.join("fast.toml").display().to_string();
+    std::fs::write(&path, fast_world()).unwrap();
+    let tune = |slo| ["tune", &path, "--slo", slo, "--load", "2K", "--seconds", "0.2", "--seeds", "3", "--measure"];
+    let (status, rest) = signalled("measuring ", Signal::TERM, &tune("p99<1s"));
+    assert_eq!(status, Some(130), "{rest}");
+    assert!(rest.ends_with("stopped before everything was measured: start it again"), "{rest}");
+    let output = lull(&tune("p50<1us"));
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("not confirmed") || text.contains("Nothing can be said of"), "{text}");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `lull load --hdr --start-at` and `lull merge`: several generators on one memcached, added up.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
@@ -42,6 +44,31 @@ impl Memcached {
         let mut command = Command::new(LULL);
         command.args(["load", &self.1, "--connections", "2", "--records", "50"]).args(more);
         command
+    }
+}
+
+impl Memcached {
+    /// Its answer to a command, which ends so.
+    fn ask(&self, command: &str, end: &str) -> String {
+        let mut stream = TcpStream::connect(&self.1).unwrap();
+        stream.write_all(command.as_bytes()).unwrap();
+        let (mut answer, mut part) = (String::new(), [0; 4096]);
+        while !answer.ends_with(end) {
+            let count = stream.read(&mut part).unwrap();
+            assert!(count > 0, "{answer}");
+            answer += std::str::from_utf8(&part[..count]).unwrap();
+        }
+        answer
+    }
+}
+
+/// A process that is ended with it.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -120,6 +147,33 @@ fn generators_that_begin_together_add_up() {
     let output = merge(&[one, one]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("which would count twice"), "{}", said(&output));
+}
+
+#[test]
+fn a_load_that_a_signal_ends_before_its_window_has_not_succeeded() {
+    let Some(memcached) = Memcached::start() else {
+        println!("SKIP: a load that a signal ends: memcached is not installed");
+        return;
+    };
+    // The records are stored before the start is waited for; the first are asked for in the warm-up.
+    for (options, begun) in [
+        (["--start-at", "+3600s"], "cmd_set 50\r\n"),
+        (["--warm-up", "3600"], "get_hits "),
+        (["--seconds", "3600"], "get_hits "),
+    ] {
+        memcached.ask("stats reset\r\n", "RESET\r\n");
+        let mut command = memcached.load(&options);
+        let child = command.args(["--hdr", "/dev/null"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = Ended(child);
+        let until = Instant::now() + LOST;
+        let has_begun = |stats: &str| stats.contains(begun) && (begun.contains("set") || !stats.contains("get_hits 0"));
+        while !has_begun(&memcached.ask("stats\r\n", "END\r\n")) {
+            assert!(Instant::now() < until && child.0.try_wait().unwrap().is_none(), "{options:?} does not begin");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
+        assert_eq!(child.0.wait().unwrap().code(), Some(130), "{options:?}");
+    }
 }
 
 #[test]

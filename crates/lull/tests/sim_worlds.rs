@@ -1,6 +1,9 @@
 //! `lull sim replay` and `lull sim worlds` as commands.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn lull(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lull")).args(args).output().expect("lull runs")
@@ -40,4 +43,27 @@ fn worlds_tells_how_many_ran_and_what_they_covered() {
     let shown = text(&out.stdout);
     assert!(out.status.success(), "{shown}");
     assert!(shown.contains("\n5 worlds, ") && shown.contains("  schedule: taken\n"), "{shown}");
+}
+
+#[test]
+fn worlds_that_a_signal_left_out_are_no_success() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    command.args(["sim", "worlds", "--count", "1000000000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    // It awaits SIGTERM after SIGINT: where the former is seen to be awaited, the latter is.
+    let status = format!("/proc/{}/status", child.id());
+    let caught = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(caught, 16).unwrap()
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while caught() & 1 << (Signal::TERM.as_raw() - 1) == 0 {
+        assert!(Instant::now() < until, "it awaits no signal");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("stopped after "), "{}", text(&output.stderr));
 }

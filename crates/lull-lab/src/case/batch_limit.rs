@@ -89,6 +89,10 @@ impl BatchLimit {
             let what = format!("cannot have {} connections: use 1 to {CONNECTIONS_MAX}", self.connections);
             return Err(BenchError::Invalid(what));
         }
+        if self.second_qps == 0.0 {
+            let what = "cannot ask the second service 0 times a second, whose latency is measured: use at least 1";
+            return Err(BenchError::Invalid(what.to_owned()));
+        }
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 use lull_core::Mode;
 
+use super::NOTHING_SENT;
 use crate::bench::{Bench, BenchConfig, BenchError, Cores, GroupSetup, MemBench, Run};
 use crate::case::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::cell::Load;
@@ -31,6 +32,9 @@ impl Crowd {
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         if let Some(count) = self.applications.iter().find(|count| !(1..=APPLICATIONS_MAX).contains(count)) {
             return Err(BenchError::Invalid(format!("cannot run {count} applications: use 1 to {APPLICATIONS_MAX}")));
+        }
+        if self.per_second == 0 {
+            return Err(BenchError::Invalid(NOTHING_SENT.to_owned()));
         }
         effort.check()?;
         let placed = Placed::new(&self.cores, &["the applications", "the generator"])?;

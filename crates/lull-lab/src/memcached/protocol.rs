@@ -12,6 +12,8 @@ use super::store::{MEMORY_BYTES_MIN, Store};
 /// Longest command line in bytes, its end excluded, of anything but a retrieval; a longer one closes the connection.
 /// Retrievals may be of any length and are worked on as they arrive.
 pub const LINE_BYTES_MAX: usize = 2048;
+/// The first byte of a request of the binary protocol. No command begins with it.
+const BINARY_REQUEST: u8 = 0x80;
 /// Output bytes at which a session stops taking input until the owner has sent some. One reply may exceed it, by the
 /// size of an item, or by 2 MiB for `stats cachedump`.
 pub const OUTPUT_PAUSE_BYTES: usize = 256 * 1024;
@@ -27,7 +29,7 @@ pub struct Fed {
     pub consumed: usize,
     /// The output has reached [`OUTPUT_PAUSE_BYTES`]: send it, then feed again, if need be with no input.
     pub blocked: bool,
-    /// Send the output, then close the connection (`quit`, or a line beyond the limit).
+    /// Send the output, then close the connection (`quit`, a line beyond the limit, HTTP, or the binary protocol).
     pub close: bool,
 }
 
@@ -40,7 +42,8 @@ pub struct Fed {
 /// Differences from memcached 1.6.18: whether a long line closes the connection does not depend on how it was cut;
 /// flags beyond 32 bits are refused, not truncated; a NUL byte in a line is an error (memcached ends the line there); a
 /// line that begins with an HTTP method closes the connection, as one that ends with its version does; a retrieval line
-/// longer than [`LINE_BYTES_MAX`] prints the items before a key that is too long; the meta commands, slab and crawler
+/// longer than [`LINE_BYTES_MAX`] prints the items before a key that is too long; the binary protocol closes the connection
+/// at the first byte of a request (0x80); the meta commands, slab and crawler
 /// control and UDP do not exist (`ERROR`).
 #[derive(Debug, Default)]
 pub struct Session {
@@ -173,8 +176,14 @@ impl Session {
     /// Completes a line and runs it.
     #[inline]
     fn take_line(&mut self, input: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> Step {
-        if input.is_empty() {
-            return Step::Starved;
+        match input.first() {
+            None => return Step::Starved,
+            // The rest of such a request may have no line end, for which its sender would wait with us.
+            Some(&BINARY_REQUEST) if self.line.is_empty() => {
+                self.state = State::Closed;
+                return Step::Used(1);
+            }
+            Some(_) => {}
         }
         // One byte more than a line may have tells a line that is too long.
         let room = LINE_BYTES_MAX + 1 - self.line.len();
