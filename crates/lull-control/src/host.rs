@@ -103,6 +103,7 @@ impl Answers {
                 softirq_ns: stats.softirq_ns,
                 wakeups: stats.wakeups,
                 timer_ops: stats.timer_ops,
+                vain_ns: stats.vain_ns,
             }
         });
         let contexts = host.epoll_contexts().into_iter();

@@ -299,6 +299,8 @@ pub struct Cpu {
     pub wakeups: u64,
     /// Kernel timers set.
     pub timer_ops: u64,
+    /// Nanoseconds that threads polled without pause here and found nothing; those of a group's pollers are theirs.
+    pub vain_ns: u64,
 }
 
 /// One epoll context of the process.

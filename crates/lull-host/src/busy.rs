@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped};
 
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Vain};
 use crate::delivery::{Delivery, Instance, Receiver};
 use crate::holder;
 use crate::seat::{GUEST, Holder};
@@ -71,24 +71,33 @@ impl BusyPoller<'_> {
     ) -> std::thread::Result<bool> {
         let BusyPoller { host, cpu, .. } = *self;
         let mut now_ns = start_ns;
+        // Softirqs that ran between two rounds are in the time of the second one, which is not in vain then.
+        let (mut vain, mut ran_softirqs) = (Vain::default(), false);
         let mut busy = BusyLoop::begin(&instance.napi, plan, &host.cx(cpu.index, now_ns));
         // A panic in `ready` must not take the ownership along.
         let yielded = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let cx = host.cx(cpu.index, now_ns);
-                match busy.round(&instance.napi, &cx) {
+                let found = match busy.round(&instance.napi, &cx) {
                     BusyRound::Poll { budget } => {
                         // A shard whose lock is held is being served by whoever holds it: an empty round.
                         let poll = |receiver: &dyn Receiver| receiver.poll_if_free(host, budget).unwrap_or(0);
                         let work = host.contained_poll(instance, "busy polling", budget, poll);
                         *most = work.max(*most);
                         busy.polled(&instance.napi, work, &cx);
+                        work > 0
                     }
-                    BusyRound::Last => instance.vector.mask(),
-                    BusyRound::Lost => {}
-                }
+                    BusyRound::Last => {
+                        instance.vector.mask();
+                        true
+                    }
+                    BusyRound::Lost => false,
+                };
                 now_ns = host.clock.now_ns();
-                self.pending_softirqs(in_seat, now_ns);
+                if !found && !ran_softirqs {
+                    vain.round(cpu, now_ns.saturating_sub(cx.now_ns));
+                }
+                ran_softirqs = self.pending_softirqs(in_seat, now_ns);
                 let may_end = !busy.catches_up() && (ready(now_ns) || plan.end.reached(start_ns, now_ns));
                 if may_end || instance.is_over() {
                     break false;
@@ -103,6 +112,7 @@ impl BusyPoller<'_> {
                 std::hint::spin_loop();
             }
         }));
+        vain.tell(cpu);
         let cx = host.cx(cpu.index, now_ns);
         let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
         let last = |receiver: &dyn Receiver| receiver.poll(host, stop.budget());
@@ -124,14 +134,15 @@ impl BusyPoller<'_> {
         yielded
     }
 
-    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs.
+    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs. True if there were some.
     #[inline]
-    fn pending_softirqs(&self, in_seat: &mut bool, now_ns: u64) {
+    fn pending_softirqs(&self, in_seat: &mut bool, now_ns: u64) -> bool {
         let BusyPoller { host, cpu, me } = *self;
         if !cpu.is_due(now_ns) {
-            return;
+            return false;
         }
         holder::pass_by(&host.on(cpu), me, in_seat);
+        true
     }
 }
 

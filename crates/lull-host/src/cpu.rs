@@ -34,6 +34,9 @@ pub struct CpuStats {
     pub timer_ops: u64,
     /// System calls made for delivery: sleeps, wake-ups, timers, watches. A device's own I/O is its own to count.
     pub syscalls: u64,
+    /// Nanoseconds that threads polled without pause here and found nothing: rounds of busy loops, and of NAPI threads that busy
+    /// poll. A thread adds what it has spent at the end of its loop, and each millisecond.
+    pub vain_ns: u64,
 }
 
 impl std::ops::Sub for CpuStats {
@@ -47,6 +50,38 @@ impl std::ops::Sub for CpuStats {
             wakeups: self.wakeups - before.wakeups,
             timer_ops: self.timer_ops - before.timer_ops,
             syscalls: self.syscalls - before.syscalls,
+            vain_ns: self.vain_ns - before.vain_ns,
+        }
+    }
+}
+
+/// The longest round of polling that found nothing. One that took longer was somebody else's time: the poller did not run.
+const VAIN_ROUND_NS_MAX: u64 = 20_000;
+
+/// A thread tells what it has spent in vain when it is this much.
+const VAIN_TOLD_NS: u64 = 1_000_000;
+
+/// What a thread that polls without pause has spent in vain and not told its CPU yet.
+#[derive(Default)]
+pub(crate) struct Vain(u64);
+
+impl Vain {
+    /// A round found nothing.
+    #[inline]
+    pub(crate) fn round(&mut self, cpu: &Cpu, took_ns: u64) {
+        if took_ns <= VAIN_ROUND_NS_MAX {
+            self.0 += took_ns;
+        }
+        if self.0 >= VAIN_TOLD_NS {
+            self.tell(cpu);
+        }
+    }
+
+    /// Adds it to what the CPU counts. Others write there too, so not every round does.
+    #[inline]
+    pub(crate) fn tell(&mut self, cpu: &Cpu) {
+        if self.0 != 0 {
+            cpu.vain_ns.fetch_add(std::mem::take(&mut self.0), Ordering::Relaxed);
         }
     }
 }
@@ -78,6 +113,7 @@ pub(crate) struct Cpu {
     pub(crate) ksoftirqd_wakes: AtomicU64,
     /// What `softnet` counts, for those who must not wait for it.
     pub(crate) time_squeeze: AtomicU64,
+    pub(crate) vain_ns: AtomicU64,
 }
 
 impl Cpu {
@@ -106,6 +142,7 @@ impl Cpu {
             softirq_ns: AtomicU64::new(0),
             ksoftirqd_wakes: AtomicU64::new(0),
             time_squeeze: AtomicU64::new(0),
+            vain_ns: AtomicU64::new(0),
         })
     }
 
@@ -119,6 +156,7 @@ impl Cpu {
             wakeups: self.sleeps.wakeups.load(Ordering::Relaxed),
             timer_ops: self.sleeps.timer_ops.load(Ordering::Relaxed),
             syscalls: self.sleeps.syscalls.load(Ordering::Relaxed),
+            vain_ns: self.vain_ns.load(Ordering::Relaxed),
         }
     }
 

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use lull_core::{CondResched, NapiThread, ThreadStep};
 
 use crate::affinity::{self, ThreadUse};
+use crate::cpu::Vain;
 use crate::delivery::{Delivery, Instance};
 use crate::holder;
 use crate::or_end::or_end;
@@ -92,6 +93,7 @@ pub(crate) fn napi_thread(
         let cpu = host.cpu(cpu);
         let mut thread = NapiThread::new();
         let mut resched = CondResched::new(host.clock.now_ns());
+        let (mut vain, mut since_ns) = (Vain::default(), None);
         while !host.stopping.load(Ordering::Acquire) && !instance.is_removed() {
             let cx = host.cx(cpu.index, host.clock.now_ns());
             let budget = match thread.next(&instance.napi, &cx) {
@@ -102,18 +104,28 @@ pub(crate) fn napi_thread(
                 ThreadStep::Poll { budget } => budget,
             };
             let work = host.contained_poll(&instance, "a NAPI thread", budget, |receiver| receiver.poll(host, budget));
-            let cx = host.cx(cpu.index, host.clock.now_ns());
+            let polled_at_ns = host.clock.now_ns();
+            let cx = host.cx(cpu.index, polled_at_ns);
+            let polled_before_ns = since_ns.take();
             if let Some(completion) = thread.polled(&instance.napi, work, false, &cx, |_| ()) {
+                vain.tell(cpu);
                 let again = host.carry_out(&instance, completion, false, &cx);
                 host.cover(cpu);
                 if let Some(owner) = again {
                     host.route_outside(cpu, &instance, owner, &cx);
                 }
-            } else if work == 0 {
-                std::hint::spin_loop();
+            } else {
+                since_ns = Some(polled_at_ns);
+                if work == 0 {
+                    if let Some(before_ns) = polled_before_ns {
+                        vain.round(cpu, polled_at_ns.saturating_sub(before_ns));
+                    }
+                    std::hint::spin_loop();
+                }
             }
             cpu.cond_resched(&mut resched, cx.now_ns);
         }
+        vain.tell(cpu);
         thread.abandon();
     })
 }

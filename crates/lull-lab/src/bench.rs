@@ -5,6 +5,7 @@ mod measure;
 mod mem;
 mod outside;
 pub mod program;
+mod spent;
 mod tap;
 mod window;
 mod xdp;

@@ -2,7 +2,8 @@
 //!
 //! A case names its rows (a mode, a batch limit, a number of flows) and what it measures of each; [`CaseTable`] is the
 //! one form of all of them. It holds ours beside the published value and the simulated one where there are such, and
-//! says of each row whether what it names was in force, was not, or whether the machine has not enough cores to show it.
+//! says of each row whether what it names was in force, was not, whether the generator was late or the limit, or whether the machine
+//! has not enough cores to show it.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -29,7 +30,7 @@ pub mod tx_trap;
 
 use serde::Serialize;
 
-use crate::cell::Enforcement;
+use crate::cell::{Enforcement, Standing};
 use crate::machine::Machine;
 use crate::stats::Estimate;
 
@@ -65,6 +66,8 @@ pub struct CaseRow {
     pub values: Vec<Value>,
     /// Whether what it names was in force; `None` if it was not run.
     pub verdict: Option<Enforcement>,
+    /// Whether the load was the one that the row names; `None` if it was not run, or names none.
+    pub load: Option<Standing>,
     /// What the row would need and the machine has not, for the reader.
     pub short_of_cores: Option<String>,
 }
@@ -118,7 +121,7 @@ impl CaseTable {
     pub fn row(&mut self, keys: Vec<String>) -> &mut CaseRow {
         assert_eq!(keys.len(), self.keys.len(), "a row for other keys");
         let values = vec![Value::default(); self.measures.len()];
-        self.rows.push(CaseRow { keys, values, verdict: None, short_of_cores: None });
+        self.rows.push(CaseRow { keys, values, verdict: None, load: None, short_of_cores: None });
         self.rows.last_mut().expect("it was just pushed")
     }
 
@@ -144,12 +147,17 @@ impl CaseRow {
             (None, None) => (crate::csv::NOT_RUN.to_owned(), None),
             (Some(verdict), _) if verdict.reason().is_some() => (verdict.to_string(), verdict.reason()),
             (_, Some(short)) => ("not enough cores".to_owned(), Some(short)),
-            (Some(verdict), None) => (verdict.to_string(), None),
+            (Some(verdict), None) => match self.load.as_ref().filter(|load| !load.counts()) {
+                Some(load) => (load.to_string(), load.reason()),
+                None => (verdict.to_string(), None),
+            },
         }
     }
 
     /// Whether the row shows what it names.
     pub fn shows(&self) -> bool {
-        self.short_of_cores.is_none() && self.verdict.as_ref().is_some_and(Enforcement::shows_mode)
+        self.short_of_cores.is_none()
+            && self.load.as_ref().is_none_or(Standing::counts)
+            && self.verdict.as_ref().is_some_and(Enforcement::shows_mode)
     }
 }

@@ -23,6 +23,6 @@ pub mod verdict;
 
 pub use load::{Load, LoadNameError};
 pub use report::Report;
-pub use run::{PolledBy, RunResult};
+pub use run::{Answers, PolledBy, RunResult};
 pub use summary::{CellSummary, Counts, summarise};
 pub use verdict::{Enforcement, Standing};

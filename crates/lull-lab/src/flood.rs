@@ -97,6 +97,8 @@ struct Marks {
     socket: u64,
     sinks: SchedStat,
     delivery: SchedStat,
+    /// Times that the delivering threads went to sleep, on the kernel's plane.
+    delivery_sleeps: u64,
     /// lull's own counters; `None` on the kernel's plane.
     napi: Option<Stats>,
 }
@@ -275,6 +277,7 @@ fn observed(before: &Marks, after: &Marks, verdict: Enforcement) -> Observed {
             delivery.wait_us(),
         ],
         verdict,
+        load: None,
     }
 }
 

@@ -51,6 +51,8 @@ struct Marks {
     /// Frames lost on the way out.
     out: u64,
     delivery: SchedStat,
+    /// Times that the delivering threads went to sleep, on the kernel's plane.
+    delivery_sleeps: u64,
     /// lull's own counters; `None` on the kernel's plane.
     napi: Option<Stats>,
 }
@@ -137,5 +139,6 @@ fn observed(before: &Marks, after: &Marks, verdict: Enforcement) -> Observed {
             per_poll,
         ],
         verdict,
+        load: None,
     }
 }

@@ -177,6 +177,74 @@ fn a_server_that_falls_silent_is_an_error() {
     assert!(matches!(result, Err(LoadError::NoProgress { outstanding: 2, .. })), "{result:?}");
 }
 
+/// A server that answers each request of every connection by `answer`; `None` resets the connection.
+fn fake(
+    answer: impl Fn(u64) -> Option<&'static [u8]> + Send + 'static,
+) -> (SocketAddr, JoinHandle<u64>, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback socket");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    listener.set_nonblocking(true).expect("a socket that does not block");
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let (mut connections, mut input, mut requests): (Vec<TcpStream>, _, _) = (Vec::new(), [0; 4096], 0);
+        while !stopped.load(Relaxed) {
+            if let Ok((stream, _)) = listener.accept() {
+                stream.set_nonblocking(true).expect("a socket that does not block");
+                connections.push(stream);
+            }
+            connections.retain_mut(|stream| match stream.read(&mut input) {
+                Ok(0) => false,
+                Ok(_) => {
+                    requests += 1;
+                    // What is unread, or not sent yet, makes the end of a connection a reset; either loses the request.
+                    answer(requests).is_some_and(|answer| stream.write_all(answer).is_ok())
+                }
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            });
+            std::thread::yield_now();
+        }
+        requests
+    });
+    (address, thread, stop)
+}
+
+#[test]
+fn a_preload_that_is_answered_by_errors_is_an_error() {
+    let (address, server, over) = fake(|_| Some(b"SERVER_ERROR out of memory storing object\r\n"));
+    // One request is under way at a time, as the fake answers what it reads by one line.
+    let config = KernelConfig::new(address, 1);
+    let mut client = KernelClient::connect(config, workload(1), LOST).expect("connected");
+    let result = client.preload(&AtomicBool::new(false));
+    let Err(LoadError::Preload { sent: 1, stored: 0, errors: 1, unanswered: 0 }) = result else {
+        panic!("{result:?}");
+    };
+    over.store(true, Relaxed);
+    server.join().expect("the server has ended");
+}
+
+#[test]
+fn requests_that_go_down_with_their_connection_are_counted() {
+    let (address, server, over) = fake(|request| (request % 100 != 0).then_some(&b"END\r\n"[..]));
+    let config = WorkloadConfig { records: 10, update_ratio: 0.0, ..WorkloadConfig::default() };
+    let workload = Arc::new(Workload::new(config).expect("a valid workload"));
+    let mut client = KernelClient::connect(KernelConfig::new(address, 4), workload, LOST).expect("connected");
+    let mut window = Duration::from_millis(200);
+    let summary = loop {
+        let summary =
+            client.run(Pace::Closed { depth: 1 }, Duration::ZERO, window, &AtomicBool::new(false)).expect("a run");
+        if summary.received > 0 && summary.lost > 0 {
+            break summary;
+        }
+        assert!(window < LOST, "{summary:?}");
+        window *= 4;
+    };
+    assert_eq!((summary.without_answer(), summary.reconnects), (summary.lost + summary.unanswered, summary.lost));
+    drop(client);
+    over.store(true, Relaxed);
+    server.join().expect("the server has ended");
+}
+
 #[test]
 fn what_is_due_together_on_a_connection_is_written_together() {
     const DEPTH: u16 = 4;

@@ -45,6 +45,11 @@ struct Script<C> {
 
 /// A client with one connection to a server of one record: `get 00000` answered by a value of 3 bytes.
 fn script(key_bytes: f64) -> Script<impl Clock> {
+    script_on(key_bytes, Rc::new(Cell::new(MS)), |now_ns| now_ns.get())
+}
+
+/// The same by a clock that others have as well, which `read` reads.
+fn script_on<R: Fn(&Cell<u64>) -> u64>(key_bytes: f64, now_ns: Rc<Cell<u64>>, read: R) -> Script<impl Clock + use<R>> {
     let config =
         MemConfig { macs: [SERVER.0, CLIENT.0], offloads: lull_nic::Offloads::default(), ..MemConfig::default() };
     let ports = mem::pair(config);
@@ -56,10 +61,9 @@ fn script(key_bytes: f64) -> Script<impl Clock> {
         update_ratio: 0.0,
         ..WorkloadConfig::default()
     };
-    let now_ns = Rc::new(Cell::new(MS));
     let clock = {
         let now_ns = now_ns.clone();
-        move || now_ns.get()
+        move || read(&now_ns)
     };
     let config = WireConfig { peer_mac: Some(SERVER.0), ..WireConfig::new(CLIENT, (SERVER.1, PORT), 1) };
     let workload = Arc::new(Workload::new(workload).expect("a valid workload"));
@@ -180,6 +184,31 @@ fn an_answer_in_pieces_is_acknowledged_by_the_next_request() {
     script.send(request.port, plus(seq, 9), acked, PSH_ACK, &ANSWER[9..]);
     let next = script.one();
     assert_eq!((next.seq, next.ack, &next.payload), (acked, plus(seq, ANSWER.len()), &request.payload));
+}
+
+#[test]
+fn clients_that_share_a_thread_are_busy_with_their_own_work_alone() {
+    let now_ns = Rc::new(Cell::new(MS));
+    // Each look at the clock takes a microsecond, and a client with work looks more often.
+    let read = |now_ns: &Cell<u64>| now_ns.replace(now_ns.get() + 1_000);
+    let (mut works, mut idles) = (script_on(5.0, now_ns.clone(), read), script_on(5.0, now_ns, read));
+    let (mut request, mut seq) = works.connect();
+    idles.connect();
+    for _ in 0..20_000 {
+        let acked = plus(request.seq, request.payload.len());
+        works.send(request.port, seq, acked, PSH_ACK, ANSWER);
+        assert!(WireClient::poll_each([&mut works.client, &mut idles.client]).expect("no error"));
+        let mut seen = Vec::new();
+        works.queue.rx.poll(64, &mut works.pool, &mut |frame, _| seen.push(see(&frame)));
+        (request, seq) = (seen.pop().expect("the next request"), plus(seq, ANSWER.len()));
+    }
+    let mut both = works.client.recorder().clone();
+    both.merge(idles.client.recorder());
+    let [busy, idle, both] =
+        [works.client.recorder(), idles.client.recorder(), &both].map(|of| of.summarize(false, 0, 0).busy_fraction);
+    // Both began by some long turns in which neither had anything to do.
+    assert!(busy > 0.9 && idle < 0.2, "{busy} {idle}");
+    assert!(both > 0.6, "most of the thread's time is work, and {both} is counted");
 }
 
 #[test]

@@ -119,13 +119,37 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
         let is_open = matches!(pace, Pace::Open { .. });
         let log = LoadLog::new(&[args.server], args.connections, is_open, (&summary, recorder), now);
         if to_stdout {
+            // Whoever reads the log has all of it there, what failed among it.
             out!("{}", String::from_utf8_lossy(&log.to_bytes()))?;
             return Ok(ended(stop, false));
         }
         atomic::write(path, &log.to_bytes())?;
     }
     print_summary(&summary)?;
-    Ok(ended(stop, false))
+    let is_up = client.established() > 0 || stop.load(Relaxed);
+    match failure(&summary, is_up) {
+        Some(why) => Err(why.into()),
+        None => Ok(ended(stop, false)),
+    }
+}
+
+/// Why the figures are not those of the load that was asked for; `None` if they are. `is_up`: the server has connections yet.
+fn failure(s: &Summary, is_up: bool) -> Option<String> {
+    let failed = s.errors + s.without_answer() + s.backlog;
+    let due = s.received + s.without_answer() + s.backlog;
+    let counts = format!(
+        "of {due} requests {} were answered by an error, {} had no answer, and {} were never sent",
+        s.errors,
+        s.without_answer(),
+        s.backlog
+    );
+    if !is_up {
+        return Some(format!(
+            "the server went away while it was measured: {counts}; see whether it has ended, and why"
+        ));
+    }
+    let remedy = "check that a memcached listens there, and that the load is not far above what it can do";
+    (2 * failed > due).then(|| format!("the server did not do what it was asked for: {counts}; {remedy}"))
 }
 
 /// Says when the warm-up is over, unless the run is over before that.
@@ -193,7 +217,19 @@ pub fn print_summary(s: &Summary) -> Result<(), WriteError> {
         s.lost,
         s.unanswered
     )?;
+    if s.reconnects > 0 {
+        outln!("connections  {} were lost and opened again", s.reconnects)?;
+    }
+    if let Some(unsent) = unsent(s) {
+        outln!("never sent   {unsent}")?;
+    }
     outln!("generator    {:.0} % busy, lag p99 {:.1} us{}", 100.0 * s.busy_fraction, us(s.lag_p99_ns), fault(s))
+}
+
+/// What the latencies leave out, if it is more than what waits for its connection's answer at the end.
+fn unsent(s: &Summary) -> Option<String> {
+    (s.backlog > s.sent / 100)
+        .then(|| format!("about {} requests were due and never sent; the latencies leave them out", s.backlog))
 }
 
 /// What is wrong with the generator's figures, for the reason for which it is wrong.
@@ -211,6 +247,20 @@ fn fault(s: &Summary) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_dies_or_answers_by_errors_ends_the_command_with_a_failure() {
+        let of = Summary { sent: 50_000, received: 50_000, hits: 50_000, ..Summary::default() };
+        assert_eq!(failure(&of, true), None);
+        assert_eq!(failure(&Summary { backlog: 64, lost: 3, ..of.clone() }, true), None, "it served nearly everything");
+        assert!(failure(&of, false).unwrap().contains("went away"));
+        let frozen = Summary { backlog: 200_000, unanswered: 64, ..of.clone() };
+        assert!(failure(&frozen, true).unwrap().contains("of 250064 requests"));
+        assert!(unsent(&frozen).unwrap().contains("200000 requests were due and never sent"));
+        assert_eq!(unsent(&Summary { backlog: 64, ..of.clone() }), None);
+        let other_protocol = Summary { errors: 50_000, hits: 0, ..of };
+        assert!(failure(&other_protocol, true).unwrap().contains("50000 were answered by an error"));
+    }
 
     #[test]
     fn a_generator_with_time_to_spare_is_not_said_to_be_too_slow() {

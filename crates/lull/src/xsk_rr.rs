@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -270,9 +270,15 @@ fn print_table(args: &XskRrArgs, place: Where, cores: Vec<usize>, stop: &Arc<Ato
     if let Some(error) = unwritten {
         return Err(error.into());
     }
+    // The rows that were not reached are missing.
+    let interrupted = stop.load(Ordering::Relaxed);
+    let code = if interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS };
     if args.json {
-        outln!("{}", serde_json::json!({ "nic": args.nic, "rows": rows }))?;
-        return Ok(ExitCode::SUCCESS);
+        outln!("{}", serde_json::json!({ "nic": args.nic, "interrupted": interrupted, "rows": rows }))?;
+        return Ok(code);
+    }
+    if interrupted {
+        outln!("INTERRUPTED: the table ends here, and a cell that was being measured is left out")?;
     }
     if let Some(row) = table::with_published_receive_calls(&rows) {
         outln!(
@@ -284,7 +290,7 @@ fn print_table(args: &XskRrArgs, place: Where, cores: Vec<usize>, stop: &Arc<Ato
         "The published column is of two machines with 100 Gbit/s between them; the order within a row is what compares. \
          threaded, group and the two pairs were not published."
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 fn us(ns: u64) -> f64 {
@@ -292,7 +298,10 @@ fn us(ns: u64) -> f64 {
 }
 
 fn print_report(report: &Report) -> Result<(), WriteError> {
-    let Percentiles { p5, p50, p95, p99, .. } = report.from_send_ns;
+    let Some(Percentiles { p5, p50, p95, p99, .. }) = report.from_send_ns else {
+        outln!("0 answers")?;
+        return crate::output::flush();
+    };
     outln!(
         "{} answers, p5 {:.1}  p50 {:.1}  p95 {:.1}  p99 {:.1} us",
         report.answered,
@@ -311,17 +320,23 @@ fn print_run(
     shown: &Shown,
     words: Option<&str>,
 ) -> Result<(), WriteError> {
-    let Outcome { sent, answered, lost, unsent, corrupt, unexpected, foreign, seconds, .. } = &shown.outcome;
+    let Outcome { sent, answered, lost, under_way, unsent, corrupt, unexpected, foreign, seconds, .. } = &shown.outcome;
     let on = words.map_or_else(|| args.nic.clone(), |words| format!("{}, {words}", args.nic));
     outln!("{} over {on}: {}", args.mode.name(), table::State::from(shown.verdict.clone()))?;
     // Stopped before its window, a run has no rate.
     let rate = if *answered > 0 { *answered as f64 / seconds } else { 0.0 };
     outln!("requests         {sent} sent, {answered} answered, {lost} lost, {unsent} never sent, {rate:.0} answers/s")?;
+    if *under_way > 0 {
+        outln!("stopped          {under_way} requests were under way when it was stopped")?;
+    }
     if settings.verify || corrupt + unexpected + foreign > 0 {
         outln!("frames           {corrupt} corrupt, {unexpected} unexpected, {foreign} of others")?;
     }
     for (what, of) in [("from send", shown.outcome.from_send_ns), ("from intended", shown.outcome.from_intended_ns)] {
-        let Percentiles { p5, p50, p95, p99, max } = of;
+        let Some(Percentiles { p5, p50, p95, p99, max }) = of else {
+            outln!("{what:<13} us - (nothing was answered)")?;
+            continue;
+        };
         outln!(
             "{what:<13} us p5 {:.1}  p50 {:.1}  p95 {:.1}  p99 {:.1}  max {:.1}",
             us(p5),

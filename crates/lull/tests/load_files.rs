@@ -96,6 +96,48 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// Answers what is asked for by nothing, `answers` times in all, and then closes every connection and its listener.
+fn dies_after(answers: usize) -> (String, std::thread::JoinHandle<()>) {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    listener.set_nonblocking(true).unwrap();
+    let thread = std::thread::spawn(move || {
+        let (mut connections, mut input, mut left): (Vec<TcpStream>, _, _) = (Vec::new(), [0; 4096], answers);
+        while left > 0 {
+            if let Ok((stream, _)) = listener.accept() {
+                stream.set_nonblocking(true).unwrap();
+                connections.push(stream);
+            }
+            connections.retain_mut(|stream| match stream.read(&mut input) {
+                Ok(0) => false,
+                Ok(_) => {
+                    left = left.saturating_sub(1);
+                    stream.write_all(b"END\r\n").is_ok()
+                }
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            });
+            std::thread::yield_now();
+        }
+    });
+    (address, thread)
+}
+
+#[test]
+fn a_server_that_dies_in_an_open_loop_ends_the_load_with_a_failure() {
+    let (address, server) = dies_after(200);
+    let mut command = Command::new(LULL);
+    command.args(["load", &address, "--connections", "2", "--records", "50", "--no-preload", "--update", "0"]);
+    let output = command.args(["--load", "20K", "--warm-up", "0.01", "--seconds", "1"]).output().unwrap();
+    server.join().unwrap();
+    let said = said(&output);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("were due and never sent; the latencies leave them out"), "{said}");
+    assert!(said.contains("the server went away while it was measured"), "{said}");
+}
+
 #[test]
 fn generators_that_begin_together_add_up() {
     let Some(memcached) = Memcached::start() else {

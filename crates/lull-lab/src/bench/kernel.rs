@@ -322,7 +322,7 @@ impl KernelBench {
             seconds: used.seconds,
             cpu_s: used.cpu_s,
             cores,
-            busy_percent: Some(used.busy_percent),
+            busy_percent: traced.busy_percent(used.busy_percent, used.seconds, cores),
             tsc_khz: self.tsc_khz,
             hardware: window.hardware,
             evidence,
@@ -375,7 +375,7 @@ impl Bench for KernelBench {
             "CPU is the run time of the service's threads, of NAPI threads and of ksoftirqd, and the softirq time of \
              the server's cores, to the kernel's tick: softirqs that interrupted one of those threads count twice. \
              What the client's core did for the server is not in it. Whether the server was the limit at MAX goes by \
-             how busy its cores were, whoever kept them so. wakeups are the times that a thread of the service slept; \
+             how busy its cores were, whoever kept them so, but for rounds of busy polling that found nothing. wakeups are the times that a thread of the service slept; \
              timer_ops counts the timers of all NAPIs."
                 .to_owned(),
             "Empty columns are what the kernel does not show from outside: a veth has no interrupts, and calls of \

@@ -8,12 +8,13 @@ use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns, usa
 use lull_net::{EpollStats, GroupCpus, Network, NetworkConfig};
 use lull_nic::{Device, Moderation};
 
+use super::spent::{Pollers, Spent, ThreadTimes};
 use super::window::{Counted, Windowed, around, row};
 use super::{BenchConfig, BenchError, GroupSetup, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
 use crate::check::Evidence;
 use crate::load::{Summary, Workload};
-use crate::memcached::{Store, StoreConfig, StoreMode};
+use crate::memcached::{Store, StoreConfig, StoreMode, StoreOutcome};
 use crate::service::{Limits, OwnService, Silos, Steer};
 
 /// How a server is made.
@@ -77,7 +78,7 @@ pub struct Server {
     host: Host,
     store: Arc<Store>,
     /// Cores of its workers.
-    workers: usize,
+    workers: Vec<usize>,
     silos: Option<Arc<Silos>>,
 }
 
@@ -88,7 +89,7 @@ struct Counters {
     cpu: Vec<CpuStats>,
     epoll: EpollStats,
     device_syscalls: u64,
-    cpu_ns: u64,
+    spent: Spent,
     lateness: Option<LatenessSnapshot>,
 }
 
@@ -103,7 +104,7 @@ impl Server {
             device.set_moderation(moderation)?;
         }
         let mut cores = config.cores.clone();
-        let workers = cores.len();
+        let workers = cores.clone();
         if config.group.is_some() {
             cores.extend(usable_cores().into_iter().filter(|core| !config.cores.contains(core)));
         }
@@ -119,7 +120,7 @@ impl Server {
         if network.addresses.is_empty() {
             network.addresses = vec![(config.address.ip(), 24)];
         }
-        network.cpus = (0..workers as u16).collect();
+        network.cpus = (0..workers.len() as u16).collect();
         if let Some(group) = &config.group {
             // Both come from `usable_cores`, or were checked against them.
             let cpu = |core: &usize| cores.iter().position(|known| known == core).map(|cpu| cpu as u16);
@@ -145,11 +146,26 @@ impl Server {
     }
 
     /// Stores every record of a workload, without going through the network.
-    pub fn preload(&self, workload: &Workload) {
+    ///
+    /// # Errors
+    /// The store has not room for all of them, so that reads would find some missing.
+    pub fn preload(&self, workload: &Workload) -> Result<(), BenchError> {
         let now_s = 1;
+        let evicted = || self.store.stats().counters.evictions;
+        let (evicted_before, mut refused) = (evicted(), 0);
         workload.for_each_record(|key, value| {
-            let _ = self.store.store(StoreMode::Set, key, value, 0, 0, now_s);
+            let stored = self.store.store(StoreMode::Set, key, value, 0, 0, now_s);
+            refused += u64::from(stored != StoreOutcome::Stored);
         });
+        let missing = refused + evicted() - evicted_before;
+        if missing == 0 {
+            return Ok(());
+        }
+        Err(BenchError::Invalid(format!(
+            "cannot keep {} records in the service's store of {} MiB: {missing} of them would be missing; lower --records",
+            workload.records(),
+            self.store.config().memory_bytes_max >> 20
+        )))
     }
 
     /// The service.
@@ -190,14 +206,18 @@ impl Server {
         }
         let device = self.network.device();
         let epoll = self.service.epolls().map(|epoll| epoll.stats()).sum();
+        let cpu: Vec<CpuStats> = (0..self.host.cpus() as u16).map(|cpu| self.host.cpu_stats(cpu)).collect();
         Counters {
             at_ns: self.host.now_ns(),
             napi: sum(&|napi| self.host.napi_stats(napi)),
-            cpu: (0..self.host.cpus() as u16).map(|cpu| self.host.cpu_stats(cpu)).collect(),
+            spent: Spent {
+                threads: ThreadTimes::read(self.threads(), |tid| thread_cpu_ns(tid).ok()),
+                pollers: Pollers::of(&self.host),
+                vain_ns: cpu.iter().map(|cpu| cpu.vain_ns).sum(),
+            },
+            cpu,
             epoll,
             device_syscalls: (0..device.info().queues).map(|queue| device.counters(queue).syscalls).sum(),
-            // A thread that ended used no more.
-            cpu_ns: self.threads().into_iter().map(|tid| thread_cpu_ns(tid).unwrap_or(0)).sum(),
             lateness,
         }
     }
@@ -250,12 +270,12 @@ impl Server {
         let epoll_calls = after.epoll.calls - before.epoll.calls;
         let with_events = after.epoll.with_events - before.epoll.with_events;
         let epoll_syscalls = after.epoll.syscalls - before.epoll.syscalls;
+        let window_ns = after.at_ns - before.at_ns;
         let counted = Counted {
-            seconds: (after.at_ns - before.at_ns) as f64 / 1e9,
-            cpu_s: (after.cpu_ns - before.cpu_ns) as f64 / 1e9,
-            cores: self.workers,
-            // The threads have the cores for themselves.
-            busy_percent: None,
+            seconds: window_ns as f64 / 1e9,
+            cpu_s: after.spent.threads.since(&before.spent.threads) as f64 / 1e9,
+            cores: self.workers.len(),
+            busy_percent: Some(after.spent.busy_percent(&before.spent, window_ns, &self.workers)),
             tsc_khz: self.host.clock().tsc_khz(),
             hardware: *hardware,
             evidence: Evidence::of_core(&napi, lateness_ns, summary.received),
@@ -318,5 +338,67 @@ pub(super) fn epoll_note(config: &BenchConfig) -> Option<String> {
         (true, false) => {
             Some("With --epoll every-napi a context attends to all NAPIs of its sockets, which is one here.".to_owned())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use lull_host::GroupOptions;
+    use lull_nic::mem::{self, MemConfig};
+
+    use super::*;
+    use crate::cell::Load;
+    use crate::load::WorkloadConfig;
+
+    #[test]
+    fn records_that_the_store_has_no_room_for_are_refused_before_anything_is_measured() {
+        let (service, _client) = mem::pair(MemConfig::default());
+        let config = BenchConfig { connections: 1, ..BenchConfig::default() };
+        let store =
+            StoreConfig { memory_bytes_max: 1 << 20, shards: 1, item_bytes_max: 1 << 16, ..StoreConfig::default() };
+        let core = lull_host::usable_cores()[0];
+        let server =
+            Server::start(Arc::new(service), ServerConfig { store, ..ServerConfig::of_bench(&config, &[core]) })
+                .unwrap();
+        let records = |records| Workload::new(WorkloadConfig { records, ..WorkloadConfig::default() }).unwrap();
+        server.preload(&records(100)).unwrap();
+        let error = server.preload(&records(100_000)).unwrap_err().to_string();
+        assert!(error.contains("100000 records") && error.contains("1 MiB") && error.contains("--records"), "{error}");
+    }
+
+    #[test]
+    fn a_poller_that_is_detached_in_a_window_takes_no_time_from_the_other_threads() {
+        let [first, second, ..] = lull_host::usable_cores()[..] else {
+            println!("SKIP: the machine has one core, and a group's pollers have one each");
+            return;
+        };
+        let options = GroupOptions { oversubscribe: true, any_node: true, ..GroupOptions::default() };
+        let group = Some(GroupSetup { cores: vec![first, second], options });
+        let config = BenchConfig { connections: 1, group, ..BenchConfig::default() };
+        let (service, _client) = mem::pair(MemConfig::default());
+        let server = Server::start(Arc::new(service), ServerConfig::of_bench(&config, &[first])).unwrap();
+        let mode = "group".parse().unwrap();
+        server.set_mode(&mode).unwrap();
+        let group = server.host().groups().remove(0);
+        // One of them polls, and the other parks.
+        let has_polled = |tid| thread_cpu_ns(tid).unwrap() >= 20_000_000;
+        let poller = loop {
+            if let Some(poller) = group.pollers.iter().find(|poller| has_polled(poller.tid)) {
+                break poller;
+            }
+            std::thread::yield_now();
+        };
+        let before = server.counters();
+        server.host().group_detach(group.id, poller.info.cpu).unwrap();
+        let after = server.counters();
+        let (warm_up, window, stop) = (Duration::ZERO, Duration::ZERO, AtomicBool::new(false));
+        let run = Run { mode: &mode, load: Load::Max, offered_qps: None, run: 0, warm_up, window, stop: &stop };
+        let row = server.row(&run, &Windowed { summary: Summary::default(), before, after, hardware: None });
+        let percent = row.cpu_percent.unwrap();
+        let most = 100.0 * server.threads().len() as f64;
+        assert!((0.0..=most).contains(&percent), "{percent} % of a core");
     }
 }

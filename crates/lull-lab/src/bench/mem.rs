@@ -100,7 +100,7 @@ impl MemBench {
         server_config.network.neighbours = (0..clients).map(|index| (client_ip(index).into(), client_mac)).collect();
         let server = Server::start(decorate(Arc::new(service_port))?, server_config)?;
         let workload = Arc::new(Workload::new(config.workload)?);
-        server.preload(&workload);
+        server.preload(&workload)?;
         let clock = TscClock::default();
         let threads = cores.generator.iter().map(|core| (*core, Vec::new())).collect();
         let mut bench =
@@ -184,11 +184,7 @@ fn take_turns(
     }
     let mut stopped = false;
     loop {
-        let mut goes_on = false;
-        for client in &mut *clients {
-            goes_on |= client.poll()?;
-        }
-        if !goes_on {
+        if !WireClient::poll_each(&mut *clients)? {
             return Ok(clients.iter_mut().map(|client| (client.finish(), client.recorder().clone())).collect());
         }
         if run.stop.load(Ordering::Relaxed) && !stopped {
@@ -230,7 +226,9 @@ fn generate(
         recorder.merge(&other_recorder);
         let unanswered = summary.unanswered + other.unanswered;
         let backlog = summary.backlog + other.backlog;
-        summary = recorder.summarize(open_loop, unanswered, backlog);
+        let (retransmits, reconnects) =
+            (summary.retransmits + other.retransmits, summary.reconnects + other.reconnects);
+        summary = Summary { retransmits, reconnects, ..recorder.summarize(open_loop, unanswered, backlog) };
     }
     Ok(summary)
 }
@@ -291,7 +289,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cell::Load;
+    use crate::cell::{Load, Standing};
     use crate::load::WorkloadConfig;
 
     #[test]
@@ -313,5 +311,30 @@ mod tests {
             window *= 4;
         }
         assert!(bench.clients.iter().all(|(_, clients)| clients.len() == 1));
+    }
+
+    #[test]
+    fn a_worker_that_spins_for_one_connection_is_not_the_limit() {
+        let usable = lull_host::usable_cores();
+        let [service, generator, ..] = usable[..] else {
+            println!("SKIP: the machine has {} core, and a spinning worker needs one of its own", usable.len());
+            return;
+        };
+        let cores = Cores { service: vec![service], generator: vec![generator], spare: Vec::new(), shared: false };
+        let workload = WorkloadConfig { records: 100, ..WorkloadConfig::default() };
+        let config = BenchConfig { connections: 1, workload, ..BenchConfig::default() };
+        let mut bench = MemBench::start_on(config, cores, Ok).unwrap();
+        let (mode, stop) = ("fullbusy".parse().unwrap(), AtomicBool::new(false));
+        let [warm_up, window] = [20, 300].map(Duration::from_millis);
+        let mut run_at = |load, offered_qps| {
+            bench.run(&Run { mode: &mode, load, offered_qps, run: 0, warm_up, window, stop: &stop }).unwrap()
+        };
+        let max = run_at(Load::Max, None);
+        assert!(!Standing::of_runs(Load::Max, std::slice::from_ref(&max)).counts(), "{max:?}");
+        // With fifty requests a second much of the time is in vain. On a busy machine the calls that a worker makes each
+        // millisecond take most of the rest.
+        let slow = run_at(Load::Rate { qps: 50 }, Some(50.0));
+        let [all, busy] = [slow.cpu_percent, slow.server_cpu_percent].map(Option::unwrap);
+        assert!(busy < all * 0.9, "{busy} % of {all} %");
     }
 }

@@ -38,7 +38,7 @@ impl Outside {
         let cores = Cores::split(&config)?;
         let server = Server::start(device, ServerConfig::of_bench(&config, &cores.service))?;
         let workload = Arc::new(Workload::new(config.workload)?);
-        server.preload(&workload);
+        server.preload(&workload)?;
         let mut kernel = KernelConfig::new(SocketAddr::from((SERVICE_IP, PORT)), config.connections);
         kernel.threads = cores.generator.len().min(config.connections);
         kernel.spin = true;

@@ -20,6 +20,7 @@ use lull_host::{LatenessSnapshot, pin_thread};
 use super::kernel::pair::{Pair, ServerStack, Side};
 use super::kernel::program::threads_of;
 use super::kernel::usage::run_ns;
+use super::spent::{Spent, ThreadTimes};
 use super::window::{Counted, Windowed, around, pace, row};
 use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
 use crate::cell::{Enforcement, RunResult};
@@ -57,8 +58,8 @@ pub struct ProgramBench {
 /// What was read at one end of a window.
 struct Marked {
     shown: Shown,
-    /// Run time of all of its threads, in nanoseconds.
-    run_ns: u64,
+    /// Of all of its threads.
+    spent: Spent,
 }
 
 impl ProgramBench {
@@ -177,11 +178,12 @@ impl ProgramBench {
         };
         let lateness = lateness(&after.shown).since(&lateness(&before.shown));
         let interrupts = cpu(&|cpu| cpu.interrupts);
+        let window_ns = after.shown.now_ns - before.shown.now_ns;
         let counted = Counted {
-            seconds: (after.shown.now_ns - before.shown.now_ns) as f64 / 1e9,
-            cpu_s: after.run_ns.saturating_sub(before.run_ns) as f64 / 1e9,
+            seconds: window_ns as f64 / 1e9,
+            cpu_s: after.spent.threads.since(&before.spent.threads) as f64 / 1e9,
             cores: self.cores.service.len(),
-            busy_percent: None,
+            busy_percent: Some(after.spent.busy_percent(&before.spent, window_ns, &self.cores.service)),
             tsc_khz: self.tsc_khz,
             hardware: window.hardware,
             evidence: Evidence::of_core(&napi, lateness.median_ns(), window.summary.received),
@@ -285,8 +287,13 @@ fn mark(pid: i32) -> Result<Marked, BenchError> {
         Answer::Shown(shown) => shown,
         other => return Err(refused(format!("it answered {other:?}"))),
     };
-    // A thread that has ended used no more.
-    Ok(Marked { shown, run_ns: threads_of(pid).into_iter().filter_map(run_ns).sum() })
+    // The launcher gives it no group of CPUs.
+    let spent = Spent {
+        threads: ThreadTimes::read(threads_of(pid), run_ns),
+        vain_ns: shown.cpus.iter().map(|cpu| cpu.vain_ns).sum(),
+        ..Spent::default()
+    };
+    Ok(Marked { shown, spent })
 }
 
 /// A launcher that runs, and what it said. It and its program end when this is dropped.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{BenchConfig, BenchError, Run};
-use crate::cell::RunResult;
+use crate::cell::{Answers, RunResult};
 use crate::check::{Evidence, enforcement};
 use crate::hardware::{HardwareCounters, availability};
 use crate::load::{Pace, Summary};
@@ -131,7 +131,7 @@ pub(super) struct Counted {
     pub cpu_s: f64,
     /// Cores of the server.
     pub cores: usize,
-    /// How busy those cores were, in percent, where they are watched from outside.
+    /// How busy those cores were with more than polling in vain, in percent, where that is known.
     pub busy_percent: Option<f64>,
     /// The cycle counter's rate, where it is steady.
     pub tsc_khz: Option<u64>,
@@ -159,7 +159,7 @@ pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunRes
         p95_latency_us: us(summary.latency_p95_ns),
         p99_latency_us: us(summary.latency_p99_ns),
         cpu_percent: Some(cpu_percent),
-        server_cpu_percent: Some(counted.busy_percent.unwrap_or(cpu_percent)),
+        server_cpu_percent: counted.busy_percent,
         generator_busy_percent: Some(100.0 * summary.busy_fraction),
         kept_up: run.offered_qps.is_none() || summary.kept_up,
         cycles_per_query: cycles,
@@ -167,6 +167,15 @@ pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunRes
         generator_lag_us: us(summary.lag_p99_ns),
         timer_lag_us: counted.evidence.lateness_ns.map(|ns| ns as f64 / 1_000.0),
         suspensions: Some(counted.evidence.suspensions),
+        answers: Some(Answers {
+            received: summary.received,
+            misses: summary.misses,
+            errors: summary.errors,
+            lost: summary.lost,
+            unanswered: summary.unanswered,
+            backlog: summary.backlog,
+            reconnects: summary.reconnects,
+        }),
         verdict: enforcement(run.mode, &counted.evidence),
         ..RunResult::new(run.mode.name(), run.load, run.run, seconds, summary.qps)
     }

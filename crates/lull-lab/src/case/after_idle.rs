@@ -6,7 +6,7 @@ use lull_core::Mode;
 use super::{CaseTable, Effort, Measure, Observed};
 use crate::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
 use crate::calibrate::micro::wake_latency_ns;
-use crate::cell::{Load, RunResult};
+use crate::cell::{Load, RunResult, Standing};
 
 /// Requests a second to a service that is idle.
 const IDLE_QPS: u64 = 1;
@@ -104,5 +104,6 @@ fn observed(idle: &RunResult, paused: &RunResult, wake_ns: Option<f64>) -> Obser
         values: vec![idle.cpu_percent, paused.p50_latency_us, paused.p99_latency_us, wake_ns.map(|ns| ns / 1e3)],
         // Without load there is nothing to tell modes apart by.
         verdict: paused.verdict.clone(),
+        load: Some(Standing::of_runs(paused.load, std::slice::from_ref(paused))),
     }
 }

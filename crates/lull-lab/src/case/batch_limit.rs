@@ -18,6 +18,8 @@ use lull_sim::{ConnectionsSpec, ContextSpec, QueueSpec, SecondSpec, Sim, Traffic
 
 use super::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::bench::{BenchError, PORT, TscClock};
+use crate::cell::Standing;
+use crate::cell::verdict::GENERATOR_BUSY_PERCENT_MAX;
 use crate::check::{Evidence, enforcement};
 use crate::load::clock::Clock;
 use crate::load::recorder::Window;
@@ -259,7 +261,7 @@ impl Pair {
         let (host, service) = (&self.host, &self.first);
         let read = || (host.now_ns(), host.napi_stats(napi), events(service));
         let (clients, core) = (&mut self.clients, self.core);
-        let (summaries, marks) = std::thread::scope(|scope| {
+        let (summaries, busy_percent, marks) = std::thread::scope(|scope| {
             let generating = scope.spawn(|| generate(clients, core, second_qps, effort, read));
             generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?
         })?;
@@ -281,6 +283,7 @@ impl Pair {
                 Some(napi.polls as f64 / seconds),
             ],
             verdict: enforcement(mode, &evidence),
+            load: Some(load_of(&second, busy_percent)),
         })
     }
 }
@@ -307,14 +310,28 @@ impl<M> Marks<M> {
     }
 }
 
-/// Both loads in one thread on one core: closed to the first service, open to the second. `read` is what counters read.
+/// Whether the one generator of both services was quick enough for what the row says: requests to the second were on time, and
+/// the first always had some.
+fn load_of(second: &Summary, busy_percent: f64) -> Standing {
+    if !second.kept_up {
+        return Standing::GeneratorLate { reason: "the generator sent late to the second service".to_owned() };
+    }
+    if busy_percent > GENERATOR_BUSY_PERCENT_MAX {
+        let reason = format!("generator {busy_percent:.1} % busy: the first service may have waited for it");
+        return Standing::GeneratorBound { reason };
+    }
+    Standing::Counts
+}
+
+/// Both loads in one thread on one core: closed to the first service, open to the second. With what they measured, how busy the
+/// thread was, in percent, and what counters read by `read`.
 fn generate<M>(
     clients: &mut [WireClient<TscClock>; 2],
     core: usize,
     second_qps: f64,
     effort: &Effort<'_>,
     read: impl Fn() -> M,
-) -> Result<([Summary; 2], [M; 2]), BenchError> {
+) -> Result<([Summary; 2], f64, [M; 2]), BenchError> {
     pin_thread(&[core])?;
     let [first, second] = clients;
     first.begin(Pace::Closed { depth: 1 }, effort.warm_up, effort.window)?;
@@ -322,10 +339,14 @@ fn generate<M>(
     let mut stopped = false;
     let mut marks = Marks(None, None);
     loop {
-        let (first_goes_on, second_goes_on) = (first.poll()?, second.poll()?);
+        let goes_on = WireClient::poll_each([&mut *first, &mut *second])?;
         marks.at(first.clock().now_ns(), first.recorder().window(), &read);
-        if !first_goes_on && !second_goes_on {
-            return Ok(([first.finish(), second.finish()], marks.both(read)));
+        if !goes_on {
+            let summaries = [first.finish(), second.finish()];
+            let mut both = first.recorder().clone();
+            both.merge(second.recorder());
+            let busy_percent = 100.0 * both.summarize(false, 0, 0).busy_fraction;
+            return Ok((summaries, busy_percent, marks.both(read)));
         }
         if effort.stop.load(Ordering::Relaxed) && !stopped {
             stopped = true;
@@ -346,6 +367,14 @@ impl Drop for Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generator_that_is_late_or_has_no_time_left_is_told() {
+        let second = |kept_up| Summary { kept_up, ..Summary::default() };
+        assert!(load_of(&second(true), 90.0).counts());
+        assert_eq!(load_of(&second(true), 90.1).to_string(), "generator-bound");
+        assert_eq!(load_of(&second(false), 10.0).to_string(), "generator-late");
+    }
 
     #[test]
     fn counters_are_read_where_the_window_begins_and_ends_and_not_around_warm_up_and_drain() {

@@ -135,6 +135,7 @@ fn observed(gap: Duration, without: &Found, with: &Found) -> Observed {
     Observed {
         values: vec![before, after, before.zip(after).map(|(before, after)| before - after), walks],
         verdict: verdict(gap, without, with),
+        load: None,
     }
 }
 

@@ -5,7 +5,7 @@ use lull_core::Mode;
 
 use super::{CaseTable, Effort, Measure, Observed};
 use crate::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
-use crate::cell::{Load, RunResult};
+use crate::cell::{Load, RunResult, Standing};
 
 /// What the case is made of.
 #[derive(Clone, Debug)]
@@ -111,5 +111,6 @@ fn observed(run: &RunResult) -> Observed {
             run.cpu_percent,
         ],
         verdict: run.verdict.clone(),
+        load: Some(Standing::of_runs(run.load, std::slice::from_ref(run))),
     }
 }

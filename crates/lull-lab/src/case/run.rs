@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{CaseTable, Value};
 use crate::bench::BenchError;
-use crate::cell::Enforcement;
+use crate::cell::{Enforcement, Standing};
 use crate::csv::number;
 use crate::progress::ProgressMode;
 
@@ -38,6 +38,8 @@ pub struct Observed {
     pub values: Vec<Option<f64>>,
     /// Whether what the row names was in force.
     pub verdict: Enforcement,
+    /// Whether the load was the one that was asked for; `None` where no load is named.
+    pub load: Option<Standing>,
 }
 
 impl Effort<'_> {
@@ -118,7 +120,8 @@ impl CaseTable {
     fn words(&self, found: &Observed) -> String {
         let value = |(measure, value): (&super::Measure, &Option<f64>)| format!("{} {}", measure.name, number(*value));
         let values: Vec<String> = self.measures.iter().zip(&found.values).map(value).collect();
-        format!("{}; {}", values.join(", "), found.verdict)
+        let load = found.load.as_ref().filter(|load| !load.counts()).map_or(String::new(), |load| format!(", {load}"));
+        format!("{}; {}{load}", values.join(", "), found.verdict)
     }
 
     /// Folds the runs of a row: the median of each measure, and one verdict.
@@ -132,5 +135,27 @@ impl CaseTable {
             *ours = crate::stats::median(&values);
         }
         row.verdict = Some(Enforcement::of_all(&runs.iter().map(|run| &run.verdict).collect::<Vec<_>>()));
+        row.load = Standing::of_all(&runs.iter().filter_map(|run| run.load.as_ref()).collect::<Vec<_>>());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Measure;
+
+    #[test]
+    fn a_row_whose_generator_was_the_limit_says_so_and_shows_nothing() {
+        let mut table = CaseTable::new("x", "", &["mode"], &[Measure { name: "kqps", help: "" }]);
+        let bound = || Standing::GeneratorBound { reason: "generator 99.0 % busy".to_owned() };
+        let observed = |load| Observed { values: vec![Some(1.0)], verdict: Enforcement::InForce, load };
+        for loads in [[Some(Standing::Counts), None], [Some(Standing::Counts), Some(bound())]] {
+            table.row(vec!["base".to_owned()]);
+            table.fold(table.rows.len() - 1, &loads.map(observed));
+        }
+        let words = |row: usize| table.rows[row].standing();
+        assert_eq!((words(0), table.rows[0].shows()), (("in force".to_owned(), None), true));
+        assert_eq!(words(1), ("generator-bound".to_owned(), Some("generator 99.0 % busy (in 1 of 2 runs)")));
+        assert!(!table.rows[1].shows() && crate::html::case::render(&table).contains("generator-bound"));
     }
 }

@@ -227,6 +227,7 @@ fn observed(latencies: &Histogram<u64>, seconds: f64, raised: u64, busy_polls: u
             per_transaction(busy_polls),
         ],
         verdict,
+        load: None,
     }
 }
 

@@ -83,6 +83,7 @@ fn paint(row: &CaseRow, colour: bool) -> Style {
         (None, _) => style.dim(),
         (Some(verdict), _) if !verdict.shows_mode() => style.red().dim(),
         (_, Some(_)) => style.yellow(),
+        _ if row.load.as_ref().is_some_and(|load| !load.counts()) => style.yellow(),
         _ => style,
     }
 }

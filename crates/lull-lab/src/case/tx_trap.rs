@@ -206,6 +206,7 @@ fn measure(cell: (Qdisc, &Mode), cores: &[usize], effort: &Effort<'_>) -> Result
             per_s(delta(|stats| stats.dropped)),
         ],
         verdict: verdict(cell, &network, delta(|stats| stats.runs), frames),
+        load: None,
     })
 }
 

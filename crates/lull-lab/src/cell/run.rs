@@ -32,8 +32,9 @@ pub struct RunResult {
     pub p99_latency_us: Option<f64>,
     /// CPU of every thread that serves or delivers, as a percentage of the server's cores (100 is all of them busy).
     pub cpu_percent: Option<f64>,
-    /// How busy the server's cores were, in percent: what decides whether a MAX run counts. The same as `cpu_percent`
-    /// unless the cores are watched from outside.
+    /// How busy the server's cores were with more than polling in vain, in percent: what decides whether a MAX run counts.
+    /// Where pollers of a CPU group have cores of their own, those of the busier half: theirs, or the workers'. `None` where the
+    /// time that was polled in vain is not known.
     pub server_cpu_percent: Option<f64>,
     /// How busy the generator's cores were, in percent.
     pub generator_busy_percent: Option<f64>,
@@ -76,11 +77,73 @@ pub struct RunResult {
     /// Who polled the packets, on the kernel plane; in lull's own stack the other counts say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polled_by: Option<PolledBy>,
+    /// What became of the requests, where the generator tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answers: Option<Answers>,
     /// How long a fixed piece of work took just before the run, in microseconds: how fast the machine was then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_us: Option<f64>,
     /// Whether the mode asked for was the one in force.
     pub verdict: Enforcement,
+}
+
+/// What became of a run's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Answers {
+    /// Answers of any kind.
+    pub received: u64,
+    /// Reads that found no record.
+    pub misses: u64,
+    /// Answers that were errors, or had the wrong size.
+    pub errors: u64,
+    /// Requests that went down with their connection. The latencies leave them out.
+    pub lost: u64,
+    /// Requests that were waited for in vain. The latencies leave them out, too.
+    pub unanswered: u64,
+    /// About how many requests were due and were never sent.
+    pub backlog: u64,
+    /// Connections that were opened again.
+    pub reconnects: u64,
+}
+
+impl Answers {
+    /// Requests that were sent and that the service did not do what it was asked for.
+    pub fn failed(&self) -> u64 {
+        self.misses + self.errors + self.lost + self.unanswered
+    }
+
+    /// Requests that were sent.
+    pub fn asked(&self) -> u64 {
+        self.received + self.lost + self.unanswered
+    }
+
+    /// Adds another run's.
+    pub(super) fn add(&mut self, other: &Answers) {
+        self.received += other.received;
+        self.misses += other.misses;
+        self.errors += other.errors;
+        self.lost += other.lost;
+        self.unanswered += other.unanswered;
+        self.backlog += other.backlog;
+        self.reconnects += other.reconnects;
+    }
+
+    /// What failed, for the reader: `of 1000 requests 20 found no record and 3 were lost with their connection`; `None` if nothing
+    /// did.
+    pub fn failures(&self) -> Option<String> {
+        let parts: Vec<String> = [
+            (self.misses, "found no record"),
+            (self.errors, "were answered by an error or a value of the wrong size"),
+            (self.lost, "were lost with their connection"),
+            (self.unanswered, "had no answer"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+        (!parts.is_empty()).then(|| format!("of {} requests {}", self.asked(), parts.join(", ")))
+    }
 }
 
 /// Shares of the packets, in percent, by who polled them.
@@ -147,6 +210,7 @@ impl RunResult {
             suspensions: None,
             resumes: None,
             polled_by: None,
+            answers: None,
             work_us: None,
             verdict: Enforcement::InForce,
         }

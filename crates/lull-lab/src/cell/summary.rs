@@ -155,8 +155,20 @@ impl CellSummary {
         if let Some(reason) = self.standing.reason() {
             notes.push(format!("{}: {reason}", self.standing));
         }
+        notes.extend(self.few_failures());
         notes.extend(self.short_of_load());
         notes.join("; ")
+    }
+
+    /// What failed of a cell that counts nevertheless, and what its latencies leave out.
+    fn few_failures(&self) -> Option<String> {
+        let answers = super::verdict::of_all_runs(&self.runs);
+        let failures = answers.failures().filter(|_| !matches!(self.standing, Standing::Unserved { .. }));
+        let unsent = (answers.backlog > answers.asked() / 100).then(|| {
+            format!("about {} requests were due and never sent, and the latencies leave them out", answers.backlog)
+        });
+        let parts: Vec<String> = failures.into_iter().chain(unsent).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     /// By how much an open loop was not served, and whether the server was the limit.
@@ -199,6 +211,7 @@ fn values(runs: &[RunResult], field: fn(&RunResult) -> Option<f64>) -> Vec<f64> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::Answers;
 
     fn run(testcase: &str, number: u32, p99: f64, qps: f64) -> RunResult {
         RunResult {
@@ -248,6 +261,23 @@ mod tests {
             "asked for a timeout of 20 us and had 38 us; saturated: the server answered 70 % of the 1000 queries per \
              second offered"
         );
+    }
+
+    #[test]
+    fn the_note_says_what_failed_and_what_was_never_sent() {
+        let note = |answers| {
+            let run = RunResult { answers: Some(answers), ..run("base", 0, 1.0, 1000.0) };
+            CellSummary::of_runs(vec![run]).unwrap().note()
+        };
+        let of = Answers { received: 10_000, ..Answers::default() };
+        assert_eq!(note(of), "");
+        assert_eq!(
+            note(Answers { errors: 3, ..of }),
+            "of 10000 requests 3 were answered by an error or a value of the wrong size"
+        );
+        assert!(note(Answers { lost: 500, ..of }).starts_with("unserved: of 10500 requests 500 were lost"));
+        assert_eq!(note(Answers { backlog: 64, ..of }), "", "requests of connections that wait for an answer");
+        assert!(note(Answers { backlog: 900, ..of }).contains("900 requests were due and never sent"));
     }
 
     #[test]

@@ -7,13 +7,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Load, RunResult};
+use super::{Answers, Load, RunResult};
 
 /// A server below this at MAX was not the limit, in percent.
 pub const SERVER_BUSY_PERCENT_MIN: f64 = 98.0;
 
 /// A generator above this may have been the limit, in percent.
 pub const GENERATOR_BUSY_PERCENT_MAX: f64 = 90.0;
+
+/// A cell of which more requests failed, in a thousand, shows another service than the one that was asked for.
+pub const FAILED_PERMILLE_MAX: u64 = 1;
 
 /// Whether the mode that a row is labelled with was the one that ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -120,6 +123,11 @@ pub enum Standing {
         /// How busy each side was.
         reason: String,
     },
+    /// More requests than a few in a thousand failed, so that rate and latencies are not those of the work that was asked for.
+    Unserved {
+        /// How many, and how.
+        reason: String,
+    },
     /// In open loop, the generator sent later than it meant to, so the load was not the one of the row.
     GeneratorLate {
         /// In how many runs.
@@ -137,17 +145,37 @@ impl Standing {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Standing::Counts => None,
-            Standing::GeneratorBound { reason } | Standing::GeneratorLate { reason } => Some(reason),
+            Standing::Unserved { reason }
+            | Standing::GeneratorBound { reason }
+            | Standing::GeneratorLate { reason } => Some(reason),
         }
     }
 
-    /// Judges a cell by its runs: at MAX, server busy and generator not, on average; in open loop, every run on time.
-    pub(super) fn of_runs(load: Load, runs: &[RunResult]) -> Standing {
+    /// Judges a cell by its runs: nearly all requests did what they asked for; at MAX, server busy and generator not, on average; in open loop, every run on time.
+    pub(crate) fn of_runs(load: Load, runs: &[RunResult]) -> Standing {
         if runs.iter().any(|run| run.verdict.is_refused()) {
             // Nobody was measured, so nobody was the limit.
             return Standing::Counts;
         }
+        if let Some(reason) = unserved(runs) {
+            return Standing::Unserved { reason };
+        }
         if load == Load::Max { Self::of_closed_loop(runs) } else { Self::of_open_loop(runs) }
+    }
+
+    /// One standing for several runs: the first that does not count, if there is one. `None` without any.
+    pub(crate) fn of_all(runs: &[&Standing]) -> Option<Standing> {
+        let failed: Vec<&&Standing> = runs.iter().filter(|standing| !standing.counts()).collect();
+        let Some(first) = failed.first() else { return runs.first().map(|standing| (*standing).clone()) };
+        let mut standing = (**first).clone();
+        if failed.len() < runs.len()
+            && let Standing::Unserved { reason }
+            | Standing::GeneratorBound { reason }
+            | Standing::GeneratorLate { reason } = &mut standing
+        {
+            *reason += &format!(" (in {} of {} runs)", failed.len(), runs.len());
+        }
+        Some(standing)
     }
 
     fn of_closed_loop(runs: &[RunResult]) -> Standing {
@@ -167,6 +195,10 @@ impl Standing {
                 )
             }
             (Some(s), Some(g)) => format!("server {s:.1} % busy, generator {g:.1} %"),
+            (None, Some(g)) => format!(
+                "generator {g:.1} % busy; how busy the server was is not known, as its polling in vain could not be told from \
+                 its work"
+            ),
             _ => "how busy server and generator were was not measured".to_string(),
         };
         Standing::GeneratorBound { reason }
@@ -183,11 +215,25 @@ impl Standing {
     }
 }
 
+/// What failed, if it is more than may.
+fn unserved(runs: &[RunResult]) -> Option<String> {
+    let answers = of_all_runs(runs);
+    answers.failures().filter(|_| 1_000 * answers.failed() > FAILED_PERMILLE_MAX * answers.asked())
+}
+
+/// What became of the requests of all runs.
+pub(super) fn of_all_runs(runs: &[RunResult]) -> Answers {
+    let mut all = Answers::default();
+    runs.iter().filter_map(|run| run.answers.as_ref()).for_each(|answers| all.add(answers));
+    all
+}
+
 impl fmt::Display for Standing {
-    /// Short enough for a column: empty, `generator-bound`, `generator-late`.
+    /// Short enough for a column: empty, `unserved`, `generator-bound`, `generator-late`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Standing::Counts => "",
+            Standing::Unserved { .. } => "unserved",
             Standing::GeneratorBound { .. } => "generator-bound",
             Standing::GeneratorLate { .. } => "generator-late",
         })
@@ -238,6 +284,35 @@ mod tests {
         assert!(!counts(99.0, 90.1));
         assert_eq!(Standing::of_runs(Load::Max, &[busy(90.0, 99.0)]).to_string(), "generator-bound");
         assert!(!Standing::of_runs(Load::Max, &[run(Load::Max, Enforcement::InForce)]).counts());
+    }
+
+    #[test]
+    fn a_server_that_polls_in_vain_for_part_of_its_time_was_not_the_limit() {
+        let spins = |server| RunResult { cpu_percent: Some(100.0), server_cpu_percent: server, ..busy(0.0, 40.0) };
+        let standing = |server| Standing::of_runs(Load::Max, &[spins(server)]);
+        assert!(standing(Some(55.0)).reason().unwrap().contains("neither was the limit"));
+        assert!(standing(None).reason().unwrap().contains("polling in vain"), "what is not known does not count");
+        assert!(standing(Some(99.0)).counts());
+    }
+
+    #[test]
+    fn a_service_that_fails_more_than_a_few_requests_does_not_count() {
+        let standing = |answers: Answers| {
+            Standing::of_runs(Load::Max, &[RunResult { answers: Some(answers), ..busy(99.0, 50.0) }])
+        };
+        let of = Answers { received: 10_000, ..Answers::default() };
+        assert!(standing(of).counts());
+        assert!(standing(Answers { misses: 10, ..of }).counts());
+        for failed in [
+            Answers { misses: 11, ..of },
+            Answers { errors: 11, ..of },
+            Answers { lost: 11, ..of },
+            Answers { unanswered: 11, ..of },
+        ] {
+            let standing = standing(failed);
+            assert_eq!(standing.to_string(), "unserved");
+            assert!(standing.reason().unwrap().contains(" 11 "), "{standing:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use lull_core::Mode;
 use super::NOTHING_SENT;
 use crate::bench::{Bench, BenchConfig, BenchError, Cores, GroupSetup, MemBench, Run};
 use crate::case::{CaseTable, Effort, Measure, Observed, Placed};
-use crate::cell::Load;
+use crate::cell::{Load, Standing};
 
 /// What the case is made of.
 #[derive(Clone, Debug)]
@@ -73,8 +73,9 @@ impl Crowd {
                 Some(found.qps / 1e3),
                 found.p50_latency_us,
                 found.p99_latency_us,
-                found.server_cpu_percent.map(|percent| percent * bench.workers() as f64),
+                found.cpu_percent.map(|percent| percent * bench.workers() as f64),
             ],
+            load: Some(Standing::of_runs(load, std::slice::from_ref(&found))),
             verdict: found.verdict,
         })
     }

@@ -238,6 +238,7 @@ impl Machine {
                 Some(per_second / 1e3),
             ],
             verdict: enforcement(mode, &Evidence::of_core(&stats, None, packets)),
+            load: None,
         })
     }
 

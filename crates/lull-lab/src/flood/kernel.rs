@@ -23,6 +23,7 @@ use crate::bench::BenchError;
 use crate::bench::kernel::ksoftirqds;
 use crate::bench::kernel::napi_threads;
 use crate::bench::kernel::pair::{Pair, ServerStack, Side, linux};
+use crate::bench::kernel::usage::sleeps;
 use crate::case::{Effort, Observed};
 use crate::cell::Enforcement;
 
@@ -45,7 +46,7 @@ struct Receiving {
     pair: Pair,
     /// The NAPI's thread, or the ksoftirqd of the sinks' core.
     delivery: Vec<i32>,
-    threaded: bool,
+    mode: Mode,
 }
 
 /// One run of a row, in namespaces of its own.
@@ -104,7 +105,7 @@ impl Receiving {
                 })?;
             }
         }
-        Ok(Receiving { sinks, pair, delivery, threaded })
+        Ok(Receiving { sinks, pair, delivery, mode: cell.mode.mode().clone() })
     }
 
     fn marks(&self) -> Result<Marks, BenchError> {
@@ -120,6 +121,7 @@ impl Receiving {
             socket,
             sinks: self.sinks.sched(),
             delivery: SchedStat::read(&self.delivery),
+            delivery_sleeps: sleeps_of(&self.delivery),
             napi: None,
         })
     }
@@ -128,10 +130,30 @@ impl Receiving {
         if after.received == before.received {
             return Enforcement::not_in_force("no sink got a datagram, so there is nothing to see the mode by");
         }
-        if self.threaded && !after.delivery.since(&before.delivery).ran() {
-            return Enforcement::not_in_force("the NAPI's thread did not run");
+        let sleeps = after.delivery_sleeps.saturating_sub(before.delivery_sleeps);
+        let seconds = (after.at - before.at).as_secs_f64();
+        threads_in_force(&self.mode, &after.delivery.since(&before.delivery), sleeps, seconds)
+    }
+}
+
+/// How often these threads have gone to sleep.
+pub fn sleeps_of(threads: &[i32]) -> u64 {
+    threads.iter().filter_map(|tid| sleeps(*tid)).sum()
+}
+
+/// A thread that never slept was awake all the time, but for what the kernel counts coarsely.
+const AWAKE_SHARE_MIN: f64 = 0.9;
+
+/// Whether the NAPI's thread did what the mode says, by what the scheduler counted of it in a window. One that busy polls never
+/// sleeps; where it did, for a lock of a real-time kernel, it was awake for nearly all of the time. One that is woken for work may
+/// not sleep either, as long as there is always some.
+pub fn threads_in_force(mode: &Mode, ran: &SchedStat, sleeps: u64, seconds: f64) -> Enforcement {
+    match mode.napi.threaded {
+        Threaded::On | Threaded::BusyPoll if !ran.ran() => Enforcement::not_in_force("the NAPI's thread did not run"),
+        Threaded::BusyPoll if sleeps > 0 && ran.awake_share(seconds) < AWAKE_SHARE_MIN => {
+            Enforcement::not_in_force("the NAPI's thread slept until there was work: it did not busy poll")
         }
-        Enforcement::InForce
+        _ => Enforcement::InForce,
     }
 }
 
@@ -197,4 +219,71 @@ fn socket_drops() -> u64 {
     let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
     let at = names.split_whitespace().position(|name| name == "RcvbufErrors");
     at.and_then(|at| values.split_whitespace().nth(at)?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flood::Path;
+
+    #[test]
+    fn a_thread_that_sleeps_until_there_is_work_is_no_busy_polling_one() {
+        let in_force = |mode: &str, run_ms: u64, wait_ms: u64, sleeps| {
+            let ran = SchedStat::of_ns(run_ms * 1_000_000, wait_ms * 1_000_000);
+            threads_in_force(&mode.parse().unwrap(), &ran, sleeps, 1.0) == Enforcement::InForce
+        };
+        assert!(in_force("threaded-busy", 600, 400, 0));
+        assert!(in_force("threaded-busy", 300, 200, 0), "it never slept, whatever was counted");
+        assert!(in_force("threaded-busy", 600, 380, 5), "it slept for a lock");
+        assert!(!in_force("threaded-busy", 300, 100, 5_000));
+        assert!(in_force("threaded", 300, 100, 5_000) && in_force("threaded", 900, 100, 0));
+        assert!(!in_force("threaded", 0, 100, 0) && !in_force("threaded-busy", 0, 100, 0));
+        assert!(in_force("base", 0, 0, 0));
+    }
+
+    /// A veth pair whose receiving NAPI has a thread that sleeps, behind a row that says that it busy polls.
+    #[test]
+    fn threaded_napis_behind_a_row_of_threaded_busy_are_not_in_force() {
+        let threaded: FloodMode = "threaded".parse().unwrap();
+        if !rustix::process::geteuid().is_root() || refusal(&threaded).is_some() {
+            println!("SKIP: a flood of a veth pair with NAPI threads takes root and a kernel that has them");
+            return;
+        }
+        let cores = lull_host::usable_cores();
+        let flood = Flood {
+            bytes: vec![64],
+            flows: vec![1],
+            modes: vec![threaded.clone()],
+            path: Path::Kernel,
+            per_second: None,
+            cores: Vec::new(),
+            policy: None,
+            group: None,
+        };
+        let mut receiving = match Receiving::start(&flood, &Cell { bytes: 64, flows: 1, mode: &threaded }, cores[0]) {
+            Ok(receiving) => receiving,
+            Err(error) => {
+                println!("SKIP: no veth pair with NAPI threads here: {error}");
+                return;
+            }
+        };
+        let std::net::IpAddr::V4(to) = receiving.pair.server.address() else { panic!("an IPv4 address") };
+        let socket = receiving.pair.client.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+        let before = receiving.marks().unwrap();
+        let after = loop {
+            receiving.pair.client.within(|| socket.send_to(&[0; 64], (to, PORT_FIRST))).unwrap().unwrap();
+            let after = receiving.marks().unwrap();
+            if after.received > before.received && after.delivery_sleeps > before.delivery_sleeps + 10 {
+                break after;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(receiving.verdict(&before, &after), Enforcement::InForce, "it is threaded");
+        receiving.mode = "threaded-busy".parse().unwrap();
+        let verdict = receiving.verdict(&before, &after);
+        // Beside much other work the thread may have waited for its core all the time.
+        let seconds = (after.at - before.at).as_secs_f64();
+        let was_awake = after.delivery.since(&before.delivery).awake_share(seconds) >= AWAKE_SHARE_MIN;
+        assert!(was_awake || verdict.reason().is_some_and(|why| why.contains("did not busy poll")), "{verdict:?}");
+    }
 }

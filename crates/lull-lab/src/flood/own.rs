@@ -169,6 +169,7 @@ impl Machine {
             socket: self.network.stack_counters()[0].drop_socket_full,
             sinks: self.sinks.sched(),
             delivery: SchedStat::read(&delivery),
+            delivery_sleeps: 0,
             napi: Some(napi),
         }
     }

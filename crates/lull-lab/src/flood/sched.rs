@@ -41,6 +41,11 @@ impl SchedStat {
         self.run_ns > 0
     }
 
+    /// Share of the time in which they ran or could have run, of one thread: all of it, of one that never slept.
+    pub fn awake_share(&self, seconds: f64) -> f64 {
+        (self.run_ns + self.wait_ns) as f64 / 1e9 / seconds
+    }
+
     /// Time that they ran, of one core.
     pub fn run_percent(&self, seconds: f64) -> f64 {
         self.run_ns as f64 / 1e7 / seconds
@@ -68,6 +73,14 @@ pub fn throttle_note() -> Option<String> {
             left as f64 / 1e4
         )
     })
+}
+
+#[cfg(test)]
+impl SchedStat {
+    /// A thread that ran for so long, and waited for so long.
+    pub fn of_ns(run_ns: u64, wait_ns: u64) -> SchedStat {
+        SchedStat { run_ns, wait_ns, slices: 1 }
+    }
 }
 
 #[cfg(test)]

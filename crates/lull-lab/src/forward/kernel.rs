@@ -6,6 +6,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use lull_core::Mode;
+
 use super::{Forward, Marks, observed};
 use crate::bench::BenchError;
 use crate::bench::kernel::ksoftirqds;
@@ -13,7 +15,7 @@ use crate::bench::kernel::pair::{Pair, ServerStack, Side};
 use crate::case::{Effort, Observed};
 use crate::cell::Enforcement;
 use crate::flood::FloodMode;
-use crate::flood::kernel::{set_napis, steer};
+use crate::flood::kernel::{set_napis, sleeps_of, steer, threads_in_force};
 use crate::flood::own::{device_counts, pass};
 use crate::flood::sched::SchedStat;
 use crate::flood::senders;
@@ -28,7 +30,7 @@ struct Machine {
     /// The device towards the far end.
     out: String,
     delivery: Vec<i32>,
-    threaded: bool,
+    mode: Mode,
     _sink: UdpSocket,
 }
 
@@ -79,7 +81,7 @@ impl Machine {
                 ksoftirqds(&[core])
             }
         };
-        Ok(Machine { pair, far, out, delivery, threaded, _sink: sink })
+        Ok(Machine { pair, far, out, delivery, mode: mode.mode().clone(), _sink: sink })
     }
 
     fn marks(&self) -> Result<Marks, BenchError> {
@@ -93,6 +95,7 @@ impl Machine {
             ring: sent.send_dropped + came.receive_dropped,
             out: left.send_dropped + arrived.receive_dropped,
             delivery: SchedStat::read(&self.delivery),
+            delivery_sleeps: sleeps_of(&self.delivery),
             napi: None,
         })
     }
@@ -101,9 +104,8 @@ impl Machine {
         if after.arrived == before.arrived {
             return Enforcement::not_in_force("nothing reached the far end, so there is nothing to see the mode by");
         }
-        if self.threaded && !after.delivery.since(&before.delivery).ran() {
-            return Enforcement::not_in_force("the NAPI's thread did not run");
-        }
-        Enforcement::InForce
+        let sleeps = after.delivery_sleeps.saturating_sub(before.delivery_sleeps);
+        let seconds = (after.at - before.at).as_secs_f64();
+        threads_in_force(&self.mode, &after.delivery.since(&before.delivery), sleeps, seconds)
     }
 }

@@ -142,6 +142,7 @@ impl Machine {
             ring: self.from.counters(0).rx_dropped,
             out: self.link.dropped(0) + self.far.counters(0).rx_dropped,
             delivery: SchedStat::read(&delivery),
+            delivery_sleeps: 0,
             napi: Some(self.link.stats(0)),
         }
     }

@@ -161,7 +161,7 @@ fn caption(report: &Report) -> String {
     }
     let hollow = |c: &CellSummary| c.verdict.shows_mode() && !c.standing.counts();
     if report.cells.iter().any(hollow) {
-        text += " Hollow: generator-bound or generator-late, which says little of the server.";
+        text += " Hollow: generator-bound, generator-late or unserved, which says little of the server.";
     }
     if !off.is_empty() {
         text += &format!(" Left out of the lines, since not in force: {}.", off.join(", "));

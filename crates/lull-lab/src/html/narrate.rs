@@ -173,6 +173,10 @@ fn doubts(cells: &[CellSummary]) -> Vec<String> {
     if !late.is_empty() {
         sentences.push(format!("Timeouts that fired after another time than was asked: {}.", late.join(", ")));
     }
+    if let Some(which) = group(|c| matches!(c.standing, Standing::Unserved { .. })) {
+        sentences
+            .push(format!("Requests failed, so that these are figures of other work than was asked for: {which}."));
+    }
     if let Some(which) = group(|c| matches!(c.standing, Standing::GeneratorBound { .. })) {
         sentences.push(format!("Generator-bound, and so no maximum of the server: {which}."));
     }

@@ -153,9 +153,9 @@ impl KernelClient {
     /// Sets all records through the protocol, each once.
     ///
     /// # Errors
-    /// As [`KernelClient::run`].
+    /// As [`KernelClient::run`], and [`LoadError::Preload`] if not every record was stored.
     pub fn preload(&mut self, stop: &AtomicBool) -> Result<Summary, LoadError> {
-        self.run(Pace::Preload { depth: 16 }, Duration::ZERO, Duration::ZERO, stop)
+        self.run(Pace::Preload { depth: 16 }, Duration::ZERO, Duration::ZERO, stop)?.of_preload(stop.load(Relaxed))
     }
 
     /// Connections that are up.

@@ -123,6 +123,21 @@ pub enum LoadError {
         /// Requests outstanding.
         outstanding: u64,
     },
+    /// Not every record was stored before a load that asks for them.
+    #[error(
+        "cannot store the records: of {sent} sets {stored} were stored, {errors} were answered by an error, and {unanswered} got no \
+         answer; check that a memcached listens there, and that its memory is enough"
+    )]
+    Preload {
+        /// Sets sent.
+        sent: u64,
+        /// Records stored.
+        stored: u64,
+        /// Sets that were answered by anything else.
+        errors: u64,
+        /// Sets that were lost with their connection, or not answered.
+        unanswered: u64,
+    },
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     Os {

@@ -3,6 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::LoadError;
 use super::checker::Outcome;
 
 /// Range of the histograms: 1 ns to 100 s, at 3 significant digits.
@@ -241,6 +242,26 @@ impl Recorder {
             reconnects: 0,
             kept_up,
         }
+    }
+}
+
+impl Summary {
+    /// Requests that were sent and had no answer: lost with their connection, or waited for in vain.
+    pub fn without_answer(&self) -> u64 {
+        self.lost + self.unanswered
+    }
+
+    /// Passes a preload on in which every record was stored, or which was stopped.
+    pub(super) fn of_preload(self, stopped: bool) -> Result<Summary, LoadError> {
+        if stopped || self.errors + self.without_answer() == 0 {
+            return Ok(self);
+        }
+        Err(LoadError::Preload {
+            sent: self.sent,
+            stored: self.stored,
+            errors: self.errors,
+            unanswered: self.without_answer(),
+        })
     }
 }
 

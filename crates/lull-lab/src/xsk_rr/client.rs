@@ -55,6 +55,14 @@ impl<'a, S> Shared<'a, S> {
         (self.window_ns.0..self.window_ns.1).contains(&at_ns)
     }
 
+    /// Requests of the window whose answers are waited for at `now_ns`, when the run was stopped: those of the last second. What
+    /// was sent before is lost.
+    pub(super) fn under_way(&self, now_ns: u64) -> u64 {
+        let waited_for =
+            |sent: Sent| self.counts(sent.intended_ns) && now_ns.saturating_sub(sent.sent_ns) <= GIVE_UP_NS;
+        self.flight.count(self.sent.load(Ordering::Acquire), waited_for)
+    }
+
     /// Whether even what comes late is waited for no longer.
     fn is_past_grace(&self, now_ns: u64) -> bool {
         now_ns >= self.window_ns.1 + GRACE_NS
@@ -106,7 +114,7 @@ impl<'a, S: RawSocket> Sender<'a, S> {
         if self.shared.counts(intended_ns) {
             counted.fetch_add(1, Ordering::Relaxed);
         }
-        self.due_ns += settings.period_ns.unwrap_or(0);
+        self.due_ns = self.due_ns.saturating_add(settings.period_ns.unwrap_or(0));
         Ok(true)
     }
 
@@ -152,6 +160,8 @@ pub(super) struct Received {
     pub(super) unexpected: u64,
     /// Frames that are none of this program's.
     pub(super) foreign: u64,
+    /// When the run was stopped; `None` if it ended by itself.
+    pub(super) stopped_ns: Option<u64>,
 }
 
 /// Takes the answers, and sends the requests, too, unless another thread does.
@@ -179,6 +189,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
             corrupt: 0,
             unexpected: 0,
             foreign: 0,
+            stopped_ns: None,
         };
         let report_ns = shared.settings.report.map_or(u64::MAX, |report| report.as_nanos() as u64);
         Receiver {
@@ -199,7 +210,9 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
         let mut buffer = vec![0; frame::FRAME_BYTES_MAX];
         loop {
             let now_ns = clock.now_ns();
-            if stop.load(Ordering::Relaxed) || self.is_over(now_ns) {
+            let is_over = self.is_over(now_ns);
+            if stop.load(Ordering::Relaxed) || is_over {
+                self.seen.stopped_ns = (!is_over).then_some(now_ns);
                 if settings.report.is_some() && !self.interval.is_empty() {
                     self.report(on_report);
                 }
@@ -353,6 +366,35 @@ mod tests {
 
     fn open_loop() -> Settings {
         Settings { period_ns: Some(MS), ..Settings::new(Polling::Interrupts) }
+    }
+
+    #[test]
+    fn what_is_under_way_when_a_run_is_stopped_is_not_lost() {
+        let settings = Settings { outstanding: 3, ..Settings::new(Polling::Interrupts) };
+        run_of(&settings, true, |shared, now_ns| {
+            let mut sender = Sender::new(shared, ADDRESSES);
+            assert_eq!((0..).take_while(|_| sender.step(now_ns).unwrap()).count(), 3);
+            let mut receiver = Receiver::new(shared, None);
+            receiver.took(&shared.socket.frame(1));
+            assert_eq!(shared.under_way(shared.clock.now_ns()), 2);
+            assert_eq!(shared.under_way(now_ns + 2 * GIVE_UP_NS), 0, "what is waited for no longer is lost");
+            // A request that had no room was begun, and is not sent.
+            shared.socket.room.store(false, Ordering::Relaxed);
+            assert!(!sender.step(now_ns).unwrap());
+            assert_eq!(shared.under_way(shared.clock.now_ns()), 2);
+            shared.stop.store(true, Ordering::Relaxed);
+            assert!(receiver.run(&mut |_| ()).unwrap().stopped_ns.is_some());
+        });
+    }
+
+    #[test]
+    fn a_period_of_centuries_sends_one_request() {
+        let settings = Settings { period_ns: Some(u64::MAX), ..open_loop() };
+        run_of(&settings, true, |shared, now_ns| {
+            let mut sender = Sender::new(shared, ADDRESSES);
+            assert_eq!((0..).take_while(|_| sender.step(now_ns + MS).unwrap()).count(), 1);
+            assert!(sender.try_end(now_ns + 10 * MS));
+        });
     }
 
     #[test]

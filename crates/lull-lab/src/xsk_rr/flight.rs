@@ -39,6 +39,18 @@ impl Flight {
         slot.number.store(number, Ordering::Release);
     }
 
+    /// How many requests up to number `last` are remembered that `of` says yes to. Nobody sends or takes meanwhile.
+    pub(super) fn count(&self, last: u64, of: impl Fn(Sent) -> bool) -> u64 {
+        let is_under_way = |slot: &&Slot| {
+            let sent = Sent {
+                intended_ns: slot.intended_ns.load(Ordering::Relaxed),
+                sent_ns: slot.sent_ns.load(Ordering::Relaxed),
+            };
+            (1..=last).contains(&slot.number.load(Ordering::Acquire)) && of(sent)
+        };
+        self.0.iter().filter(is_under_way).count() as u64
+    }
+
     /// The request that an answer is to; `None` for a second answer, or a number that was never sent.
     pub(super) fn end(&self, number: u64) -> Option<Sent> {
         let slot = &self.0[number as usize % SLOTS];

@@ -30,9 +30,13 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    pub(super) fn of(histogram: &Histogram<u64>) -> Percentiles {
+    /// `None` of nothing: a latency of 0 would look like a good one.
+    pub(super) fn of(histogram: &Histogram<u64>) -> Option<Percentiles> {
+        if histogram.is_empty() {
+            return None;
+        }
         let at = |percentile: f64| histogram.value_at_percentile(percentile);
-        Percentiles { p5: at(5.0), p50: at(50.0), p95: at(95.0), p99: at(99.0), max: histogram.max() }
+        Some(Percentiles { p5: at(5.0), p50: at(50.0), p95: at(95.0), p99: at(99.0), max: histogram.max() })
     }
 
     /// In the table's order: p5, p50, p95, p99.
@@ -75,8 +79,8 @@ impl ReceiveTimes {
 pub struct Report {
     /// Answers in it.
     pub answered: u64,
-    /// Latency from the actual send.
-    pub from_send_ns: Percentiles,
+    /// Latency from the actual send; `None` without an answer.
+    pub from_send_ns: Option<Percentiles>,
 }
 
 #[cfg(test)]

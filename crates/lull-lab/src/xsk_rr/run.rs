@@ -38,8 +38,10 @@ pub struct Outcome {
     pub sent: u64,
     /// Those of them that were answered.
     pub answered: u64,
-    /// Those that were not.
+    /// Those that were not, and were waited for no longer.
     pub lost: u64,
+    /// Those whose answers were still waited for when the run was stopped.
+    pub under_way: u64,
     /// Requests of an open loop's window that were due and were never sent, as there was no room or no time for them.
     pub unsent: u64,
     /// Answers that differ from what was sent; looked for with `-v` alone.
@@ -50,10 +52,10 @@ pub struct Outcome {
     pub foreign: u64,
     /// Seconds of the window, as far as it ran.
     pub seconds: f64,
-    /// Latency from the actual send, in nanoseconds.
-    pub from_send_ns: Percentiles,
-    /// Latency from when a request should have been sent, in nanoseconds.
-    pub from_intended_ns: Percentiles,
+    /// Latency from the actual send, in nanoseconds; `None` if nothing was answered.
+    pub from_send_ns: Option<Percentiles>,
+    /// Latency from when a request should have been sent, in nanoseconds; `None` if nothing was answered.
+    pub from_intended_ns: Option<Percentiles>,
     /// Time inside the client's receive calls, from the window's begin until its last answer.
     pub receive_calls: ReceiveTimes,
     /// Requests that the server answered, the warm-up's included.
@@ -63,12 +65,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new([counted, unsent]: [u64; 2], seconds: f64, received: Received, served: u64) -> Outcome {
+    fn new([counted, unsent, under_way]: [u64; 3], seconds: f64, received: Received, served: u64) -> Outcome {
         let answered = received.from_send.len();
         Outcome {
             sent: counted,
             answered,
-            lost: counted.saturating_sub(answered),
+            lost: counted.saturating_sub(answered + under_way),
+            under_way,
             unsent,
             corrupt: received.corrupt,
             unexpected: received.unexpected,
@@ -93,6 +96,7 @@ impl Outcome {
         self.sent += other.sent;
         self.answered += other.answered;
         self.lost += other.lost;
+        self.under_way += other.under_way;
         self.unsent += other.unsent;
         self.corrupt += other.corrupt;
         self.unexpected += other.unexpected;
@@ -223,14 +227,15 @@ fn joined<T>(thread: Handle<'_, T>) -> io::Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Runs the client's threads: how many requests of the window were sent and how many were not, and what came back.
+/// Runs the client's threads: how many requests of the window were sent, how many were not, and how many were under way when it was
+/// stopped; and what came back.
 fn measure<S: RawSocket>(
     shared: &Shared<'_, S>,
     (addresses, ids): (Addresses, Option<&Mutex<Vec<i32>>>),
     stage: Stage<'_>,
     stop: &AtomicBool,
     on_report: &mut (dyn FnMut(Report) + Send),
-) -> io::Result<([u64; 2], Received)> {
+) -> io::Result<([u64; 3], Received)> {
     let Stage { placement, over, .. } = stage;
     std::thread::scope(|scope| {
         let apart = shared.settings.send_thread;
@@ -262,6 +267,8 @@ fn measure<S: RawSocket>(
         let received = joined(receiving)?;
         sending.map_or(Ok(()), joined)?;
         polling.map_or(Ok(()), joined)?;
-        Ok(([&shared.counted, &shared.unsent].map(|count| count.load(Ordering::Relaxed)), received))
+        let [counted, unsent] = [&shared.counted, &shared.unsent].map(|count| count.load(Ordering::Relaxed));
+        let under_way = received.stopped_ns.map_or(0, |at_ns| shared.under_way(at_ns));
+        Ok(([counted, unsent, under_way], received))
     })
 }

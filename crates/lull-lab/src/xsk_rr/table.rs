@@ -9,7 +9,7 @@ use lull_sim::published::xsk_rr::{CSV, POINTS};
 use serde::Serialize;
 
 use super::user::{Shown, Wire, both};
-use super::{Here, NotEnoughCores, POLLINGS, Placement, Polling, ReceiveTimes, Settings, kernel};
+use super::{Here, NotEnoughCores, Outcome, POLLINGS, Percentiles, Placement, Polling, ReceiveTimes, Settings, kernel};
 use crate::bench::BenchError;
 use crate::cell::Enforcement;
 
@@ -260,13 +260,14 @@ fn row(point: (u32, u64), kind: RowKind, cell: Cell) -> Row {
         Ok(shown) => (shown.verdict.into(), Some(shown.outcome)),
         Err(state) => (state, None),
     };
+    let percentiles = |of: fn(&Outcome) -> Option<Percentiles>| Some(of(outcome.as_ref()?)?.row());
     Row {
         per_s: point.0,
         delay_us: point.1,
         polling: kind.name(),
         state,
-        ours_ns: outcome.as_ref().map(|outcome| outcome.from_send_ns.row()),
-        ours_from_intended_ns: outcome.as_ref().map(|outcome| outcome.from_intended_ns.row()),
+        ours_ns: percentiles(|outcome| outcome.from_send_ns),
+        ours_from_intended_ns: percentiles(|outcome| outcome.from_intended_ns),
         published_ns: kind.published_column().and_then(|column| published(point, column)),
         lost: outcome.as_ref().map_or(0, |outcome| outcome.lost),
         unsent: outcome.as_ref().map_or(0, |outcome| outcome.unsent),
@@ -298,7 +299,8 @@ pub fn line(row: &Row) -> String {
         };
         let _ = write!(text, " {cell:>21}");
     }
-    let count = |count: u64| if row.ours_ns.is_some() { count.to_string() } else { "-".to_owned() };
+    let ran = matches!(row.state, State::InForce | State::NotInForce { .. });
+    let count = |count: u64| if ran { count.to_string() } else { "-".to_owned() };
     text + &format!(" {:>5} {:>6}  {}", count(row.lost), count(row.unsent), row.state)
 }
 
@@ -354,6 +356,19 @@ mod tests {
         let row = row((25_000, 38), RowKind::Polling(Polling::Separate), Err(lacking));
         let text = line(&row);
         assert!(text.contains("- / 13.7") && text.contains("it takes 4, and there are 2"), "{text}");
+    }
+
+    #[test]
+    fn a_cell_without_an_answer_has_no_latency() {
+        let nothing = Percentiles::of(&crate::xsk_rr::record::histogram());
+        assert_eq!(nothing, None);
+        let unanswered = Row {
+            lost: 7,
+            state: State::NotInForce { reason: "nothing came".to_owned() },
+            ..row((25_000, 38), RowKind::Polling(Polling::Separate), Err(State::InForce))
+        };
+        let text = line(&unanswered);
+        assert!(text.contains("- / 13.7") && text.contains("    7 "), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lull_core::Mode;
-use lull_linux::polls::{Account, Accounts, Record, What, Who};
+use lull_linux::polls::{Account, Accounts, Context, Record, What, Who};
 
 use crate::cell::PolledBy;
 use crate::check::{Evidence, ThreadsRest};
@@ -18,6 +18,10 @@ fn split_ns(mode: &Mode) -> u64 {
     }
 }
 
+/// The longest time between two polls of a thread that found nothing in which it did nothing else: to serve a request takes
+/// several system calls, and more.
+const VAIN_ROUND_NS_MAX: u64 = 5_000;
+
 /// What a window's trace came to.
 #[derive(Default)]
 pub(crate) struct Traced {
@@ -27,6 +31,10 @@ pub(crate) struct Traced {
     deadlines: HashMap<u64, u64>,
     lateness_ns: Vec<u64>,
     pub timers_set: u64,
+    /// When threads last polled, if they found nothing.
+    found_nothing_at: HashMap<i32, u64>,
+    /// Nanoseconds that threads polled in vain, round after round.
+    pub vain_ns: u64,
     /// Events that the ring buffers had no room for.
     pub lost: u64,
 }
@@ -54,8 +62,26 @@ impl Traced {
                     self.lateness_ns.push(late);
                 }
             }
+            What::Poll { work, .. } if record.context == Context::Process => self.polled(record, work),
             What::Poll { .. } | What::Packet { .. } => {}
         }
+    }
+
+    /// A thread polled, and took so many packets.
+    fn polled(&mut self, record: &Record, work: u32) {
+        let before = match work {
+            0 => self.found_nothing_at.insert(record.tid, record.at_ns),
+            _ => self.found_nothing_at.remove(&record.tid),
+        };
+        let round_ns = before.filter(|_| work == 0).and_then(|before_ns| record.at_ns.checked_sub(before_ns));
+        self.vain_ns += round_ns.filter(|ns| *ns <= VAIN_ROUND_NS_MAX).unwrap_or(0);
+    }
+
+    /// How busy the server's cores were with more than polling in vain, if they were busy for `busy_percent` of the time; `None`
+    /// where threads polled in vain and the trace has holes.
+    pub fn busy_percent(&self, busy_percent: f64, seconds: f64, cores: usize) -> Option<f64> {
+        let vain_percent = 100.0 * self.vain_ns as f64 / 1e9 / (seconds * cores as f64).max(f64::MIN_POSITIVE);
+        (self.lost == 0 || self.vain_ns == 0).then(|| (busy_percent - vain_percent).max(0.0))
     }
 
     /// Adds all NAPIs up: they are the server's.
@@ -116,6 +142,26 @@ impl Traced {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn poll(at_ns: u64, work: u32) -> Record {
+        Record { at_ns, cpu: 0, tid: 7, context: Context::Process, what: What::Poll { napi: 1, work, budget: 64 } }
+    }
+
+    #[test]
+    fn rounds_that_find_nothing_are_in_vain_and_requests_between_two_polls_are_not() {
+        let mut traced = Traced::default();
+        // Two rounds in vain, one that finds a packet, the request, one in vain behind it, a sleep, one more.
+        for (at_ns, work) in [(0, 0), (1_000, 0), (2_500, 0), (3_000, 1), (9_000, 0), (10_000, 0), (900_000, 0)] {
+            traced.add(&poll(at_ns, work));
+        }
+        assert_eq!(traced.vain_ns, 3_500);
+        traced.add(&Record { context: Context::Softirq, ..poll(900_500, 0) });
+        assert_eq!(traced.vain_ns, 3_500, "softirq is not the thread that it interrupts");
+        assert_eq!(traced.busy_percent(100.0, 7e-6, 1), Some(50.0));
+        traced.lost = 1;
+        assert_eq!(traced.busy_percent(100.0, 7e-6, 1), None, "more may have been in vain");
+        assert_eq!(Traced { lost: 1, ..Traced::default() }.busy_percent(99.0, 1.0, 1), Some(99.0));
+    }
 
     #[test]
     fn a_timer_is_a_suspensions_only_where_there_are_some() {

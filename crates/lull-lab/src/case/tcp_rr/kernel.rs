@@ -74,7 +74,7 @@ impl Window {
 pub(super) fn measure(mode: &Mode, cores: &[usize], effort: &Effort<'_>) -> Result<Observed, BenchError> {
     if let Err(error) = lull_linux::plan::check_kernel_has(mode) {
         let verdict = Enforcement::Refused { reason: error.to_string() };
-        return Ok(Observed { values: vec![None; 5], verdict });
+        return Ok(Observed { values: vec![None; 5], verdict, load: None });
     }
     let pair = Pair::make(1, ServerStack::Kernel)?;
     // Both ends receive by a NAPI, and no frame is one that a veth takes past it.

@@ -36,9 +36,9 @@ impl<C: Clock> WireClient<C> {
     /// Sets all records through the protocol, each once.
     ///
     /// # Errors
-    /// As [`WireClient::run`].
+    /// As [`WireClient::run`], and [`LoadError::Preload`] if not every record was stored.
     pub fn preload(&mut self, stop: &AtomicBool) -> Result<Summary, LoadError> {
-        self.run(Pace::Preload { depth: 4 }, Duration::ZERO, Duration::ZERO, stop)
+        self.run(Pace::Preload { depth: 4 }, Duration::ZERO, Duration::ZERO, stop)?.of_preload(stop.load(Relaxed))
     }
 
     /// Starts a load; then call [`WireClient::poll`] until it returns false, and [`WireClient::finish`].
@@ -80,6 +80,23 @@ impl<C: Clock> WireClient<C> {
         if let Phase::Sending { .. } = self.phase {
             self.phase = Phase::Sending { until_ns: 0 };
         }
+    }
+
+    /// Does one turn of each of several begun loads, whose clients share a thread; see [`WireClient::poll`]. What one does is no
+    /// time of the others. False when all are over.
+    ///
+    /// # Errors
+    /// As [`WireClient::poll`].
+    pub fn poll_each<'c>(clients: impl IntoIterator<Item = &'c mut WireClient<C>>) -> Result<bool, LoadError>
+    where
+        C: 'c,
+    {
+        let mut goes_on = false;
+        for client in clients {
+            client.turn_from_ns = client.clock.now_ns();
+            goes_on |= client.poll()?;
+        }
+        Ok(goes_on)
     }
 
     /// Does one turn of a begun load. False when it is over.
