@@ -65,6 +65,23 @@ fn receive_calls(run: &Value) -> u64 {
 }
 
 #[test]
+fn a_table_that_a_signal_ends_says_so_and_has_not_succeeded() {
+    use std::io::{BufRead, BufReader};
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    command.args(["xsk-rr", "--table", "--seconds", "0.5", "--oversubscribe"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // One cell is done, and 34 are not.
+    assert!(lines.any(|line| line.contains(" interrupts ")));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(lines.any(|line| line.starts_with("INTERRUPTED")));
+    lines.for_each(drop);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
 fn every_way_of_polling_answers_every_request_in_memory() {
     for mode in ["interrupts", "inline", "separate", "threaded", "threaded-busy", "group"] {
         let args = [&["--mode", mode, "-P", "2ms", "-d", "100us"], &SHORT[..]].concat();
