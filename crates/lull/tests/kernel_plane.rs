@@ -26,7 +26,8 @@ fn what_was_in_force_comes_back_to_the_bit() {
     let says_why = shown.contains("no program prefers") || shown.contains("if a program that cannot be seen from here");
     assert!(shown.contains("suspend20 was applied") && says_why, "{shown}");
     // The program's half is missing, so the mode's name must not stand where the mode in force is named.
-    let modes: Vec<_> = shown.lines().filter(|line| line.trim_start().starts_with(['0', '1'])).collect();
+    let is_row = |line: &&str| line.split_whitespace().take(2).filter(|word| word.parse::<u32>().is_ok()).count() == 2;
+    let modes: Vec<_> = shown.lines().filter(is_row).collect();
     assert!(modes.len() == 2 && modes.iter().all(|line| line.ends_with("defer20")), "{shown}");
 
     let said = world.ok("undo va");
