@@ -2,7 +2,8 @@
 //!
 //! One thread serves all clients and waits for none of them: their sockets do not block, each has a time for its request and
 //! one for reading the answer, and the oldest makes room where there are too many. So neither a client that stopped reading
-//! nor many that say nothing keep others, or the end of the process, waiting.
+//! nor many that say nothing keep others, or the end of the process, waiting. Small libraries of HTTP servers bound none of
+//! these times, and those that do bring an executor of their own.
 
 mod answer;
 
