@@ -160,14 +160,17 @@ impl Connection {
     ///
     /// With the peer's FIN there already that is LAST-ACK, in which smoltcp takes a window that opens for a duplicate
     /// acknowledgement, and waits for its next probe. So it comes into that state only once the window that the peer has opened
-    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6); with a congestion window, once all has
-    /// left. And it waits for what smoltcp had no room for.
+    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6); and where somebody is in charge of what
+    /// is lost, once all that has not left may leave. And it waits for what smoltcp had no room for.
     pub(super) fn finish(&mut self) {
         if self.kept_bytes() != 0 {
             return;
         }
-        let flight = self.snd_nxt.wrapping_sub(self.snd_una) as usize;
-        let room = if self.sender().is_some() { flight } else { self.peer_window_bytes() };
+        let peers = self.peer_window_bytes();
+        let room = self.sender().map_or(peers, |sender| {
+            let left = if self.is_probe() { 0 } else { self.snd_nxt.wrapping_sub(self.snd_una) as usize };
+            left.saturating_add(sender.room()).min(peers).max(left)
+        });
         if self.socket().state() != State::CloseWait || self.socket().send_queue() <= room {
             self.socket_mut().close();
         }
@@ -344,11 +347,11 @@ impl Connection {
     }
 
     /// Whether what has been sent before probes the peer: to a keepalive's probe nothing is missing, and to that of a closed window
-    /// nothing but its one byte.
+    /// nothing but its one byte, and our FIN where that is all there is.
     #[cold]
     fn is_probe(&self) -> bool {
         let on_its_way = self.snd_nxt.wrapping_sub(self.snd_una);
-        on_its_way == 0 || on_its_way == 1 && self.peer_window == 0
+        on_its_way == 0 || self.peer_window == 0 && (on_its_way == 1 || self.socket().send_queue() == 1)
     }
 
     /// Notes what was sent. Returns whether it had been sent before, and does not only probe the peer.

@@ -101,12 +101,13 @@ pub(super) fn fin_beyond_the_window(connection: &Connection, arrived: &mut Arriv
 
 impl Connection {
     /// Whether smoltcp has nothing that a closed window could hold back: all that is left has been sent with our FIN, or was offered
-    /// room when LAST-ACK began ([`Connection::finish`]).
+    /// room when LAST-ACK began ([`Connection::finish`]). A byte that is left alone may have been sent to probe a closed window, which
+    /// smoltcp goes on doing.
     #[inline]
     pub(super) fn knows_of_no_closed_window(&self) -> bool {
         match self.socket().state() {
             State::LastAck => true,
-            State::FinWait1 | State::Closing => self.unsent() == 0,
+            State::FinWait1 | State::Closing => self.unsent() == 0 && self.socket().send_queue() != 1,
             _ => false,
         }
     }

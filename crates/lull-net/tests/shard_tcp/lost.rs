@@ -960,3 +960,116 @@ fn a_byte_whose_window_is_taken_back_is_sent_again() {
     r.host.send(r.id, &[1; 1000]).unwrap();
     assert_eq!(r.sent(), [1], "it goes on");
 }
+
+/// The probe of a closed window has the byte and the end behind it: none of that is lost, or waits for a timer, when there is room.
+#[test]
+fn the_last_byte_and_the_end_leave_as_soon_as_a_window_opens() {
+    for selectively in [true, false] {
+        for peer_ends in [false, true] {
+            let mut r = Receiver::that(selectively, 2);
+            let window = std::mem::take(&mut r.peer.window);
+            assert_eq!(r.has_all(2), []);
+            let id = r.id;
+            r.host.send(id, &[1]).unwrap();
+            assert_eq!(r.waits_ms(300), [2], "a probe");
+            r.host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap();
+            if peer_ends {
+                r.peer.send(&mut r.host, ACK | FIN, &[]);
+            }
+            r.sent();
+            let mut probes = 0;
+            for _ in 0..325 {
+                if r.waits_ms(100).contains(&2) {
+                    probes += 1;
+                    assert_eq!(r.has_all(2), [], "the window is closed");
+                }
+            }
+            assert!((3..12).contains(&probes), "{probes} probes");
+            assert_eq!(r.host.stack.tcp_info(id, r.host.now_ns).unwrap().retransmits, 0);
+            r.peer.window = window;
+            r.peer.send(&mut r.host, ACK, &[]);
+            let sent = r.host.segments();
+            assert_eq!(sent.len(), 1, "{selectively} {peer_ends}");
+            assert_eq!((sent[0].payload.as_slice(), sent[0].flags & FIN), ([1].as_slice(), FIN));
+            assert_eq!(r.waits_ms(100), [], "it is on its way");
+            r.peer.ack = r.at(2) + 2;
+            r.peer.send(&mut r.host, ACK, &[]);
+            let state = if peer_ends { "CLOSED" } else { "FIN-WAIT-2" };
+            assert_eq!(r.host.stack.tcp_state(id), Ok(state));
+            assert_eq!(r.waits_ms(20_000), []);
+        }
+    }
+}
+
+/// Where they had left before it closed, they look like such a probe.
+#[test]
+fn the_last_byte_and_the_end_are_sent_again_when_their_window_is_taken_back() {
+    for selectively in [true, false] {
+        let mut r = Receiver::that(selectively, 1);
+        assert_eq!(r.has_all(1), []);
+        let id = r.id;
+        r.host.send(id, &[1]).unwrap();
+        r.host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap();
+        assert_eq!(r.sent(), [1, 1]);
+        let window = std::mem::take(&mut r.peer.window);
+        for seconds in [5, 10, 20] {
+            assert_eq!(r.has_all(1), []);
+            let again = r.waits_ms(seconds * 1000);
+            assert!(again.contains(&1) && again.len() < 30, "{selectively} {again:?}");
+        }
+        r.peer.window = window;
+        r.has_all(1);
+        let again = r.waits_ms(40_000);
+        assert!(again.contains(&1), "{selectively} {again:?}");
+        r.peer.ack = r.at(1) + 2;
+        r.peer.send(&mut r.host, ACK, &[]);
+        assert_eq!(r.host.stack.tcp_state(id), Ok("FIN-WAIT-2"));
+        assert_eq!(r.waits_ms(20_000), []);
+    }
+}
+
+/// Nothing is lost, and what was overtaken is kept for a while: the end waits for it no more than it would otherwise.
+#[test]
+fn a_closed_connection_sends_its_last_data_and_its_end_at_once_though_something_was_overtaken() {
+    for is_lost in [false, true] {
+        let mut r = Receiver::of(if is_lost { 12 } else { 3 });
+        r.peer.send(&mut r.host, ACK | FIN, &[]);
+        let small_at = if is_lost {
+            assert_eq!(r.has(0, (1, 6)), [0]);
+            assert_eq!(r.has_all(11), []);
+            12
+        } else {
+            assert_eq!(r.has(0, (1, 2)), [0; 0]);
+            assert_eq!(r.has_all(2), [0; 0], "it was overtaken");
+            3
+        };
+        r.host.send(r.id, &[2; 500]).unwrap();
+        assert_eq!(r.sent(), [], "it waits for the one before");
+        r.host.close(r.id);
+        let sent = r.host.segments();
+        assert_eq!(sent.len(), 1, "{is_lost}");
+        assert_eq!((sent[0].seq, sent[0].payload.len(), sent[0].flags & FIN), (r.at(small_at), 500, FIN));
+        r.peer.ack = r.at(small_at) + 501;
+        r.peer.send(&mut r.host, ACK, &[]);
+        assert_eq!(r.host.stack.connections(), 0);
+    }
+}
+
+/// The same of what there was no room for in the buffer when it was written.
+#[test]
+fn the_end_leaves_with_what_had_no_room_though_something_was_overtaken() {
+    let mut r = Receiver::of(8);
+    r.peer.send(&mut r.host, ACK | FIN, &[]);
+    assert_eq!(r.has(0, (1, 2)), [0; 0]);
+    assert_eq!(r.host.send(r.id, &[2; 16_000]), Ok(16_000));
+    r.host.close(r.id);
+    r.host.segments();
+    let mut ended_with = None;
+    for up_to in [8, 16] {
+        r.peer.ack = r.at(up_to);
+        r.peer.send(&mut r.host, ACK, &[]);
+        ended_with = ended_with.or(r.host.segments().into_iter().find(|segment| segment.flags & FIN != 0));
+    }
+    let end = ended_with.expect("an end");
+    assert_eq!(end.seq + end.payload.len() as u32, r.at(24));
+}
