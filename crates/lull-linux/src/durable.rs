@@ -4,9 +4,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
+
+/// For how long a lock that is not free is asked for again: who only asks for its holder has it for a moment
+/// ([`lock_holder`]), in which the file still has the text of the last one.
+const ASKED_FOR: Duration = Duration::from_millis(20);
 
 /// What trying to take a lock gave.
 pub(crate) enum Taken {
@@ -37,6 +42,12 @@ pub(crate) fn write_json(temporary: &Path, file: &Path, content: &impl Serialize
 /// Takes the lock file at `path`, and writes into it who has it now. It is its owner's alone: whoever may open a file, to read
 /// it even, may hold its lock.
 pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
+    try_lock_for(path, holder, ASKED_FOR)
+}
+
+/// As [`try_lock`], asking again for so long.
+pub(crate) fn try_lock_for(path: &Path, holder: &str, patience: Duration) -> io::Result<Taken> {
+    let since = Instant::now();
     loop {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -47,6 +58,10 @@ pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
         }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) if since.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut by = String::new();
                 let _ = file.read_to_string(&mut by);
@@ -106,5 +121,29 @@ mod tests {
         assert_eq!(lock_holder(path).as_deref(), Some("2"));
         drop(lock);
         assert_eq!(lock_holder(path), None);
+    }
+
+    #[test]
+    fn who_only_asks_for_the_holder_keeps_nobody_from_the_lock() {
+        let scratch = Scratch(std::env::temp_dir().join(format!("lull-durable-asked-{}.lock", std::process::id())));
+        let path = &scratch.0;
+        fs::write(path, "1").unwrap();
+        let asking = File::open(path).unwrap();
+        flock(&asking, FlockOperation::NonBlockingLockShared).unwrap();
+        let patience = Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| try_lock_for(path, "2", patience).unwrap());
+            // It has the file open once more, which it does before each time that it asks.
+            let opened = || {
+                let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+                links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == *path)).count()
+            };
+            while opened() < 2 && !taken.is_finished() {
+                std::thread::yield_now();
+            }
+            drop(asking);
+            assert!(matches!(taken.join().unwrap(), Taken::Yes(_)));
+        });
+        assert_eq!(fs::read_to_string(path).unwrap(), "2");
     }
 }

@@ -121,6 +121,8 @@ impl Process {
                 Ok(target) => links.push((fd, target)),
                 // Closed since it was listed.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+                // A file whose path is longer than a path may be: neither a socket nor an epoll context.
+                Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => {}
                 Err(error) => return Err(self.failed(WHAT, error)),
             }
         }
@@ -233,11 +235,13 @@ impl Process {
 }
 
 /// What to do without the right to trace a process: Yama asks for more than the same user (`yama_ptrace_access_check`).
-fn may_not_trace(roots: &Roots) -> String {
+pub fn may_not_trace(roots: &Roots) -> String {
     let scope = roots.read_proc("sys/kernel/yama/ptrace_scope").ok().and_then(|text| text.parse::<u32>().ok());
     let what = "kernel.yama.ptrace_scope";
     match scope {
-        None | Some(0) => "run it as root or as the process's user with CAP_SYS_PTRACE".to_owned(),
+        None | Some(0) => {
+            "run it as root with CAP_SYS_PTRACE (in Docker: --cap-add SYS_PTRACE), or as the process's user".to_owned()
+        }
         Some(scope @ 1..=2) => format!(
             "{what} is {scope}, so it takes CAP_SYS_PTRACE even as the process's user: run it as root, or \
              `sysctl -w {what}=0`"

@@ -6,6 +6,8 @@ use clap::Args;
 use lull_linux::device::Snapshot;
 use lull_linux::netdev::Netdev;
 use lull_linux::plan::no_napi;
+use lull_linux::programs::may_not_trace;
+use lull_linux::roots::Roots;
 use lull_linux::sched::shown_ns;
 use lull_linux::show::{NapiShow, Show, show};
 use lull_linux::values::ThreadedName;
@@ -109,7 +111,8 @@ fn print(device: &Show) -> Result<(), WriteError> {
         )?;
     }
     if device.processes_hidden != 0 {
-        outln!("  {} processes could not be looked into: run it as root to see all", device.processes_hidden)?;
+        let remedy = may_not_trace(&Roots::default());
+        outln!("  {} processes could not be looked into; to see all {remedy}", device.processes_hidden)?;
     }
     Ok(())
 }

@@ -454,6 +454,107 @@ fn a_context_that_another_lull_follows_is_refused() {
 }
 
 #[test]
+fn what_another_lull_has_and_does_not_follow_is_not_refused() {
+    let Some(program) = below_a_shell("what_another_lull_has_and_does_not_follow_is_not_refused") else { return };
+    let (shell, child) = (program.child.id(), program.pid);
+    for words in [&["--mode", "suspend20", "--children", "no"][..], &["--steer", "hash"]] {
+        program.ok_on(shell, &[LULL, "attach", "--mode", "suspend20", "--once"]);
+        // It has the record in which the child's contexts are.
+        let mut command = program.command_on(shell, &[&[LULL, "attach"], words].concat());
+        let mut staying = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (lines, stderr) = (lines_of(&mut staying), staying.stderr.take().unwrap());
+        let mut staying = Follower { child: staying, lines };
+        let mut said = BufReader::new(stderr).lines().map(Result::unwrap);
+        assert!(said.any(|line| line.contains("is followed;")));
+        program.ok_on(child, &[LULL, "attach", "--mode", "fullbusy", "--once"]);
+        assert_eq!(program.params(), [FULLBUSY; 3]);
+        program.ok_on(child, &[LULL, "detach"]);
+        assert_eq!(program.params(), OWN);
+        staying.signal("-TERM");
+        staying.lines.by_ref().for_each(drop);
+        assert!(staying.child.wait().unwrap().success());
+        assert_eq!(program.params(), OWN, "{words:?}");
+    }
+}
+
+#[test]
+fn an_attach_waits_for_another_that_is_soon_done() {
+    let test = "an_attach_waits_for_another_that_is_soon_done";
+    if program(test).is_none() {
+        return;
+    }
+    let Some(program) = below_a_shell(test) else { return };
+    let (shell, child) = (program.child.id(), program.pid);
+    program.ok_on(shell, &[LULL, "attach", "--mode", "suspend20", "--once"]);
+    // As if that one had its lock still.
+    let lock = std::fs::File::open(program.record().with_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    let trace = program.state.join("trace");
+    let strace = ["strace", "-qq", "-o", trace.to_str().unwrap(), "-e", "trace=flock"];
+    let words = [&strace[..], &[LULL, "attach", "--mode", "fullbusy", "--once"]].concat();
+    let mut other = program.command_on(child, &words).stdout(Stdio::null()).spawn().unwrap();
+    while !std::fs::read_to_string(&trace).is_ok_and(|text| text.contains("EAGAIN")) {
+        assert!(other.try_wait().unwrap().is_none(), "it asks for the lock");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    drop(lock);
+    assert!(other.wait().unwrap().success());
+    assert_eq!(program.params(), [FULLBUSY; 3]);
+    for pid in [shell, child] {
+        program.ok_on(pid, &[LULL, "detach"]);
+    }
+    assert_eq!(program.params(), OWN);
+}
+
+#[test]
+fn what_is_given_back_while_another_attach_looks_is_not_the_programs_own() {
+    let test = "what_is_given_back_while_another_attach_looks_is_not_the_programs_own";
+    if program(test).is_none() {
+        return;
+    }
+    let Some(program) = below_a_shell(test) else { return };
+    let (shell, child) = (program.child.id(), program.pid);
+    program.ok_on(child, &[LULL, "attach", "--mode", "fullbusy", "--once"]);
+    // It is stopped when it has read what two of the three contexts have.
+    let trace = program.state.join("trace");
+    let strace = ["strace", "-qq", "-o", trace.to_str().unwrap(), "-e", "trace=pidfd_getfd"];
+    let stop = ["-e", "inject=pidfd_getfd:signal=STOP:when=3"];
+    let words = [&strace[..], &stop, &[LULL, "attach", "--mode", "suspend20", "--once"]].concat();
+    let mut other = program.command_on(shell, &words).stdout(Stdio::null()).spawn().unwrap();
+    while !std::fs::read_to_string(&trace).is_ok_and(|text| text.contains("stopped by SIGSTOP")) {
+        assert!(other.try_wait().unwrap().is_none(), "it looks at three contexts");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let detached = program.run_on(child, &[LULL, "detach"]);
+    let stopped = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", other.id())).unwrap();
+    assert!(Command::new("kill").args(["-CONT", stopped.trim()]).status().unwrap().success());
+    assert!(other.wait().unwrap().success() && detached.status.success());
+    assert_eq!(program.params(), ["0 64 1"; 3]);
+    program.ok_on(shell, &[LULL, "detach"]);
+    assert_eq!(program.params(), OWN);
+}
+
+#[test]
+fn a_file_with_a_path_that_is_too_long_is_in_nobodys_way() {
+    // A directory of 25 levels of 200 letters, below that of its state files.
+    let deep = "import os, tempfile
+os.makedirs(tempfile.gettempdir() + '/lull-attach-' + str(os.getpid()))
+os.chdir(tempfile.gettempdir() + '/lull-attach-' + str(os.getpid()))
+for _ in range(25):
+\tos.mkdir('d' * 200)
+\tos.chdir('d' * 200)
+directory = os.open('.', os.O_RDONLY)
+os.chdir('/')
+";
+    let program = Program::below(&["python3", "-c", &format!("{deep}{MAKE}")]);
+    let Some(program) = usable(program, "a_file_with_a_path_that_is_too_long_is_in_nobodys_way") else { return };
+    program.ok(&[LULL, "attach", "--mode", "fullbusy", "--once"]);
+    assert_eq!(program.params(), [FULLBUSY; 3]);
+    program.ok(&[LULL, "detach"]);
+    assert_eq!(program.params(), OWN);
+}
+
+#[test]
 fn a_new_child_that_another_lull_follows_is_left_to_that_one_until_it_ends() {
     let test = "a_new_child_that_another_lull_follows_is_left_to_that_one_until_it_ends";
     if program(test).is_none() {

@@ -528,6 +528,49 @@ fn groups_of_one_address_in_two_network_namespaces_are_both_given_back() {
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 
+#[test]
+fn a_refused_attach_leaves_what_an_earlier_one_has_steered() {
+    let test = "a_refused_attach_leaves_what_an_earlier_one_has_steered";
+    if lacks(test) {
+        return;
+    }
+    let scratch = Scratch::new("steer-refused-later");
+    // Two workers, each with a context, below the process that is attached to.
+    let nginx = Nginx::new(&scratch, 2, "reuseport").start();
+    let pid = nginx.pid();
+    wait_until("both workers serve", || nginx.ask_often().len() == 2);
+    let first = scratch.0.join("first.bpf");
+    std::fs::write(&first, "1\n6 0 0 0\n").unwrap();
+    let line = scratch.ok(&format!("attach --pid {pid} --steer {} --once", first.display()));
+    let workers = told(&line);
+    assert_eq!(nginx.ask_often(), BTreeSet::from([workers[0]]), "{line}");
+
+    let follow = format!("attach --pid {} --mode fullbusy", workers[1]);
+    let mut follower = scratch.command(&follow).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = kernel::lines_of(&mut follower).map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("usecs 1000")));
+    for steer in ["", "--steer hash"] {
+        let says = ["another lull works on descriptor", &format!("lull attach of process {}", workers[1])];
+        scratch.refused(&format!("attach --pid {pid} --mode suspend20 {steer} --once"), &says);
+        assert_eq!(nginx.ask_often(), BTreeSet::from([workers[0]]), "{steer}");
+    }
+    signal(follower.id(), "-TERM");
+    lines.for_each(drop);
+    assert!(follower.wait().unwrap().success());
+
+    if traces(test) {
+        let attach = format!("attach --pid {pid} --mode suspend20 --steer hash --once");
+        let output = failing(&scratch, &attach, "setsockopt", "EPERM", None);
+        kernel::refused("steering", &output, &["steer the listeners of 127.0.0.1:"]);
+        assert!(workers.iter().all(|worker| program::have(*worker, 1, (0, 0, 0))), "what was set is given back");
+        assert_eq!(nginx.ask_often(), BTreeSet::from([workers[0]]));
+    }
+    let detached = scratch.ok(&format!("detach --pid {pid}"));
+    assert!(detached.contains("listeners chosen by the hash again"), "{detached}");
+    wait_until("both workers serve again", || nginx.ask_often().len() == 2);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
 /// A veth records no receive queue (since Linux 5.17): what a program sees is the number of the queue that the peer sent from,
 /// which is that of the NAPI.
 #[test]

@@ -1,20 +1,19 @@
 //! One look over a program after the other: contexts that do not have the parameters get them.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lull_core::EpollParams;
 
 use super::detach::{Restored, restore};
 use super::event::Event;
 use super::others::Others;
-use super::params::{Params, set_params};
+use super::params::{Params, params_of, set_params};
 use super::record::{Entry, Known, Opened, Record, Role};
 use super::request::ProgramRequest;
 use super::sockets::{OnContext, shared_napis};
-use super::steer::{Steer, Steering};
+use super::steer::{self, Steer, Steering};
 use super::tree::{Member, Tree};
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -24,6 +23,8 @@ use crate::roots::Roots;
 
 /// How often a program is looked over: a context that it makes has its parameters within twice this.
 pub const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// For how long a first look waits for others who are at the same contexts: one that only sets and leaves is soon done.
+const OTHERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Which contexts are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,15 +55,18 @@ pub struct Follower {
     /// cannot be asked any more which context was its.
     handed_down: BTreeMap<i32, Params>,
     /// Contexts that need no second word: process, start time, descriptor.
-    told: BTreeSet<(i32, u64, i32)>,
+    told: BTreeSet<Key>,
     in_force: Vec<SetContext>,
     warned: BTreeSet<String>,
     looked: bool,
 }
 
+/// A context: process, start time, descriptor.
+type Key = (i32, u64, i32);
+
 /// A context that has the parameters.
 struct SetContext {
-    key: (i32, u64, i32),
+    key: Key,
     /// Looks since it has them.
     looks: u32,
     /// Its sockets, once packets have come to them.
@@ -71,10 +75,45 @@ struct SetContext {
 
 /// A context that a look has found.
 struct Found {
-    key: (i32, u64, i32),
+    key: Key,
     now: EpollParams,
     /// Its process was not there at the last look.
     is_new: bool,
+}
+
+/// What a look is about to do with the contexts that it has found.
+#[derive(Default)]
+struct Plan {
+    /// What the record has to have before anything is set.
+    entries: Vec<Entry>,
+    /// What is to be set.
+    todo: Vec<Todo>,
+    /// Contexts that have the parameters already.
+    in_force: Vec<Key>,
+    /// Contexts that are told of now and need no second word, with that word if there is one.
+    told: Vec<(Key, Option<Event>)>,
+    /// Why contexts are left to others.
+    warnings: Vec<String>,
+    /// Somebody has set a context since it was found.
+    is_outdated: bool,
+}
+
+/// A context that is to be set.
+struct Todo {
+    key: Key,
+    /// What it has.
+    now: Params,
+    /// What it had before any lull.
+    former: Params,
+}
+
+/// What a look has changed.
+#[derive(Default)]
+struct Done {
+    /// Contexts, and what they had when the look began.
+    contexts: Vec<(Key, Params)>,
+    /// Groups of listeners.
+    groups: Vec<steer::Entry>,
 }
 
 impl Follower {
@@ -188,9 +227,10 @@ impl Follower {
     /// Looks the program over and sets what has to be set.
     ///
     /// # Errors
-    /// On the first look: whatever keeps a context from being set (those set in this look are given back),
-    /// [`Error::Locked`] for one that another lull follows, and [`Error::NoProcess`]. Later: the state file cannot be
-    /// written, and what was set before waits for [`Follower::restore`]. What else is refused later is an event.
+    /// On the first look: whatever keeps a context from being set or listeners from being steered (what this look has
+    /// changed is taken back, and what an earlier attach has changed stays), [`Error::Locked`] for a context that another
+    /// lull follows, and [`Error::NoProcess`]. Later: the state file cannot be written, and what was set before waits for
+    /// [`Follower::restore`]. What else is refused later is an event.
     pub fn look(&mut self) -> Result<Vec<Event>> {
         let changes = self.tree.refresh();
         let mut events: Vec<Event> =
@@ -205,14 +245,16 @@ impl Follower {
         if self.is_over() && !self.looked {
             return Err(Error::NoProcess { pid: self.pid });
         }
-        let found = self.find(&changes.started, &mut events)?;
-        let before = self.record.as_ref().map(Record::known).unwrap_or_default();
-        self.steer(&before, &mut events)?;
+        let (found, plan) = self.find_and_plan(&changes.started, &mut events)?;
         self.told.retain(|key| found.iter().any(|it| it.key == *key));
         self.in_force.retain(|known| found.iter().any(|it| it.key == known.key));
-        if let Err(error) = self.set(&found, &mut events) {
+        let before = self.record.as_ref().map(Record::known).unwrap_or_default();
+        let mut done = Done::default();
+        // Contexts first: they can be given what they had, and a group of listeners cannot.
+        let changed = self.set(&found, plan, &mut done, &mut events).and_then(|()| self.steer(&mut done, &mut events));
+        if let Err(error) = changed {
             if !self.looked {
-                self.unsteer(&before)?;
+                self.take_back(done, before)?;
             }
             return Err(error);
         }
@@ -222,21 +264,24 @@ impl Follower {
     }
 
     /// Steers the listeners that are not yet.
-    fn steer(&mut self, before: &Known, events: &mut Vec<Event>) -> Result<()> {
+    fn steer(&mut self, done: &mut Done, events: &mut Vec<Event>) -> Result<()> {
         let Some(steering) = &mut self.steering else { return Ok(()) };
         let own = (!self.looked).then_some(self.pid);
-        let (groups, entries): (Vec<_>, Vec<_>) =
-            steering.look(self.tree.members(), own, &self.roots)?.into_iter().unzip();
+        let groups = steering.look(self.tree.members(), own, &self.roots)?;
         if let Some(record) = self.record.as_mut().filter(|_| !steering.only_tells() && !groups.is_empty()) {
+            let entries = groups.iter().map(|(_, entry)| entry.clone()).collect();
             record.add_steered(entries).map_err(|error| error.left("no listener was steered"))?;
         }
-        for group in &groups {
-            match steering.attach(group, self.tree.members()) {
-                Ok(steered) => events.extend(steered.map(Event::Steered)),
-                Err(error) if !self.looked => {
-                    self.unsteer(before)?;
-                    return Err(error);
+        for (group, entry) in groups {
+            match steering.attach(&group, self.tree.members()) {
+                Ok(Some(steered)) => {
+                    events.push(Event::Steered(steered));
+                    if !steering.only_tells() {
+                        done.groups.push(entry);
+                    }
                 }
+                Ok(None) => {}
+                Err(error) if !self.looked => return Err(error),
                 Err(error) => warn(&mut self.warned, events, error.to_string()),
             }
         }
@@ -246,17 +291,42 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes away what this look has attached; the record is as it was before.
-    fn unsteer(&mut self, before: &Known) -> Result<()> {
+    /// Takes back what this look has changed, and nothing of what was changed before it.
+    fn take_back(&mut self, done: Done, mut before: Known) -> Result<()> {
+        if self.record.is_none() {
+            return Ok(());
+        }
+        for (key, now) in done.contexts {
+            // One that has closed meanwhile needs nothing.
+            let _ = self.set_one(key, &now.into());
+        }
         let Some(record) = &mut self.record else { return Ok(()) };
-        let (_, kept) = restore(&Known { contexts: Vec::new(), ..record.known() }, &self.roots, false);
-        let mut before = before.clone();
-        for entry in kept.known.steered {
-            if !before.steered.iter().any(|known| known.is_of_the_group_of(&entry)) {
-                before.steered.push(entry);
+        for entry in done.groups {
+            match before.steered.iter_mut().find(|known| known.is_of_the_group_of(&entry)) {
+                // An earlier attach has steered it, by what nobody can tell any more.
+                Some(known) => *known = entry,
+                None if steer::take_away(&entry, &self.roots, false).is_err() => before.steered.push(entry),
+                None => {}
             }
         }
-        record.put_back(before)
+        if record.known() == before { Ok(()) } else { record.put_back(before) }
+    }
+
+    /// All contexts of the program, and what is to be done with them. A first look waits for others who are at them.
+    fn find_and_plan(&mut self, started: &[i32], events: &mut Vec<Event>) -> Result<(Vec<Found>, Plan)> {
+        let since = Instant::now();
+        loop {
+            let found = self.find(started, events)?;
+            let planned = self.plan(&found);
+            let is_to_wait = match &planned {
+                Ok(plan) => plan.is_outdated,
+                Err(error) => matches!(error, Error::Locked { .. }),
+            };
+            if self.looked || !is_to_wait || since.elapsed() > OTHERS_WITHIN {
+                return Ok((found, planned?));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// All contexts of the program that there are now, in processes of which these were started since the last look.
@@ -290,35 +360,50 @@ impl Follower {
         Ok(found)
     }
 
-    fn set(&mut self, found: &[Found], events: &mut Vec<Event>) -> Result<()> {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut todo = Vec::new();
-        let others = OnceCell::new();
+    /// What is to be done with these contexts; nothing is changed.
+    fn plan(&self, found: &[Found]) -> Result<Plan> {
+        let mut plan = Plan::default();
+        let mut others = None;
         for it in found {
             let (pid, start, fd) = it.key;
             let now = Params::from(it.now);
             let recorded = self.record.as_ref().and_then(|record| record.entry(pid, start, fd));
-            let entry = |former, set_earlier| Entry { pid, start, fd, former, set: self.wanted.into(), set_earlier };
+            let entry = |former, set_earlier| {
+                let set = self.wanted.into();
+                Entry { pid, start, fd, former, set, set_earlier, followed: true }
+            };
             if it.now == self.wanted {
-                if self.told.insert(it.key) {
-                    if let (None, Some(former)) = (recorded, self.set_elsewhere(it)) {
-                        entries.push(entry(former, None));
-                    } else {
-                        events.push(Event::Had { pid, name: name_of(pid, &self.roots), fd, now });
-                    }
+                if !self.told.contains(&it.key) {
+                    let former = if recorded.is_none() { self.set_elsewhere(it) } else { None };
+                    let had = || Event::Had { pid, name: name_of(pid, &self.roots), fd, now };
+                    plan.told.push((it.key, former.is_none().then(had)));
+                    plan.entries.extend(former.map(|former| entry(former, None)));
                 }
-                self.note_in_force(it.key);
+                plan.in_force.push(it.key);
             } else if self.which == Which::Unset && it.now != EpollParams::default() {
-                if self.told.insert(it.key) {
-                    events.push(Event::Kept { pid, fd, now });
+                if !self.told.contains(&it.key) {
+                    plan.told.push((it.key, Some(Event::Kept { pid, fd, now })));
                 }
             } else {
-                let others = others.get_or_init(|| Others::read(&self.state_dir, self.pid, &self.roots));
+                let others = others.get_or_insert_with(|| Others::read(&self.state_dir, self.pid, &self.roots));
+                // The record of what it has may have been removed before the records were read. The next look has it anew.
+                match self.params_now(it.key) {
+                    Ok(again) if again == Some(now) => {}
+                    Ok(_) => {
+                        plan.is_outdated = true;
+                        continue;
+                    }
+                    Err(error) if !self.looked => return Err(error),
+                    Err(error) => {
+                        plan.warnings.push(error.to_string());
+                        continue;
+                    }
+                }
                 match others.is_free(it.key, &self.state_dir) {
                     Ok(()) => {}
                     Err(error) if !self.looked => return Err(error),
                     Err(error) => {
-                        warn(&mut self.warned, events, error.to_string());
+                        plan.warnings.push(error.to_string());
                         continue;
                     }
                 }
@@ -326,44 +411,39 @@ impl Follower {
                 let ours = recorded.filter(|known| known.is_ours(now)).map(|known| known.former);
                 let ours = ours.or_else(|| others.former(it.key, now));
                 let former = ours.unwrap_or(now);
-                entries.push(entry(former, ours.map(|_| now)));
-                todo.push((it.key, now, former));
+                plan.entries.push(entry(former, ours.map(|_| now)));
+                plan.todo.push(Todo { key: it.key, now, former });
             }
         }
-        let Some(record) = &mut self.record else {
-            for (key, _, former) in todo {
-                let name = name_of(key.0, &self.roots);
-                events.push(Event::Set { pid: key.0, name, fd: key.2, former, now: self.wanted.into() });
-                self.note_in_force(key);
-            }
-            return Ok(());
-        };
-        let before = record.known();
-        if !entries.is_empty() {
-            record.add(entries).map_err(|error| error.left("no context was changed"))?;
+        Ok(plan)
+    }
+
+    /// Does with contexts what was planned.
+    fn set(&mut self, found: &[Found], plan: Plan, done: &mut Done, events: &mut Vec<Event>) -> Result<()> {
+        for (key, event) in plan.told {
+            self.told.insert(key);
+            events.extend(event);
         }
-        let mut done = Vec::new();
-        for (key, now, former) in todo {
-            let (pid, _, fd) = key;
-            match self.set_one(key, &self.wanted) {
+        plan.in_force.into_iter().for_each(|key| self.note_in_force(key));
+        plan.warnings.into_iter().for_each(|text| warn(&mut self.warned, events, text));
+        let is_dry = self.record.is_none();
+        if let Some(record) = &mut self.record {
+            let is_found = |entry: &Entry| found.iter().any(|it| it.key == (entry.pid, entry.start, entry.fd));
+            let added = record.add(plan.entries, is_found, !self.looked);
+            added.map_err(|error| error.left("no context was changed"))?;
+        }
+        for Todo { key, now, former } in plan.todo {
+            match if is_dry { Ok(true) } else { self.set_one(key, &self.wanted) } {
                 Ok(false) => {}
                 Ok(true) => {
+                    let (pid, _, fd) = key;
                     let name = name_of(pid, &self.roots);
                     events.push(Event::Set { pid, name, fd, former, now: self.wanted.into() });
                     self.told.insert(key);
                     self.note_in_force(key);
-                    done.push((key, now));
+                    done.contexts.push((key, now));
                 }
-                Err(error) if !self.looked => {
-                    for (key, now) in done {
-                        // One that has closed meanwhile needs nothing.
-                        let _ = self.set_one(key, &now.into());
-                    }
-                    if let Some(record) = &mut self.record {
-                        record.put_back(before)?;
-                    }
-                    return Err(error);
-                }
+                Err(error) if !self.looked => return Err(error),
                 Err(error) => warn(&mut self.warned, events, error.to_string()),
             }
         }
@@ -380,15 +460,21 @@ impl Follower {
         former.or_else(|| self.handed_down.get(&fd).copied().filter(|_| found.is_new))
     }
 
-    /// Sets one context; false if it has gone meanwhile.
-    fn set_one(&self, (pid, start, fd): (i32, u64, i32), params: &EpollParams) -> Result<bool> {
-        let Some(member) = self.tree.members().iter().find(|it| (it.pid, it.start) == (pid, start)) else {
-            return Ok(false);
-        };
-        set_params(member, fd, params)
+    fn member(&self, (pid, start, _): Key) -> Option<&Member> {
+        self.tree.members().iter().find(|it| (it.pid, it.start) == (pid, start))
     }
 
-    fn note_in_force(&mut self, key: (i32, u64, i32)) {
+    /// What a context has at this moment; nothing if it has gone.
+    fn params_now(&self, key: Key) -> Result<Option<Params>> {
+        self.member(key).map_or(Ok(None), |member| params_of(member, key.2))
+    }
+
+    /// Sets one context; false if it has gone meanwhile.
+    fn set_one(&self, key: Key, params: &EpollParams) -> Result<bool> {
+        self.member(key).map_or(Ok(false), |member| set_params(member, key.2, params))
+    }
+
+    fn note_in_force(&mut self, key: Key) {
         if !self.in_force.iter().any(|known| known.key == key) {
             self.in_force.push(SetContext { key, looks: 0, sockets: None });
         }
@@ -441,7 +527,7 @@ impl Follower {
             sockets.any(|it| it.by_napi.contains_key(napi))
         };
         let is_ours = |pid, fd| {
-            let same = |(of, _, number): (i32, u64, i32)| os::same_file((of, number), (pid, fd)).unwrap_or(false);
+            let same = |(of, _, number): Key| os::same_file((of, number), (pid, fd)).unwrap_or(false);
             self.in_force.iter().any(|it| same(it.key))
         };
         let others = polling(&self.roots).contexts.into_iter().filter_map(|context| {

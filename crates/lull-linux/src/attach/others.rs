@@ -17,8 +17,8 @@ type Key = (i32, u64, i32);
 pub(super) struct Others(Vec<(i32, Entry)>);
 
 impl Others {
-    /// Those of this moment. A context is recorded before it is set, so whoever has read what a context has now, and reads
-    /// this behind it, finds who has set it.
+    /// Those of this moment. A context is recorded before it is set, and until it is given back: whoever reads this, and finds
+    /// in a context before and behind it the same, finds who has set that.
     pub(super) fn read(directory: &Path, own: i32, roots: &Roots) -> Others {
         let mut entries = entries_of_others(directory, own, roots);
         entries.retain(|(_, entry)| start_of(entry.pid, roots) == Some(entry.start));
@@ -41,7 +41,7 @@ impl Others {
     /// # Errors
     /// [`Error::Locked`].
     pub(super) fn is_free(&self, key: Key, directory: &Path) -> Result<()> {
-        for (program, _) in self.of(key) {
+        for (program, _) in self.of(key).filter(|(_, entry)| entry.followed) {
             let by = match holder(directory, *program) {
                 None => continue,
                 // `lull run` follows what its program has put into the background by records of their own.

@@ -69,6 +69,10 @@ pub(crate) struct Entry {
     /// What an earlier attach had set, which the context still has if this one was killed before it came to it.
     #[serde(default)]
     pub(crate) set_earlier: Option<Params>,
+    /// Whoever has the record's lock keeps it in force: it is none that only an earlier attach was told of, as that of a
+    /// child is for `--children no`.
+    #[serde(default)]
+    pub(crate) followed: bool,
 }
 
 impl Entry {
@@ -91,7 +95,7 @@ struct Content {
 }
 
 /// What a record has: contexts and groups of listeners.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) contexts: Vec<Entry>,
     pub(crate) steered: Vec<steer::Entry>,
@@ -249,15 +253,24 @@ impl Record {
         self.content.contexts.iter().find(|entry| (entry.pid, entry.start, entry.fd) == (pid, start, fd))
     }
 
-    /// Adds entries, in place of those of the same descriptors, and has them on the disk before it returns.
+    /// Adds entries, in place of those of the same descriptors, and has them on the disk before it returns. Those that are
+    /// found are followed from now on; at first the others, which an earlier attach has left, are not.
     ///
     /// # Errors
     /// Those of the file system; the file is then as it was.
-    pub(crate) fn add(&mut self, entries: Vec<Entry>) -> Result<()> {
+    pub(crate) fn add(&mut self, entries: Vec<Entry>, found: impl Fn(&Entry) -> bool, at_first: bool) -> Result<()> {
         let before = self.content.contexts.clone();
+        let is_added = !entries.is_empty();
         for entry in entries {
             self.content.contexts.retain(|it| (it.pid, it.start, it.fd) != (entry.pid, entry.start, entry.fd));
             self.content.contexts.push(entry);
+        }
+        for entry in &mut self.content.contexts {
+            let is_found = found(entry);
+            entry.followed = is_found || entry.followed && !at_first;
+        }
+        if !is_added && self.content.contexts == before {
+            return Ok(());
         }
         let written = self.save();
         if written.is_err() {
@@ -426,7 +439,8 @@ pub(super) fn sweep(directory: &Path, own: Option<i32>, roots: &Roots) {
 /// Removes a record that is over, and its lock. Whoever had the lock before may have written it anew.
 fn remove_over(record: &Path, lock: &Path, is_over: impl Fn() -> bool) {
     if is_over()
-        && let Ok(Taken::Yes(_lock)) = durable::try_lock(lock, "")
+        // One that somebody has is left at once: there may be many.
+        && let Ok(Taken::Yes(_lock)) = durable::try_lock_for(lock, "", Duration::ZERO)
         && is_over()
     {
         let _ = fs::remove_file(record);

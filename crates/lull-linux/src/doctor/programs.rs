@@ -6,7 +6,8 @@ use super::check::Check;
 use super::{sampling, timers};
 use crate::attach::OnContext;
 use crate::device::Snapshot;
-use crate::programs::{EpollContext, Polling, Process, name_of, polling};
+use crate::error::Error;
+use crate::programs::{EpollContext, Polling, Process, may_not_trace, name_of, polling};
 use crate::roots::Roots;
 use crate::spans::spans;
 
@@ -17,7 +18,7 @@ pub fn checks(snapshot: Option<&Snapshot>, process: Option<&Process>, roots: &Ro
         checks.push(Check::unknown(
             "programs",
             format!("{} processes could not be looked into", polling.hidden),
-            "run it as root",
+            may_not_trace(roots),
         ));
     }
     if let Some(snapshot) = snapshot {
@@ -27,7 +28,11 @@ pub fn checks(snapshot: Option<&Snapshot>, process: Option<&Process>, roots: &Ro
     match process.epolls() {
         Ok(contexts) => checks.extend(of_process(process, &contexts, snapshot, roots)),
         Err(error) => {
-            checks.push(Check::unknown(format!("process {}", process.pid()), error.to_string(), "run it as root"))
+            let (reason, remedy) = match error {
+                Error::Os { what, remedy, source, said: None } => (format!("cannot {what}: {source}"), remedy),
+                error => (error.to_string(), "name a process that runs".to_owned()),
+            };
+            checks.push(Check::unknown(format!("process {}", process.pid()), reason, remedy));
         }
     }
     checks

@@ -17,7 +17,8 @@ for fd in sorted(map(int, os.listdir(f"/proc/{pid}/fd"))):
     try:
         if os.readlink(f"/proc/{pid}/fd/{fd}") != "anon_inode:[eventpoll]":
             continue
-    except FileNotFoundError:
+    # Closed meanwhile, or a file whose path is too long for an answer.
+    except OSError:
         continue
     duplicate = syscall(PIDFD_GETFD, pidfd, fd, 0)
     if duplicate >= 0:
