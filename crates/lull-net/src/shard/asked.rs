@@ -31,6 +31,8 @@ pub(super) struct Asked {
     pub(super) untimed_ns: Option<u64>,
     /// The last that was sent has been sent again when this was the first that was not acknowledged.
     pub(super) probed_at: Option<u32>,
+    /// Since when the first that is not acknowledged, if it is still this, is waited for, whatever the peer's window does since.
+    pub(super) waits_since: Option<(u32, u64)>,
     /// How long segments may be overtaken, as far as was seen ([`Sender::reordering`]).
     pub(super) reordering: u32,
     /// Who is in charge of what is lost.

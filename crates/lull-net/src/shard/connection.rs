@@ -468,7 +468,9 @@ impl Connection {
     /// When data that stays unacknowledged ends the connection.
     #[inline]
     pub(super) fn gives_up_ns(&self) -> u64 {
-        self.progress_ns.saturating_add((u64::from(self.user_timeout_ms) * 1_000_000).max(FIRST_LOOK_NS))
+        let waits_since = self.asked.as_ref().and_then(|asked| asked.waits_since);
+        let since_ns = waits_since.filter(|(first, _)| *first == self.snd_una).map_or(self.progress_ns, |(_, ns)| ns);
+        since_ns.saturating_add((u64::from(self.user_timeout_ms) * 1_000_000).max(FIRST_LOOK_NS))
     }
 
     /// When probes that nobody answers end the connection (`tcp_keepalive_timer`): once there were so many; or, if the program has set

@@ -13,6 +13,7 @@ use super::cookies;
 use super::demux::{MALFORMED, Reason};
 use super::device::{Rehearsal, Windows, interface};
 use super::flow::{FlowKey, Owner};
+use super::grow::UNSCALED_BYTES_MAX;
 use super::half_open::{Handshake, window_scale};
 use super::isn;
 use super::listener::Waiting;
@@ -336,8 +337,9 @@ impl Stack {
         connection.state_until_ns = NEVER_NS;
         connection.shook_hands(Some(connection.progress_ns), io.now_ns);
         connection.progress_ns = io.now_ns;
-        // The window field of a SYN is not scaled.
-        connection.rcv_window >>= connection.rcv_scale();
+        // The window field of a SYN is not scaled; that of what answers the SYN of a peer who opens at the same time is.
+        connection.rcv_window =
+            (connection.socket().recv_capacity().min(UNSCALED_BYTES_MAX) >> connection.rcv_scale()) as u16;
         self.counters.tcp_established += 1;
         if connection.asks(|asked| asked.growth.rx_bytes != 0) {
             self.pump(index, false, io);

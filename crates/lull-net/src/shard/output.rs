@@ -180,7 +180,8 @@ impl Stack {
         if let Some(connection) = self.connections.get_mut(id.index()) {
             connection.flags.remove(Flags::BLOCKED);
             self.follow_up(id.index(), None, false, io);
-            if self.connections.get(id.index()).is_some_and(|connection| connection.sender().is_some()) {
+            // Whoever was in charge when there was no room may have gone since.
+            if self.connections.get(id.index()).is_some_and(|connection| connection.phase == Phase::Open) {
                 self.tells_what_came(id.index(), io);
             }
         }

@@ -54,10 +54,26 @@ impl Connection {
     }
 
     /// The peer's window has opened. What leaves now is waited for from now on, though what has probed the window counts as on its way.
+    /// That is no acknowledgement, which alone puts off the end of a connection that the peer may not hold for ever.
     #[cold]
     fn may_go_on(&mut self, now_ns: u64) {
+        let (una, since_ns) = (self.snd_una, self.progress_ns);
         self.flags.remove(Flags::TIMED);
         self.progress_ns = now_ns;
+        if self.may_wait_for_ever() {
+            if let Some(asked) = &mut self.asked {
+                asked.waits_since = None;
+            }
+        } else if self.outstanding() && !self.asks(|asked| asked.waits_since.is_some_and(|(first, _)| first == una)) {
+            self.asked_mut().waits_since = Some((una, since_ns));
+        }
+    }
+
+    /// Whether a peer that answers probes of its closed window is no vanished one: for as long as the program has the connection, and
+    /// has set no timeout of its own (`tcp_probe_timer`, which ends one that has been closed).
+    #[inline]
+    pub(super) fn may_wait_for_ever(&self) -> bool {
+        self.flags.intersects(Flags::HELD | Flags::QUEUED) && !self.asks(|asked| asked.own_timeout)
     }
 
     /// Whether nothing but our FIN is on its way. smoltcp, which takes three duplicates of an acknowledgement for a loss of data, would

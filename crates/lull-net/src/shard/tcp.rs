@@ -242,13 +242,7 @@ impl Stack {
             fills = connection.fills_its_buffer(queued, now_queued);
             probes_for_nothing = connection.peer_window == 0 && !connection.outstanding();
             connection.progressed(io.now_ns);
-        } else if connection.peer_window == 0
-            && connection.phase == Phase::Open
-            && connection.flags.intersects(Flags::HELD | Flags::QUEUED)
-            && !connection.asks(|asked| asked.own_timeout)
-        {
-            // A reader that is slow but answers probes is no vanished client, for as long as the program has the connection
-            // (`tcp_probe_timer`, which ends one that has been closed).
+        } else if connection.peer_window == 0 && connection.phase == Phase::Open && connection.may_wait_for_ever() {
             connection.flags.remove(Flags::TIMED);
             connection.progress_ns = io.now_ns;
         }

@@ -261,3 +261,65 @@ fn what_is_held_at_the_end_is_closed_behind_what_was_written() {
     assert!(segments.iter().any(|segment| segment.payload == b"answer" && segment.to.port() == 4000));
     assert!(segments.iter().find(ended(4000)).is_some() && segments.iter().find(ended(4001)).is_none());
 }
+
+/// A peer that opens its window and closes it again, and acknowledges nothing.
+struct Toggling {
+    host: Host,
+    peer: Peer,
+    id: SocketId,
+    windows: [u16; 2],
+}
+
+impl Toggling {
+    fn new() -> Toggling {
+        let (mut host, _, mut peer, id) = Host::with_a_peer();
+        let windows = [1, 0];
+        peer.window = 0;
+        peer.send(&mut host, ACK, &[]);
+        host.send(id, &[1; 4000]).unwrap();
+        Toggling { host, peer, id, windows }
+    }
+
+    /// Does so for so many seconds, with so many between.
+    fn goes_on(&mut self, seconds: u64, every: usize) {
+        for second in 0..seconds as usize {
+            if second % every == every - 1 {
+                self.windows.rotate_left(1);
+                self.peer.window = self.windows[1];
+            }
+            self.peer.send(&mut self.host, ACK, &[]);
+            self.host.run_for(SECOND);
+            self.host.sent();
+        }
+    }
+}
+
+/// `tcp_probe_timer`, `tcp_retransmit_timer`: what keeps its socket is no acknowledgement.
+#[test]
+fn a_closed_connection_ends_though_its_peers_window_opens_again_and_again() {
+    let mut toggling = Toggling::new();
+    toggling.host.close(toggling.id);
+    toggling.goes_on(95, 45);
+    assert_eq!(toggling.host.stack.connections(), 1);
+    toggling.goes_on(6, 45);
+    assert_eq!(toggling.host.stack.connections(), 0);
+}
+
+#[test]
+fn a_user_timeout_counts_from_the_last_acknowledgement_though_a_window_opens() {
+    let mut toggling = Toggling::new();
+    let id = toggling.id;
+    toggling.host.call(|stack, io| stack.set_user_timeout(id, Some(10 * SECOND), io)).unwrap();
+    toggling.goes_on(9, 4);
+    assert!(!toggling.host.ready(id).contains(Ready::ERR));
+    toggling.goes_on(2, 4);
+    assert_eq!(toggling.host.stack.take_error(id), Ok(Some(NetError::TimedOut)));
+}
+
+/// Without one, for as long as the program has the connection, a peer that is there is waited for.
+#[test]
+fn an_open_connection_outlives_a_window_that_opens_again_and_again() {
+    let mut toggling = Toggling::new();
+    toggling.goes_on(2000, 45);
+    assert!(!toggling.host.ready(toggling.id).contains(Ready::ERR));
+}

@@ -529,19 +529,25 @@ fn a_large_transmit_buffer_has_a_congestion_window_behind_a_closed_window() {
     assert!(flights[0] <= 20_000 && flights.len() > 3, "{flights:?}");
 }
 
-/// It may have been closed for long: that is no time without an answer.
+/// It may have been closed for long: that is no time without an answer, also where the program has closed the connection.
 #[test]
 fn what_leaves_into_a_window_that_opens_is_waited_for() {
-    let mut receiver = Receiver::of(2);
-    let window = std::mem::take(&mut receiver.peer.window);
-    assert_eq!(receiver.has_all(2), [0; 0]);
-    receiver.host.send(receiver.id, &[1; 4000]).unwrap();
-    assert_eq!(receiver.waits_ms(3000), [2; 3], "probes");
-    receiver.peer.window = window;
-    assert_eq!(receiver.has_all(2), [2, 3, 4, 5]);
-    assert_eq!(receiver.waits_ms(60), [0; 0], "it is on its way");
-    assert_eq!(receiver.has_all(6), [0; 0]);
-    assert_eq!(receiver.waits_ms(5000), [0; 0]);
+    for closes in [false, true] {
+        let mut receiver = Receiver::of(2);
+        let window = std::mem::take(&mut receiver.peer.window);
+        assert_eq!(receiver.has_all(2), [0; 0]);
+        receiver.host.send(receiver.id, &[1; 4000]).unwrap();
+        if closes {
+            receiver.host.close(receiver.id);
+        }
+        assert_eq!(receiver.waits_ms(3000), [2; 3], "probes");
+        receiver.peer.window = window;
+        assert_eq!(receiver.has_all(2), [2, 3, 4, 5]);
+        assert_eq!(receiver.waits_ms(60), [0; 0], "it is on its way");
+        receiver.peer.ack = receiver.at(6) + u32::from(closes);
+        receiver.peer.send(&mut receiver.host, ACK, &[]);
+        assert_eq!(receiver.waits_ms(5000), [0; 0]);
+    }
 }
 
 /// RFC 8985: a path that has overtaken segments does so again. From then on the time says what is lost, and not how many are behind it.
@@ -791,16 +797,22 @@ fn what_came_is_acknowledged_though_somebody_takes_charge_again_soon() {
 /// And so it is where the ring has no room for that at the time.
 #[test]
 fn what_came_is_acknowledged_though_somebody_takes_charge_while_the_ring_is_full() {
-    let mut receiver = Receiver::of(6);
-    receiver.peer.send(&mut receiver.host, ACK, &[1; 100]);
-    assert_eq!(receiver.host.segments(), [], "it is put off");
-    receiver.host.ring.slots = 0;
-    receiver.has(0, (1, 2));
-    receiver.host.ring.slots = 4096;
-    receiver.host.call(|stack, io| stack.flush_blocked(io));
-    receiver.host.run_for(60 * MS);
-    let told = receiver.host.segments().iter().map(|segment| segment.ack).max();
-    assert_eq!(told, Some(receiver.peer.seq));
+    for goes_before in [false, true] {
+        let mut receiver = Receiver::of(6);
+        receiver.peer.send(&mut receiver.host, ACK, &[1; 100]);
+        assert_eq!(receiver.host.segments(), [], "it is put off");
+        receiver.host.ring.slots = 0;
+        receiver.has(0, (1, 2));
+        if goes_before {
+            // Nothing is on its way, so that nobody is in charge any longer.
+            receiver.has_all(6);
+        }
+        receiver.host.ring.slots = 4096;
+        receiver.host.call(|stack, io| stack.flush_blocked(io));
+        receiver.host.run_for(60 * MS);
+        let told = receiver.host.segments().iter().map(|segment| segment.ack).max();
+        assert_eq!(told, Some(receiver.peer.seq), "{goes_before}");
+    }
 }
 
 /// A stranger who knows how much was sent, and not what came.

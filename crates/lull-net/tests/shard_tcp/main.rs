@@ -8,6 +8,7 @@ mod opening;
 mod shard_harness;
 
 use lull_net::shard::{
-    BufferGrowth, ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown, SocketId, SynCookies,
+    BufferGrowth, ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown, SocketId, StackConfig,
+    SynCookies,
 };
 use shard_harness::*;

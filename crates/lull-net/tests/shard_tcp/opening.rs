@@ -221,6 +221,33 @@ fn simultaneous_open() {
     assert_eq!(net.server.recv(server).unwrap(), b"crossed");
 }
 
+/// Each end has told its window twice by then: with its SYN, and scaled with what answers the other's.
+#[test]
+fn data_with_an_end_behind_it_fits_the_window_of_a_simultaneous_open() {
+    let growing = |mut config: StackConfig| {
+        config.growth = BufferGrowth::default();
+        Host::new(config)
+    };
+    let mut net = Net::of(growing(client_config()), growing(server_config()));
+    let options = ConnectOptions::default();
+    let (a, b) = (at(CLIENT, 5000), at(SERVER, 6000));
+    net.client.stack.tcp_listen(at("0.0.0.0", 1), ListenOptions::default()).unwrap();
+    let warm = net.client.connect(at(SERVER, 1));
+    net.run_for(10 * MS);
+    net.client.close(warm);
+    let client = net.client.call(|stack, io| stack.tcp_connect(Some(a), b, options, io)).unwrap();
+    let server = net.server.call(|stack, io| stack.tcp_connect(Some(b), a, options, io)).unwrap();
+    net.run_for(10 * MS);
+    // Held back until it is shut down, so that both leave in one segment.
+    net.client.call(|stack, io| stack.set_cork(client, true, io)).unwrap();
+    net.client.send(client, &[7; 200]).unwrap();
+    net.client.call(|stack, io| stack.shutdown(client, Shutdown::Write, io)).unwrap();
+    net.run_for(10 * MS);
+    assert_eq!(net.server.recv(server).unwrap(), [7; 200]);
+    assert_eq!(net.server.recv(server).unwrap(), b"", "the end");
+    assert_eq!(net.client.stack.tcp_info(client, net.now_ns).unwrap().retransmits, 0);
+}
+
 #[test]
 fn unknown_segments_are_reset_at_a_bounded_rate() {
     let mut host = Host::server();
