@@ -322,7 +322,7 @@ impl KernelBench {
             seconds: used.seconds,
             cpu_s: used.cpu_s,
             cores,
-            busy_percent: traced.busy_percent(used.busy_percent, used.seconds, cores),
+            busy_percent: traced.busy_percent(&used, cores),
             tsc_khz: self.tsc_khz,
             hardware: window.hardware,
             evidence,

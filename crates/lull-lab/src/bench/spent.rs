@@ -73,10 +73,10 @@ pub(super) struct Spent {
 
 impl Spent {
     /// How busy the server was since `before` with more than polling in vain, in percent of its cores. Pollers on cores of their
-    /// own are the limit by themselves, as the workers are: the busier of the two decides.
+    /// own are the limit by themselves, as the workers are: the busiest of them decides, since others are parked where one does.
     pub fn busy_percent(&self, before: &Spent, window_ns: u64, worker_cores: &[usize]) -> f64 {
         let percent = |ns: f64, cores: usize| 100.0 * ns / (window_ns as f64 * cores as f64).max(f64::MIN_POSITIVE);
-        let (mut pollers_ns, mut working_ns) = (0, 0.0);
+        let (mut pollers_ns, mut working_ns, mut busiest_ns) = (0, 0.0, 0.0_f64);
         for poller in &self.pollers.0 {
             let took_ns = self.threads.of(poller.tid, &before.threads);
             let then = before.pollers.before(poller.tid);
@@ -84,7 +84,9 @@ impl Spent {
             let passes_ns = busy_ns + poller.empty_ns.saturating_sub(then.1) as f64;
             pollers_ns += took_ns;
             // Passes are timed by the clock, and the thread may have waited for its core in some.
-            working_ns += took_ns as f64 * if passes_ns > 0.0 { busy_ns / passes_ns } else { 0.0 };
+            let of_poller_ns = took_ns as f64 * if passes_ns > 0.0 { busy_ns / passes_ns } else { 0.0 };
+            working_ns += of_poller_ns;
+            busiest_ns = busiest_ns.max(of_poller_ns);
         }
         let vain_ns = self.vain_ns.saturating_sub(before.vain_ns);
         let others_ns = self.threads.since(&before.threads).saturating_sub(pollers_ns).saturating_sub(vain_ns) as f64;
@@ -92,7 +94,7 @@ impl Spent {
         if shared {
             return percent(others_ns + working_ns, worker_cores.len());
         }
-        percent(others_ns, worker_cores.len()).max(percent(working_ns, self.pollers.0.len().max(1)))
+        percent(others_ns, worker_cores.len()).max(percent(busiest_ns, 1))
     }
 }
 
@@ -134,5 +136,8 @@ mod tests {
         assert_eq!(busy(550, 990, 5), 99.0);
         assert_eq!(busy(995, 10, 5), 99.5);
         assert_eq!(busy(550, 400, 4), 95.0, "they share the core");
+        let parked = Poller { tid: 3, core: Some(6), busy_ns: 0, empty_ns: 0 };
+        let with_parked = Pollers(poller(990, 10, 5).0.into_iter().chain([parked]).collect());
+        assert_eq!(at(550, with_parked).busy_percent(&Spent::default(), 1_000, &[4]), 99.0, "one is parked");
     }
 }

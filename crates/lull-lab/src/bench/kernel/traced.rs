@@ -8,6 +8,8 @@ use lull_linux::polls::{Account, Accounts, Context, Record, What, Who};
 use crate::cell::PolledBy;
 use crate::check::{Evidence, ThreadsRest};
 
+use super::usage::Used;
+
 /// From how far ahead a timer counts as a suspension's: half way between the two timeouts. A mode that does not suspend
 /// has no such time, so that any timer is its deferral's.
 fn split_ns(mode: &Mode) -> u64 {
@@ -77,10 +79,12 @@ impl Traced {
         self.vain_ns += round_ns.filter(|ns| *ns <= VAIN_ROUND_NS_MAX).unwrap_or(0);
     }
 
-    /// How busy the server's cores were with more than polling in vain, if they were busy for `busy_percent` of the time; `None`
-    /// where threads polled in vain and the trace has holes.
-    pub fn busy_percent(&self, busy_percent: f64, seconds: f64, cores: usize) -> Option<f64> {
-        let vain_percent = 100.0 * self.vain_ns as f64 / 1e9 / (seconds * cores as f64).max(f64::MIN_POSITIVE);
+    /// How busy the server's cores were with more than polling in vain; `None` where threads polled in vain and the trace has holes.
+    /// While a thread of the server waits for a core, who polls there in vain leaves it no room: it is as good as work.
+    pub fn busy_percent(&self, used: &Used, cores: usize) -> Option<f64> {
+        let Used { seconds, busy_percent, waited_s, .. } = *used;
+        let spare_s = (self.vain_ns as f64 / 1e9 - waited_s).max(0.0);
+        let vain_percent = 100.0 * spare_s / (seconds * cores as f64).max(f64::MIN_POSITIVE);
         (self.lost == 0 || self.vain_ns == 0).then(|| (busy_percent - vain_percent).max(0.0))
     }
 
@@ -157,10 +161,13 @@ mod tests {
         assert_eq!(traced.vain_ns, 3_500);
         traced.add(&Record { context: Context::Softirq, ..poll(900_500, 0) });
         assert_eq!(traced.vain_ns, 3_500, "softirq is not the thread that it interrupts");
-        assert_eq!(traced.busy_percent(100.0, 7e-6, 1), Some(50.0));
+        let full = Used { seconds: 7e-6, busy_percent: 100.0, ..Used::default() };
+        assert_eq!(traced.busy_percent(&full, 1), Some(50.0));
+        let waiting = Used { waited_s: 4e-6, ..full };
+        assert_eq!(traced.busy_percent(&waiting, 1), Some(100.0), "a thread of the server waited meanwhile");
         traced.lost = 1;
-        assert_eq!(traced.busy_percent(100.0, 7e-6, 1), None, "more may have been in vain");
-        assert_eq!(Traced { lost: 1, ..Traced::default() }.busy_percent(99.0, 1.0, 1), Some(99.0));
+        assert_eq!(traced.busy_percent(&full, 1), None, "more may have been in vain");
+        assert_eq!(Traced { lost: 1, ..Traced::default() }.busy_percent(&full, 1), Some(100.0));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Usage {
     softirq_ticks: u64,
     /// Run time of the threads that serve or deliver, in nanoseconds; `None` where the kernel does not tell.
     run_ns: Option<u64>,
+    /// How long the server's threads could have run and waited for a core.
+    waited_ns: u64,
     /// Times that a thread of the server went to sleep.
     sleeps: u64,
     /// Times that a NAPI's thread went to sleep.
@@ -40,7 +42,7 @@ pub struct Threads<'a> {
 }
 
 /// What happened between two moments.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Used {
     /// Wall time, in seconds.
     pub seconds: f64,
@@ -50,6 +52,8 @@ pub struct Used {
     pub cpu_s: f64,
     /// The same, in percent of the cores.
     pub cpu_percent: f64,
+    /// How long the server's threads could have run and waited for a core, in seconds.
+    pub waited_s: f64,
     /// Time in softirq, in milliseconds, to the kernel's tick.
     pub softirq_ms: f64,
     /// Times that a thread of the server went to sleep.
@@ -70,6 +74,7 @@ impl Usage {
             idle_ticks: sum(3) + sum(4),
             softirq_ticks: sum(6),
             run_ns: server.iter().chain(ksoftirqds).chain(napi).map(|tid| run_ns(*tid)).sum(),
+            waited_ns: server.iter().filter_map(|tid| waited_ns(*tid)).sum(),
             sleeps: server.iter().filter_map(|tid| sleeps(*tid)).sum(),
             napi_sleeps: napi.iter().filter_map(|tid| sleeps(*tid)).sum(),
         }
@@ -90,6 +95,7 @@ impl Usage {
             busy_percent: percent(busy_s),
             cpu_percent: percent(cpu_s),
             cpu_s,
+            waited_s: self.waited_ns.saturating_sub(before.waited_ns) as f64 / 1e9,
             softirq_ms: softirq_s * 1e3,
             sleeps: self.sleeps.saturating_sub(before.sleeps),
             napi_sleeps: self.napi_sleeps.saturating_sub(before.napi_sleeps),
@@ -119,7 +125,16 @@ pub fn ksoftirqds(cores: &[usize]) -> Vec<i32> {
 
 /// Run time of a thread; `None` if it has ended, or the kernel does not count it.
 pub(crate) fn run_ns(tid: i32) -> Option<u64> {
-    fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?.split_whitespace().next()?.parse().ok()
+    schedstat(tid, 0)
+}
+
+/// How long a thread could have run and waited for a core, likewise.
+fn waited_ns(tid: i32) -> Option<u64> {
+    schedstat(tid, 1)
+}
+
+fn schedstat(tid: i32, field: usize) -> Option<u64> {
+    fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?.split_whitespace().nth(field)?.parse().ok()
 }
 
 /// Voluntary switches of a thread; `None` if it has ended.
@@ -142,12 +157,13 @@ mod tests {
             idle_ticks: 200,
             softirq_ticks: 15,
             run_ns: Some(1_000_000_007),
+            waited_ns: before.waited_ns + 500_000_000,
             sleeps: 3,
             napi_sleeps: 2,
         };
         let used = after.since(&before, 2);
         assert_eq!((used.busy_percent, used.softirq_ms), (75.0, 100.0));
-        assert_eq!((used.sleeps, used.napi_sleeps), (3, 2));
+        assert_eq!((used.sleeps, used.napi_sleeps, used.waited_s), (3, 2, 0.5));
         assert_eq!((used.cpu_s, used.cpu_percent.round()), (1.1, 28.0), "the threads' time and the softirqs'");
         let busier = Usage { run_ns: Some(9_000_000_000), ..after };
         assert_eq!(busier.since(&before, 2).cpu_s, 3.0, "never more than the cores were busy");
