@@ -24,7 +24,7 @@ use crate::ethtool::Ethtool;
 pub use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
 use crate::session::Session;
-use crate::state::{Lock, State, Store};
+use crate::state::{Lock, State, Store, Term};
 
 /// How long a lock is waited for: a change takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -56,8 +56,7 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
             .flatten()
             .map(|step| (look(step, before.as_ref(), &mut ethtool, &roots), step))
             .collect();
-        let wanted = !dry_run && has_work(&looked, before.as_ref(), store);
-        if wanted { store.wait_for_lock(LOCK_WAIT, &mut |_| {}).map(Some) } else { Ok(None) }
+        if dry_run { Ok(None) } else { lock_for(&looked, before.as_ref(), store) }
     };
     let lock_of_device = takes(&[&of_queues, &of_device], &device)?;
     let lock_of_machine = takes(&[&of_machine], &machine)?;
@@ -146,10 +145,44 @@ fn look(step: &Step, before: Option<&State>, ethtool: &mut Ethtool, roots: &Root
     step.look(known.and_then(|done| done.settled.as_deref()), ethtool, roots)
 }
 
-/// Whether there is something to change, or to remember.
-fn has_work(looked: &[(StepReport, impl Borrow<Step>)], before: Option<&State>, store: &Store) -> bool {
+/// What steps amount to.
+#[derive(PartialEq, Eq)]
+enum Work {
+    /// There is nothing to change and nothing to remember.
+    Nothing,
+    /// It can be recorded whose the interrupts are. A watcher that has the device is no reason to refuse that: the values are
+    /// remembered.
+    Names,
+    /// There is something to change, or a value to remember.
+    Steps,
+}
+
+fn work(looked: &[(StepReport, impl Borrow<Step>)], before: Option<&State>, store: &Store) -> Work {
     let before = before.cloned().unwrap_or_else(|| store.empty());
-    looked.iter().any(|(report, _)| report.outcome == Outcome::Changed) || remember(before.clone(), looked) != before
+    let after = remember(before.clone(), looked);
+    let is_changed = looked.iter().any(|(report, _)| report.outcome == Outcome::Changed);
+    if is_changed || values(&after) != values(&before) {
+        Work::Steps
+    } else if after != before {
+        Work::Names
+    } else {
+        Work::Nothing
+    }
+}
+
+/// The lock that the work takes, if there is some.
+fn lock_for(looked: &[(StepReport, impl Borrow<Step>)], before: Option<&State>, store: &Store) -> Result<Option<Lock>> {
+    match work(looked, before, store) {
+        Work::Nothing => Ok(None),
+        Work::Names => Ok(store.lock(Term::Moment).ok()),
+        Work::Steps => store.wait_for_lock(LOCK_WAIT, &mut |_| {}).map(Some),
+    }
+}
+
+/// What is remembered but for whose the interrupts are.
+fn values(state: &State) -> Vec<Overwritten> {
+    let value = |done: &Overwritten| Overwritten { interrupt: None, settled: None, ..done.clone() };
+    state.prepared.iter().map(value).collect()
 }
 
 /// Carries steps out, with what they overwrite on disk before the first. Without the lock it only looks.
@@ -162,7 +195,7 @@ fn carry_out(
 ) -> Result<Vec<StepReport>> {
     let before = store.load()?;
     let looked: Vec<_> = steps.into_iter().map(|step| (look(&step, before.as_ref(), ethtool, roots), step)).collect();
-    if lock.is_none() || !has_work(&looked, before.as_ref(), store) {
+    if lock.is_none() || work(&looked, before.as_ref(), store) == Work::Nothing {
         return Ok(looked.into_iter().map(|(report, _)| report).collect());
     }
     let before = before.unwrap_or_else(|| store.empty());
@@ -229,6 +262,7 @@ mod tests {
     use crate::ethtool::Knob;
     use crate::options::Options;
     use crate::overwritten::Interrupt;
+    use crate::prepare::keep::tree::Tree;
     use crate::state::FormerQueues;
 
     #[test]
@@ -264,5 +298,43 @@ mod tests {
         // The driver has asked for its interrupts anew, in another order.
         assert_eq!(former(&remember(first.clone(), &[found(1, "eth0-rx-1", "2")])), ["2"]);
         assert_eq!(former(&remember(first, &[found(0, "uplink-rx-0", "1")])), ["0-3"], "the device was renamed");
+    }
+
+    #[test]
+    fn a_prepared_interrupt_whose_name_is_not_recorded_is_no_reason_for_a_lock_that_a_watcher_has() {
+        let tree = Tree::new("beside a watcher");
+        tree.write("proc/irq/44/eth0-rx-0/none", "");
+        tree.write("proc/irq/44/smp_affinity_list", "1\n");
+        let session = tree.session();
+        let (store, roots) = (session.store(), session.roots());
+        let step = || {
+            let interrupt = Interrupt::of(44, QueueKey::Rx(0), roots);
+            let step = Step::new("CPU".to_owned(), Ok(Target::of_interrupt(44)), "1".to_owned());
+            Step { interrupt: Some(interrupt), ..step }
+        };
+        let done = Overwritten {
+            target: Target::of_interrupt(44),
+            what: "CPU".to_owned(),
+            former: "0-3".to_owned(),
+            set: Some("1".to_owned()),
+            settled: None,
+            interrupt: None,
+        };
+        let mut state = store.empty();
+        state.prepared.push(done);
+        store.save(&state).unwrap();
+        let mut ethtool = Ethtool::new(session.device());
+        let mut again = || {
+            let steps = [(look(&step(), Some(&state), &mut ethtool, roots), step())];
+            let lock = lock_for(&steps, Some(&state), store).unwrap();
+            carry_out(vec![step()], store, lock.as_ref(), &mut ethtool, roots).unwrap()[0].outcome.clone()
+        };
+        let watcher = store.lock(Term::Stay).unwrap();
+        assert_eq!(again(), Outcome::Already);
+        assert_eq!(store.load().unwrap().unwrap(), state);
+        drop(watcher);
+        assert_eq!(again(), Outcome::Already);
+        let now = store.load().unwrap().unwrap().prepared.remove(0);
+        assert_eq!((now.former.as_str(), now.interrupt), ("0-3", step().interrupt), "now it is recorded");
     }
 }

@@ -141,6 +141,11 @@ impl Session {
         self.store.remove()
     }
 
+    /// The lock that the session has until it ends, if it has one.
+    pub(crate) fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+
     /// The lock for one call, unless the session has it anyway.
     pub(crate) fn locked(&self) -> Result<Option<Lock>> {
         if self.lock.is_some() { Ok(None) } else { self.store.lock(Term::Moment).map(Some) }

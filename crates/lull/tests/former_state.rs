@@ -184,6 +184,21 @@ fn a_state_file_of_another_boot_or_device_is_refused() {
 }
 
 #[test]
+fn the_state_of_another_boot_is_forgotten_although_the_index_is_the_same() {
+    let Some(world) = World::new("same index, other boot", 1) else { return };
+    world.ok("apply va --mode defer50");
+    let file = world.state_file().unwrap();
+    let mut state: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    state["boot_id"] = "00000000-0000-0000-0000-000000000000".into();
+    state["node"] = 1.into();
+    fs::write(&file, state.to_string()).unwrap();
+    assert!(world.ok("undo va --forget").contains("forgot the state file of va: it is of another boot"));
+    let left = fs::read_dir(&world.state).unwrap().count();
+    assert_eq!((world.state_file(), left), (None, 0), "neither the file nor a lock is left");
+    world.ok("apply va --mode base");
+}
+
+#[test]
 fn a_device_made_again_with_the_same_name_and_index_gets_nothing_of_the_old_one() {
     let Some(world) = World::new("same index", 1) else { return };
     let make = |index: &str| {

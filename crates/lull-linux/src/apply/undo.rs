@@ -157,7 +157,8 @@ impl Session {
                 );
             }
         }
-        let Some(found) = elsewhere_of(file, self.store.directory(), &self.roots, dry_run)? else {
+        let found = elsewhere_of(file, self.store.directory(), &self.roots, dry_run, self.lock())?;
+        let Some(found) = found else {
             // It is of no device that could be looked for.
             let _lock = if dry_run { None } else { self.locked()? };
             return if dry_run { Ok(()) } else { self.store.remove() };
@@ -176,5 +177,35 @@ impl Session {
                 "remove the file if that device is gone".to_owned(),
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn the_state_of_another_boot_is_forgotten_by_who_has_the_lock_of_the_same_index() {
+        let directory = std::env::temp_dir().join(format!("lull-same-index-{}", std::process::id()));
+        let mut session = Session::open("lo", &Options::in_dir(&directory)).unwrap();
+        // The loopback device has the same index in every boot, and its directory in /sys another number.
+        let mut state = serde_json::to_value(session.store.empty()).unwrap();
+        state["boot_id"] = "another boot".into();
+        state["node"] = 1.into();
+        let file = session.state_file();
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(&file, state.to_string()).unwrap();
+        session.wait_for_lock(Duration::from_secs(60), &mut |line| panic!("{line}")).unwrap();
+        let undone = undo_and_forget(&mut session);
+        let (is_left, other) = (file.exists(), Session::open("lo", &Options::in_dir(&directory)).unwrap());
+        let is_held = other.locked().is_err();
+        drop(session);
+        fs::remove_dir_all(&directory).unwrap();
+        assert!(undone.unwrap().forgotten_file.is_some_and(|why| why.contains("another boot")) && !is_left);
+        assert!(is_held, "the session has its lock as before");
     }
 }

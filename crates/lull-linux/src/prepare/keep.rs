@@ -152,7 +152,7 @@ fn is_undone(done: &Overwritten, session: &Session, ethtool: &mut Ethtool) -> bo
 
 #[cfg(test)]
 #[path = "../../tests/tree/mod.rs"]
-mod tree;
+pub(super) mod tree;
 #[cfg(test)]
 use crate::{Options, Roots};
 

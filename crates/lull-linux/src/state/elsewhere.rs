@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{State, Store, lock, lock_files};
+use super::{Lock, State, Store, lock, lock_files};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::namespaces::{Namespaces, Way};
@@ -66,20 +66,32 @@ pub fn elsewhere(options: &Options, dry_run: bool) -> Result<Vec<Elsewhere>> {
     // Those of this namespace, and those under its devices' names, are told by undoing.
     let here = stores(directory, roots)?;
     candidates.retain(|it| !here.stores.iter().any(|store| store.owns(&it.file) || store.file() == it.file));
-    find(directory, roots, candidates, dry_run)
+    find(directory, roots, candidates, dry_run, None)
 }
 
 /// Where the device of one state file is that is not in this thread's network namespace; removes the file if that device
-/// is gone for good (not in a dry run). Nothing for a file that does not tell its device.
+/// is gone for good (not in a dry run). Nothing for a file that does not tell its device. `held` is what the caller has locked.
 ///
 /// # Errors
 /// Those of netlink and of the file system.
-pub(crate) fn elsewhere_of(file: &Path, directory: &Path, roots: &Roots, dry_run: bool) -> Result<Option<Elsewhere>> {
+pub(crate) fn elsewhere_of(
+    file: &Path,
+    directory: &Path,
+    roots: &Roots,
+    dry_run: bool,
+    held: Option<&Lock>,
+) -> Result<Option<Elsewhere>> {
     let candidates = candidates(directory).into_iter().filter(|it| it.file == file).collect();
-    Ok(find(directory, roots, candidates, dry_run)?.pop())
+    Ok(find(directory, roots, candidates, dry_run, held)?.pop())
 }
 
-fn find(directory: &Path, roots: &Roots, mut candidates: Vec<Candidate>, dry_run: bool) -> Result<Vec<Elsewhere>> {
+fn find(
+    directory: &Path,
+    roots: &Roots,
+    mut candidates: Vec<Candidate>,
+    dry_run: bool,
+    held: Option<&Lock>,
+) -> Result<Vec<Elsewhere>> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
@@ -117,7 +129,7 @@ fn find(directory: &Path, roots: &Roots, mut candidates: Vec<Candidate>, dry_run
                           of any container";
             Whereabouts::Unknown { reason: reason.to_owned() }
         } else {
-            forget(directory, &candidate, dry_run)?
+            forget(directory, &candidate, dry_run, held)?
         };
         found.push(candidate.into_elsewhere(whereabouts));
     }
@@ -180,13 +192,15 @@ fn in_namespace(candidate: Candidate, name: String, way: &Way) -> Elsewhere {
     Elsewhere { device: name, ..elsewhere }
 }
 
-/// Removes the file of a device that is gone, unless somebody still works on it.
-fn forget(directory: &Path, candidate: &Candidate, dry_run: bool) -> Result<Whereabouts> {
+/// Removes the file of a device that is gone, unless somebody else than the holder of `held` still works on it.
+fn forget(directory: &Path, candidate: &Candidate, dry_run: bool, held: Option<&Lock>) -> Result<Whereabouts> {
     if dry_run {
         return Ok(Whereabouts::Gone);
     }
     let state = &candidate.state;
-    let files = lock_files(directory, state.node, state.ifindex, state.netns_cookie);
+    let mut files = lock_files(directory, state.node, state.ifindex, state.netns_cookie);
+    // The device that has the index now may be the one that the caller works on. A lock that he has would refuse even him.
+    files.retain(|file| held.is_none_or(|lock| !lock.has(file)));
     let _lock = match lock::take(files, &state.device, Term::Moment) {
         Ok(lock) => lock,
         Err(Error::Locked { by, .. }) => return Ok(Whereabouts::Unknown { reason: format!("{by} works on it") }),

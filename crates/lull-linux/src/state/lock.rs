@@ -16,7 +16,14 @@ const STAYS: &str = " stays";
 #[derive(Debug)]
 pub struct Lock {
     /// The locks of the files that it is made of, in the order in which they were taken.
-    _files: Vec<Held>,
+    files: Vec<Held>,
+}
+
+impl Lock {
+    /// Whether it is made of this file, among others.
+    pub(super) fn has(&self, file: &Path) -> bool {
+        self.files.iter().any(|held| held.path == file)
+    }
 }
 
 /// The lock of one file.
@@ -52,7 +59,7 @@ pub(super) fn take(paths: Vec<PathBuf>, device: &str, term: Term) -> Result<Lock
         Taken::Yes(file) => Ok(Held { _file: file, path }),
         Taken::HeldBy(by) => Err(locked(device, &by)),
     };
-    Ok(Lock { _files: paths.into_iter().map(take).collect::<Result<_>>()? })
+    Ok(Lock { files: paths.into_iter().map(take).collect::<Result<_>>()? })
 }
 
 /// As [`take`], but waits for a holder that works on the device for a moment only, and tells `log` about it once.
@@ -66,7 +73,7 @@ pub(super) fn wait(paths: Vec<PathBuf>, device: &str, limit: Duration, log: &mut
     for path in paths {
         files.push(wait_for(path, device, begun + limit, &mut told, log)?);
     }
-    Ok(Lock { _files: files })
+    Ok(Lock { files })
 }
 
 fn wait_for(path: PathBuf, device: &str, until: Instant, told: &mut bool, log: &mut dyn FnMut(&str)) -> Result<Held> {
