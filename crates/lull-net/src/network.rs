@@ -52,6 +52,8 @@ struct Inner {
     transmit: Mutex<Option<transmit::Transmit>>,
     /// Whether the queues are enabled. Held while they become so or cease to be.
     enabled: Mutex<bool>,
+    /// Held while the device's MTU is read and the queues are told of it.
+    heeding: Mutex<()>,
     /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
     /// The control thread ends when the sender goes.
     events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
@@ -125,6 +127,7 @@ impl Network {
             qdisc: config.qdisc,
             transmit: Mutex::new(None),
             enabled: Mutex::new(false),
+            heeding: Mutex::new(()),
             events: Arc::new(Mutex::new(None)),
         }));
         network.set_delivery(&config.napi, config.socket_busy_poll_usecs, config.rx_usecs, config.group_polling)?;
@@ -397,8 +400,10 @@ impl Inner {
         self.disable(&mut lock(&self.enabled));
     }
 
-    /// The longest packet of the device may be another one.
+    /// The longest packet of the device may be another one. Whoever has read it tells all queues before the next reads it, so that
+    /// none keeps an older one.
     fn heed_mtu(&self) {
+        let _alone = lock(&self.heeding);
         let mtu_bytes = self.device.info().mtu_bytes;
         self.queues.iter().for_each(|queue| queue.device_mtu(&self.delivery, mtu_bytes));
     }

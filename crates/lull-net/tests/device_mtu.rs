@@ -1,18 +1,25 @@
 //! The MTU of an interface changes while a network is on it, as `ip link set DEV mtu N` does, against the kernel's TCP and UDP.
 
+mod pair;
+mod wrapped;
+
 use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use lull_host::{Host, HostConfig};
-use lull_net::{Network, NetworkConfig, TcpListener, UdpSocket};
+use lull_net::{Network, NetworkConfig, TcpListener, UdpOptions, UdpSocket};
+use lull_nic::mem::{self, MemConfig};
 use lull_nic::packet::{Packet, PacketConfig};
 use lull_nic::xdp::{Xdp, XdpAddress, XdpConfig};
-use lull_nic::{Device, namespace};
+use lull_nic::{Device, DeviceEvent, FramePool, namespace};
+use pair::{CLIENT, SERVER, until};
+use wrapped::{Watcher, Wrapped};
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 9);
@@ -123,4 +130,41 @@ fn connections_over_a_packet_socket_outlive_a_lower_mtu() {
         let config = PacketConfig { name: "x0".to_owned(), addresses: vec![IpAddr::V4(OURS)] };
         Arc::new(Packet::open(&config).unwrap())
     });
+}
+
+#[test]
+fn an_mtu_that_is_lowered_while_a_network_is_made_is_not_replaced_by_the_one_that_was_read_before() {
+    let (peer, port) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
+    let (watcher, readings) = (Arc::new(OnceLock::<Watcher>::new()), AtomicUsize::new(0));
+    let watches = watcher.clone();
+    let mtu_bytes = move |mtu_bytes: usize| {
+        let Some(watcher) = watcher.get() else { return mtu_bytes };
+        if readings.fetch_add(1, Ordering::Relaxed) > 0 {
+            return 1400;
+        }
+        // It becomes another one as soon as this has been read, and whoever hears of that goes on, if they do not wait for this.
+        watcher(DeviceEvent::Mtu);
+        (0..10_000).for_each(|_| std::thread::yield_now());
+        mtu_bytes
+    };
+    let device = Wrapped {
+        mtu_bytes: Box::new(mtu_bytes),
+        watched: Box::new(move |watcher| _ = watches.set(watcher)),
+        ..Wrapped::new(Arc::new(port), |queue| queue)
+    };
+    let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
+    let server = (SERVER.parse().unwrap(), [2, 0, 0, 0, 0, 1]);
+    let config = NetworkConfig { neighbours: vec![server], ..pair::config(CLIENT, vec![0, 1]) };
+    let network = Network::new(&host, Arc::new(device), config).unwrap();
+    let mut far = [peer.take_queue(0).unwrap(), peer.take_queue(1).unwrap()];
+    for queue in 0..2 {
+        let from = SocketAddr::new(CLIENT.parse().unwrap(), 1000 + queue as u16);
+        let socket = UdpSocket::bind_with(&network, queue, from, UdpOptions::default()).unwrap();
+        // It is longer than 1,400 bytes, and then it leaves in two.
+        until("a datagram in fragments", || {
+            assert_eq!(socket.send_to(&[8; 1450], SocketAddr::new(server.0, 7)).unwrap(), 1450);
+            let mut frames = |far: &mut lull_nic::Queue| far.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());
+            far.iter_mut().map(&mut frames).sum::<usize>() == 2
+        });
+    }
 }

@@ -168,3 +168,20 @@ fn a_path_that_is_narrower_than_a_device_that_shrinks_stays_so_and_one_that_was_
         }
     }
 }
+
+#[test]
+fn a_single_segment_that_a_device_drops_for_its_timestamp_alone_leaves_again_at_once() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (_, id) = net.establish(listener, at(SERVER, 80));
+    // With a timestamp it is a packet of 1,408 bytes, and without it would be one of 1,396.
+    net.server.send(id, &[9; 1356]).unwrap();
+    let sent = net.server.segments();
+    assert_eq!(
+        sent.iter().map(|segment| (segment.options.len(), segment.payload.len())).collect::<Vec<_>>(),
+        [(12, 1356)]
+    );
+    net.server.call(|stack, io| stack.set_mtu(1400, io));
+    let again: usize = net.server.segments().iter().map(|segment| segment.payload.len()).sum();
+    assert_eq!(again, 1356);
+}

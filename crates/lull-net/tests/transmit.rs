@@ -283,6 +283,25 @@ fn a_socket_in_the_place_of_a_paced_one_is_not_put_off_by_its_rate() {
 }
 
 #[test]
+fn a_paced_socket_in_the_place_of_another_is_not_held_up_by_what_that_left_behind() {
+    let mut bench = Bench::new(Qdisc::Fq, "base", 256);
+    let paced = bench.socket(1000);
+    paced.set_max_pacing_rate(Some(1)).unwrap();
+    // The first is sent, and the others leave a second after each other: as much as a paced socket may have below it.
+    (0..3).for_each(|nth| assert!(paced.send_to(&[nth; 1_472], address(SERVER, PORT)).is_ok()));
+    assert_eq!(bench.datagrams(1), [(1000, 0)]);
+    drop(paced);
+    // Each is in the place of the one before it.
+    for port in 1001..1004 {
+        let next = bench.socket(port);
+        next.set_max_pacing_rate(Some(1_000_000)).unwrap();
+        next.set_nonblocking(true).unwrap();
+        assert_eq!(next.send_to(&[7; 100], address(SERVER, PORT)).unwrap(), 100);
+        until("its datagram", || bench.datagrams(1).contains(&(port, 7)));
+    }
+}
+
+#[test]
 fn a_connection_in_the_place_of_a_paced_one_is_not_put_off_by_its_rate() {
     let (server, client) = networks(Some(Qdisc::Fq), "base", 64);
     let listener = TcpListener::bind(&server, address(SERVER, PORT)).unwrap();

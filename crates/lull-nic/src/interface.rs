@@ -102,15 +102,15 @@ pub(crate) fn is_hosts(address: IpAddr) -> io::Result<bool> {
 
 /// Whether the interface of this name is up and has `address`, with a prefix of so many bits.
 pub(crate) fn is_up_with(name: &str, address: IpAddr, prefix: u8) -> io::Result<bool> {
-    let name = CString::new(name)?;
     let bits = |mask: IpAddr| match mask {
         IpAddr::V4(mask) => u32::from(mask).count_ones(),
         IpAddr::V6(mask) => u128::from(mask).count_ones(),
     };
     any_address(|entry| {
         // SAFETY: an entry of the list has a name, which is a C string.
-        let its_name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        its_name == name.as_c_str()
+        let label = unsafe { CStr::from_ptr(entry.ifa_name) }.to_bytes();
+        // An address may have a label, which is the interface's name and more behind a colon. No name has a colon.
+        label.split(|byte| *byte == b':').next() == Some(name.as_bytes())
             && entry.ifa_flags & libc::IFF_UP as libc::c_uint != 0
             && socket_address(entry.ifa_addr) == Some(address)
             && socket_address(entry.ifa_netmask).map(bits) == Some(u32::from(prefix))

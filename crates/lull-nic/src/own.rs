@@ -7,6 +7,7 @@
 //!
 //! Nothing of it happens before [`begin`]: in a program that knows lull its descriptors are like any others.
 
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
@@ -216,21 +217,42 @@ fn first_number(soft: u64, hard: u64) -> (u64, Option<u64>) {
 }
 
 /// A duplicate beyond the program's limit on open files, which is raised for that moment, or near its end where it cannot be; or
-/// behind [`FROM_MAX`], where that is less.
+/// behind [`FROM_MAX`], where that is less and the program does not have all numbers from there to its limit.
 fn above(fd: &OwnedFd) -> Option<OwnedFd> {
     // The limit is the process's, and each puts it back as it found it.
     let _alone = ONE_AT_A_TIME.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let before = limit(None)?;
     let (from, raised) = first_number(before.rlim_cur, before.rlim_max);
-    let raised = raised.map(|soft| libc::rlimit { rlim_cur: soft, ..before });
+    from_number(fd, from, raised, before)
+}
+
+/// A duplicate whose number is `from` or more, of a process that has `before` as its limits. The first of them is raised to `raised`
+/// for that moment; where nothing had to be, and the program has all numbers from `from` on, it is raised after all.
+fn from_number(fd: &OwnedFd, from: u64, raised: Option<u64>, before: libc::rlimit) -> Option<OwnedFd> {
+    let with = |soft: Option<u64>| duplicate(fd, from, soft.map(|soft| libc::rlimit { rlim_cur: soft, ..before }));
+    let further = before.rlim_cur.saturating_add(NUMBERS_ABOVE).min(before.rlim_max);
+    match with(raised) {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) && raised.is_none() && further > before.rlim_cur => {
+            with(Some(further)).ok()
+        }
+        made => made.ok(),
+    }
+}
+
+/// A duplicate with the first free number that is `from` or more, while the limit is `raised`.
+fn duplicate(fd: &OwnedFd, from: u64, raised: Option<libc::rlimit>) -> io::Result<OwnedFd> {
     let found = raised.and_then(|raised| limit(Some(raised)));
     // SAFETY: numbers only.
     let made = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as libc::c_int) };
+    let failed = (made < 0).then(io::Error::last_os_error);
     if let (Some(found), Some(raised)) = (found, raised) {
         put_back(found, raised);
     }
-    // SAFETY: the kernel has just made it, and nobody else has it.
-    (made >= 0).then(|| unsafe { OwnedFd::from_raw_fd(made) })
+    match failed {
+        Some(error) => Err(error),
+        // SAFETY: the kernel has just made it, and nobody else has it.
+        None => Ok(unsafe { OwnedFd::from_raw_fd(made) }),
+    }
 }
 
 /// The limit on open files as it is, or as it was before it is made this one. No other thread's limit is lost between the two.
@@ -341,14 +363,38 @@ mod tests {
         assert_eq!(first_number(65_000, MANY), (FROM_MAX, Some(65_000 + NUMBERS_ABOVE)));
     }
 
+    /// The limit is the process's, as are the tests.
+    static LIMIT: Mutex<()> = Mutex::new(());
+
+    fn limits() -> (u64, u64) {
+        let limit = limit(None).unwrap();
+        (limit.rlim_cur, limit.rlim_max)
+    }
+
+    #[test]
+    fn a_descriptor_moves_above_a_limit_below_which_the_program_has_all_numbers_for_lull() {
+        let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = limit(None).unwrap();
+        // Far above what other tests have open, and one number below what can be had.
+        let soft = before.rlim_cur.min(before.rlim_max - 1);
+        let (from, low) = (soft - 4, libc::rlimit { rlim_cur: soft, ..before });
+        limit(Some(low)).unwrap();
+        let file = OwnedFd::from(File::open("/dev/null").unwrap());
+        let programs: Vec<_> = (from..soft).map(|number| duplicate(&file, number, None).unwrap()).collect();
+        assert!(programs.iter().zip(from..).all(|(fd, number)| fd.as_raw_fd() as u64 == number), "{programs:?}");
+        let (made, after) = (from_number(&file, from, None, low), limits());
+        // Where the limit is as high as it may be, there is no number.
+        let full = libc::rlimit { rlim_max: soft, ..low };
+        let (none, still) = (from_number(&file, from, None, full), limits());
+        limit(Some(before)).unwrap();
+        assert_eq!((made.map(|fd| fd.as_raw_fd() as u64), after), (Some(soft), (soft, before.rlim_max)));
+        assert_eq!((none.map(|fd| fd.as_raw_fd()), still), (None, after));
+    }
+
     #[test]
     fn a_descriptor_moves_above_the_limit_and_the_limit_stays() {
-        let limit = || {
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: room for the limit.
-            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-            (limit.rlim_cur, limit.rlim_max)
-        };
+        let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = limits;
         let before = limit();
         let made = above(&OwnedFd::from(File::open("/dev/null").unwrap())).unwrap();
         assert_eq!(limit(), before);

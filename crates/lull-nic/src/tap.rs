@@ -51,6 +51,18 @@ enum Origin {
     HandedOn,
 }
 
+impl Origin {
+    /// Of an interface whose name had one index before its queues were opened, and has another since. The one before may have been
+    /// just about to go away, and then it is not the one that has the name now.
+    fn of(before: Option<libc::c_uint>, after: Option<libc::c_uint>) -> Origin {
+        match before {
+            // Without an index now it is renamed or gone, and nobody knows whose it was.
+            Some(before) if after.is_none_or(|after| after == before) => Origin::There,
+            _ => Origin::Made,
+        }
+    }
+}
+
 /// Which interface to open, and how.
 #[derive(Clone, Debug)]
 pub struct TapConfig {
@@ -166,22 +178,24 @@ impl Tap {
     /// exist, is in use, is not a TAP of enough queues, or the kernel forbids it, with what would help.
     pub fn open(config: TapConfig) -> Result<Tap, DeviceError> {
         check(&config)?;
-        let exists = os::index(&config.name);
-        let is_new = exists.is_err();
-        if !config.create {
-            exists.map_err(|source| DeviceError::Os {
-                device: config.name.clone(),
-                what: "find the interface".to_owned(),
-                remedy: "make it first (ip tuntap add NAME mode tap multi_queue), or set `create`",
-                source,
-            })?;
-        }
+        let before = match os::index(&config.name) {
+            Err(source) if !config.create => {
+                return Err(DeviceError::Os {
+                    device: config.name.clone(),
+                    what: "find the interface".to_owned(),
+                    remedy: "make it first (ip tuntap add NAME mode tap multi_queue), or set `create`",
+                    source,
+                });
+            }
+            index => index.ok(),
+        };
         let (name, files) = open_queues(&config)?;
-        if is_new {
+        let origin = Origin::of(before, os::index(&name).ok());
+        if origin == Origin::Made {
             // Where it may not be set the queue is as short as the kernel makes it, which `DeviceInfo::rx_ring` says.
             let _ = control_socket(libc::AF_INET).and_then(|control| os::set_queue_len(&control, &name, QUEUE_FRAMES));
         }
-        let tap = Tap::of(name, files, config.mac, config.offloads, if is_new { Origin::Made } else { Origin::There })?;
+        let tap = Tap::of(name, files, config.mac, config.offloads, origin)?;
         if let Some(mtu_bytes) = config.mtu_bytes {
             tap.set_mtu(mtu_bytes)?;
         }
@@ -445,5 +459,23 @@ impl Device for Tap {
 
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
         self.shared.watchers.add(watcher);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Origin;
+
+    #[test]
+    fn an_interface_in_the_place_of_one_that_was_going_away_is_a_new_one() {
+        for (before, after, origin) in [
+            (None, Some(5), Origin::Made),
+            (Some(4), Some(5), Origin::Made),
+            (Some(5), Some(5), Origin::There),
+            (Some(5), None, Origin::There),
+            (None, None, Origin::Made),
+        ] {
+            assert_eq!(Origin::of(before, after), origin, "{before:?} {after:?}");
+        }
     }
 }

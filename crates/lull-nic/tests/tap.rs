@@ -215,6 +215,9 @@ fn an_interface_that_was_there_before_keeps_its_addresses_and_its_state() {
         tap.kernel_side(IpAddr::V4(KERNEL), 24).unwrap();
         assert!(tap.kernel_side(IpAddr::V4(KERNEL), 25).is_err(), "another network");
         assert!(ip("-j addr show dev kept0").unwrap().contains("192.0.2.5"));
+        // An address may have a label, and is the interface's all the same.
+        ip("addr add 198.51.100.5/24 dev kept0 label kept0:1").unwrap();
+        tap.kernel_side("198.51.100.5".parse().unwrap(), 24).unwrap();
     });
 }
 

@@ -14,7 +14,7 @@
 //! heap, whose head is the deadline of the whole queue.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 
 use crate::{Dequeued, Limits, PRIORITY_CONTROL, Packet};
 
@@ -28,6 +28,8 @@ pub const REFILL_NS: u64 = 40_000_000;
 pub const FORGET_NS: u64 = 3_000_000_000;
 /// Flows that are looked at for that when a new one comes (`FQ_GC_MAX`).
 const FORGET_LOOKS: usize = 8;
+/// Flows for which there is always memory once there were so many.
+const FLOWS_KEPT: usize = 64;
 /// The longest that a frame puts its flow off, as its rate may be changed meanwhile, in nanoseconds.
 const PUT_OFF_NS_MAX: u64 = 1_000_000_000;
 /// Below this rate each frame is put off by itself (`q->low_rate_threshold`, 550 Kbit/s), in bytes a second.
@@ -63,8 +65,8 @@ pub struct Fq<F> {
     first_quantum: i64,
     limits: Limits,
     flows: Vec<Flow<F>>,
-    /// Places in `flows` that are free.
-    free: Vec<u32>,
+    /// Places in `flows` that are free; the last one is not, as `flows` ends before it.
+    free: BTreeSet<u32>,
     by_key: HashMap<u64, u32>,
     new: VecDeque<u32>,
     old: VecDeque<u32>,
@@ -85,7 +87,7 @@ impl<F> Fq<F> {
             first_quantum: 10 * i64::from(frame_bytes),
             limits,
             flows: Vec::new(),
-            free: Vec::new(),
+            free: BTreeSet::new(),
             by_key: HashMap::new(),
             new: VecDeque::new(),
             old: VecDeque::new(),
@@ -246,7 +248,7 @@ impl<F> Fq<F> {
         self.forget_some(now_ns);
         let state = State::Detached { since_ns: now_ns };
         let flow = Flow { key, queue: VecDeque::new(), credit: self.first_quantum, next_ns: 0, state };
-        let index = match self.free.pop() {
+        let index = match self.free.pop_first() {
             Some(index) => {
                 self.flows[index as usize] = flow;
                 index
@@ -263,17 +265,34 @@ impl<F> Fq<F> {
     /// Looks at some flows, and forgets those that have long been without frames.
     fn forget_some(&mut self, now_ns: u64) {
         for _ in 0..FORGET_LOOKS.min(self.flows.len()) {
-            self.forget_at = (self.forget_at + 1) % self.flows.len();
+            // Those that were looked at may have been the last ones.
+            self.forget_at = (self.forget_at + 1) % self.flows.len().max(1);
+            let Some(flow) = self.flows.get(self.forget_at) else { return };
             let index = self.forget_at as u32;
-            let flow = &self.flows[self.forget_at];
             let known = self.by_key.get(&flow.key) == Some(&index);
             if let State::Detached { since_ns } = flow.state
                 && known
                 && now_ns.saturating_sub(since_ns) > FORGET_NS
             {
                 self.by_key.remove(&flow.key);
-                self.free.push(index);
+                self.flows[self.forget_at].queue = VecDeque::new();
+                self.free.insert(index);
+                self.give_back();
             }
+        }
+    }
+
+    /// Free places at the end go, and memory with them once three quarters of it are not needed.
+    fn give_back(&mut self) {
+        while let Some(last) = self.flows.len().checked_sub(1)
+            && self.free.remove(&(last as u32))
+        {
+            self.flows.pop();
+        }
+        let flows = self.flows.len().max(FLOWS_KEPT);
+        if flows < self.flows.capacity() / 4 {
+            self.flows.shrink_to(2 * flows);
+            self.by_key.shrink_to(2 * flows);
         }
     }
 }
@@ -295,4 +314,43 @@ fn put_off<F>(flow: &mut Flow<F>, packet: &Packet<F>, quantum: i64, now_ns: u64)
     // This turn may have come later than it was due: what was lost is made good, half of a turn at most.
     let late_ns = if flow.next_ns == 0 { 0 } else { now_ns.saturating_sub(flow.next_ns).min(whole_ns / 2) };
     flow.next_ns = now_ns + whole_ns - late_ns;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn the_memory_of_flows_that_are_forgotten_is_given_back() {
+        const EACH_NS: u64 = 100_000;
+        let mut fq = Fq::new(1514, Limits::of(Kind::Fq));
+        let (mut now_ns, mut key) = (0, 0);
+        let send = |fq: &mut Fq<u64>, now_ns, key| {
+            let packet = Packet { flow: key, bytes: 100, ..Packet::new(key) };
+            assert!(fq.enqueue(packet, now_ns).is_ok());
+            assert!(matches!(fq.dequeue(now_ns), Dequeued::Packet(Packet { frame, .. }) if frame == key));
+            assert!(matches!(fq.dequeue(now_ns), Dequeued::Empty));
+        };
+        // A connection each tenth of a millisecond, for ten seconds.
+        for _ in 0..100_000 {
+            (now_ns, key) = (now_ns + EACH_NS, key + 1);
+            send(&mut fq, now_ns, key);
+        }
+        let flows = fq.flows();
+        assert!((30_000..40_000).contains(&flows), "{flows} flows, of three seconds");
+        // All of them are old now, and each new one looks at some.
+        now_ns += FORGET_NS + 1;
+        for _ in 0..flows / 6 {
+            key += 1;
+            send(&mut fq, now_ns, key);
+        }
+        let left = fq.flows();
+        assert!(left <= flows / 6, "{left} of {flows}");
+        // The last ones go as well, whichever places they had, and the flow that comes then finds one.
+        now_ns += FORGET_NS + 1;
+        (0..left as u64).for_each(|nth| send(&mut fq, now_ns + nth * (FORGET_NS + 1), key + 1 + nth));
+        assert!(fq.flows() <= FORGET_LOOKS && fq.flows.capacity() <= 4 * FLOWS_KEPT + 3, "{}", fq.flows.capacity());
+        assert!(fq.by_key.capacity() <= 8 * FLOWS_KEPT, "{}", fq.by_key.capacity());
+    }
 }

@@ -13,7 +13,7 @@ use super::flow::Owner;
 use super::narrow::{EXPIRES_S, Interfaces, seconds};
 use super::quoted::{Quoted, Report};
 use super::stack::{Io, Stack};
-use super::wire::{self, seq_lt};
+use super::wire::seq_lt;
 
 /// The smallest that a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is not served.
 const PATH_MTU_BYTES_MIN_V4: u16 = 552;
@@ -40,10 +40,9 @@ impl Stack {
             }
             self.fits_segments_to_the_path(index);
             let Some(connection) = self.connections.get(index) else { continue };
-            let segment = mtu_bytes - wire::ip_header(connection.flow.remote().ip()) - wire::TCP;
             let on_its_way = connection.snd_nxt.wrapping_sub(connection.snd_una) as usize;
             // A path that is narrower than the device was, and is, has had no longer ones.
-            let is_cut = mtu_bytes < former && connection.path_mtu == 0 && on_its_way > segment;
+            let is_cut = mtu_bytes < former && connection.path_mtu == 0 && on_its_way > self.segment_bytes(index);
             if is_cut && connection.phase == Phase::Open {
                 self.is_too_large_for_the_path(index, io);
             }

@@ -88,11 +88,11 @@ impl Drain {
     pub(super) fn clear(&mut self) -> u64 {
         let mut dropped = 0;
         while let Ok(frame) = self.frames.pop() {
-            self.senders.completed(frame.sender().id, frame.chain_len() as u32);
+            self.senders.completed(frame.sender(), frame.chain_len() as u32);
             dropped += 1;
         }
         for packet in self.qdisc.drain() {
-            self.senders.completed(packet.frame.sender().id, packet.bytes);
+            self.senders.completed(packet.frame.sender(), packet.bytes);
             dropped += 1;
         }
         dropped
@@ -125,7 +125,7 @@ impl Drain {
         };
         if let Err(packet) = self.qdisc.enqueue(packet, now_ns) {
             // Counted by the discipline.
-            self.senders.completed(sender.id, bytes);
+            self.senders.completed(sender, bytes);
             self.pool.recycle(packet.frame);
         }
         true
@@ -171,7 +171,7 @@ impl Drain {
                         self.qdisc.put_back(Packet { frame, bytes: length, flow, priority, rate_bytes_per_s });
                         break TxLeft::Room;
                     }
-                    self.senders.completed(sender.id, length);
+                    self.senders.completed(sender, length);
                     if self.polled {
                         self.limit.sent(length);
                     }

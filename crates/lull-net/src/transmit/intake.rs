@@ -15,8 +15,11 @@ pub(super) const INTAKE_FRAMES: usize = 1024;
 const SENDER_BYTES_MAX: u32 = 1 << 20;
 /// A paced sender has what it sends in 2^-10 s (`sk_pacing_shift`), two frames at least.
 const PACING_SHIFT: u32 = 10;
-/// Places for what senders have. Two senders of one place are bounded together.
+/// Places for what senders have, for each of [`GENERATIONS`]. Two senders of one place are bounded together.
 const PLACES: usize = 4096;
+/// Senders that have had one number after another and do not share a place: what one leaves behind, which may leave at its rate,
+/// holds the next ones up no more.
+const GENERATIONS: usize = 4;
 /// A frame in a place, where bytes are counted below it. A place holds fewer than 2^32 bytes: an intake and a discipline together
 /// have 11,024 frames at most, of 64 KiB.
 const FRAME: u64 = 1 << 32;
@@ -46,14 +49,16 @@ pub(super) struct Senders {
 
 impl Senders {
     pub(super) fn new(kind: Kind, mtu_bytes: usize) -> Senders {
-        let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
+        let places = (0..GENERATIONS * PLACES).map(|_| AtomicU64::new(0)).collect();
         let (last, is_down) = (AtomicU32::new(0), AtomicBool::new(false));
         let (frames_max, two_frames) = (sender_frames_max(kind), 2 * (mtu_bytes as u32 + 14));
         Senders { places, frames_max, two_frames, last, is_down }
     }
 
-    fn place(&self, id: u32) -> &AtomicU64 {
-        &self.places[id as usize % PLACES]
+    /// None: it is nobody in particular, who is not bounded.
+    fn place(&self, sender: Sender) -> Option<&AtomicU64> {
+        let generation = usize::from(sender.generation) % GENERATIONS;
+        (sender.id != 0).then(|| &self.places[generation * PLACES + sender.id as usize % PLACES])
     }
 
     /// Whether a sender may push another frame (`tcp_small_queue_check`): what it has is below its limits, and so at most a frame
@@ -63,21 +68,23 @@ impl Senders {
             0 => SENDER_BYTES_MAX,
             rate => (rate >> PACING_SHIFT).clamp(u64::from(self.two_frames), u64::from(SENDER_BYTES_MAX)) as u32,
         };
-        if sender.id == 0 {
-            return true;
-        }
-        let has = self.place(sender.id).load(Ordering::Acquire);
+        let Some(place) = self.place(sender) else { return true };
+        let has = place.load(Ordering::Acquire);
         (has % FRAME) < u64::from(limit) && (has / FRAME) < u64::from(self.frames_max)
     }
 
     fn pushed(&self, sender: Sender, bytes: u32) {
         self.last.store(sender.id, Ordering::Relaxed);
-        self.place(sender.id).fetch_add(FRAME + u64::from(bytes), Ordering::Relaxed);
+        if let Some(place) = self.place(sender) {
+            place.fetch_add(FRAME + u64::from(bytes), Ordering::Relaxed);
+        }
     }
 
     /// A frame reached the ring, or was dropped.
-    pub(super) fn completed(&self, sender: u32, bytes: u32) {
-        self.place(sender).fetch_sub(FRAME + u64::from(bytes), Ordering::Release);
+    pub(super) fn completed(&self, sender: Sender, bytes: u32) {
+        if let Some(place) = self.place(sender) {
+            place.fetch_sub(FRAME + u64::from(bytes), Ordering::Release);
+        }
     }
 
     pub(super) fn last(&self) -> u32 {
@@ -122,7 +129,7 @@ impl TxQueue for Intake {
         // Before it is pushed: whoever takes it subtracts at once.
         self.senders.pushed(sender, bytes);
         self.frames.push(frame).map_err(|rtrb::PushError::Full(frame)| {
-            self.senders.completed(sender.id, bytes);
+            self.senders.completed(sender, bytes);
             frame
         })
     }

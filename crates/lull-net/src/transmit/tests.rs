@@ -75,3 +75,24 @@ fn a_sender_alone_is_told_to_wait_before_the_discipline_drops_its_frames_and_hea
         assert_eq!((arrived, side.stats().dropped), (in_turn, 0), "{kind}");
     }
 }
+
+#[test]
+fn frames_of_nobody_fill_no_senders_place() {
+    let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() }).unwrap().delivery();
+    let (port, peer) = mem::pair(MemConfig::default());
+    let (ours, mut theirs) = (port.take_queue(0).unwrap(), peer.take_queue(0).unwrap());
+    let (side, mut intake) = TxSide::new(Kind::Fq, 1500, NO_NAPI, ours.tx_irq);
+    side.put_ring(Ring { tx: ours.tx, unsent: false });
+    // More than the discipline lets a sender have. Its number is a multiple of how many places there are.
+    (0..80).for_each(|_| intake.transmit(Frame::copy_from(&[0; 64])).unwrap());
+    let sender = Sender { id: 4096, ..Sender::default() };
+    assert!(intake.room_for(sender) > 0);
+    let mut frame = Frame::copy_from(&[0; 64]);
+    frame.set_sender(sender);
+    intake.transmit(frame).unwrap();
+    while side.stats().frames < 81 {
+        side.kick(&host);
+        theirs.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());
+    }
+    assert!(intake.room_for(sender) > 0, "what has left is taken off once");
+}

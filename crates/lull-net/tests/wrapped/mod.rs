@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use lull_nic::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Moderation, Queue};
 
+/// Who wants to hear of a device's events.
+pub type Watcher = Arc<dyn Fn(DeviceEvent) + Send + Sync>;
+
 pub struct Wrapped {
     pub inner: Arc<dyn Device>,
     pub queue: Box<dyn Fn(Queue) -> Queue + Send + Sync>,
@@ -13,18 +16,31 @@ pub struct Wrapped {
     pub dear_doorbell: bool,
     /// It says by which queue a flow comes.
     pub tells_queues: bool,
+    /// What the device says its MTU is, of that of `inner`.
+    pub mtu_bytes: Box<dyn Fn(usize) -> usize + Send + Sync>,
+    /// Called with each watcher.
+    pub watched: Box<dyn Fn(Watcher) + Send + Sync>,
 }
 
 impl Wrapped {
     /// `inner`, whose queues `queue` changes.
     pub fn new(inner: Arc<dyn Device>, queue: impl Fn(Queue) -> Queue + Send + Sync + 'static) -> Wrapped {
-        Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(|_| ()), dear_doorbell: false, tells_queues: true }
+        Wrapped {
+            inner,
+            queue: Box::new(queue),
+            rss_asked: Box::new(|_| ()),
+            dear_doorbell: false,
+            tells_queues: true,
+            mtu_bytes: Box::new(|mtu_bytes| mtu_bytes),
+            watched: Box::new(|_| ()),
+        }
     }
 }
 
 impl Device for Wrapped {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { dear_doorbell: self.dear_doorbell, ..self.inner.info() }
+        let info = self.inner.info();
+        DeviceInfo { dear_doorbell: self.dear_doorbell, mtu_bytes: (self.mtu_bytes)(info.mtu_bytes), ..info }
     }
     fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
         self.inner.take_queue(index).map(&self.queue)
@@ -58,6 +74,8 @@ impl Device for Wrapped {
         self.inner.counters(queue)
     }
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
-        self.inner.watch(watcher);
+        let watcher = Watcher::from(watcher);
+        (self.watched)(watcher.clone());
+        self.inner.watch(Box::new(move |event| watcher(event)));
     }
 }
