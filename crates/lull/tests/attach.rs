@@ -534,6 +534,43 @@ fn what_is_given_back_while_another_attach_looks_is_not_the_programs_own() {
     assert_eq!(program.params(), OWN);
 }
 
+/// As with a `/proc` that is mounted with hidepid=1.
+#[test]
+fn a_number_that_another_users_process_has_by_now_is_in_no_detachs_way() {
+    const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let test = "a_number_that_another_users_process_has_by_now_is_in_no_detachs_way";
+    let Some(mut program) = program(test) else { return };
+    // Where another user may open it.
+    let lull = program.state.join("lull");
+    std::fs::create_dir_all(&program.state).unwrap();
+    std::fs::copy(LULL, &lull).unwrap();
+    let lull = lull.to_str().unwrap().to_owned();
+    let works = Command::new(NOBODY[0]).args(&NOBODY[1..]).args([&lull, "--version"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: {test}: no program can be run as another user");
+        return;
+    }
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    // As if the user had attached to it, and its number were this process's by now, which is root's.
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(program.record()).unwrap()).unwrap();
+    for context in record["contexts"].as_array_mut().unwrap() {
+        context["pid"] = std::process::id().into();
+    }
+    std::fs::write(program.record(), record.to_string()).unwrap();
+    program.child.kill().unwrap();
+    program.child.wait().unwrap();
+    std::os::unix::fs::chown(&program.state, Some(65534), Some(65534)).unwrap();
+    for file in std::fs::read_dir(&program.state).unwrap() {
+        std::os::unix::fs::chown(file.unwrap().path(), Some(65534), Some(65534)).unwrap();
+    }
+    let stat = format!("/proc/{}/stat", std::process::id());
+    let hidden = ["strace", "-qq", "-o", "/dev/null", "-P", &stat, "-e", "trace=openat"];
+    let refused = ["-e", "inject=openat:error=EPERM", &lull, "detach"];
+    let said = program.ok(&[&NOBODY[..], &hidden, &refused].concat());
+    assert!(said.contains("nothing is left"), "{said}");
+    assert!(!program.record().exists());
+}
+
 #[test]
 fn a_file_with_a_path_that_is_too_long_is_in_nobodys_way() {
     // A directory of 25 levels of 200 letters, below that of its state files.

@@ -249,12 +249,7 @@ enum Outcome {
 }
 
 fn give_back(entry: &Entry, roots: &Roots, dry: bool) -> Result<Outcome> {
-    let member = match Member::open(entry.pid, roots) {
-        Ok(member) if member.start == entry.start => member,
-        // The number is nobody's, or another process's or thread's.
-        Ok(_) | Err(Error::NoProcess { .. } | Error::Input { .. }) => return Ok(Outcome::Nothing),
-        Err(error) => return Err(error),
-    };
+    let Some(member) = Member::started(entry.pid, entry.start, roots)? else { return Ok(Outcome::Nothing) };
     Ok(match params_of(&member, entry.fd)? {
         Some(now) if entry.is_ours(now) => {
             let is_there = dry || set_params(&member, entry.fd, &entry.former.into())?;

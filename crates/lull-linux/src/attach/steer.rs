@@ -239,10 +239,9 @@ fn refusal(group: &Group) -> Option<String> {
 pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool> {
     let mut unseen = None;
     for &(pid, start) in &entry.processes {
-        let member = match Member::open(pid, roots) {
-            Ok(member) if member.start == start => member,
-            // The number is nobody's, or another process's or thread's.
-            Ok(_) | Err(Error::NoProcess { .. } | Error::Input { .. }) => continue,
+        let member = match Member::started(pid, start, roots) {
+            Ok(Some(member)) => member,
+            Ok(None) => continue,
             Err(error) => {
                 unseen.get_or_insert(error);
                 continue;

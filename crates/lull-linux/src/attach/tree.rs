@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
 use crate::error::{Error, Result};
 use crate::proc_stat::{stat, try_stat};
@@ -56,12 +56,32 @@ impl Member {
         Ok(Member { pid, start: after.start, process, pidfd })
     }
 
+    /// Opens a process that started then; nothing if the number is nobody's by now, or another process's or thread's.
+    ///
+    /// # Errors
+    /// It cannot be told which process it is: no descriptor is left, for example.
+    pub(crate) fn started(pid: i32, start: u64, roots: &Roots) -> Result<Option<Member>> {
+        match Member::open(pid, roots) {
+            Ok(member) => Ok(Some(member).filter(|member| member.start == start)),
+            Err(Error::NoProcess { .. } | Error::Input { .. }) => Ok(None),
+            Err(error) if is_of_another_user(pid, &error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether it has ended; a zombie has.
     pub(crate) fn has_ended(&self) -> bool {
         let mut ready = [PollFd::new(&self.pidfd, PollFlags::IN)];
         // A pidfd is readable from the end of the process on.
         poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
+}
+
+/// Whether a process whose files may not be read (a `/proc` mounted with hidepid=1) is one that this user may not even signal:
+/// it is none of those that were attached to. One of the user's own that may not be traced any more can be signalled.
+fn is_of_another_user(pid: i32, error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::EPERM | libc::EACCES))
+        && Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::PERM))
 }
 
 /// A program's processes, kept up to date.
