@@ -71,12 +71,21 @@ pub fn apply(session: &mut Session, request: &DeviceRequest) -> Result<Applied> 
     put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())
 }
 
+/// What [`apply_again`] did.
+pub(crate) struct AppliedAgain {
+    pub(crate) applied: Applied,
+    /// The named queues that show no NAPI.
+    pub(crate) missing: Vec<u32>,
+    /// Why the threads of these NAPIs were not ended, and nothing else of them changed.
+    pub(crate) unseen: Vec<Error>,
+}
+
 /// As [`apply`], for a request that was applied before: the device may have fewer queues now than CPUs were given for, and
-/// than were named. Returns the named ones that show no NAPI, too.
+/// than were named. A NAPI whose thread cannot be ended ([`check_threads`]) keeps none of the others from it.
 ///
 /// # Errors
 /// Those of [`apply`].
-pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Result<(Applied, Vec<u32>)> {
+pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Result<AppliedAgain> {
     let _lock = session.locked()?;
     let before = session.store.load()?;
     let snapshot = session.snapshot()?;
@@ -84,9 +93,21 @@ pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Res
     if let Some(queues) = &mut there.queues {
         missing = queues.extract_if(.., |queue| !snapshot.serves(*queue)).collect();
     }
-    let steps = session.steps_from(&snapshot, &there)?;
+    let (steps, unseen) = seen(before.as_ref(), session.steps_from(&snapshot, &there)?, &snapshot);
     let applied = put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())?;
-    Ok((applied, missing))
+    Ok(AppliedAgain { applied, missing, unseen })
+}
+
+/// The steps but for those that [`check_threads`] refuses, and why it does.
+fn seen(before: Option<&State>, steps: Vec<Step>, snapshot: &Snapshot) -> (Vec<Step>, Vec<Error>) {
+    let (mut seen, mut unseen) = (Vec::new(), Vec::new());
+    for step in steps {
+        match check_threads(before, std::slice::from_ref(&step), snapshot) {
+            Ok(()) => seen.push(step),
+            Err(error) => unseen.push(error),
+        }
+    }
+    (seen, unseen)
 }
 
 /// Refuses to end a thread whose CPUs and policy cannot be seen from here, unless the state file has what the NAPI had: what
@@ -217,5 +238,10 @@ mod tests {
         assert!(ends(Some(before(threaded, Some(scheduling))), None), "it was seen");
         assert!(ends(Some(before(none, None)), None), "it was started by lull");
         assert!(check_threads(None, &[step(threaded, threaded, None)], &snapshot).is_ok(), "it stays");
+        // The thread of a new queue keeps the others from nothing when the mode is applied again.
+        let steps = vec![step(threaded, none, None), Step { key: QueueKey::Rx(1), ..step(threaded, threaded, None) }];
+        let (seen, unseen) = seen(None, steps, &snapshot);
+        assert_eq!(seen.iter().map(|step| step.key).collect::<Vec<_>>(), [QueueKey::Rx(1)]);
+        assert!(unseen.len() == 1 && unseen[0].to_string().contains("queue 0"), "{unseen:?}");
     }
 }

@@ -103,7 +103,7 @@ impl Controlling {
         session: &Session,
         request: &DeviceRequest,
         mut control: Control,
-        eyes: Eyes,
+        mut eyes: Eyes,
         log: &mut dyn FnMut(&str),
     ) -> Controlling {
         if let Some(report) = &mut control.report {
@@ -113,6 +113,8 @@ impl Controlling {
             Some(report) => format!("latencies as they are reported on {}", report.path().display()),
             None => "CPU only: latency is not known here, --report takes the service's".to_owned(),
         };
+        // What was before the mode does not belong to the first window. What fails of this fails again at the first look.
+        let _ = eyes.forget();
         log(&format!("{} on {}, from {}: {latency}", control.controller.slo(), session.device().name, request.mode));
         Controlling {
             decided: Decided::new(&control.controller, request.mode.name()),
@@ -139,8 +141,10 @@ impl Controlling {
         log: &mut dyn FnMut(&str),
     ) -> Result<bool> {
         match self.try_look(session, request, part, stop, log) {
-            Ok(()) => {
-                self.told.content();
+            Ok(is_over) => {
+                if is_over {
+                    self.told.content();
+                }
                 Ok(true)
             }
             Err(gone @ Error::UnknownDevice { .. }) => {
@@ -155,6 +159,7 @@ impl Controlling {
         }
     }
 
+    /// Whether a window is over, of which all was done.
     fn try_look(
         &mut self,
         session: &mut Session,
@@ -162,17 +167,17 @@ impl Controlling {
         part: Duration,
         stop: &AtomicBool,
         log: &mut dyn FnMut(&str),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let sample = self.eyes.watch.sample(part, stop)?;
         if stop.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(false);
         }
         let snapshot = session.snapshot()?;
         add(&mut self.window.napis, chosen(&snapshot, request), &sample);
         let answers = self.control.report.as_mut().map(Report::drain);
         let window_ns = self.window.began.elapsed().as_nanos() as u64;
         if !window_is_over(window_ns, answers) {
-            return Ok(());
+            return Ok(false);
         }
         let reading = Reading {
             now_ns: now_ns(),
@@ -184,11 +189,11 @@ impl Controlling {
         self.keeping.look(session, "a window", log);
         self.passed.tell(self.control.report.as_mut(), self.control.controller.slo(), log);
         let standing = self.control.controller.decide(&reading);
-        let changed = put_in_force(session, request, &self.control.controller)?;
+        let (changed, refused) = put_in_force(session, request, &self.control.controller)?;
         self.decided.note(&self.control.controller, &reading, standing);
         self.store.decide(&self.decided);
         self.told.standing(standing, &reading, &changed, log);
-        Ok(())
+        refused.map_or(Ok(true), Err)
     }
 }
 
@@ -207,10 +212,18 @@ fn chosen<'a>(snapshot: &'a Snapshot, request: &'a DeviceRequest) -> impl Iterat
     snapshot.napis.iter().filter(is_chosen)
 }
 
-/// Sets what differs from what the controller wants; returns it in words.
-fn put_in_force(session: &mut Session, request: &DeviceRequest, controller: &Controller) -> Result<Vec<String>> {
+/// Sets what differs from what the controller wants; returns it in words, and the first refusal. A NAPI that is refused keeps
+/// none of the others from it.
+///
+/// # Errors
+/// The device cannot be looked at, or has vanished.
+fn put_in_force(
+    session: &mut Session,
+    request: &DeviceRequest,
+    controller: &Controller,
+) -> Result<(Vec<String>, Option<Error>)> {
     let snapshot = session.snapshot()?;
-    let mut changed = Vec::new();
+    let (mut changed, mut refused) = (Vec::new(), None);
     for napi in chosen(&snapshot, request) {
         let (now, wanted): (NapiSettings, NapiSettings) = (napi.settings.into(), controller.settings(napi.id));
         if now == wanted {
@@ -226,10 +239,13 @@ fn put_in_force(session: &mut Session, request: &DeviceRequest, controller: &Con
             settings.push(Setting::Threaded(wanted.threaded));
         }
         let which = Which { queues: Vec::new(), napi_ids: vec![napi.id] };
-        let applied = set(session, &Set { which, settings })?;
-        changed.extend(applied.changes.iter().map(ToString::to_string));
+        match set(session, &Set { which, settings }) {
+            Ok(applied) => changed.extend(applied.changes.iter().map(ToString::to_string)),
+            Err(gone @ Error::UnknownDevice { .. }) => return Err(gone),
+            Err(error) => refused = refused.or(Some(error)),
+        }
     }
-    Ok(changed)
+    Ok((changed, refused))
 }
 
 /// What is seen of a device.
@@ -246,13 +262,23 @@ impl Eyes {
     /// Those of [`Watch::open`] and of the first look.
     pub(crate) fn open(session: &Session, log: &mut dyn FnMut(&str)) -> Result<Eyes> {
         let roots = session.roots().clone();
-        let mut watch = Watch::open(&session.device().name, &roots)?;
+        let watch = Watch::open(&session.device().name, &roots)?;
         if let Some(why) = watch.untraced() {
             log(&format!("packets are counted for the device as a whole: {why}"));
         }
-        // What lies in the ring buffers from before does not belong to the first window.
-        watch.sample(Duration::ZERO, &AtomicBool::new(true))?;
-        Ok(Eyes { watch, cpu: Ticks::read(&roots, &[]), roots })
+        let mut eyes = Eyes { watch, cpu: None, roots };
+        eyes.forget()?;
+        Ok(eyes)
+    }
+
+    /// Forgets what was to be seen until now, such as what lies in the ring buffers.
+    ///
+    /// # Errors
+    /// Those of a look.
+    fn forget(&mut self) -> Result<()> {
+        self.watch.sample(Duration::ZERO, &AtomicBool::new(true))?;
+        self.cpu = Ticks::read(&self.roots, &[]);
+        Ok(())
     }
 
     /// How busy the CPUs were since the last call.

@@ -19,6 +19,7 @@ use step::Step;
 pub use step::{Outcome, StepReport};
 use steps::{device_steps, machine_steps, queue_steps};
 
+use crate::device::Snapshot;
 use crate::error::Result;
 use crate::ethtool::Ethtool;
 pub use crate::overwritten::{Overwritten, Target};
@@ -49,24 +50,20 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
     let of_machine = machine_steps(&profile.machine, &roots)?;
     // Every lock before the first change: what is locked by somebody else is refused as a whole.
     let mut takes = |steps: &[&[Step]], store: &Store| {
-        let before = store.load()?;
-        let looked: Vec<_> = steps
-            .iter()
-            .copied()
-            .flatten()
-            .map(|step| (look(step, before.as_ref(), &mut ethtool, &roots), step))
-            .collect();
-        if dry_run { Ok(None) } else { lock_for(&looked, before.as_ref(), store) }
+        let known = Known::load(store, Some(&snapshot), &roots)?;
+        let looked: Vec<_> =
+            steps.iter().copied().flatten().map(|step| (look(step, &known.now, &mut ethtool, &roots), step)).collect();
+        if dry_run { Ok(None) } else { lock_for(&looked, &known, store) }
     };
     let lock_of_device = takes(&[&of_queues, &of_device], &device)?;
     let lock_of_machine = takes(&[&of_machine], &machine)?;
     let mut reports = Vec::new();
     // The queues first: what follows is for the queues that there are then.
-    reports.extend(carry_out(of_queues, &device, lock_of_device.as_ref(), &mut ethtool, &roots)?);
+    reports.extend(carry_out(of_queues, &device, lock_of_device.as_ref(), &snapshot, &mut ethtool, &roots)?);
     let snapshot = session.snapshot()?;
     let of_device = device_steps(&profile.device, &snapshot, in_sysfs, &roots)?;
-    reports.extend(carry_out(of_device, &device, lock_of_device.as_ref(), &mut ethtool, &roots)?);
-    reports.extend(carry_out(of_machine, &machine, lock_of_machine.as_ref(), &mut ethtool, &roots)?);
+    reports.extend(carry_out(of_device, &device, lock_of_device.as_ref(), &snapshot, &mut ethtool, &roots)?);
+    reports.extend(carry_out(of_machine, &machine, lock_of_machine.as_ref(), &snapshot, &mut ethtool, &roots)?);
     Ok(reports)
 }
 
@@ -86,47 +83,55 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
         }
     }
     let mut reports = Vec::new();
-    // Which of the interrupts that were prepared are the device's still. One that has vanished has none.
+    // By which numbers the interrupts that were prepared go now. A device that has vanished has none.
     let snapshot = session.snapshot().ok();
-    let roots = session.roots();
     for (store, _lock) in prepared.iter().rev() {
-        // As it is under the lock.
-        let Some(mut state) = store.load()? else { continue };
-        if let Some(snapshot) = &snapshot {
-            state.prepared = interrupts::named(&state.prepared, snapshot, roots);
+        reports.extend(give_back(store, snapshot.as_ref(), &mut ethtool, session, dry_run)?);
+    }
+    Ok(reports)
+}
+
+/// Gives back what the steps of one store have overwritten, as it is under the lock.
+fn give_back(
+    store: &Store,
+    snapshot: Option<&Snapshot>,
+    ethtool: &mut Ethtool,
+    session: &Session,
+    dry_run: bool,
+) -> Result<Vec<StepReport>> {
+    let roots = session.roots();
+    let mut state = Known::load(store, snapshot, roots)?.now;
+    let mut reports = Vec::new();
+    let mut kept = Vec::new();
+    for done in state.prepared.iter().rev() {
+        if done.target == Target::CpuDmaLatency {
+            reports.push(released(done));
+            continue;
         }
-        let mut kept = Vec::new();
-        for done in state.prepared.iter().rev() {
-            if done.target == Target::CpuDmaLatency {
-                reports.push(released(done));
-                continue;
-            }
-            let step = Step::new(done.what.clone(), Ok(done.target.clone()), done.former.clone());
-            let step = Step { interrupt: done.interrupt.clone(), ..step };
-            let mut report = step.look(None, &mut ethtool, roots);
-            if let Outcome::Lacking(why) = &report.outcome
-                && done.target.may_be_hidden(roots)
-                // A file that says that the machine has no such thing is not hidden.
-                && !matches!(done.target.read(&mut ethtool, roots), Ok(Some(_)))
-            {
-                report.outcome = Outcome::Refused(format!("{why}: {ELSEWHERE}"));
-            }
-            if done.target.is_of_a_device() && !session.device().in_sysfs {
-                report.outcome =
-                    Outcome::Refused("/sys is that of another network namespace: mount its own".to_owned());
-            }
-            let report = if dry_run { report } else { step.carry_out(report, &mut ethtool, roots) };
-            // What is gone has taken its value along; what was refused is tried again next time.
-            if matches!(report.outcome, Outcome::Refused(_)) {
-                kept.push(done.clone());
-            }
-            reports.push(report);
+        let step = Step::new(done.what.clone(), Ok(done.target.clone()), done.former.clone());
+        let step = Step { interrupt: done.interrupt.clone(), ..step };
+        let mut report = step.look(None, ethtool, roots);
+        if let Outcome::Lacking(why) = &report.outcome
+            && done.target.may_be_hidden(roots)
+            // A file that says that the machine has no such thing is not hidden.
+            && !matches!(done.target.read(ethtool, roots), Ok(Some(_)))
+        {
+            report.outcome = Outcome::Refused(format!("{why}: {ELSEWHERE}"));
         }
-        if !dry_run {
-            kept.reverse();
-            state.prepared = kept;
-            store.save(&state)?;
+        if done.target.is_of_a_device() && !session.device().in_sysfs {
+            report.outcome = Outcome::Refused("/sys is that of another network namespace: mount its own".to_owned());
         }
+        let report = if dry_run { report } else { step.carry_out(report, ethtool, roots) };
+        // What is gone has taken its value along; what was refused is tried again next time.
+        if matches!(report.outcome, Outcome::Refused(_)) {
+            kept.push(done.clone());
+        }
+        reports.push(report);
+    }
+    if !dry_run {
+        kept.reverse();
+        state.prepared = kept;
+        store.save(&state)?;
     }
     Ok(reports)
 }
@@ -138,11 +143,30 @@ fn released(done: &Overwritten) -> StepReport {
 }
 
 /// Looks what a step finds. What was made of the same value when it was set before is that value.
-fn look(step: &Step, before: Option<&State>, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
+fn look(step: &Step, before: &State, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
     let is_known =
         |done: &&Overwritten| step.target.as_ref() == Ok(&done.target) && done.set.as_ref() == Some(&step.to);
-    let known = before.and_then(|state| state.prepared.iter().find(is_known));
+    let known = before.prepared.iter().find(is_known);
     step.look(known.and_then(|done| done.settled.as_deref()), ethtool, roots)
+}
+
+/// What was in force before.
+struct Known {
+    /// As the state file has it.
+    recorded: State,
+    /// With the interrupts that the queues have now.
+    now: State,
+}
+
+impl Known {
+    fn load(store: &Store, snapshot: Option<&Snapshot>, roots: &Roots) -> Result<Known> {
+        let recorded = store.load()?.unwrap_or_else(|| store.empty());
+        let mut now = recorded.clone();
+        if let Some(snapshot) = snapshot {
+            now.prepared = interrupts::found_again(&recorded.prepared, snapshot, roots);
+        }
+        Ok(Known { recorded, now })
+    }
 }
 
 /// What steps amount to.
@@ -157,13 +181,12 @@ enum Work {
     Steps,
 }
 
-fn work(looked: &[(StepReport, impl Borrow<Step>)], before: Option<&State>, store: &Store) -> Work {
-    let before = before.cloned().unwrap_or_else(|| store.empty());
-    let after = remember(before.clone(), looked);
+fn work(looked: &[(StepReport, impl Borrow<Step>)], known: &Known) -> Work {
+    let after = remember(known.now.clone(), looked);
     let is_changed = looked.iter().any(|(report, _)| report.outcome == Outcome::Changed);
-    if is_changed || values(&after) != values(&before) {
+    if is_changed || values(&after) != values(&known.now) {
         Work::Steps
-    } else if after != before {
+    } else if after != known.recorded {
         Work::Names
     } else {
         Work::Nothing
@@ -171,8 +194,8 @@ fn work(looked: &[(StepReport, impl Borrow<Step>)], before: Option<&State>, stor
 }
 
 /// The lock that the work takes, if there is some.
-fn lock_for(looked: &[(StepReport, impl Borrow<Step>)], before: Option<&State>, store: &Store) -> Result<Option<Lock>> {
-    match work(looked, before, store) {
+fn lock_for(looked: &[(StepReport, impl Borrow<Step>)], known: &Known, store: &Store) -> Result<Option<Lock>> {
+    match work(looked, known) {
         Work::Nothing => Ok(None),
         Work::Names => Ok(store.lock(Term::Moment).ok()),
         Work::Steps => store.wait_for_lock(LOCK_WAIT, &mut |_| {}).map(Some),
@@ -190,15 +213,16 @@ fn carry_out(
     steps: Vec<Step>,
     store: &Store,
     lock: Option<&Lock>,
+    snapshot: &Snapshot,
     ethtool: &mut Ethtool,
     roots: &Roots,
 ) -> Result<Vec<StepReport>> {
-    let before = store.load()?;
-    let looked: Vec<_> = steps.into_iter().map(|step| (look(&step, before.as_ref(), ethtool, roots), step)).collect();
-    if lock.is_none() || work(&looked, before.as_ref(), store) == Work::Nothing {
+    let known = Known::load(store, Some(snapshot), roots)?;
+    let looked: Vec<_> = steps.into_iter().map(|step| (look(&step, &known.now, ethtool, roots), step)).collect();
+    if lock.is_none() || work(&looked, &known) == Work::Nothing {
         return Ok(looked.into_iter().map(|(report, _)| report).collect());
     }
-    let before = before.unwrap_or_else(|| store.empty());
+    let before = known.now;
     let mut state = remember(before.clone(), &looked);
     store.save(&state).map_err(|error| error.left("none of these steps was done"))?;
     let mut reports = Vec::new();
@@ -224,16 +248,18 @@ fn remember(mut state: State, looked: &[(StepReport, impl Borrow<Step>)]) -> Sta
     for (report, step) in looked {
         let step = step.borrow();
         let Ok(target) = &step.target else { continue };
-        // What an interrupt had that lost its number is gone with it.
+        // What an interrupt had that lost its number, and that no queue has now, is gone with it.
         let was_anothers = |done: &Overwritten| {
             let both = done.interrupt.as_ref().zip(step.interrupt.as_ref());
             both.is_some_and(|(then, now)| then.queue != now.queue && then.is_another(now))
         };
-        state.prepared.retain(|done| done.target != *target || !was_anothers(done));
+        if report.outcome == Outcome::Changed {
+            state.prepared.retain(|done| done.target != *target || !was_anothers(done));
+        }
         // What a program that was killed has left is no original (`run --one-napi queues`).
         let before_a_run = state.queues.filter(|queues| *target == Target::Ethtool(queues.knob));
         let former = before_a_run.map(|queues| queues.former.to_string()).or_else(|| report.from.clone());
-        let known = state.prepared.iter_mut().find(|done| done.target == *target);
+        let known = state.prepared.iter_mut().find(|done| done.target == *target && !was_anothers(done));
         match (known, &report.outcome) {
             (Some(done), Outcome::Changed | Outcome::Already | Outcome::Held(_)) => {
                 if done.set.as_ref() != Some(&step.to) {
@@ -257,11 +283,14 @@ fn remember(mut state: State, looked: &[(StepReport, impl Borrow<Step>)]) -> Sta
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::device::QueueKey;
     use crate::ethtool::Knob;
     use crate::options::Options;
     use crate::overwritten::Interrupt;
+    use crate::prepare::interrupts::tests::with_interrupts;
     use crate::prepare::keep::tree::Tree;
     use crate::state::FormerQueues;
 
@@ -301,6 +330,44 @@ mod tests {
     }
 
     #[test]
+    fn interrupts_that_got_lulls_cpus_with_their_new_numbers_are_given_those_of_before() {
+        let tree = Tree::new("shifted interrupts");
+        tree.write("proc/irq/default_smp_affinity", "f\n");
+        let interrupt = |number: u32, name: &str, cpus: &str| {
+            let _ = fs::remove_dir_all(tree.0.join(format!("proc/irq/{number}")));
+            tree.write(&format!("proc/irq/{number}/{name}/none"), "");
+            tree.write(&format!("proc/irq/{number}/smp_affinity_list"), cpus);
+        };
+        let cpus = || [44, 45, 46].map(|number| tree.read(&format!("proc/irq/{number}/smp_affinity_list")));
+        let (session, profile) = (tree.session(), Profile::parse("[device]\nirq-cpus = \"1-2\"", "test").unwrap());
+        let (store, roots, mut ethtool) = (session.store(), session.roots(), Ethtool::new(session.device()));
+        let mut prepare = |numbers: &[u32]| {
+            let snapshot = with_interrupts(numbers);
+            let steps = device_steps(&profile.device, &snapshot, true, roots).unwrap();
+            let lock = store.lock(Term::Moment).unwrap();
+            let reports = carry_out(steps, store, Some(&lock), &snapshot, &mut ethtool, roots).unwrap();
+            (reports.into_iter().map(|report| report.outcome).collect::<Vec<_>>(), store.load().unwrap().unwrap())
+        };
+        interrupt(44, "eth0-rx-0", "0-3\n");
+        interrupt(45, "eth0-rx-1", "0-3\n");
+        assert_eq!(prepare(&[44, 45]).0, [Outcome::Changed, Outcome::Changed]);
+        // The driver asks for its interrupts anew, and the kernel gives them the CPUs that the NAPIs had.
+        interrupt(44, "nvme0q1", "0\n");
+        interrupt(45, "eth0-rx-0", "1\n");
+        interrupt(46, "eth0-rx-1", "2\n");
+        let (outcomes, recorded) = prepare(&[45, 46]);
+        assert_eq!(outcomes, [Outcome::Already, Outcome::Already]);
+        let formers: Vec<_> = recorded.prepared.iter().map(|it| (it.target.interrupt(), it.former.as_str())).collect();
+        assert_eq!(formers, [(Some(45), "0-3"), (Some(46), "0-3")]);
+        // Once more, and to be found by undoing.
+        interrupt(44, "eth0-rx-0", "1\n");
+        interrupt(45, "eth0-rx-1", "2\n");
+        interrupt(46, "nvme0q1", "0\n");
+        give_back(store, Some(&with_interrupts(&[44, 45])), &mut ethtool, &session, false).unwrap();
+        assert_eq!((cpus(), store.load().unwrap()), (["0-3", "0-3", "0"].map(str::to_owned), None));
+    }
+
+    #[test]
     fn a_prepared_interrupt_whose_name_is_not_recorded_is_no_reason_for_a_lock_that_a_watcher_has() {
         let tree = Tree::new("beside a watcher");
         tree.write("proc/irq/44/eth0-rx-0/none", "");
@@ -324,10 +391,12 @@ mod tests {
         state.prepared.push(done);
         store.save(&state).unwrap();
         let mut ethtool = Ethtool::new(session.device());
+        let snapshot = with_interrupts(&[44]);
         let mut again = || {
-            let steps = [(look(&step(), Some(&state), &mut ethtool, roots), step())];
-            let lock = lock_for(&steps, Some(&state), store).unwrap();
-            carry_out(vec![step()], store, lock.as_ref(), &mut ethtool, roots).unwrap()[0].outcome.clone()
+            let known = Known::load(store, Some(&snapshot), roots).unwrap();
+            let steps = [(look(&step(), &known.now, &mut ethtool, roots), step())];
+            let lock = lock_for(&steps, &known, store).unwrap();
+            carry_out(vec![step()], store, lock.as_ref(), &snapshot, &mut ethtool, roots).unwrap()[0].outcome.clone()
         };
         let watcher = store.lock(Term::Stay).unwrap();
         assert_eq!(again(), Outcome::Already);

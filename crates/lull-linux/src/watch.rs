@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use netlink_bindings::{netdev, nlctrl, rt_link};
 use netlink_socket2::MulticastSocketRaw;
 
-use crate::apply::{Session, Undone, apply, apply_again, undo};
+use crate::apply::{AppliedAgain, Session, Undone, apply, apply_again, undo};
 use crate::error::{Error, Result};
 use crate::netdev::Netdev;
 use crate::plan::DeviceRequest;
@@ -85,6 +85,8 @@ pub(crate) struct Again {
     complaint: Option<String>,
     /// Queues that the request names and that show no NAPI, as was said.
     missing: Vec<u32>,
+    /// Why NAPIs are not as the request wants them, as was said.
+    unseen: Vec<String>,
     keeping: Keeping,
 }
 
@@ -93,7 +95,15 @@ impl Again {
     pub(crate) fn new(session: &mut Session, read_back: Duration) -> Again {
         // Due at once: what was prepared is to be kept from the beginning.
         let (events, due) = (listen(session.netdev()), Instant::now());
-        Again { events, read_back, due, complaint: None, missing: Vec::new(), keeping: Keeping::default() }
+        Again {
+            events,
+            read_back,
+            due,
+            complaint: None,
+            missing: Vec::new(),
+            unseen: Vec::new(),
+            keeping: Keeping::default(),
+        }
     }
 
     /// Waits at most this long for a reason to look, and if there is one, applies the request again. What is refused is
@@ -114,7 +124,7 @@ impl Again {
         let looked = apply_again(session, request);
         self.due = Instant::now() + self.read_back;
         match looked {
-            Ok((applied, missing)) => {
+            Ok(AppliedAgain { applied, missing, unseen }) => {
                 for change in &applied.changes {
                     log(&format!("again, after {reason}: {change}"));
                 }
@@ -125,6 +135,11 @@ impl Again {
                     log(&format!("after {reason}: {device} shows no NAPI for queue {queues} now; the others are kept"));
                 }
                 self.missing = missing;
+                let unseen: Vec<String> = unseen.iter().map(ToString::to_string).collect();
+                for why in unseen.iter().filter(|why| !self.unseen.contains(why)) {
+                    log(&format!("after {reason}: {why}; the others are kept"));
+                }
+                self.unseen = unseen;
             }
             Err(gone @ Error::UnknownDevice { .. }) => return Err(gone),
             Err(error) => {

@@ -2,7 +2,7 @@
 //! former ones may become another device's.
 
 use super::steps::of_interrupt;
-use crate::device::{QueueKey, Snapshot};
+use crate::device::{Irq, QueueKey, Snapshot};
 use crate::overwritten::{Interrupt, Overwritten, Target};
 use crate::roots::Roots;
 
@@ -11,19 +11,39 @@ fn number_of(queue: QueueKey, snapshot: &Snapshot) -> Option<u32> {
     Some(snapshot.napis.iter().find(|napi| napi.key == queue)?.irq.as_ref()?.number)
 }
 
-/// The records with the names that interrupts have now, where a queue still has the one of then: drivers call them by their
-/// device, which may have been renamed.
-pub(super) fn named(prepared: &[Overwritten], snapshot: &Snapshot, roots: &Roots) -> Vec<Overwritten> {
+/// The queue that has the interrupt of this number.
+fn queue_of(number: u32, snapshot: &Snapshot) -> Option<QueueKey> {
+    let has_it = |irq: &Irq| irq.number == number;
+    Some(snapshot.napis.iter().find(|napi| napi.irq.as_ref().is_some_and(has_it))?.key)
+}
+
+/// The records with the names that interrupts have now, where the device still has the one of then: drivers call them by their
+/// device, which may have been renamed, and by their queues, which may have been grouped in another way.
+fn named(prepared: &[Overwritten], snapshot: &Snapshot, roots: &Roots) -> Vec<Overwritten> {
+    let is_prepared = |queue| prepared.iter().any(|done| done.interrupt.as_ref().is_some_and(|it| it.queue == queue));
     let now = |done: &Overwritten| {
         let (then, number) = done.interrupt.as_ref().zip(done.target.interrupt())?;
-        let is_still = number_of(then.queue, snapshot) == Some(number);
-        is_still.then(|| Overwritten { interrupt: Some(Interrupt::of(number, then.queue, roots)), ..done.clone() })
+        let queue = match number_of(then.queue, snapshot) {
+            Some(now) if now == number => then.queue,
+            // The queue has another one now.
+            Some(_) => return None,
+            // A queue that has a record of its own has brought its interrupt's CPUs along from another number.
+            None => queue_of(number, snapshot).filter(|queue| !is_prepared(*queue))?,
+        };
+        let what = of_interrupt(number, queue);
+        Some(Overwritten { what, interrupt: Some(Interrupt::of(number, queue, roots)), ..done.clone() })
     };
     prepared.iter().map(|done| now(done).unwrap_or_else(|| done.clone())).collect()
 }
 
-/// The records with the interrupts that the queues have now, and what those have. One that a queue had before has taken its
-/// CPUs along.
+/// What the interrupt had that a queue has now in place of the one of `done`. What that had is gone with it, unless the kernel
+/// has given the new one its CPUs (`napi_restore_config`, for drivers with `irq_affinity_auto`): then they are lull's.
+fn former_of(done: &Overwritten, target: &Target, now: String) -> String {
+    let is_lulls = [&done.set, &done.settled].into_iter().flatten().any(|cpus| target.same(cpus, &now));
+    if is_lulls { done.former.clone() } else { now }
+}
+
+/// The records with the interrupts that the queues have now, and what those had before they were prepared.
 pub(super) fn found_again(prepared: &[Overwritten], snapshot: &Snapshot, roots: &Roots) -> Vec<Overwritten> {
     let prepared = named(prepared, snapshot, roots);
     let is_still = |done: &Overwritten| {
@@ -32,10 +52,12 @@ pub(super) fn found_again(prepared: &[Overwritten], snapshot: &Snapshot, roots: 
     let elsewhere = |done: &Overwritten| {
         let then = done.interrupt.as_ref().filter(|it| !it.names.is_empty() && !is_still(done))?;
         let number = number_of(then.queue, snapshot).filter(|number| done.target.interrupt() != Some(*number))?;
+        let (target, cpus) =
+            (Target::of_interrupt(number), roots.read_proc(&format!("irq/{number}/smp_affinity_list")));
         Some(Overwritten {
-            target: Target::of_interrupt(number),
+            former: former_of(done, &target, cpus.ok()?),
+            target,
             what: of_interrupt(number, then.queue),
-            former: roots.read_proc(&format!("irq/{number}/smp_affinity_list")).ok()?,
             set: done.set.clone(),
             settled: None,
             interrupt: Some(Interrupt::of(number, then.queue, roots)),
@@ -51,11 +73,11 @@ pub(super) fn found_again(prepared: &[Overwritten], snapshot: &Snapshot, roots: 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
 
     use super::*;
-    use crate::device::{Irq, NapiState};
+    use crate::device::NapiState;
 
     /// A `/proc` with interrupts, removed with its test.
     struct Machine(Roots);
@@ -82,18 +104,26 @@ mod tests {
 
     /// A device whose first queue has the interrupt of this number.
     fn with(number: u32) -> Snapshot {
-        let (key, settings) = (QueueKey::Rx(0), lull_core::NapiSettings::default().into());
-        let irq = Some(Irq { number, cpus: None, effective_cpus: None });
-        let (thread, unreported) = (None, Default::default());
+        with_interrupts(&[number])
+    }
+
+    /// A device whose receive queues have the interrupts of these numbers.
+    pub(in super::super) fn with_interrupts(numbers: &[u32]) -> Snapshot {
+        let napi = |(queue, &number): (u32, &u32)| {
+            let (key, settings) = (QueueKey::Rx(queue), lull_core::NapiSettings::default().into());
+            let irq = Some(Irq { number, cpus: None, effective_cpus: None });
+            let (thread, unreported) = (None, Default::default());
+            NapiState { key, rx: vec![queue], tx: vec![], id: 9 + queue, irq, thread, settings, unreported }
+        };
         Snapshot {
-            device: "eth0".to_owned(),
-            ifindex: 7,
+            device: "lo".to_owned(),
+            ifindex: 1,
             driver: None,
             up: true,
             queues_linked: true,
-            rx_queues: 1,
+            rx_queues: numbers.len() as u32,
             defaults: None,
-            napis: vec![NapiState { key, rx: vec![0], tx: vec![], id: 9, irq, thread, settings, unreported }],
+            napis: (0..).zip(numbers).map(napi).collect(),
         }
     }
 
@@ -138,5 +168,40 @@ mod tests {
         assert_eq!((found.len(), found[0].former.as_str()), (1, "0-3"));
         assert_eq!(found[0].interrupt.as_ref().unwrap().another(44, &machine.0), None);
         assert!(done.interrupt.unwrap().another(44, &machine.0).is_some());
+    }
+    #[test]
+    fn an_interrupt_that_the_kernel_gave_its_queues_cpus_had_what_the_one_before_had() {
+        let machine = Machine::new("restored");
+        machine.interrupt(44, "eth0-rx-0", "1");
+        let done = prepared(&machine);
+        machine.interrupt(44, "nvme0q1", "2");
+        machine.interrupt(51, "eth0-rx-0", "1");
+        let found = |done: &Overwritten| found_again(std::slice::from_ref(done), &with(51), &machine.0).remove(0);
+        assert_eq!((found(&done).target, found(&done).former.as_str()), (Target::of_interrupt(51), "0-3"));
+        let settled = Overwritten { set: Some("1-2".to_owned()), settled: Some("1".to_owned()), ..done };
+        assert_eq!(found(&settled).former, "0-3", "the kernel had made this of what was set");
+    }
+
+    #[test]
+    fn an_interrupt_that_the_device_still_has_is_the_one_of_then_although_its_queues_are_grouped_anew() {
+        let machine = Machine::new("regrouped");
+        machine.interrupt(44, "eth0-rx-4", "1");
+        let done =
+            Overwritten { interrupt: Some(Interrupt::of(44, QueueKey::Rx(4), &machine.0)), ..prepared(&machine) };
+        machine.interrupt(44, "eth0-tx-0", "1");
+        let mut regrouped = with_interrupts(&[43, 44]);
+        regrouped.napis[1].key = QueueKey::Tx(0);
+        let found = found_again(std::slice::from_ref(&done), &regrouped, &machine.0);
+        let interrupt = found[0].interrupt.as_ref().unwrap();
+        assert_eq!((interrupt.queue, interrupt.another(44, &machine.0)), (QueueKey::Tx(0), None));
+        assert_eq!((&found[0].target, found[0].former.as_str()), (&done.target, "0-3"));
+        // The first queue has brought its own along from another number: what its interrupt had is the original.
+        let first = Overwritten { target: Target::of_interrupt(43), former: "2-3".to_owned(), ..prepared(&machine) };
+        let names = ["eth0-rx-0".to_owned()].into();
+        let first = Overwritten { interrupt: Some(Interrupt { queue: QueueKey::Rx(0), names }), ..first };
+        machine.interrupt(44, "eth0-rx-0", "1");
+        let found = found_again(&[first, done], &with(44), &machine.0);
+        let its = found.iter().filter(|it| it.interrupt.as_ref().unwrap().is_still(44, &machine.0)).collect::<Vec<_>>();
+        assert_eq!((its.len(), its[0].former.as_str()), (1, "2-3"));
     }
 }
