@@ -203,18 +203,23 @@ fn a_connection_reset_before_accept_is_accepted_and_says_so() {
     assert_eq!(host.stack.connections(), 0);
 }
 
-#[test]
-fn simultaneous_open() {
-    let mut net = Net::new();
+/// Both ends connect at once. They know each other, so that the SYNs cross.
+fn connect_to_each_other(net: &mut Net) -> (SocketId, SocketId) {
     let options = ConnectOptions::default();
     let (a, b) = (at(CLIENT, 5000), at(SERVER, 6000));
-    // Both know each other, so that the SYNs cross.
     net.client.stack.tcp_listen(at("0.0.0.0", 1), ListenOptions::default()).unwrap();
     let warm = net.client.connect(at(SERVER, 1));
     net.run_for(10 * MS);
     net.client.close(warm);
     let client = net.client.call(|stack, io| stack.tcp_connect(Some(a), b, options, io)).unwrap();
     let server = net.server.call(|stack, io| stack.tcp_connect(Some(b), a, options, io)).unwrap();
+    (client, server)
+}
+
+#[test]
+fn simultaneous_open() {
+    let mut net = Net::new();
+    let (client, server) = connect_to_each_other(&mut net);
     net.run_for(5 * SECOND);
     net.client.send(client, b"crossed").unwrap();
     net.run_for(SECOND);
@@ -229,14 +234,7 @@ fn data_with_an_end_behind_it_fits_the_window_of_a_simultaneous_open() {
         Host::new(config)
     };
     let mut net = Net::of(growing(client_config()), growing(server_config()));
-    let options = ConnectOptions::default();
-    let (a, b) = (at(CLIENT, 5000), at(SERVER, 6000));
-    net.client.stack.tcp_listen(at("0.0.0.0", 1), ListenOptions::default()).unwrap();
-    let warm = net.client.connect(at(SERVER, 1));
-    net.run_for(10 * MS);
-    net.client.close(warm);
-    let client = net.client.call(|stack, io| stack.tcp_connect(Some(a), b, options, io)).unwrap();
-    let server = net.server.call(|stack, io| stack.tcp_connect(Some(b), a, options, io)).unwrap();
+    let (client, server) = connect_to_each_other(&mut net);
     net.run_for(10 * MS);
     // Held back until it is shut down, so that both leave in one segment.
     net.client.call(|stack, io| stack.set_cork(client, true, io)).unwrap();
