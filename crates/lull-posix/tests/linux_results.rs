@@ -19,6 +19,8 @@ const fn error<T>(number: c_int) -> Result<T, Errno> {
     Err(Errno::new(number))
 }
 
+const PEEK_NOW: c_int = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+
 fn context() -> c_int {
     peers();
     epoll::epoll_create(0).unwrap()
@@ -326,6 +328,33 @@ fn a_message_of_too_many_buffers_is_too_long_and_a_call_with_them_is_not_valid()
         let written = memory::with_slices(buffers.as_ptr(), buffers.len(), |buffers| socket::writev(fd, buffers));
         assert_eq!(written, error(libc::EINVAL));
     }
+    close(fd);
+}
+
+/// Who looks again and again sees a segment that arrives meanwhile as a whole, and never its first byte alone.
+#[test]
+fn a_segment_that_arrives_during_a_peek_is_not_cut_off() {
+    let (fd, mut peer) = connected();
+    let writer = std::thread::spawn(move || {
+        let mut answer = [0];
+        for _ in 0..500 {
+            peer.write_all(b"hello").unwrap();
+            peer.read_exact(&mut answer).unwrap();
+        }
+    });
+    for round in 0..500 {
+        let mut room = [0_u8; 8];
+        let seen = loop {
+            match socket::recv(fd, &mut [IoSliceMut::new(&mut room)], socket::Receive { flags: PEEK_NOW }) {
+                Err(why) => assert_eq!(why, Errno::new(libc::EAGAIN)),
+                Ok(count) => break count,
+            }
+        };
+        assert_eq!(seen, 5, "round {round}: {room:?}");
+        assert_eq!(recv(fd, 0).unwrap(), b"hello");
+        assert_eq!(send(fd, b".", 0), Ok(1));
+    }
+    writer.join().unwrap();
     close(fd);
 }
 

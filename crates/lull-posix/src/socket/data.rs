@@ -209,8 +209,16 @@ impl Stream {
         if wanted == 0 {
             return self.recv_nothing();
         }
-        // No more than there is: a program may ask for all that there ever is.
-        let mut whole = vec![0; wanted.min(self.stream.unread()?.max(1))];
+        // No more than there is: a program may ask for all that there ever is. Where nothing is there yet, the look for an end
+        // or an error comes first: what arrives beside it is counted afterwards, and none of it is cut off.
+        let unread = loop {
+            match self.stream.unread()? {
+                0 if self.stream.peek(&mut [0])? == 0 => return Ok(0),
+                0 => {}
+                unread => break unread,
+            }
+        };
+        let mut whole = vec![0; wanted.min(unread)];
         if flags & libc::MSG_PEEK == 0 {
             return Ok(self.stream.recv(&mut whole)?);
         }
