@@ -190,6 +190,28 @@ fn what_cannot_be_sent_is_an_error() {
     assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::InvalidSocket));
 }
 
+/// A discipline bounds what each sender has below it: room in the ring is none to who is at its bound.
+#[test]
+fn a_socket_at_its_own_limit_is_told_of_room_once_it_has_some() {
+    let mut host = Host::server();
+    let (first, second) = (bind(&mut host, "0.0.0.0", 53), bind(&mut host, "0.0.0.0", 54));
+    host.ring.is_at_limits = true;
+    for id in [first, second] {
+        assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::WouldBlock));
+    }
+    host.changes.clear();
+    for _ in 0..3 {
+        host.call(|stack, io| stack.flush_blocked(io));
+        assert_eq!((host.changes.len(), host.stack.has_blocked()), (0, true));
+        assert!(!host.ready(first).contains(Ready::WRITABLE));
+    }
+    host.ring.is_at_limits = false;
+    host.call(|stack, io| stack.flush_blocked(io));
+    let told: Vec<_> = host.changes.iter().map(|change| (change.socket, change.edges)).collect();
+    assert_eq!(told, [(first, Ready::WRITABLE), (second, Ready::WRITABLE)], "in their order");
+    assert!(!host.stack.has_blocked());
+}
+
 #[test]
 fn udp_broadcast_is_received_and_sent_and_never_answered_by_an_error() {
     let mut host = Host::server();

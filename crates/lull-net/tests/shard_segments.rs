@@ -209,8 +209,12 @@ fn priority_tags_are_accepted_and_vlans_are_not() {
 }
 
 fn arp(operation: u8, sender: [u8; 6], target_mac: [u8; 6], target: [u8; 4]) -> Frame {
+    arp_of([10, 0, 0, 2], operation, sender, target_mac, target)
+}
+
+fn arp_of(station: [u8; 4], operation: u8, sender: [u8; 6], target_mac: [u8; 6], target: [u8; 4]) -> Frame {
     let mut arp = vec![0, 1, 8, 0, 6, 4, 0, operation];
-    arp.extend([&sender[..], &[10, 0, 0, 2], &target_mac, &target].concat());
+    arp.extend([&sender[..], &station, &target_mac, &target].concat());
     let mut frame = ethernet(0x0806, &arp);
     frame.data_mut()[..6].fill(0xff);
     frame.data_mut()[6..12].copy_from_slice(&sender);
@@ -287,6 +291,94 @@ fn a_station_that_datagrams_go_to_is_asked_for_again() {
         let expected = if is_permanent { (vec![], None) } else { (vec![30, 60, 90], Some(61)) };
         assert_eq!((asked_at, moved_at), expected);
     }
+}
+
+/// A shard's own view of the neighbours has a place for each of 256, and these two have the same one.
+const OF_ONE_PLACE: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 234]];
+
+/// A host that knows both.
+fn beside_two_of_one_place() -> Host {
+    let mut config = server_config();
+    config.addresses = vec![(ip("10.0.0.100"), 24)];
+    let mut host = Host::new(config);
+    for station in OF_ONE_PLACE {
+        host.receive(arp_of(station, 1, [2, 0, 0, 0, 1, station[3]], [0; 6], [10, 0, 0, 100]));
+    }
+    host.sent();
+    host
+}
+
+/// The stations that ARP requests ask for.
+fn asked_for(frames: &[Frame]) -> Vec<u8> {
+    frames.iter().filter(|frame| frame.data()[12..14] == [8, 6]).map(|frame| frame.data()[41]).collect()
+}
+
+#[test]
+fn stations_that_share_a_place_are_both_asked_for_again() {
+    let mut host = beside_two_of_one_place();
+    let id = bind(&mut host, "0.0.0.0", 53);
+    let mut asked = Vec::new();
+    for second in 0..70 {
+        for to in OF_ONE_PLACE {
+            assert_eq!(send_to(&mut host, id, b"x", std::net::SocketAddr::from((to, 9))), Ok(1));
+        }
+        asked.extend(asked_for(&host.sent()).into_iter().map(|station| (second, station)));
+        host.run_for(SECOND);
+    }
+    assert_eq!(asked, [(30, 1), (30, 234), (60, 1), (60, 234)]);
+}
+
+/// Forty connections, each from the station that `of` says.
+fn connections_from(host: &mut Host, of: impl Fn(u16) -> std::net::IpAddr) -> Vec<SocketId> {
+    let listener = host.listen(80);
+    let establish = |number| {
+        let mut peer = Peer::new(5000 + number);
+        (peer.from, peer.to) = (std::net::SocketAddr::new(of(number), peer.from.port()), at("10.0.0.100", 80));
+        host.establish(listener, &mut peer)
+    };
+    (0..40).map(establish).collect()
+}
+
+#[test]
+fn silent_stations_that_share_a_place_are_asked_for_once_a_second_each() {
+    let mut host = beside_two_of_one_place();
+    let connections = connections_from(&mut host, |number| OF_ONE_PLACE[usize::from(number) % 2].into());
+    for id in connections {
+        host.send(id, b"lost").unwrap();
+    }
+    host.sent();
+    for _ in 0..20 {
+        host.run_for(SECOND);
+        for station in OF_ONE_PLACE {
+            // What is due at both ends of the second is of two.
+            let times = asked_for(&host.ring.frames).into_iter().filter(|asked| *asked == station[3]).count();
+            assert!(times <= 2, "{times} times in a second");
+        }
+        host.sent();
+    }
+}
+
+/// A full table forgets a station that connections still go to: many of them ask for it as one does.
+#[test]
+fn a_silent_station_that_the_table_has_forgotten_is_asked_for_once_a_second() {
+    let mut host = beside_two_of_one_place();
+    let [silent, other] = OF_ONE_PLACE.map(std::net::IpAddr::from);
+    let connections = connections_from(&mut host, |_| silent);
+    host.neighbours.remove(silent);
+    let id = bind(&mut host, "0.0.0.0", 53);
+    assert_eq!(send_to(&mut host, id, b"x", std::net::SocketAddr::new(other, 9)), Ok(1));
+    for id in connections {
+        host.send(id, b"lost").unwrap();
+    }
+    host.sent();
+    let mut asked = 0;
+    for _ in 0..20 {
+        host.run_for(SECOND);
+        let times = asked_for(&host.sent()).len();
+        assert!(times <= 2, "{times} times in a second");
+        asked += times;
+    }
+    assert!(asked > 0);
 }
 
 /// The window of a SYN-ACK is not scaled, and what is beyond it has no room: a buffer of 64 KiB or more takes no more than it holds.

@@ -38,7 +38,8 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
         HandedOn::Nobody
     }
 
-    /// A neighbour's answer, which any stack may have asked for: the others are given a copy, unless it is one.
+    /// A neighbour's answer, which any stack may have asked for, or what it says of itself unasked: the others are given a copy, unless
+    /// it is one.
     fn copy_to_all(&self, frame: &Frame);
 
     /// This stack has made a connection of a segment with data, or was handed it over with some: the others are given a copy, marked

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lull_nic::Frame;
 
@@ -27,9 +27,11 @@ pub struct Neighbours {
     version: AtomicU64,
     entries: RwLock<HashMap<IpAddr, Entry>>,
     entries_max: usize,
+    /// The next hops that packets wait for, and how many shards have such packets: an answer may come by another one's queue.
+    wanted: Mutex<HashMap<IpAddr, u32>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Entry {
     mac: Mac,
     /// Version at which it was last set: the order of age.
@@ -37,6 +39,10 @@ struct Entry {
     /// When it was last learned, on the clock of those who learned it; 0 if it was only suggested.
     updated_ns: u64,
     permanent: bool,
+    /// When a packet of any shard first went there, or it was asked for again; 0: none went yet.
+    used_ns: AtomicU64,
+    /// When it was asked for again because a peer was silent; 0: it was not.
+    asked_ns: AtomicU64,
 }
 
 impl Default for Neighbours {
@@ -48,7 +54,12 @@ impl Default for Neighbours {
 impl Neighbours {
     /// An empty table that keeps at most `entries_max` learned entries; the oldest makes room.
     pub fn new(entries_max: usize) -> Neighbours {
-        Neighbours { version: AtomicU64::new(1), entries: RwLock::new(HashMap::new()), entries_max: entries_max.max(1) }
+        Neighbours {
+            version: AtomicU64::new(1),
+            entries: RwLock::new(HashMap::new()),
+            entries_max: entries_max.max(1),
+            wanted: Mutex::new(HashMap::new()),
+        }
     }
 
     /// Moves whenever an entry appears or changes, and begins again after 2^32 times. Never 0.
@@ -66,7 +77,7 @@ impl Neighbours {
     /// Notes that `ip` is at `mac` at the time `now_ns`, overriding what was known unless it is permanent. Returns whether
     /// that is news.
     pub fn learn(&self, ip: IpAddr, mac: [u8; 6], now_ns: u64) -> bool {
-        self.set(ip, mac, false, true, now_ns)
+        self.set(ip, mac, false, true, now_ns.max(1))
     }
 
     /// The same from a message that nobody asked for: it overrides only what has stood for a second, so that of several
@@ -74,7 +85,7 @@ impl Neighbours {
     pub fn refresh(&self, ip: IpAddr, mac: [u8; 6], now_ns: u64) -> bool {
         let locked = |entry: &Entry| entry.updated_ns != 0 && now_ns < entry.updated_ns.saturating_add(LOCK_NS);
         let overriding = !self.read().get(&ip).is_some_and(locked);
-        self.set(ip, mac, false, overriding, now_ns)
+        self.set(ip, mac, false, overriding, now_ns.max(1))
     }
 
     /// The same from a packet that only suggests it (its source address): nothing known is overridden, and
@@ -88,9 +99,63 @@ impl Neighbours {
         self.set(ip, mac, true, true, 0);
     }
 
-    /// Whether what is known of `ip` was learned, and may be another by now.
-    pub(super) fn is_learned(&self, ip: IpAddr) -> bool {
-        self.read().get(&ip).is_some_and(|entry| !entry.permanent)
+    /// As [`Neighbours::lookup`], with when a packet first went there, or it was asked for again; 0: none went yet.
+    pub(super) fn find(&self, ip: IpAddr) -> Option<(Mac, u64)> {
+        self.read().get(&ip).map(|entry| (entry.mac, entry.used_ns.load(Ordering::Relaxed)))
+    }
+
+    /// A packet goes to `ip`, and its shard knows of no other that went lately: since when what is known grows old, and whether it is
+    /// old, so that the station is to be asked for again. One of all shards is told so. What an operator has said grows never old.
+    #[cold]
+    pub(super) fn grows_old(&self, ip: IpAddr, now_ns: u64) -> (u64, bool) {
+        let now_ns = now_ns.max(1);
+        let entries = self.read();
+        let Some(entry) = entries.get(&ip).filter(|entry| !entry.permanent) else { return (now_ns, false) };
+        let used_ns = entry.used_ns.load(Ordering::Relaxed);
+        if is_young(used_ns, now_ns) {
+            return (used_ns, false);
+        }
+        match entry.used_ns.compare_exchange(used_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => (now_ns, used_ns != 0),
+            Err(used_ns) => (used_ns, false),
+        }
+    }
+
+    /// Whether `ip` is asked for again because a peer behind it is silent: of many connections to it one asks, and none a moment
+    /// later. None: nothing is known of it.
+    pub(super) fn may_be_asked(&self, ip: IpAddr, now_ns: u64) -> Option<bool> {
+        let now_ns = now_ns.max(1);
+        let entries = self.read();
+        let entry = entries.get(&ip)?;
+        let asked_ns = entry.asked_ns.load(Ordering::Relaxed);
+        let is_due = asked_ns == 0 || now_ns >= asked_ns.saturating_add(REQUEST_INTERVAL_NS);
+        let take = || entry.asked_ns.compare_exchange(asked_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let may = is_due && take();
+        if may {
+            entry.used_ns.store(now_ns, Ordering::Relaxed);
+        }
+        Some(may)
+    }
+
+    /// Whether a shard has packets that wait for `ip`.
+    pub(super) fn is_wanted(&self, ip: IpAddr) -> bool {
+        self.wanted().contains_key(&ip)
+    }
+
+    /// A shard has packets that wait for `ip`.
+    fn want(&self, ip: IpAddr) {
+        *self.wanted().entry(ip).or_insert(0) += 1;
+    }
+
+    /// It has none any more.
+    fn unwant(&self, ip: IpAddr) {
+        let mut wanted = self.wanted();
+        if let Some(shards) = wanted.get_mut(&ip) {
+            *shards -= 1;
+            if *shards == 0 {
+                wanted.remove(&ip);
+            }
+        }
     }
 
     /// Forgets `ip`. Connections that use it keep on until they ask again.
@@ -116,28 +181,35 @@ impl Neighbours {
         if mac[0] & 1 != 0 || mac == [0; 6] {
             return false;
         }
-        let known = |entries: &HashMap<IpAddr, Entry>| {
-            entries.get(&ip).is_some_and(|entry| {
-                !permanent && (entry.mac == mac || entry.permanent || !overriding)
-                    || entry.mac == mac && entry.permanent
-            })
+        let stays = |entry: &Entry| {
+            !permanent && (entry.mac == mac || entry.permanent || !overriding) || entry.mac == mac && entry.permanent
         };
-        if known(&self.read()) {
+        // It was only suggested, and is learned now.
+        let is_confirmed = |entry: &Entry| {
+            overriding && !permanent && !entry.permanent && entry.mac == mac && entry.updated_ns == 0 && now_ns != 0
+        };
+        if self.read().get(&ip).is_some_and(|entry| stays(entry) && !is_confirmed(entry)) {
             return false;
         }
         let mut entries = self.write();
-        if known(&entries) {
+        if let Some(entry) = entries.get_mut(&ip).filter(|entry| stays(entry)) {
+            if is_confirmed(entry) {
+                (entry.updated_ns, entry.since) = (now_ns, self.version.load(Ordering::Relaxed));
+            }
             return false;
         }
         if !entries.contains_key(&ip) && !permanent && entries.len() >= self.entries_max {
             // What is only suggested, as anybody's datagrams may, takes the place of nothing that was learned.
             let gives_way = |entry: &Entry| !entry.permanent && (overriding || entry.updated_ns == 0);
-            let oldest = entries.iter().filter(|(_, entry)| gives_way(entry)).min_by_key(|(_, entry)| entry.since);
+            let oldest =
+                entries.iter().filter(|(_, entry)| gives_way(entry)).min_by_key(|(ip, entry)| (entry.since, **ip));
             let Some(oldest) = oldest.map(|(&ip, _)| ip) else { return false };
             entries.remove(&oldest);
         }
         let since = self.version.load(Ordering::Relaxed) + 1;
-        entries.insert(ip, Entry { mac, since, updated_ns: now_ns, permanent });
+        let times = |entry: &Entry| [&entry.used_ns, &entry.asked_ns].map(|time| time.load(Ordering::Relaxed));
+        let [used_ns, asked_ns] = entries.get(&ip).map_or([0; 2], times).map(AtomicU64::new);
+        entries.insert(ip, Entry { mac, since, updated_ns: now_ns, permanent, used_ns, asked_ns });
         self.version.fetch_add(1, Ordering::Release);
         true
     }
@@ -149,6 +221,10 @@ impl Neighbours {
 
     fn write(&self) -> RwLockWriteGuard<'_, HashMap<IpAddr, Entry>> {
         self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -188,30 +264,44 @@ pub(super) enum Turn {
     GiveUp(Waiting),
 }
 
-/// The next hops that one shard waits for.
-#[derive(Debug, Default)]
+/// The next hops that one shard waits for. All shards know of them ([`Neighbours::is_wanted`]).
+#[derive(Debug)]
 pub(super) struct Unresolved {
     hops: HashMap<IpAddr, Waiting>,
+    neighbours: Arc<Neighbours>,
+}
+
+impl Drop for Unresolved {
+    fn drop(&mut self) {
+        self.hops.keys().for_each(|hop| self.neighbours.unwant(*hop));
+    }
 }
 
 impl Unresolved {
+    pub(super) fn new(neighbours: Arc<Neighbours>) -> Unresolved {
+        Unresolved { hops: HashMap::new(), neighbours }
+    }
+
     /// The waiting list of `hop`; a new one is due for its first request at once. `None`: too many already.
     pub(super) fn entry(&mut self, hop: IpAddr, now_ns: u64) -> Option<&mut Waiting> {
         if self.hops.len() >= HOPS_MAX && !self.hops.contains_key(&hop) {
             return None;
         }
-        Some(self.hops.entry(hop).or_insert_with(|| Waiting {
-            frames: Vec::new(),
-            connections: Vec::new(),
-            requests: 0,
-            request_at_ns: now_ns,
-            recheck_at_ns: now_ns + RECHECK_NS,
-            recheck_step_ns: RECHECK_NS,
+        Some(self.hops.entry(hop).or_insert_with(|| {
+            self.neighbours.want(hop);
+            Waiting {
+                frames: Vec::new(),
+                connections: Vec::new(),
+                requests: 0,
+                request_at_ns: now_ns,
+                recheck_at_ns: now_ns + RECHECK_NS,
+                recheck_step_ns: RECHECK_NS,
+            }
         }))
     }
 
     pub(super) fn take(&mut self, hop: IpAddr) -> Option<Waiting> {
-        self.hops.remove(&hop)
+        self.hops.remove(&hop).inspect(|_| self.neighbours.unwant(hop))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -238,8 +328,7 @@ impl Unresolved {
         let waiting = self.hops.get_mut(&hop)?;
         if waiting.request_at_ns <= now_ns {
             if waiting.requests >= REQUESTS_MAX {
-                let waiting = self.hops.remove(&hop)?;
-                return Some(Turn::GiveUp(waiting));
+                return self.take(hop).map(Turn::GiveUp);
             }
             waiting.requests += 1;
             waiting.request_at_ns = now_ns + REQUEST_INTERVAL_NS;
@@ -272,31 +361,21 @@ pub(super) struct Hop {
     pub(super) ip: IpAddr,
     pub(super) mac: Mac,
     pub(super) version: u32,
-    /// When a packet first went there by what is known, or it was asked for again; 0: none went yet.
+    /// When a packet first went there by what is known, or it was asked for again, as far as this shard knows; 0: none went yet.
     pub(super) used_ns: u64,
-    /// When it was asked for again; 0: it was not.
-    pub(super) asked_ns: u64,
 }
 
 impl Hop {
-    /// A packet goes there; whether it is time to ask for it again.
+    /// Whether what is known of it may be used without a look at its age in the table.
     #[inline]
-    pub(super) fn is_old(&mut self, now_ns: u64) -> bool {
-        let is_old = self.used_ns != 0 && now_ns >= self.used_ns.saturating_add(REACHABLE_NS);
-        if is_old || self.used_ns == 0 {
-            self.used_ns = now_ns.max(1);
-        }
-        is_old
+    pub(super) fn is_young(&self, now_ns: u64) -> bool {
+        is_young(self.used_ns, now_ns)
     }
+}
 
-    /// It is asked for again, unless it was a moment ago: of many connections to it one asks.
-    pub(super) fn may_be_asked(&mut self, now_ns: u64) -> bool {
-        let may = self.asked_ns == 0 || now_ns >= self.asked_ns.saturating_add(REQUEST_INTERVAL_NS);
-        if may {
-            (self.asked_ns, self.used_ns) = (now_ns.max(1), now_ns.max(1));
-        }
-        may
-    }
+#[inline]
+fn is_young(used_ns: u64, now_ns: u64) -> bool {
+    used_ns != 0 && now_ns < used_ns.saturating_add(REACHABLE_NS)
 }
 
 #[cfg(test)]
@@ -346,5 +425,33 @@ mod tests {
         assert_eq!((table.len(), table.lookup(ip(1)), table.lookup(ip(19))), (2, Some(MAC), Some(OTHER)));
         assert!(table.learn(ip(2), OTHER, 2) && table.learn(ip(3), OTHER, 3));
         assert_eq!((table.lookup(ip(1)), table.suggest(ip(4), OTHER)), (None, false));
+    }
+
+    #[test]
+    fn what_was_suggested_and_is_confirmed_gives_way_as_what_was_learned() {
+        let table = Neighbours::new(2);
+        assert!(table.suggest(ip(1), MAC));
+        let version = table.version();
+        assert!(!table.learn(ip(1), MAC, 0), "no news");
+        assert_eq!(table.version(), version);
+        for last in 2..20 {
+            assert!(table.suggest(ip(last), OTHER));
+        }
+        assert_eq!(table.lookup(ip(1)), Some(MAC));
+        // An answer that nobody asked for does not override it within a second, as it would what was suggested.
+        assert!(!table.refresh(ip(1), OTHER, 2) && table.refresh(ip(1), OTHER, LOCK_NS + 1));
+    }
+
+    #[test]
+    fn of_all_shards_one_is_told_that_a_station_has_grown_old() {
+        let table = Neighbours::new(2);
+        table.learn(ip(1), MAC, 1);
+        assert_eq!((table.grows_old(ip(1), 5), table.grows_old(ip(1), 6)), ((5, false), (5, false)));
+        let then_ns = 5 + REACHABLE_NS;
+        assert_eq!(table.grows_old(ip(1), then_ns), (then_ns, true));
+        assert_eq!(table.grows_old(ip(1), then_ns), (then_ns, false));
+        // Its age is its own, whatever Ethernet address it has.
+        table.learn(ip(1), OTHER, then_ns);
+        assert_eq!(table.find(ip(1)), Some((OTHER, then_ns)));
     }
 }

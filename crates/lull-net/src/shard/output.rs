@@ -11,7 +11,6 @@ use super::device::{Refused, Shim};
 use super::error::NetError;
 use super::ranges::later;
 use super::recovery::Cause;
-use super::route::slot_of;
 use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::timers::{NEVER_NS, TICK_NS};
@@ -306,10 +305,11 @@ impl Stack {
 
     /// Asks again for the next hop to a peer that has fallen silent.
     pub(super) fn doubt(&mut self, remote: IpAddr, io: &mut Io<'_>) {
-        let Some(station) = self.route(remote) else { return };
-        let hop = self.hops[slot_of(station)].as_mut().filter(|hop| hop.ip == station);
-        if hop.is_none_or(|hop| hop.may_be_asked(io.now_ns)) {
-            self.request(station, io);
+        let Some(station) = self.route(remote).filter(|station| !self.is_local(*station)) else { return };
+        match self.neighbours.may_be_asked(station, io.now_ns) {
+            Some(true) => self.request(station, io),
+            Some(false) => {}
+            None => self.wait_for(station, io),
         }
     }
 }

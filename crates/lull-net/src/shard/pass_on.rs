@@ -153,7 +153,7 @@ impl Stack {
         self.connections.get(index).is_some_and(nothing)
     }
 
-    /// Gives the others what a neighbour answered.
+    /// Gives the others what a neighbour answered, or said unasked.
     pub(super) fn tell_elsewhere(&self, frame: &Frame) {
         if let Some(elsewhere) = &self.config.elsewhere {
             elsewhere.copy_to_all(frame);

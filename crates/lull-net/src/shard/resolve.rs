@@ -41,6 +41,10 @@ impl Stack {
         // neither for us nor gratuitous does not move an entry within a second of its last change (`arp_process`).
         let for_us = self.is_local(target.into());
         let gratuitous = target == sender && (operation == ARP_REQUEST || mac(18) == sender_mac);
+        // Who says something unasked says it once, to everybody, and the device gives that to one queue.
+        if gratuitous && !unusable || operation == ARP_REPLY && for_us {
+            self.tell_elsewhere(frame);
+        }
         let used = !unusable && (for_us || self.neighbours.lookup(sender.into()).is_some());
         if used {
             match gratuitous || operation == ARP_REQUEST && for_us {
@@ -54,7 +58,7 @@ impl Stack {
                 let reply = self.arp(ARP_REPLY, target, sender_mac, sender, sender_mac, io);
                 self.transmit(reply, io);
             }
-            ARP_REPLY if for_us => self.tell_elsewhere(frame),
+            ARP_REPLY if for_us => {}
             _ if used => {}
             _ => return Err(NOT_FOR_US),
         }
@@ -130,9 +134,9 @@ impl Stack {
             return Err(NOT_FOR_US);
         }
         self.tell_elsewhere(frame);
-        // Only what is asked for or known is taken (RFC 4861 section 7.2.5), and changed only if it says override.
+        // Only what is asked for, by whatever shard, or known is taken (RFC 4861 section 7.2.5), and changed only if it says override.
         let known = self.neighbours.lookup(target.into());
-        if known.is_none() && !self.unresolved.hops().contains(&IpAddr::V6(target)) {
+        if known.is_none() && !self.neighbours.is_wanted(target.into()) {
             return Err(NOT_FOR_US);
         }
         if known.is_none() || icmp[4] & OVERRIDE != 0 {
@@ -197,6 +201,13 @@ impl Stack {
             io.pool.recycle(frame);
         }
         self.unresolved_turn(hop, io);
+    }
+
+    /// Asks for `hop`, which the table has forgotten, as if something waited for it: an answer is taken by who waits for one.
+    pub(super) fn wait_for(&mut self, hop: IpAddr, io: &mut Io<'_>) {
+        if self.unresolved.entry(hop, io.now_ns).is_some() {
+            self.unresolved_turn(hop, io);
+        }
     }
 
     /// Lets a connection wait until `hop` is known. False: too many next hops are waited for.

@@ -64,11 +64,11 @@ impl Stack {
         match self.hops[slot] {
             Some(hop) if hop.ip == station && hop.version == version => Some(hop.mac),
             _ => {
-                let own = self.is_local(station).then_some(self.port.mac);
-                let mac = own.or_else(|| self.neighbours.lookup(station))?;
-                let before = self.hops[slot].filter(|hop| hop.ip == station);
-                let (used_ns, asked_ns) = before.map_or((0, 0), |hop| (hop.used_ns, hop.asked_ns));
-                self.hops[slot] = Some(Hop { ip: station, mac, version, used_ns, asked_ns });
+                let (mac, used_ns) = match self.is_local(station) {
+                    true => (self.port.mac, 0),
+                    false => self.neighbours.find(station)?,
+                };
+                self.hops[slot] = Some(Hop { ip: station, mac, version, used_ns });
                 Some(mac)
             }
         }
@@ -123,8 +123,10 @@ impl Stack {
     /// A packet has gone to a station whose address is known. It may be another one's by now, and no acknowledgement tells: from time
     /// to time it is asked for again, as Linux does (`neigh_timer_handler`).
     fn ask_again(&mut self, station: IpAddr, io: &mut Io<'_>) {
-        let hop = self.hops[slot_of(station)].as_mut();
-        if hop.is_some_and(|hop| hop.is_old(io.now_ns)) && self.neighbours.is_learned(station) {
+        let Some(hop) = self.hops[slot_of(station)].as_mut().filter(|hop| !hop.is_young(io.now_ns)) else { return };
+        let (used_ns, is_old) = self.neighbours.grows_old(station, io.now_ns);
+        hop.used_ns = used_ns;
+        if is_old {
             self.request(station, io);
         }
     }

@@ -182,7 +182,7 @@ impl Stack {
             udps: Slab::with_capacity(0),
             udp_ports: PortTable::default(),
             udp_joiners: 0,
-            unresolved: Unresolved::default(),
+            unresolved: Unresolved::new(neighbours.clone()),
             hops: vec![None; HOPS],
             neighbours_seen: 0,
             neighbours,

@@ -238,6 +238,10 @@ impl Stack {
         for (frame, to) in std::mem::take(&mut socket.unsent) {
             self.udp_emit(id, frame, to, io);
         }
+        // There may be none below the socket's own limit yet.
+        if io.tx.room_for(self.udp_sender(id)) == 0 {
+            self.udp_block(id);
+        }
         if let Ok(socket) = self.udp(id)
             && !socket.blocked
         {

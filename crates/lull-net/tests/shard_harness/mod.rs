@@ -11,6 +11,7 @@ use std::sync::Arc;
 use lull_net::shard::{
     Change, ConnectOptions, Io, ListenOptions, Neighbours, NetError, Ready, SocketId, Stack, StackConfig,
 };
+use lull_nic::frame::Sender;
 use lull_nic::{Doorbell, Frame, FramePool, TxQueue};
 
 pub const MS: u64 = 1_000_000;
@@ -36,6 +37,8 @@ pub fn at(text: &str, port: u16) -> SocketAddr {
 pub struct Ring {
     pub frames: Vec<Frame>,
     pub slots: usize,
+    /// Every sender has as much below it as it may, as above a discipline.
+    pub is_at_limits: bool,
 }
 
 impl TxQueue for Ring {
@@ -53,6 +56,10 @@ impl TxQueue for Ring {
 
     fn free_slots(&self) -> usize {
         self.slots.saturating_sub(self.frames.len())
+    }
+
+    fn room_for(&self, _sender: Sender) -> usize {
+        if self.is_at_limits { 0 } else { self.free_slots() }
     }
 }
 
@@ -89,7 +96,7 @@ impl Host {
     pub fn with_neighbours(config: StackConfig, neighbours: Arc<Neighbours>) -> Host {
         Host {
             stack: Stack::new(config, neighbours.clone()).unwrap(),
-            ring: Ring { frames: Vec::new(), slots: 4096 },
+            ring: Ring { slots: 4096, ..Ring::default() },
             pool: FramePool::new(64),
             changes: Vec::new(),
             now_ns: SECOND,

@@ -29,25 +29,54 @@ fn more_neighbours_than_eight() {
     assert_eq!(host.stack.tcp_accept(listener), Err(NetError::WouldBlock));
 }
 
-/// An ARP reply arrives on one queue and the other shards never learn.
+/// A neighbour's answer arrives on one queue and the other shards never learn.
 #[test]
-fn an_arp_reply_on_one_shard_serves_the_other() {
-    let shared = Arc::new(Neighbours::default());
-    let mut asking = Host::with_neighbours(server_config(), shared.clone());
-    let mut other = Host::with_neighbours(server_config(), shared);
-    asking.connect(at(CLIENT, 9));
-    let request = asking.sent();
-    assert_eq!(request.len(), 1);
-    assert_eq!(request[0].data()[12..14], [8, 6], "an ARP request goes out first");
-    let mut client = Host::new(client_config());
-    client.receive(request.into_iter().next().unwrap());
-    let reply = client.sent().remove(0);
-    // RSS delivers the reply to the *other* shard.
-    other.receive(reply);
-    asking.run_for(2 * MS);
-    let segments = asking.segments();
-    assert_eq!(segments.len(), 1, "the SYN, milliseconds later and not a second");
-    assert_eq!(segments[0].flags, SYN);
+fn a_neighbours_answer_on_one_shard_serves_the_other() {
+    for (peer, ethertype) in [(CLIENT, [8, 6]), (CLIENT6, [0x86, 0xdd])] {
+        let shared = Arc::new(Neighbours::default());
+        let mut asking = Host::with_neighbours(server_config(), shared.clone());
+        let mut other = Host::with_neighbours(server_config(), shared);
+        asking.connect(at(peer, 9));
+        let request = asking.sent();
+        assert_eq!(request.len(), 1);
+        assert_eq!(request[0].data()[12..14], ethertype, "a request goes out first");
+        assert!(Tcp::parse(&request[0]).is_none());
+        let mut client = Host::new(client_config());
+        client.receive(request.into_iter().next().unwrap());
+        let reply = client.sent().remove(0);
+        // RSS delivers the reply to the *other* shard.
+        other.receive(reply);
+        asking.run_for(2 * MS);
+        let segments = asking.segments();
+        assert_eq!(segments.len(), 1, "the SYN, milliseconds later and not a second");
+        assert_eq!(segments[0].flags, SYN);
+    }
+}
+
+/// Neighbour discovery takes what somebody has asked for (RFC 4861 section 7.2.5), and nobody has any more.
+#[test]
+fn an_advertisement_that_no_shard_waits_for_any_more_is_not_taken() {
+    let answer = || {
+        let mut asking = Host::new(server_config());
+        asking.connect(at(CLIENT6, 9));
+        let mut client = Host::new(client_config());
+        client.receive(asking.sent().remove(0));
+        client.sent().remove(0)
+    };
+    let is_taken = |then: fn(Host)| {
+        let shared = Arc::new(Neighbours::default());
+        let mut asking = Host::with_neighbours(server_config(), shared.clone());
+        let mut other = Host::with_neighbours(server_config(), shared.clone());
+        asking.connect(at(CLIENT6, 9));
+        asking.connect(at(CLIENT6, 10));
+        then(asking);
+        other.receive(answer());
+        shared.lookup(ip(CLIENT6)).is_some()
+    };
+    assert!(is_taken(std::mem::forget));
+    assert!(!is_taken(drop), "its shard has ended");
+    assert!(!is_taken(|mut asking| asking.stack.take_down()), "its shard was taken down");
+    assert!(!is_taken(|mut asking| asking.run_for(10 * SECOND)), "it was given up");
 }
 
 /// One miss silences discovery of every neighbour for a second.

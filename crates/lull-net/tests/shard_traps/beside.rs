@@ -17,6 +17,8 @@ struct Beside {
     passed: Mutex<Vec<Frame>>,
     /// How often it was told of a connection.
     claimed: Mutex<usize>,
+    /// How often it was given a copy.
+    copied: Mutex<usize>,
 }
 
 impl Elsewhere for Beside {
@@ -42,7 +44,9 @@ impl Elsewhere for Beside {
         HandedOn::Nobody
     }
 
-    fn copy_to_all(&self, _frame: &Frame) {}
+    fn copy_to_all(&self, _frame: &Frame) {
+        *self.copied.lock().unwrap() += 1;
+    }
 
     fn claims(&self, _frame: &Frame) {
         *self.claimed.lock().unwrap() += 1;
@@ -235,4 +239,30 @@ fn a_segment_without_its_ill_formed_options_is_passed_on_whole() {
     assert_eq!(asked(&others), [None]);
     let passed = others.passed.lock().unwrap().pop().unwrap();
     assert_eq!(Tcp::parse(&passed), Some(Tcp { options: vec![1; 4], ..segment }));
+}
+
+/// A router that fails over says so once, and the device gives it to one queue (RFC 5944 section 4.6 names both forms).
+#[test]
+fn what_a_station_says_of_itself_unasked_is_told_to_the_other_stacks() {
+    let (others, mut host) = beside(false);
+    let arp = |operation: u8, station: [u8; 4], target_mac: [u8; 6], target: [u8; 4]| {
+        let arp = [&[0, 1, 8, 0, 6, 4, 0, operation], &CLIENT_MAC[..], &station, &target_mac, &target].concat();
+        let mut frame = ethernet(0x0806, &arp);
+        frame.data_mut()[..6].fill(0xff);
+        frame
+    };
+    const REQUEST: u8 = 1;
+    const REPLY: u8 = 2;
+    let (station, own, off_link) = ([10, 0, 0, 9], [10, 0, 0, 1], [192, 0, 2, 1]);
+    for (what, frame, times) in [
+        ("a gratuitous request of a station that is unknown here", arp(REQUEST, station, [0; 6], station), 1),
+        ("a gratuitous reply", arp(REPLY, station, CLIENT_MAC, station), 1),
+        ("an answer", arp(REPLY, station, SERVER_MAC, own), 1),
+        ("a question for another", arp(REQUEST, station, [0; 6], [10, 0, 0, 8]), 0),
+        ("a station of no own network", arp(REQUEST, off_link, [0; 6], off_link), 0),
+        ("somebody in this stack's name", arp(REQUEST, own, [0; 6], own), 0),
+    ] {
+        host.receive(frame);
+        assert_eq!(std::mem::take(&mut *others.copied.lock().unwrap()), times, "{what}");
+    }
 }
