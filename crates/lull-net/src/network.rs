@@ -362,18 +362,26 @@ impl Network {
     /// that no other has the same at the same time.
     ///
     /// # Errors
-    /// [`NetError::AddressInUse`]: there is such a connection, on whatever shard.
+    /// [`NetError::AddressInUse`]: there is such a connection, on whatever shard. [`NetError::NetworkDown`]: its segments would come to
+    /// a shard that is down.
     pub(crate) fn queue_between(&self, local: SocketAddr, remote: SocketAddr) -> Result<&Arc<Queue>, NetError> {
-        let mut own = None;
+        let (mut own, mut others) = (None, None);
+        let mut is_down = false;
         for queue in &self.0.queues {
             let ask = |stack: &Stack| (stack.has_connection_between(local, remote), stack.steers(local, remote));
-            let (has, steers) = queue.with(&self.0.delivery, |inside, _| ask(&inside.stack));
-            if has {
-                return Err(NetError::AddressInUse);
+            let asked = queue.with(&self.0.delivery, |inside, _| (ask(&inside.stack), inside.stack.is_down()));
+            match asked {
+                ((true, _), _) => return Err(NetError::AddressInUse),
+                ((_, steers), true) => is_down |= steers,
+                ((_, true), false) => own = own.or(Some(queue)),
+                ((_, false), false) => others = others.or(Some(queue)),
             }
-            own = own.or(steers.then_some(queue));
         }
-        own.or_else(|| self.queues_in_turn().next()).ok_or(NetError::NetworkDown)
+        // Where the device cannot tell by which queue a segment comes, any of them may have the connection.
+        if is_down && self.0.device.rss_queue(remote, local).is_some() {
+            return Err(NetError::NetworkDown);
+        }
+        own.or(others).ok_or(NetError::NetworkDown)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig};
-use lull_net::{ConnectOptions, Network, NetworkConfig, TcpStream};
+use lull_net::{ConnectOptions, Network, NetworkConfig, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::Device;
 use lull_nic::mem::{self, MemConfig};
 use pair::{Pair, SERVER, config};
@@ -92,4 +92,25 @@ fn nor_from_one_of_a_listener_to_a_peer_whose_connection_it_has() {
         assert_eq!(again.err().map(|error| error.kind()), Some(ErrorKind::AddrInUse));
         assert_eq!(client.local_addr().unwrap(), peer);
     }
+}
+
+#[test]
+fn two_shards_never_choose_the_same_port_for_datagrams() {
+    const PORTS: u16 = 8;
+    let network = network(40_000, 40_000 + PORTS - 1, false);
+    let bind = |queue, port| {
+        let local = SocketAddr::new(OWN.parse().unwrap(), port);
+        UdpSocket::bind_with(&network, queue, local, UdpOptions::default())
+    };
+    // One of them is taken by name.
+    let mut sockets = vec![bind(QUEUES - 1, 40_003).unwrap()];
+    sockets.extend((1..usize::from(PORTS)).map(|nth| bind(nth % QUEUES, 0).unwrap()));
+    let ports: HashSet<u16> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
+    assert_eq!(ports.len(), usize::from(PORTS));
+    for queue in 0..QUEUES {
+        assert_eq!(bind(queue, 0).err().map(|error| error.kind()), Some(ErrorKind::AddrNotAvailable));
+    }
+    // One that is free again is anybody's.
+    drop(sockets.pop());
+    assert!((0..QUEUES).all(|queue| bind(queue, 0).is_ok()));
 }

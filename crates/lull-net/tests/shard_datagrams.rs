@@ -290,6 +290,47 @@ fn echo_requests_are_answered() {
     assert_eq!(host.stack.counters().icmp_echo_replies, 2);
 }
 
+/// `icmp_reply`, `icmpv6_echo_reply`: what a path does not take in one piece arrives in several.
+#[test]
+fn replies_to_large_echo_requests_arrive_over_narrow_paths() {
+    let mut host = Host::server();
+    let reply = |host: &mut Host, from, to| {
+        let mut request = echo_request(from, to, &[7; 1400]);
+        let header = &mut request.data_mut()[14..];
+        match from {
+            CLIENT => {
+                header[1] = 0xb8;
+                header[10..12].fill(0);
+                let sum = checksum(&[&header[..20]]);
+                header[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            _ => (header[0], header[1]) = (0x6b, 0x80),
+        }
+        host.receive(request);
+        host.sent()
+    };
+    let v4: Vec<Frame> = (0..2).flat_map(|_| reply(&mut host, CLIENT, SERVER)).collect();
+    assert_eq!(v4.iter().map(|frame| (frame.data()[15], frame.data()[20])).collect::<Vec<_>>(), [(0xb8, 0); 2]);
+    assert_ne!(v4[0].data()[18..20], v4[1].data()[18..20], "the fragments of one are not those of the other");
+    assert!(v4.iter().all(|frame| checksum(&[&frame.data()[14..34]]) == 0));
+
+    let v6 = reply(&mut host, CLIENT6, SERVER6);
+    assert_eq!((v6.len(), &v6[0].data()[14..16]), (1, &[0x6b, 0x80][..]));
+    // A router's word about what this station cannot have sent, or what fits.
+    let mut of_another = v6[0].clone();
+    of_another.data_mut()[14 + 23] ^= 4;
+    let mut a_request = v6[0].clone();
+    a_request.data_mut()[14 + 40] = 128;
+    for (about, mtu) in [(&of_another, 1300), (&a_request, 1300), (&v6[0], 1448), (&v6[0], 1279)] {
+        host.receive(icmp_about(about, "2001:db8::fe", 2, 0, mtu));
+        assert_eq!(reply(&mut host, CLIENT6, SERVER6).len(), 1, "{mtu}");
+    }
+    host.receive(icmp_about(&v6[0], "2001:db8::fe", 2, 0, 1300));
+    let parts = reply(&mut host, CLIENT6, SERVER6);
+    assert_eq!(parts.len(), 2);
+    assert!(parts.iter().all(|part| part.len() <= 1300 + 14 && part.data()[14..16] == [0x6b, 0x80]));
+}
+
 #[test]
 fn icmp_errors_only_slow_a_connection() {
     let unreachable = |about: &Frame, code: u8| {

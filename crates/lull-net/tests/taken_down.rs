@@ -93,6 +93,7 @@ fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes
     assert_down(UdpSocket::bind_with(&pair.server, 0, SocketAddr::new(address.ip(), 54), UdpOptions::default()));
     assert_down(TcpListener::bind_with(&pair.server, Some(0), SocketAddr::new(address.ip(), 81), Default::default()));
     drop((bad, udp));
+    goes_on_by_the_other_queue(&pair, &listener);
 
     let echo = |text: &[u8]| {
         (&good_client).write_all(text).unwrap();
@@ -110,6 +111,50 @@ fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes
     until("the reset", || pair.host.napi_id(napis[0]) == 0 && pair.host.napi_id(napis[1]) != 0);
     echo(b"and after a reset");
     drop(pair);
+}
+
+/// What is asked of a network and not of a queue is done by the queues that are up; queue 0 is not.
+fn goes_on_by_the_other_queue(pair: &Pair, listener: &TcpListener) {
+    let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+    let far = TcpListener::bind(&pair.client, at(CLIENT, 90)).unwrap();
+    let out: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(&pair.server, at(CLIENT, 90)).unwrap()).collect();
+    assert!((0..4).all(|_| far.accept().is_ok()));
+    drop(out);
+    // A port that the program chooses is one of the queue that its segments come to.
+    let queues: Vec<Option<usize>> = (5000..5032)
+        .map(|port| {
+            let (own, remote) = (at(SERVER, port), at(CLIENT, 90));
+            let queue = pair.server.device().rss_queue(remote, own);
+            let stream = TcpStream::start_connect(&pair.server, Some(own), remote, Default::default());
+            match queue {
+                Some(0) => assert_down(stream),
+                _ => drop(stream.unwrap()),
+            }
+            queue
+        })
+        .collect();
+    assert!(queues.contains(&Some(0)) && queues.contains(&Some(1)));
+
+    let table = pair.server.device().rss_table();
+    pair.server.device().set_rss_table(&vec![1; table.len()]).unwrap();
+    let new = TcpListener::bind(&pair.server, at(SERVER, 81)).unwrap();
+    for (listener, port) in [(listener, 80), (&new, 81)] {
+        assert_eq!(listener.local_addr().unwrap(), at(SERVER, port));
+        listener.set_nonblocking(true).unwrap();
+        // Whichever queue's turn it is; and that one is down is no news any more.
+        for _ in 0..4 {
+            assert_eq!(listener.accept().err().map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+            assert_eq!((listener.ready(), listener.arrivals().unwrap().1), (Ready::empty(), 0));
+        }
+        listener.set_nonblocking(false).unwrap();
+        for _ in 0..2 {
+            let client = pair.connect(port);
+            assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
+        }
+    }
+    let udp = UdpSocket::bind(&pair.server, at(SERVER, 55)).unwrap();
+    udp.send_to(b"x", at(CLIENT, 55)).unwrap();
+    pair.server.device().set_rss_table(&table).unwrap();
 }
 
 /// The caller has its own panic, and everybody else an error.

@@ -10,7 +10,7 @@ use super::flow::Owner;
 use super::quoted::{Quoted, Report, UNUSED};
 use super::resolve::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
 use super::stack::{Io, Stack};
-use super::wire::{self, be16, be32};
+use super::wire::{self, IpFields, be16, be32};
 
 /// Type, code, checksum and four bytes that depend on the type.
 const HEADER: usize = 8;
@@ -44,7 +44,7 @@ impl Stack {
         }
         match icmp[0] {
             // A broadcast echo would let one packet draw many (RFC 1122 section 3.2.2.6 permits silence).
-            V4_ECHO if packet.cast == Cast::Unicast => self.echo(icmp, V4_ECHO_REPLY, packet, io),
+            V4_ECHO if packet.cast == Cast::Unicast => self.echo(frame, V4_ECHO_REPLY, packet, io),
             V4_UNREACHABLE => {
                 let quoted = Quoted::v4(&icmp[HEADER..])?;
                 if icmp[1] == V4_FRAGMENTATION_NEEDED {
@@ -82,7 +82,7 @@ impl Stack {
         match icmp[0] {
             NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT => self.ndisc_input(frame, packet, io),
             _ if packet.source.is_unspecified() => Err(|counters| &mut counters.drop_martian),
-            V6_ECHO if packet.cast == Cast::Unicast => self.echo(icmp, V6_ECHO_REPLY, packet, io),
+            V6_ECHO if packet.cast == Cast::Unicast => self.echo(frame, V6_ECHO_REPLY, packet, io),
             V6_PACKET_TOO_BIG => {
                 let quoted = Quoted::v6(&icmp[HEADER..])?;
                 let mtu = be32(icmp, 4);
@@ -104,7 +104,8 @@ impl Stack {
         }
     }
 
-    fn echo(&mut self, request: &[u8], kind: u8, packet: &Packet, io: &mut Io<'_>) -> Result<(), Reason> {
+    fn echo(&mut self, frame: &Frame, kind: u8, packet: &Packet, io: &mut Io<'_>) -> Result<(), Reason> {
+        let request = &frame.data()[packet.l4..packet.end];
         let (own, peer) = (packet.destination, packet.source);
         let length = request.len();
         let mut reply = wire::ip_frame(io.pool, own, peer, packet.protocol, wire::HOP_LIMIT, length);
@@ -118,6 +119,13 @@ impl Stack {
             IpAddr::V6(_) => wire::pseudo_sum(own, peer, packet.protocol, length),
         };
         wire::put_checksum(icmp, 2, pseudo);
+        // It goes with the request's class, and routers may cut it (`icmp_reply`, `icmp_sk_init`).
+        let (traffic_class, _) = wire::ip_fields(&frame.data()[packet.l3..]);
+        wire::put_ip_fields(reply.data_mut(), IpFields { traffic_class: Some(traffic_class), hop_limit: None });
+        if own.is_ipv4() {
+            let identification = self.identifications.next(own, peer);
+            wire::set_fragment_v4(reply.data_mut(), identification as u16, 0);
+        }
         self.counters.icmp_echo_replies += 1;
         self.suggested(peer, packet.source_mac, io);
         self.send_ip_in_parts(reply, own, peer, io);
@@ -135,6 +143,10 @@ impl Stack {
         let is_taken = match self.flows.get(&quoted.flow).copied() {
             Some(Owner::Connection(index)) => self.path_mtu_input(index, be32(quoted.transport, 4), report.info, io),
             _ if quoted.protocol == wire::PROTOCOL_UDP => self.datagram_mtu_input(frame, quoted, report, io),
+            // Over IPv4 routers may cut it.
+            _ if quoted.protocol == wire::PROTOCOL_ICMPV6 && quoted.transport[0] == V6_ECHO_REPLY => {
+                self.reply_mtu_input(frame, quoted, report, io)
+            }
             _ => false,
         };
         self.counters.icmp_errors_taken += u64::from(is_taken);

@@ -92,10 +92,7 @@ impl Stack {
         let Some(mtu) = believed(peer, report.info).filter(|&mtu| bound.is_some() && quoted.length > mtu.into()) else {
             return false;
         };
-        if usize::from(mtu) < self.datagram_mtu(peer, true, io.now_ns) {
-            self.counters.path_mtu_reduced += 1;
-            self.datagram_path_mtus.insert(peer, mtu, io.now_ns);
-        }
+        self.path_takes(peer, mtu, io);
         // A socket of a program may be one in each shard: all shrink what they send, and one tells it.
         if is_claim(frame) {
             return true;
@@ -106,6 +103,34 @@ impl Stack {
             self.udp_icmp(quoted, report, true, io);
         }
         true
+    }
+
+    /// The same of the reply to an echo request, which any shard may send (`icmpv6_err`).
+    pub(super) fn reply_mtu_input(
+        &mut self,
+        frame: &Frame,
+        quoted: &Quoted<'_>,
+        report: Report,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let (own, peer) = (quoted.flow.local().ip(), quoted.flow.remote().ip());
+        let is_ours = self.is_local(own);
+        let Some(mtu) = believed(peer, report.info).filter(|&mtu| is_ours && quoted.length > mtu.into()) else {
+            return false;
+        };
+        self.path_takes(peer, mtu, io);
+        if !is_claim(frame) {
+            self.claim(frame);
+        }
+        true
+    }
+
+    /// Later packets to `peer` that belong to no connection leave in fragments of `mtu` bytes, unless shorter ones were known to do.
+    fn path_takes(&mut self, peer: IpAddr, mtu: u16, io: &Io<'_>) {
+        if usize::from(mtu) < self.datagram_mtu(peer, true, io.now_ns) {
+            self.counters.path_mtu_reduced += 1;
+            self.datagram_path_mtus.insert(peer, mtu, io.now_ns);
+        }
     }
 }
 

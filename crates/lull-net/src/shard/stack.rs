@@ -224,6 +224,11 @@ impl Stack {
         if self.down { NetError::NetworkDown } else { NetError::InvalidSocket }
     }
 
+    /// Whether it was taken down ([`Stack::take_down`]).
+    pub(crate) fn is_down(&self) -> bool {
+        self.down
+    }
+
     /// Whether sockets can be opened.
     pub(super) fn check_up(&self) -> Result<(), NetError> {
         if self.down { Err(NetError::NetworkDown) } else { Ok(()) }

@@ -104,6 +104,11 @@ impl Stack {
         Err(NetError::AddressNotAvailable)
     }
 
+    /// Whether a UDP socket has this port, at whatever address.
+    pub(crate) fn has_udp_port(&self, port: u16) -> bool {
+        !self.udp_ports.is_free(port)
+    }
+
     fn udp_id(&self, index: u32) -> SocketId {
         SocketId::new(SocketKind::Udp, index, self.udps.generation(index))
     }

@@ -79,7 +79,7 @@ impl TcpListener {
         if members == 0 || !options.reuse_port {
             return Err(NetError::Invalid.into());
         }
-        TcpListener::open_at(network, network.queues(), local, options, &Group { members, program })
+        Ok(TcpListener::open_at(network, network.queues(), local, options, &Group { members, program })?)
     }
 
     fn open_at(
@@ -88,7 +88,7 @@ impl TcpListener {
         local: SocketAddr,
         options: ListenOptions,
         group: &Group,
-    ) -> io::Result<Vec<TcpListener>> {
+    ) -> Result<Vec<TcpListener>, NetError> {
         if local.port() != 0 {
             return TcpListener::open(network, queues, local, options, group);
         }
@@ -102,24 +102,27 @@ impl TcpListener {
             // A port that others share is not free either.
             match TcpListener::open(network, queues, at, ListenOptions { reuse_port: false, ..options }, &alone) {
                 Ok(listener) if !options.reuse_port => return Ok(listener),
-                Ok(listener) => {
-                    drop(listener);
-                    return TcpListener::open(network, queues, at, options, group);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Ok(listener) => drop(listener),
+                Err(NetError::AddressInUse) => continue,
                 Err(error) => return Err(error),
             }
+            // Another may have taken it in between.
+            match TcpListener::open(network, queues, at, options, group) {
+                Err(NetError::AddressInUse) => {}
+                opened => return opened,
+            }
         }
-        Err(NetError::AddressInUse.into())
+        Err(NetError::AddressInUse)
     }
 
+    /// On a queue that is down nobody listens, unless all are.
     fn open(
         network: &Network,
         queues: &[Arc<Queue>],
         local: SocketAddr,
         options: ListenOptions,
         group: &Group,
-    ) -> io::Result<Vec<TcpListener>> {
+    ) -> Result<Vec<TcpListener>, NetError> {
         let host = network.delivery();
         let mut members: Vec<Vec<Open>> = (0..group.members).map(|_| Vec::with_capacity(queues.len())).collect();
         for queue in queues {
@@ -137,8 +140,14 @@ impl TcpListener {
             for (opens, part) in members.iter_mut().zip(parts) {
                 opens.push(Open::new(part, SocketBusy::new(network.sysctl())));
             }
-            // A failure part-way drops, and so closes, those that were opened.
-            opened?;
+            match opened {
+                Ok(()) | Err(NetError::NetworkDown) => {}
+                // Those that were opened are dropped, and so closed.
+                Err(error) => return Err(error),
+            }
+        }
+        if members.iter().any(Vec::is_empty) {
+            return Err(NetError::NetworkDown);
         }
         let listener = |opens| {
             TcpListener(Arc::new(Listening { opens, turn: AtomicUsize::new(0), nonblocking: AtomicBool::new(false) }))
@@ -184,11 +193,21 @@ impl TcpListener {
     pub fn accept_for_another(&self) -> io::Result<(TcpStream, SocketAddr, Unaccepted)> {
         loop {
             let first = self.0.turn.fetch_add(1, Ordering::Relaxed);
+            let mut down = 0;
             for step in 0..self.0.opens.len() {
                 let open = &self.0.opens[(first + step) % self.0.opens.len()];
-                if let Some(accepted) = self.accept_from(open)? {
-                    return Ok(accepted);
+                match self.accept_from(open) {
+                    Ok(Some(accepted)) => return Ok(accepted),
+                    Ok(None) => {}
+                    Err(NetError::NetworkDown) => down += 1,
+                    Err(error) => return Err(error.into()),
                 }
+            }
+            if down == self.0.opens.len() {
+                return Err(NetError::NetworkDown.into());
+            }
+            if down != 0 {
+                self.goes_on_without_those_that_are_down();
             }
             batch::about_to_wait();
             if self.0.nonblocking.load(Ordering::Relaxed) {
@@ -198,20 +217,39 @@ impl TcpListener {
         }
     }
 
+    /// That a queue went down was told, and no connection comes by it any more: it ends no wait for those of the others.
+    #[cold]
+    fn goes_on_without_those_that_are_down(&self) {
+        for Open { part, .. } in &self.0.opens {
+            if let Err(NetError::NetworkDown) = part.call(|stack, id, _| stack.local_addr(id)) {
+                part.level.set(Ready::empty());
+            }
+        }
+    }
+
+    /// What each part answers whose queue is not down.
+    fn each<R>(&self, mut ask: impl FnMut(&Open) -> Result<R, NetError>) -> io::Result<Vec<R>> {
+        let mut answers = Vec::with_capacity(self.0.opens.len());
+        for open in &self.0.opens {
+            match ask(open) {
+                Ok(answer) => answers.push(answer),
+                Err(NetError::NetworkDown) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if answers.is_empty() { Err(NetError::NetworkDown.into()) } else { Ok(answers) }
+    }
+
     /// How many connections were accepted so far, and how many wait.
     ///
     /// # Errors
     /// The socket is gone.
     pub fn arrivals(&self) -> io::Result<(u64, usize)> {
-        let mut all = (0, 0);
-        for open in &self.0.opens {
-            let (taken, wait) = open.part.call(|stack, id, _| stack.tcp_arrivals(id))?;
-            all = (all.0 + taken, all.1 + wait);
-        }
-        Ok(all)
+        let each = self.each(|open| open.part.call(|stack, id, _| stack.tcp_arrivals(id)))?;
+        Ok(each.into_iter().fold((0, 0), |all, (taken, wait)| (all.0 + taken, all.1 + wait)))
     }
 
-    fn accept_from(&self, open: &Open) -> io::Result<Option<(TcpStream, SocketAddr, Unaccepted)>> {
+    fn accept_from(&self, open: &Open) -> Result<Option<(TcpStream, SocketAddr, Unaccepted)>, NetError> {
         let Part { queue, host, id, level } = &open.part;
         let accepted = queue.with(host, |inside, _| {
             let accepted = inside.stack.tcp_accept_for_another(*id);
@@ -223,7 +261,7 @@ impl TcpListener {
         match accepted {
             Ok((part, peer, was)) => Ok(Some((TcpStream(Arc::new(open.child(part))), peer, was))),
             Err(NetError::WouldBlock) => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
@@ -256,7 +294,7 @@ impl TcpListener {
     /// `InvalidInput`: the listener was bound without `reuse_port`. `NotFound`: there is no program to take away.
     pub fn set_reuseport_program(&self, program: Option<Arc<Chooser>>) -> io::Result<()> {
         let set = |open: &Open| open.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()));
-        Ok(self.0.opens.iter().try_for_each(set)?)
+        self.each(set).map(drop)
     }
 
     /// How many connections may wait to be accepted on each shard from now on.
@@ -264,7 +302,7 @@ impl TcpListener {
     /// # Errors
     /// The socket is gone.
     pub fn set_backlog(&self, backlog: usize) -> io::Result<()> {
-        Ok(self.0.opens.iter().try_for_each(|open| open.part.call(|stack, id, _| stack.set_backlog(id, backlog)))?)
+        self.each(|open| open.part.call(|stack, id, _| stack.set_backlog(id, backlog))).map(drop)
     }
 
     /// Stops listening (`shutdown`): calls that wait for a connection end, and connections that wait to be accepted are reset.
@@ -272,7 +310,7 @@ impl TcpListener {
     /// # Errors
     /// The socket is gone.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        Ok(self.0.opens.iter().try_for_each(|open| open.part.call(|stack, id, io| stack.shutdown(id, how, io)))?)
+        self.each(|open| open.part.call(|stack, id, io| stack.shutdown(id, how, io))).map(drop)
     }
 
     /// What is ready now; what `poll` would report.
@@ -285,7 +323,8 @@ impl TcpListener {
     /// # Errors
     /// The socket is gone.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.0.opens[0].part.call(|stack, id, _| stack.local_addr(id))?)
+        let mut each = self.0.opens.iter().map(|open| open.part.call(|stack, id, _| stack.local_addr(id)));
+        Ok(each.find(|local| *local != Err(NetError::NetworkDown)).unwrap_or(Err(NetError::NetworkDown))?)
     }
 
     /// Takes the pending error (SO_ERROR).
@@ -293,12 +332,8 @@ impl TcpListener {
     /// # Errors
     /// The socket is gone.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        for open in &self.0.opens {
-            if let Some(error) = open.part.call(|stack, id, _| stack.take_error(id))? {
-                return Ok(Some(error.into()));
-            }
-        }
-        Ok(None)
+        let each = self.each(|open| open.part.call(|stack, id, _| stack.take_error(id)))?;
+        Ok(each.into_iter().flatten().next().map(io::Error::from))
     }
 
     /// SO_BUSY_POLL, which accepted connections inherit.

@@ -72,11 +72,18 @@ impl TcpStream {
         };
         let part = match local.filter(|local| local.port() != 0) {
             Some(local) => network.queue_between(local, remote).and_then(connect),
-            // Where one shard has no port left, another may have.
+            // Where one shard has no port left, or is down, another may do.
             None => {
-                let none_left = |part: &Result<Part, NetError>| matches!(part, Err(NetError::AddressNotAvailable));
-                let mut parts = network.queues_in_turn().map(connect).skip_while(none_left);
-                parts.next().unwrap_or(Err(NetError::AddressNotAvailable))
+                let mut none = NetError::NetworkDown;
+                let part = network.queues_in_turn().map(connect).find(|part| match part {
+                    Err(NetError::NetworkDown) => false,
+                    Err(NetError::AddressNotAvailable) => {
+                        none = NetError::AddressNotAvailable;
+                        false
+                    }
+                    _ => true,
+                });
+                part.unwrap_or(Err(none))
             }
         };
         Ok(TcpStream(Arc::new(Open::new(part?, SocketBusy::new(network.sysctl())))))

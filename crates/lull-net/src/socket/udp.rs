@@ -13,6 +13,7 @@ use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
+use crate::queue::{Inside, Queue};
 use crate::shard::{
     Io, IpFields, NetError, PathMtuDiscovery, Ready, Received, ReceivedError, SendOptions, Shutdown, SocketId, Stack,
     UdpOptions,
@@ -24,27 +25,56 @@ pub struct UdpSocket(Arc<Open>);
 socket_options!(UdpSocket);
 
 impl UdpSocket {
-    /// Binds on the network's first shard. Of several addresses each is tried in turn.
+    /// Binds on the network's first shard that is not down. Of several addresses each is tried in turn.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`, of the last address; what the operating system's resolver says of a host name.
     pub fn bind(network: &Network, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        addresses::each(local, |local| UdpSocket::bind_with(network, 0, local, UdpOptions::default()))
+        addresses::each(local, |local| {
+            let bind = |queue| UdpSocket::bind_on(network, queue, local, UdpOptions::default());
+            let mut each = network.queues().iter().map(bind);
+            let bound = each.find(|bound| !matches!(bound, Err(NetError::NetworkDown)));
+            Ok(bound.unwrap_or(Err(NetError::NetworkDown))?)
+        })
     }
 
     /// Binds on shard `queue`. What comes by another queue, whose shard has no socket for it, is passed on to this one, which takes
-    /// a copy: one socket per shard, with `reuse_port`, has them all where they come.
+    /// a copy: one socket per shard, with `reuse_port`, has them all where they come. Port 0 stands for one that is free on all shards.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
     pub fn bind_with(network: &Network, queue: usize, local: SocketAddr, options: UdpOptions) -> io::Result<UdpSocket> {
-        let host = network.delivery();
         let queue = network.queues().get(queue).ok_or(NetError::Invalid)?;
-        let part = queue.with(host, |inside, _| {
+        Ok(UdpSocket::bind_on(network, queue, local, options)?)
+    }
+
+    fn bind_on(
+        network: &Network,
+        queue: &Arc<Queue>,
+        local: SocketAddr,
+        options: UdpOptions,
+    ) -> Result<UdpSocket, NetError> {
+        let host = network.delivery();
+        let bind = |inside: &mut Inside| {
             let id = inside.stack.udp_bind(local, options)?;
-            Ok::<Part, NetError>(Part::new(queue, host, id, inside))
-        })?;
-        Ok(UdpSocket(Arc::new(Open::new(part, SocketBusy::new(network.sysctl())))))
+            let (bound, ports) = (inside.stack.local_addr(id)?, inside.stack.config().ephemeral_ports.len());
+            Ok::<_, NetError>((Part::new(queue, host, id, inside), bound.port(), ports))
+        };
+        let mut tries = 0;
+        loop {
+            let (part, port, ports) = queue.with(host, |inside, _| bind(inside))?;
+            let socket = UdpSocket(Arc::new(Open::new(part, SocketBusy::new(network.sysctl()))));
+            // It is bound by now: of two shards that choose the same port at the same time one finds the other's, or both do.
+            let has = |other: &Arc<Queue>| other.with(host, |inside, _| inside.stack.has_udp_port(port));
+            let mut others = network.queues().iter().filter(|other| !Arc::ptr_eq(other, queue));
+            if local.port() != 0 || !others.any(has) {
+                return Ok(socket);
+            }
+            tries += 1;
+            if tries == ports {
+                return Err(NetError::AddressNotAvailable);
+            }
+        }
     }
 
     /// Sets the peer for [`UdpSocket::send`], and takes datagrams from it only. Of several addresses each is tried in turn.

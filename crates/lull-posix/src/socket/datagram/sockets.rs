@@ -43,13 +43,23 @@ pub(super) struct First {
 }
 
 impl Sockets {
+    /// On a queue that a panic took down there is none, unless all are down.
     pub(super) fn open(network: &Network, local: SocketAddr, options: UdpOptions) -> Result<Sockets> {
-        let open = |queue| {
-            let socket = UdpSocket::bind_with(network, queue, local, options)?;
-            socket.set_nonblocking(true)?;
-            Ok(socket)
-        };
-        let each = (0..network.napis().len()).map(open).collect::<Result<_>>()?;
+        let is_down = |error: &Errno| error.number() == libc::ENETDOWN;
+        let mut each = Vec::new();
+        for queue in 0..network.napis().len() {
+            match UdpSocket::bind_with(network, queue, local, options).map_err(Errno::from) {
+                Ok(socket) => {
+                    socket.set_nonblocking(true)?;
+                    each.push(socket);
+                }
+                Err(error) if is_down(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if each.is_empty() {
+            return Err(Errno::new(libc::ENETDOWN));
+        }
         Ok(Sockets { each, turn: AtomicU32::new(0), shown: AtomicU32::new(NOTHING) })
     }
 
