@@ -684,6 +684,72 @@ fn a_gateway_is_the_next_hop_for_what_is_elsewhere() {
     assert_eq!(solicitation[0].data()[62..78], "fe80::fe".parse::<std::net::Ipv6Addr>().unwrap().octets());
 }
 
+/// `inet_select_addr`; RFC 6724, rules 6 and 8.
+#[test]
+fn what_goes_elsewhere_comes_from_the_address_that_is_near_it() {
+    let mut config = server_config();
+    config.addresses = vec![
+        (ip("10.0.0.2"), 24),
+        (ip("192.168.5.2"), 24),
+        (ip("192.168.5.3"), 24),
+        (ip("fd00::2"), 64),
+        (ip("2001:db8:1::2"), 64),
+        (ip("2001:db8:2::2"), 64),
+    ];
+    config.gateway4 = Some([192, 168, 5, 1].into());
+    config.gateway6 = Some("fe80::1".parse().unwrap());
+    for (to, from) in [
+        ("10.9.0.1", "192.168.5.2"),
+        ("10.0.0.9", "10.0.0.2"),
+        ("192.168.5.9", "192.168.5.2"),
+        ("2001:db8:ffff::1", "2001:db8:1::2"),
+        ("2001:db8:2:1::1", "2001:db8:2::2"),
+        ("fd00:ffff::1", "fd00::2"),
+        ("2001:db8:2::9", "2001:db8:2::2"),
+    ] {
+        let mut host = Host::new(config.clone());
+        let id = host.connect(at(to, 9));
+        assert_eq!(host.stack.local_addr(id).unwrap().ip(), ip(from), "to {to}");
+        let request = host.sent().remove(0);
+        let asks_for_gateway = to == "10.9.0.1";
+        if asks_for_gateway {
+            assert_eq!(request.data()[28..32], [192, 168, 5, 2], "the sender of the ARP request");
+        }
+    }
+    // One of a link alone is better than none.
+    config.addresses = vec![(ip("fe80::2"), 64)];
+    config.gateway4 = None;
+    let mut host = Host::new(config);
+    let id = host.connect(at("2001:db8::1", 9));
+    assert_eq!(host.stack.local_addr(id).unwrap().ip(), ip("fe80::2"));
+}
+
+/// `ipv4_link_failure`, `ip6_link_failure`.
+#[test]
+fn a_socket_that_asks_for_errors_hears_that_the_next_hop_does_not_answer() {
+    for (to, own, kind, code) in [("10.0.0.9", SERVER, 3, 1), ("2001:db8::9", SERVER6, 1, 3)] {
+        let mut host = Host::server();
+        let (asks, does_not) = (bind(&mut host, "::", 53), bind(&mut host, "::", 54));
+        host.stack.udp_set_receive_errors(asks, [true; 2]).unwrap();
+        host.stack.udp_connect(does_not, Some(at(to, 9))).unwrap();
+        for (id, length) in [(asks, 5), (does_not, 5), (asks, 3000)] {
+            assert_eq!(send_to(&mut host, id, &vec![7; length], at(to, 9)), Ok(length));
+        }
+        host.run_for(4 * SECOND);
+        assert!(host.ready(asks).contains(Ready::ERR));
+        assert_eq!(recv(&mut host, asks), Err(NetError::HostUnreachable));
+        for room in [5, 4000] {
+            let (data, received) = recv_error(&mut host, asks, room).unwrap();
+            assert_eq!((received.error, received.kind, received.code), (NetError::HostUnreachable, kind, code));
+            assert_eq!((received.offender, received.to), (ip(own), at(to, 9)));
+            assert!(data.iter().all(|byte| *byte == 7) && (5..1280).contains(&data.len()), "{} bytes", data.len());
+            host.stack.take_error(asks).unwrap();
+        }
+        assert_eq!(recv_error(&mut host, asks, 8), Err(NetError::WouldBlock), "of several fragments the first tells");
+        assert_eq!(host.stack.take_error(does_not), Ok(None), "it is no hard error");
+    }
+}
+
 #[test]
 fn duplicate_address_detection_is_answered_to_all() {
     let mut host = Host::server();

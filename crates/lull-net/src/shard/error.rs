@@ -54,8 +54,8 @@ pub enum NetError {
     /// The local address is not ours, or no ephemeral port is free (`EADDRNOTAVAIL`).
     #[error("the local address is not available on this stack")]
     AddressNotAvailable,
-    /// A datagram exceeds what one frame carries; this stack does not fragment (`EMSGSIZE`).
-    #[error("the datagram does not fit the MTU")]
+    /// A datagram exceeds 64 KB, or the path's MTU where its socket does not let it leave in fragments (`EMSGSIZE`).
+    #[error("the datagram is longer than 64 KB, or than the path's MTU where it may not leave in fragments")]
     MessageTooLong,
     /// The shard holds as many sockets as it may (`ENOBUFS`).
     #[error("the shard's socket table is full; raise connections_max")]

@@ -24,10 +24,14 @@ const V4_TIME_EXCEEDED: u8 = 11;
 const V4_PARAMETER_PROBLEM: u8 = 12;
 const V4_FRAGMENTATION_NEEDED: u8 = 4;
 const V6_UNREACHABLE: u8 = 1;
+const V6_ADDRESS_UNREACHABLE: u8 = 3;
 const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_PORT_UNREACHABLE: u8 = 4;
 const V6_TIME_EXCEEDED: u8 = 3;
 const V6_PARAMETER_PROBLEM: u8 = 4;
+/// As much of a packet as an error quotes, so that it fits the smallest MTU (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4).
+const V4_QUOTE_MAX: usize = 576 - wire::IPV4 - HEADER;
+const V6_QUOTE_MAX: usize = 1280 - wire::IPV6 - HEADER;
 /// Of both kinds of "time exceeded": the other fragments did not come.
 const REASSEMBLY: u8 = 1;
 const V6_ECHO: u8 = 128;
@@ -180,6 +184,21 @@ impl Stack {
         Ok(())
     }
 
+    /// A packet of ours has waited for its next hop in vain. Its socket is told what the message says that Linux sends to itself then
+    /// (`ipv4_link_failure`, `ip6_link_failure`).
+    pub(super) fn next_hop_does_not_answer(&mut self, packet: &Frame, io: &mut Io<'_>) {
+        let bytes = packet.data();
+        let up_to = |max: usize| &bytes[..bytes.len().min(max)];
+        let (quoted, kind, code) = match bytes[0] >> 4 {
+            4 => (Quoted::v4(up_to(V4_QUOTE_MAX)), V4_UNREACHABLE, V4_HOST_UNREACHABLE),
+            _ => (Quoted::v6(up_to(V6_QUOTE_MAX)), V6_UNREACHABLE, V6_ADDRESS_UNREACHABLE),
+        };
+        // Behind its first fragment nothing says whose it is.
+        let Some(quoted) = quoted.ok().filter(|quoted| quoted.protocol == wire::PROTOCOL_UDP) else { return };
+        let offender = quoted.flow.local().ip();
+        self.udp_icmp(&quoted, Report { error: NetError::HostUnreachable, kind, code, info: 0, offender }, false, io);
+    }
+
     /// Says that nobody has the UDP port that `packet` was for.
     pub(super) fn send_port_unreachable(&mut self, frame: &Frame, packet: &Packet, io: &mut Io<'_>) {
         let v4 = [V4_UNREACHABLE, V4_PORT_UNREACHABLE];
@@ -199,10 +218,9 @@ impl Stack {
             return;
         }
         let (own, peer) = (packet.destination, packet.source);
-        // RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4: as much of the packet as fits the smallest MTU.
         let (protocol, quote_max) = match own {
-            IpAddr::V4(_) => (wire::PROTOCOL_ICMP, 576 - wire::IPV4 - HEADER),
-            IpAddr::V6(_) => (wire::PROTOCOL_ICMPV6, 1280 - wire::IPV6 - HEADER),
+            IpAddr::V4(_) => (wire::PROTOCOL_ICMP, V4_QUOTE_MAX),
+            IpAddr::V6(_) => (wire::PROTOCOL_ICMPV6, V6_QUOTE_MAX),
         };
         let quoted = &bytes[packet.l3..packet.end];
         let quoted = &quoted[..quoted.len().min(quote_max)];

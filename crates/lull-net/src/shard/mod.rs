@@ -16,7 +16,7 @@
 //! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` with `asked`, `agreed` | what is kept of it beside smoltcp's socket, what few have of that, and what both ends agreed on |
 //! | `device`, `clock` | hands exactly one packet to smoltcp, and takes what it sends; the time as smoltcp has it |
-//! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate, and what its IP header says |
+//! | `route`, `sources`, `egress` | which way a packet leaves; from which address; how, by its socket's priority and rate, and what its IP header says |
 //! | `grow` | when a connection gets larger buffers, or smaller ones |
 //! | `resize`, `drain` | how: it moves to another socket of smoltcp, with what the old one held |
 //! | `reassembly`, `fragment_input`, `fragment` | packets that come, and datagrams that leave, in several parts |
@@ -109,6 +109,7 @@ mod socket;
 mod sockets;
 mod sockets_open;
 mod sockets_options;
+mod sources;
 mod stack;
 mod steer;
 mod tcp;

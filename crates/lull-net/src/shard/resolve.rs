@@ -243,6 +243,7 @@ impl Stack {
             Some(Turn::GiveUp(waiting)) => {
                 for frame in waiting.frames {
                     self.counters.drop_unreachable += 1;
+                    self.next_hop_does_not_answer(&frame, io);
                     io.pool.recycle(frame);
                 }
                 for (index, generation) in waiting.connections {

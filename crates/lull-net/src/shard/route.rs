@@ -1,5 +1,6 @@
 //! Which own address, which next station, which Ethernet address: the way of a packet that leaves.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use lull_nic::Frame;
@@ -10,19 +11,18 @@ use super::stack::{Io, Stack};
 use super::wire::{self, Mac};
 
 impl Stack {
-    /// The own address that a packet to `remote` should come from (longest matching prefix, RFC 6724 rule 8).
+    /// The own address that a packet to `remote` should come from: the one whose network has it, the narrowest if several do, and of
+    /// those the first; or what [`Sources`] says.
     pub(super) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
         if self.is_local(remote) {
             return Some(remote);
         }
-        let same_family = || self.locals.iter().filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
-        let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        same_family()
+        let same_family = self.locals.iter().filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
+        same_family
             .filter(|local| wire::inside(remote, local.ip, local.prefix))
-            .max_by_key(|local| local.prefix)
-            .or_else(|| same_family().find(|local| !link_local(local.ip)))
-            .or_else(|| same_family().next())
+            .min_by_key(|local| Reverse(local.prefix))
             .map(|local| local.ip)
+            .or_else(|| self.sources.to_elsewhere(remote))
     }
 
     pub(super) fn is_local(&self, ip: IpAddr) -> bool {

@@ -26,6 +26,7 @@ use super::reassembly::{self, Reassembly};
 use super::requests::Answers;
 use super::slab::Slab;
 use super::socket::{Change, Egress, Ready, SocketId, SocketKind};
+use super::sources::Sources;
 use super::time_wait::TimeWaits;
 use super::timers::{NEVER_NS, Timers};
 use super::udp_socket::UdpSocket;
@@ -52,6 +53,7 @@ pub struct Stack {
     pub(super) config: StackConfig,
     pub(super) port: Port,
     pub(super) locals: Vec<Local>,
+    pub(super) sources: Sources,
     pub(super) iface: Interfaces,
     pub(super) path_mtus: PathMtus,
     /// The same for datagrams: who says so need not know more than two addresses, so no connection goes by it.
@@ -144,7 +146,7 @@ impl Stack {
         if has(|_| true) && !has(|ip| ip.is_unicast_link_local()) {
             addresses.push((IpAddr::V6(wire::link_local(config.mac)), 64));
         }
-        let locals = addresses
+        let locals: Vec<Local> = addresses
             .iter()
             .map(|&(ip, prefix)| Local {
                 ip,
@@ -163,6 +165,7 @@ impl Stack {
         };
         Ok(Stack {
             port,
+            sources: Sources::new(&locals, &config),
             locals,
             iface: Interfaces::new(port),
             path_mtus: PathMtus::default(),
