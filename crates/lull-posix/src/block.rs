@@ -1,12 +1,14 @@
 //! How a thread waits in a call that is not `epoll_wait`: in a context of its own.
 
 use std::cell::{Cell, RefCell};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::c_int;
 use lull_net::{Epoll, Event, Interest, Source};
 
+use crate::errno::WOULD_BLOCK;
 use crate::kernel::borrow;
+use crate::socket::pool;
 use crate::{Errno, Result, engine, signals};
 
 thread_local! {
@@ -143,4 +145,29 @@ pub(crate) fn until_any_ready(
     wait.remove(source);
     kernels.for_each(|fd| wait.remove_kernels(fd));
     signals::or_restarts(waited, timeout)
+}
+/// Makes a call that sends by a socket of the kernel's, and does not wait, until that has taken something, for at most so long: as one
+/// that waits, but that this is over when a signal comes, whose handler would have to wait for it otherwise.
+pub(crate) fn until_taken<R>(fd: c_int, timeout: Option<Duration>, mut send: impl FnMut() -> Result<R>) -> Result<R> {
+    /// Between two calls where the socket says that there is room and the one that it sends to has none (a datagram socket without a peer).
+    const APART: Duration = Duration::from_millis(5);
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let mut says_room = false;
+    loop {
+        match send() {
+            Err(WOULD_BLOCK) => {}
+            done => return done,
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(WOULD_BLOCK);
+        }
+        says_room = match says_room {
+            true => signals::or_restarts(
+                pool::wait_in_kernel_for(None, Some(left.map_or(APART, |left| left.min(APART)))),
+                timeout,
+            )?,
+            false => pool::wait_in_kernel_for(Some((fd, libc::EPOLLOUT)), left)?,
+        };
+    }
 }

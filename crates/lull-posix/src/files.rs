@@ -181,7 +181,11 @@ fn put_in_place(fd: c_int, file: Open) -> Result<Option<Open>> {
 /// The kernel gave out this number for something that is not lull's: whatever it stood for before was closed unseen.
 #[inline]
 pub fn forget(fd: c_int) {
-    drop(forgotten(fd));
+    match is_noted(fd) {
+        // It has descriptors of lull's own, which are closed to everybody else, and takes locks that handlers would wait for.
+        true => signals::section(|| drop(forgotten(fd))),
+        false => drop(forgotten(fd)),
+    }
 }
 
 /// As [`forget`]. Returns what it stood for before.
@@ -446,20 +450,26 @@ pub fn closes_unseen(fd: c_int) {
 
 /// `dup`, `F_DUPFD`: another number for the same open file.
 pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
-    let file = get(fd);
-    let number = kernel::duplicate(fd, from, cloexec)?;
-    drop(named(number, fd, file)?);
-    Ok(for_streams(number))
+    duplicated_by(fd, || kernel::duplicate(fd, from, cloexec))
 }
 
 /// `dup2`, `dup3`: `to` stands for what `fd` stands for.
 pub fn duplicate_to(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
-    let file = get(fd);
+    duplicated_by(fd, || kernel::dup3(fd, to, flags))
+}
+
+/// The number that `call` returns stands for what `fd` stands for at that moment.
+fn duplicated_by(fd: c_int, call: impl FnOnce() -> Result<c_int>) -> Result<c_int> {
+    // By this a child uses what was its parent's, which may take as long as the parent does.
+    let used = get(fd);
     let changes = changes();
-    let number = kernel::dup3(fd, to, flags)?;
-    let before = named(number, fd, file)?;
+    // Another thread may have given the number another file until here. What a husk has nobody changes.
+    let file = if husk::is_husk() { used.clone() } else { FILES.get(fd) };
+    let made = call().and_then(|number| Ok((number, named(number, fd, file.clone())?)));
     drop(changes);
-    // It may linger.
+    // What the numbers stood for may linger.
+    drop((used, file));
+    let (number, before) = made?;
     drop(before);
     Ok(for_streams(number))
 }
@@ -513,5 +523,34 @@ mod tests {
         let now = stands_for();
         assert!(now[0] != before[0] && now[1] != before[1], "{now:?}");
         close(other).unwrap();
+    }
+
+    /// It is not what the number stood for when the call began.
+    #[test]
+    fn a_number_that_is_duplicated_while_what_it_stands_for_changes_is_what_it_stands_for_then() {
+        let [reads, writes] = kernel::pipe().unwrap().map(std::os::fd::IntoRawFd::into_raw_fd);
+        let becomes = kernel::inode(reads).unwrap();
+        let to = kernel::eventfd(0).unwrap();
+        let calls: [fn(c_int, c_int) -> Result<c_int>; 2] =
+            [|fd, _| duplicate(fd, 0, true), |fd, to| duplicate_to(fd, to, libc::O_CLOEXEC)];
+        for call in calls {
+            let fd = kernel::epoll_create(libc::EPOLL_CLOEXEC).unwrap();
+            epoll::adopt(fd, &[]).unwrap();
+            let number = std::thread::scope(|scope| {
+                let changes = changes_alone();
+                let call = scope.spawn(|| call(fd, to.as_raw_fd()).unwrap());
+                (0..1000).for_each(|_| std::thread::yield_now());
+                drop(end(fd));
+                kernel::dup3(reads, fd, libc::O_CLOEXEC).unwrap();
+                drop(changes);
+                call.join().unwrap()
+            });
+            assert_eq!((kernel::inode(number), is_known(number)), (Ok(becomes), false));
+            close(fd).unwrap();
+            if number != to.as_raw_fd() {
+                close(number).unwrap();
+            }
+        }
+        [reads, writes].into_iter().for_each(|number| close(number).unwrap());
     }
 }

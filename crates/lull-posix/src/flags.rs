@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_ulong};
 
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, husk, kernel, memory};
+use crate::{Errno, Result, husk, kernel, memory, signals};
 
 fn nonblocking(file: &Open) -> Option<&AtomicBool> {
     match &**file {
@@ -28,8 +28,13 @@ fn set_nonblocking(fd: c_int, file: &Open, on: bool) {
 /// number. The flags of a descriptor of lull's own the program does not set.
 pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>> {
     if !files::is_known(fd) {
+        // Outside of any section, in which the call would be lull's own.
         return (command == libc::F_SETFD && !files::may_set_flags(fd)).then_some(Err(Errno::new(libc::EBADF)));
     }
+    signals::section(|| lulls_fcntl(fd, command, argument))
+}
+
+fn lulls_fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>> {
     // These are the number's own, which a child may change of what it does not use.
     if matches!(command, libc::F_GETFD | libc::F_SETFD) {
         if command == libc::F_SETFD && stays_open_from_now(fd, argument as c_int) {

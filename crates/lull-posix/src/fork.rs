@@ -52,9 +52,9 @@ extern "C" fn children_have_listeners() {
 /// `vfork`, by `fork`: the parent waits until the child has executed a program or ended. The child has memory of its own, so that
 /// what it closes and duplicates before is not its parent's.
 pub fn that_waits() -> libc::pid_t {
-    let ends = own::made(kernel::pipe);
+    // A handler that came meanwhile could fork itself, and would wait for this thread.
     // SAFETY: the handler above makes the child one that has nothing of lull's.
-    let child = unsafe { libc::fork() };
+    let (ends, child) = signals::section(|| (own::made(kernel::pipe), unsafe { libc::fork() }));
     match ends {
         // The child keeps its end: descriptors of lull's own are closed to it. `execve` closes it, and so does its end.
         Ok(ends) if child == 0 => mem::forget(ends),

@@ -6,14 +6,17 @@
 //! same program's becomes one of both processes (`inherit/passing/listener.rs`).
 #![allow(unsafe_code)]
 
+use std::io::IoSlice;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, ssize_t};
 
+use crate::errno::WOULD_BLOCK;
 use crate::inherit::{self, Passing};
 use crate::socket::bound;
-use crate::{Result, files, kernel, memory};
+use crate::socket::options::Options;
+use crate::{Result, block, files, kernel, memory};
 
 const NUMBER_BYTES: usize = size_of::<c_int>();
 
@@ -62,12 +65,46 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
             all.push(passing);
         }
     }
-    let message = msghdr { msg_control: control.as_mut_ptr().cast(), ..*message };
+    let whole = msghdr { msg_control: control.as_mut_ptr().cast(), ..*message };
     // SAFETY: the program's message, with a copy of its ancillary data.
-    let sent = unsafe { kernel::sendmsg_as_is(fd, &message, flags) }?;
+    let call = |flags| unsafe { kernel::sendmsg_as_is(fd, &whole, flags) };
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !kernel::is_nonblocking(fd);
+    let sent = if waits { until_taken(fd, || call(flags | libc::MSG_DONTWAIT)) } else { call(flags) }?;
     // Where it cannot be sent, nothing that came to the socket has been taken from it.
     all.into_iter().for_each(Passing::begin);
-    Ok(sent)
+    // SAFETY: as above.
+    Ok(if waits { unsafe { send_rest(fd, message, sent, flags) } } else { sent })
+}
+
+/// A call that waits takes all of a message for a stream; if it is cut short, it says how much it took (`unix_stream_sendmsg`).
+///
+/// # Safety
+/// As [`are_in`].
+unsafe fn send_rest(fd: c_int, message: &msghdr, first: usize, flags: c_int) -> usize {
+    let mut sent = first;
+    let rest = |buffers: &[IoSlice<'_>]| {
+        let mut buffers = buffers.to_vec();
+        let mut rest = buffers.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, first);
+        while !rest.is_empty() {
+            let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            let more = until_taken(fd, || kernel::sendmsg(fd, rest, &[], &[], flags))?;
+            IoSlice::advance_slices(&mut rest, more);
+            sent += more;
+        }
+        Ok(0)
+    };
+    // SAFETY: as above.
+    let _ = memory::buffers_of(message).and_then(|count| unsafe { memory::with_slices(message.msg_iov, count, rest) });
+    sent
+}
+
+/// Makes a call that does not wait as one that does, for as long as the socket says.
+fn until_taken(fd: c_int, send: impl Fn() -> Result<usize>) -> Result<usize> {
+    match send() {
+        Err(WOULD_BLOCK) => block::until_taken(fd, Options::of_placeholder(fd).send_timeout(), send),
+        sent => sent,
+    }
 }
 
 /// What the kernel's `recvmsg` has returned: sockets that came along and are another process's are known as such from here on. What

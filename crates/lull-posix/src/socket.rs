@@ -41,7 +41,7 @@ use crate::{claimed, engine, files, inherit};
 pub use accept::accept;
 pub use bind::bind;
 pub(crate) use bind::{bind_own, may_be_another_listeners, refuse_a_listeners};
-pub use connect::{connect, connects, is_destination, sends_by_lull};
+pub use connect::{connect, connect_by_lull, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, Reader, World};
 pub use datagram::{Message, Room};

@@ -91,6 +91,23 @@ fn a_destination_elsewhere_stays_the_kernels() {
     close(fd);
 }
 
+/// The kernel would connect it past lull.
+#[test]
+fn a_send_that_connects_is_refused_and_leaves_the_socket_to_be_connected() {
+    let listener = peer_listener();
+    let to = bytes(&listener.local_addr().unwrap().to_string());
+    let fd = tcp();
+    assert_eq!(socket::sends_by_lull(fd, &to, libc::MSG_FASTOPEN), Err(Errno::new(libc::EOPNOTSUPP)));
+    assert_eq!(socket::sends_by_lull(fd, &bytes("127.0.0.1:9"), libc::MSG_FASTOPEN), Ok(false), "it is the kernel's");
+    socket::connect(fd, &to).unwrap();
+    assert!(is_lull(fd));
+    close(fd);
+    // A datagram is none that connects.
+    let fd = udp();
+    assert_eq!(socket::sends_by_lull(fd, &to, libc::MSG_FASTOPEN), Ok(true));
+    close(fd);
+}
+
 #[test]
 fn a_connect_that_does_not_wait_is_told_by_epoll_and_by_so_error() {
     let listener = peer_listener();

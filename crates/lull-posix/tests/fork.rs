@@ -315,7 +315,7 @@ fn datagrams(ip: &str) -> (c_int, SocketAddr, UdpSocket) {
 fn send_to(fd: c_int, data: &[u8], to: SocketAddr) -> Result<usize, Errno> {
     let to = bytes(&to.to_string());
     // SAFETY: an address, and its length.
-    assert!(unsafe { socket::goes_by_lull(fd, to.as_ptr().cast(), to.len() as u32) }?);
+    assert!(unsafe { socket::goes_by_lull(fd, to.as_ptr().cast(), to.len() as u32, 0) }?);
     socket::send_message(fd, &[IoSlice::new(data)], &to, &[], Send::default())
 }
 

@@ -41,7 +41,7 @@ fn peer() -> UdpSocket {
 /// As the preload library does it.
 fn send_to(fd: c_int, data: &[u8], to: SocketAddr) -> Result<usize, Errno> {
     let to = bytes(&to.to_string());
-    assert!(is_lull(fd) || socket::sends_by_lull(fd, &to)?);
+    assert!(is_lull(fd) || socket::sends_by_lull(fd, &to, 0)?);
     socket::send_message(fd, &[IoSlice::new(data)], &to, &[], Send::default())
 }
 

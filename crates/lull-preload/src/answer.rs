@@ -29,6 +29,14 @@ pub(crate) fn number_at_point(call: impl FnMut() -> Result<c_int>) -> c_int {
     at_point(|| signals::call(call)).unwrap_or_else(fail)
 }
 
+/// As [`number_at_point`], for a call that returns 0, or turns out to be the kernel's alone: there is no answer then.
+pub(crate) fn done_at_point_if_lulls(call: impl FnMut() -> Result<bool>) -> Option<c_int> {
+    match at_point(|| signals::call(call)) {
+        Ok(is_lulls) => is_lulls.then_some(0),
+        Err(error) => Some(fail(error)),
+    }
+}
+
 /// As [`number_at_point`], for a call that returns a count.
 #[inline]
 pub(crate) fn count(call: impl FnMut() -> Result<usize>) -> ssize_t {

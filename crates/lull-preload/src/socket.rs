@@ -53,8 +53,10 @@ taken_over! {
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         if is_involved() && !address.is_null() {
             let address = memory::bytes(address.cast(), length as usize);
-            if lulls::connects(fd, address) {
-                return answer::number_at_point(|| lulls::connect(fd, address).map(|()| 0));
+            if lulls::connects(fd, address)
+                && let Some(result) = answer::done_at_point_if_lulls(|| lulls::connect_by_lull(fd, address))
+            {
+                return result;
             }
         }
         real::connect(fd, address, length)

@@ -35,6 +35,11 @@ fn what_is_spliced_between_pipes_and_connections_arrives_whole() {
     beside("splice");
 }
 
+#[test]
+fn a_connection_that_takes_no_more_of_a_pipe_is_not_writable_until_its_peer_has_read() {
+    beside("splice-full");
+}
+
 /// Each goes on with the sockets afterwards: no lock is held.
 #[test]
 fn threads_are_cancelled_while_they_wait_and_their_cleanup_handlers_run() {
@@ -147,6 +152,16 @@ fn a_thread_that_waits_in_a_process_without_a_queue_is_cancelled() {
     results("cancelled-beside");
 }
 
+#[test]
+fn a_socket_that_is_added_while_it_becomes_lulls_is_heard_of() {
+    results("added-meanwhile");
+}
+
+#[test]
+fn a_child_that_connects_a_socket_of_its_parents_is_not_interrupted() {
+    results("connects-by-a-child");
+}
+
 /// None of them sleeps in the kernel for a connection that another one has taken.
 #[test]
 fn threads_that_accept_from_both_worlds_hear_of_both() {
@@ -156,6 +171,33 @@ fn threads_that_accept_from_both_worlds_hear_of_both() {
 #[test]
 fn a_thread_that_has_left_a_handler_by_a_jump_is_cancelled_where_it_waits() {
     handlers("left");
+}
+
+#[test]
+fn a_splice_into_a_connection_whose_peer_does_not_read_is_interrupted() {
+    handlers("splices");
+}
+
+/// Nobody answers, and the call is the kernel's.
+#[test]
+fn a_connect_in_a_process_without_a_queue_is_interrupted_and_cancelled() {
+    handlers("connects-beside");
+}
+
+#[test]
+fn a_message_that_passes_a_socket_on_and_waits_for_room_is_interrupted() {
+    handlers("passes-on");
+}
+
+#[test]
+fn a_child_that_sends_to_a_stopped_parent_is_interrupted() {
+    handlers("sends-beside");
+}
+
+/// Which does so by `vfork`, for which lull makes descriptors.
+#[test]
+fn a_handler_that_forks_may_interrupt_a_program_that_does() {
+    handlers("forks");
 }
 
 #[test]
@@ -177,6 +219,11 @@ fn a_range_that_is_closed_with_unknown_flags_stays_open() {
 #[test]
 fn what_was_closed_unseen_is_not_what_its_number_stands_for() {
     numbers("given-out");
+}
+
+#[test]
+fn what_was_closed_unseen_leaves_no_descriptor_when_its_number_is_given_out_again() {
+    numbers("leaves-nothing");
 }
 
 /// A thread of its parent's waited for a connection of it when the child was forked.

@@ -243,6 +243,19 @@ impl Stack {
         if taken == 0 { Err(NetError::WouldBlock) } else { Ok(taken) }
     }
 
+    /// How many bytes may be written to a connection now. Where it is none, whoever waits for room has an edge when there is some.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn tcp_room(&mut self, id: SocketId) -> Result<usize, NetError> {
+        let connection = self.connection_mut(id)?;
+        let room = connection.may_be_written();
+        if room == 0 && !connection.readiness().contains(Ready::WRITABLE) {
+            connection.ready.remove(Ready::WRITABLE);
+        }
+        Ok(room)
+    }
+
     /// Says how much may be written to a connection, whatever its buffer holds (`SO_SNDBUF`, `TCP_NOTSENT_LOWAT`). What is written
     /// already stays, if it is more. Whoever waits for room looks again.
     ///

@@ -260,6 +260,14 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_send_room(id, room, io))?)
     }
 
+    /// Bytes that may be written now. Where it is none, whoever waits until it can be written to has an edge when there is room.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn send_room(&self) -> io::Result<usize> {
+        Ok(self.0.part.call(|stack, id, _| stack.tcp_room(id))?)
+    }
+
     /// Receive and transmit buffer as they are now, in bytes.
     ///
     /// # Errors

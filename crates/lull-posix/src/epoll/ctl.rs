@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use super::{Added, Adopted, EpollFile, Mixed, adopt, lock};
 use crate::files::{self, File};
 use crate::socket::Listener;
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, husk, kernel};
 
 /// `epoll_ctl`. `event` is what the call points to, if it points anywhere.
 pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
@@ -35,6 +35,9 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         Some(File::Datagram(datagram)) => {
             if datagram.in_halves {
                 context.datagrams_half_ctl(epfd, what, fd, event)?;
+                if what == libc::EPOLL_CTL_ADD {
+                    return unless_there(context.ctl(epfd, what, &datagram.sockets, event));
+                }
             }
             context.ctl(epfd, what, &datagram.sockets, event)
         }
@@ -48,11 +51,23 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
             context.has_inside(fd, inside)
         }
         None => {
+            let mut kernels = lock(&context.kernels);
+            // Another thread may have made it lull's since it was looked up, and looked here for what moves before this was noted.
+            if files::is_known(fd) && !husk::is_husk() {
+                drop(kernels);
+                return epoll_ctl(epfd, what, fd, event);
+            }
             kernel::epoll_ctl(epfd, what, fd, event)?;
-            note(&mut lock(&context.kernels), what, fd, event);
+            note(&mut kernels, what, fd, event);
             Ok(())
         }
     }
+}
+
+/// What becomes of a socket in halves that is added, of which the kernel had no half: the thread that makes it lull's adds what it finds
+/// added, and one of the two is first.
+pub(super) fn unless_there(added: Result<()>) -> Result<()> {
+    added.or_else(|error| if error.number() == libc::EEXIST { Ok(()) } else { Err(error) })
 }
 
 /// Whether a context of the kernel's has become one for both worlds.

@@ -94,7 +94,7 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
             lock(&context.kernels).insert(fd, added);
             context.is_in_parts(event);
             waits_for(epfd, fd, ctl::but_for_writing(epoll_event { events: added.events, u64: added.data }))?;
-            context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event)
+            ctl::unless_there(context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event))
         }
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
         File::Listener(listener) => listens(listener),

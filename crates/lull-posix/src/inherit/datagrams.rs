@@ -19,7 +19,7 @@ use crate::address::{self, Bytes};
 use crate::errno::WOULD_BLOCK;
 use crate::socket::options::Options;
 use crate::socket::{Message, Room, pool};
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, block, kernel};
 
 /// Room for an address, and for the ancillary data of a datagram: lull knows of two kinds for each family.
 const NAME_BYTES: usize = 28;
@@ -161,7 +161,15 @@ pub(crate) fn send(fd: c_int, data: &[IoSlice<'_>], to: &[u8], control: &[u8], f
     let header = Header::new(Kind::Datagram, asked, cut(to), control).ok_or(Errno::new(libc::EINVAL))?;
     let mut parts = vec![IoSlice::new(&header.0)];
     parts.extend(data.iter().map(|part| IoSlice::new(part)));
-    match kernel::sendmsg(fd, &parts, &[], &[], flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+    let call = || kernel::sendmsg(fd, &parts, &[], &[], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let sent = match call() {
+        // A parent that does not run takes nothing.
+        Err(WOULD_BLOCK) if flags & libc::MSG_DONTWAIT == 0 && !kernel::is_nonblocking(fd) => {
+            block::until_taken(fd, Options::of_placeholder(fd).send_timeout(), call)
+        }
+        sent => sent,
+    };
+    match sent {
         Ok(_) => Ok(length),
         Err(error) if matches!(error.number(), libc::EPIPE | libc::ECONNRESET) => Err(GONE),
         Err(error) => Err(error),

@@ -8,7 +8,7 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use lull_fd::linux::KeptError;
 
 use super::{STAND_IN_BYTES, is_next, is_to_kernel, received, send};
-use crate::{Result, memory};
+use crate::{Result, memory, signals};
 
 /// What is received in the place of a datagram has at most so many bytes.
 const RECEIVED_BYTES_MAX: usize = 32 << 10;
@@ -72,7 +72,7 @@ pub unsafe fn readv(fd: c_int, buffers: *const iovec, count: c_int, real: RealRe
 pub unsafe fn recvmsg(fd: c_int, message: &mut msghdr, flags: c_int, real: RealReceive) -> ssize_t {
     let peeks = flags & libc::MSG_PEEK != 0;
     // The program's room may be less than what stands for a datagram takes: this is received into room of ours.
-    if is_next(fd) {
+    if signals::section(|| is_next(fd)) {
         let mut room = vec![0_u8; RECEIVED_BYTES_MAX];
         let mut own = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         let asked = (message.msg_iov, message.msg_iovlen);
@@ -82,7 +82,8 @@ pub unsafe fn recvmsg(fd: c_int, message: &mut msghdr, flags: c_int, real: RealR
         (message.msg_iov, message.msg_iovlen) = asked;
         if let Ok(got) = usize::try_from(got) {
             // Another thread may have been faster: then it is the kernel's.
-            let datagram = received(fd, &room[..got], peeks).unwrap_or_else(|| room[..got].to_vec());
+            let datagram = signals::section(|| received(fd, &room[..got], peeks));
+            let datagram = datagram.unwrap_or_else(|| room[..got].to_vec());
             // SAFETY: the program vouches for its pointers.
             return unsafe { hand_out(&datagram, message, flags) };
         }
@@ -94,7 +95,8 @@ pub unsafe fn recvmsg(fd: c_int, message: &mut msghdr, flags: c_int, real: RealR
             return got;
         }
         let _errno = KeptError::keep();
-        match received(fd, &gathered(message, STAND_IN_BYTES), peeks) {
+        let stood_in = gathered(message, STAND_IN_BYTES);
+        match signals::section(|| received(fd, &stood_in, peeks)) {
             Some(datagram) => hand_out(&datagram, message, flags),
             None => got,
         }

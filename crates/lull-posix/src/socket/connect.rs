@@ -34,21 +34,37 @@ fn is_disconnect(bytes: &[u8]) -> bool {
 }
 
 /// Whether a socket of the kernel's sends to this address by lull: it is a UDP socket then, and lull's as well from now on.
-pub fn sends_by_lull(fd: c_int, to: &[u8]) -> Result<bool> {
-    if is_destination(to) { datagram::reach(fd, to) } else { Ok(false) }
+///
+/// # Errors
+/// EOPNOTSUPP for a TCP socket that is to be connected by this, as of a kernel whose `tcp_fastopen` is 0: the program calls `connect`.
+pub fn sends_by_lull(fd: c_int, to: &[u8], flags: c_int) -> Result<bool> {
+    if !is_destination(to) {
+        return Ok(false);
+    }
+    let is_tcp = || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
+    if flags & libc::MSG_FASTOPEN != 0 && is_tcp() {
+        return error(libc::EOPNOTSUPP);
+    }
+    datagram::reach(fd, to)
 }
 
 /// `connect`.
 pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
+    if connect_by_lull(fd, bytes)? { Ok(()) } else { kernel::connect(fd, bytes) }
+}
+
+/// `connect`, where it is lull's. False where it is the kernel's, which has not got it yet: there it may wait, and handlers, which run
+/// when a section is over, would wait with it.
+pub fn connect_by_lull(fd: c_int, bytes: &[u8]) -> Result<bool> {
     if let Some(connected) = inherit::connect(fd, bytes) {
-        return connected;
+        return connected.map(|()| true);
     }
     if inherit::made::connects(fd) && !inherit::goes_on() {
-        return inherit::made::connect(fd, bytes);
+        return inherit::made::connect(fd, bytes).map(|()| true);
     }
     files::hand_back_ended(fd);
     if let Some(file) = files::get(fd) {
-        return match &*file {
+        let connected = match &*file {
             File::Stream(stream) => again(fd, &file, stream),
             File::Datagram(datagram) => datagram.connect(fd, &file, bytes),
             // It listens no more, and may be told to again (`tcp_disconnect`).
@@ -56,46 +72,46 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
             File::Listener(_) => error(libc::EISCONN),
             File::Epoll(_) => error(libc::ENOTSOCK),
         };
+        return connected.map(|()| true);
     }
-    let to = address::parse(bytes).filter(|to| engine::reaches(to.ip()));
-    let Some(to) = to else {
+    if is_disconnect(bytes) {
+        // This one does not wait.
         kernel::connect(fd, bytes)?;
-        if is_disconnect(bytes) {
-            // Without its peer of the kernel's, a datagram socket that kept its port hears both worlds. Whoever has got that
-            // port in lull's since hears what comes there, and this one the kernel's world alone.
-            let _ = datagram::bound(fd, true);
-        }
-        return Ok(());
-    };
+        // Without its peer of the kernel's, a datagram socket that kept its port hears both worlds. Whoever has got that
+        // port in lull's since hears what comes there, and this one the kernel's world alone.
+        let _ = datagram::bound(fd, true);
+        return Ok(true);
+    }
+    let Some(to) = address::parse(bytes).filter(|to| engine::reaches(to.ip())) else { return Ok(false) };
     if datagram::reach(fd, bytes)? {
         let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
         let File::Datagram(datagram) = &*file else { return error(libc::EBADF) };
-        return datagram.connect(fd, &file, bytes);
+        return datagram.connect(fd, &file, bytes).map(|()| true);
     }
     if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
-        return kernel::connect(fd, bytes);
+        return Ok(false);
     }
     // One that is the kernel's by a peer of its own, or that listens there: the kernel says what it is.
     if kernel::is_in_use(fd) {
-        return kernel::connect(fd, bytes);
+        return Ok(false);
     }
     let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
     // The kernel judges an address of another family than the socket's.
     if address::family(bytes) != Some(domain) {
-        return kernel::connect(fd, bytes);
+        return Ok(false);
     }
     // A port that was bound stays bound by the placeholder.
     let local = address::parse(kernel::getsockname(fd)?.as_bytes());
     // What it is bound to says whose it is.
     let is_own = local.is_some_and(|local| engine::is_own(local.ip()));
     if !is_own && (local.is_some_and(|local| !local.ip().is_unspecified()) || engine::has_no_queue()) {
-        return kernel::connect(fd, bytes);
+        return Ok(false);
     }
     // The answers to a port that is not lull's would reach the kernel.
     if !engine::takes(local.map_or(0, |local| local.port())) {
-        return kernel::connect(fd, bytes);
+        return Ok(false);
     }
-    start(fd, domain, local, to)
+    start(fd, domain, local, to).map(|()| true)
 }
 
 fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) -> Result<()> {

@@ -399,7 +399,7 @@ impl Stream {
 
     /// Bytes that it would take now.
     pub(super) fn room(&self) -> Result<usize> {
-        Ok(self.stream.buffer_sizes()?.1.saturating_sub(self.stream.unacknowledged()?))
+        Ok(self.stream.send_room()?)
     }
 
     /// The stream, for who waits on it.

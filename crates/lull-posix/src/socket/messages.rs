@@ -20,7 +20,7 @@ const SENT_MAX: c_uint = 1024;
 ///
 /// # Safety
 /// The program vouches for its address.
-pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_t) -> Result<bool> {
+pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_t, flags: c_int) -> Result<bool> {
     if files::is_lull_to_send(fd) || inherit::has_datagrams(fd) {
         return Ok(true);
     }
@@ -29,7 +29,7 @@ pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_
     }
     // SAFETY: as above.
     let address = unsafe { memory::bytes(address.cast(), length as usize) };
-    crate::signals::section(|| sends_by_lull(fd, address))
+    signals::section(|| sends_by_lull(fd, address, flags))
 }
 
 /// `recvfrom` with an address.
@@ -107,7 +107,7 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
 
 /// Whether a number is a context of lull's: Linux says so also where no message is asked for (`do_recvmmsg`, `__sys_sendmmsg`).
 fn is_no_socket(fd: c_int) -> bool {
-    files::get(fd).is_some_and(|file| matches!(*file, File::Epoll(_)))
+    signals::section(|| files::get(fd).is_some_and(|file| matches!(*file, File::Epoll(_))))
 }
 
 /// An error of a socket of lull's that waits to be told (`sk_err`).

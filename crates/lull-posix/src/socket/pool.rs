@@ -100,11 +100,14 @@ pub(crate) fn flagged(number: c_int, flags: c_int) -> Result<()> {
     kernel::fcntl(number, libc::F_SETFD, cloexec as usize).map(drop)
 }
 
-/// Waits until one of the kernel's descriptors is readable; false if the time is over first.
-fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Option<Duration>) -> Result<bool> {
+/// Waits until one of the kernel's descriptors is as it says; false if the time is over first.
+pub(crate) fn wait_in_kernel_for(
+    members: impl IntoIterator<Item = (c_int, c_int)>,
+    timeout: Option<Duration>,
+) -> Result<bool> {
     let context = new_context()?;
-    for member in members {
-        kernel::add_member(context.as_fd(), kernel::borrow(member), libc::EPOLLIN as u32, 0)?;
+    for (member, events) in members {
+        kernel::add_member(context.as_fd(), kernel::borrow(member), events as u32, 0)?;
     }
     // Rounded up, so that no wait becomes none.
     let ms =
@@ -119,7 +122,7 @@ fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Option<Durati
 /// Waits until a descriptor of the kernel's is readable, for at most so long. Unlike a call of the kernel's that waits, this is over
 /// when a signal comes.
 pub(crate) fn wait_in_kernel(fd: c_int, timeout: Option<Duration>) -> Result<()> {
-    if wait_for_kernels(std::iter::once(fd), timeout)? { Ok(()) } else { Err(WOULD_BLOCK) }
+    if wait_in_kernel_for([(fd, libc::EPOLLIN)], timeout)? { Ok(()) } else { Err(WOULD_BLOCK) }
 }
 
 /// Tells those who give to the pool that `takes` is an end of that a process without a queue asks.
@@ -379,7 +382,7 @@ impl Listener {
     /// Waits until a connection may be there, for a process without a queue; false if the time is over first.
     pub(super) fn wait_without_queue(&self, kernels: Option<c_int>, timeout: Option<Duration>) -> Result<bool> {
         let Some(pool) = self.pool_context() else { return Err(Errno::new(libc::ENETDOWN)) };
-        wait_for_kernels([Some(pool), kernels].into_iter().flatten(), timeout)
+        wait_in_kernel_for([Some(pool), kernels].into_iter().flatten().map(|fd| (fd, libc::EPOLLIN)), timeout)
     }
 }
 

@@ -183,7 +183,7 @@ impl Machine {
 
     /// `sendmsg` to an address.
     pub fn send_to(self, fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], flags: c_int) -> Result<usize> {
-        if self.is_lulls(fd) || self == Machine::Lull && call(|| socket::sends_by_lull(fd, to))? {
+        if self.is_lulls(fd) || self == Machine::Lull && call(|| socket::sends_by_lull(fd, to, 0))? {
             return call(|| socket::send_message(fd, buffers, to, &[], Send { flags }));
         }
         // SAFETY: the kernel reads as many buffers as it is told; a message is plain data.

@@ -115,6 +115,11 @@ static void low_water(void) {
     reads(ends[1]);
 }
 
+static int is_writable(int fd) {
+    struct pollfd polled = {.fd = fd, .events = POLLOUT};
+    return poll(&polled, 1, 0);
+}
+
 static void drains(int fd) {
     char letters[4096];
     long all = 0, got;
@@ -194,6 +199,48 @@ static void splices(void) {
     SAY(sendfile(ends[0], others[0], &nowhere, 5));
     SAY(sendfile(ends[0], ends[1], NULL, 5));
     drains(ends[0]);
+}
+
+// Splices into a connection until it takes no more; what it has not taken stays in the pipe. Returns how much it took.
+static long splices_all(int pipes[2], int fd) {
+    static char letters[4096];
+    long all = 0, got;
+    for (;;) {
+        if (!count(pipes[0], FIONREAD)) CHECK(write(pipes[1], letters, sizeof letters) == sizeof letters);
+        if ((got = splice(pipes[0], NULL, fd, NULL, sizeof letters, SPLICE_F_NONBLOCK)) < 0) break;
+        all += got;
+    }
+    CHECK(errno == EAGAIN);
+    return all;
+}
+
+// A connection that takes no more of a pipe cannot be written to, and can when its peer has read.
+static void splices_until_full(void) {
+    static const int sizes[] = {0, 4096, 300000};
+    for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++) {
+        int ends[2], pipes[2], epfd = epoll_create1(0);
+        struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
+        long all = 0;
+        pair(ends);
+        CHECK(pipe(pipes) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+        if (sizes[size]) set(ends[1], SOL_SOCKET, SO_SNDBUF, sizes[size]);
+        CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, ends[1], &event) == 0);
+        // What is on its way makes room once more.
+        for (int times = 0; times < 30; times++) {
+            usleep(1000);
+            long more = splices_all(pipes, ends[1]);
+            if (epoll_wait(epfd, &event, 1, 0) == 1 || more) times = 0;
+            all += more;
+        }
+        SAY(is_writable(ends[1]));
+        SAY(count(pipes[0], FIONREAD) > 0);
+        char letters[16384];
+        for (long got; all > 0; all -= got) CHECK((got = read(ends[0], letters, sizeof letters)) > 0);
+        SAY(epoll_wait(epfd, &event, 1, 60000));
+        SAY(splice(pipes[0], NULL, ends[1], NULL, 4096, 0) > 0);
+        int fds[] = {ends[0], ends[1], pipes[0], pipes[1], epfd};
+        for (int nth = 0; nth < 5; nth++) CHECK(close(fds[nth]) == 0);
+    }
 }
 
 // Threads that are cancelled while they wait.
@@ -623,11 +670,6 @@ static void takes(int fd, long from, long bytes) {
     }
 }
 
-static int is_writable(int fd) {
-    struct pollfd polled = {.fd = fd, .events = POLLOUT};
-    return poll(&polled, 1, 0);
-}
-
 // A writer whose peer does not read ends with as much that is not acknowledged as its buffer says, and may write again when a third
 // of that is free. Returns how much its peer has not read.
 static int packets_are_small;
@@ -983,6 +1025,14 @@ static void streams(void) {
     line(stdin);
 
     CHECK(close(0) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    // And by fcntl: it ends with the last of its numbers.
+    pair(ends);
+    SAY(fcntl(ends[1], F_DUPFD, 0));
+    SAY(write(0, "by fcntl\n", 9));
+    reads(ends[0]);
+    CHECK(close(0) == 0 && close(ends[1]) == 0);
+    reads(ends[0]);
+    CHECK(close(ends[0]) == 0);
 
     // Without a stream.
     pair(ends);
@@ -1013,6 +1063,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "low-water")) low_water();
     if (!strcmp(word[1], "little-stack")) little_stack();
     if (!strcmp(word[1], "splice")) splices();
+    if (!strcmp(word[1], "splice-full")) splices_until_full();
     if (!strcmp(word[1], "cancel")) cancels();
     if (!strcmp(word[1], "joined")) joined();
     if (!strcmp(word[1], "header")) header();

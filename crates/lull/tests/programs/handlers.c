@@ -2,6 +2,8 @@
 #include "beside.h"
 #include <setjmp.h>
 #include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 
 static sigjmp_buf back;
 static volatile sig_atomic_t handled;
@@ -264,6 +266,226 @@ static void at_once(void) {
     SAY(ppoll(&polled, 1, &now, &none));
 }
 
+// Signals the main thread whenever it sleeps, until that has returned from what it was in: a call may have done a part of it before.
+static volatile sig_atomic_t is_over;
+static void *interrupts_main(void *none) {
+    do {
+        until_main_sleeps();
+        CHECK(pthread_kill(caller, SIGUSR1) == 0);
+    } while (!is_over);
+    return none;
+}
+
+// Splices into a connection that has no room. What is on its way makes room once more.
+static long splices_in_vain(int pipes[2], int fd) {
+    static char letters[4096];
+    long got;
+    do {
+        if (!count(pipes[0], FIONREAD)) CHECK(write(pipes[1], letters, sizeof letters) == sizeof letters);
+        got = splice(pipes[0], NULL, fd, NULL, sizeof letters, 0);
+    } while (got > 0);
+    return got;
+}
+
+// One that waits until its peer has read; by a handler, by its time, and by a handler that never comes back.
+static void splices(void) {
+    int ends[2], pipes[2];
+    pthread_t thread;
+    pair(ends);
+    CHECK(pipe(pipes) == 0);
+    struct sigaction asked = {.sa_handler = counts};
+    CHECK(sigaction(SIGUSR1, &asked, NULL) == 0);
+    CHECK(pthread_create(&thread, NULL, interrupts_main, NULL) == 0);
+    SAY(splices_in_vain(pipes, ends[1]));
+    is_over = 1;
+    SAY((long)(handled > 0));
+    CHECK(pthread_join(thread, NULL) == 0);
+    struct timeval soon = {.tv_usec = 50000};
+    CHECK(setsockopt(ends[1], SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon) == 0);
+    SAY(splices_in_vain(pipes, ends[1]));
+    SAY((long)(count(pipes[0], FIONREAD) > 0));
+    soon.tv_usec = 0;
+    CHECK(setsockopt(ends[1], SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon) == 0);
+    signal(SIGALRM, jumps_back);
+    CHECK(pthread_create(&thread, NULL, jumps_main, NULL) == 0);
+    if (!sigsetjmp(back, 1)) {
+        splices_in_vain(pipes, ends[1]);
+        CHECK(!"it came back");
+    }
+    SAY(pthread_join(thread, NULL));
+    SAY(count(pipes[0], FIONREAD) > 0);
+    SAY(write(ends[0], "x", 1));
+    comes(ends[1]);
+}
+
+// A handler that makes a process, and comes again at some time.
+static void forks(int signal) {
+    int before = errno, status;
+    pid_t child = fork();
+    (void)signal;
+    if (!child) _exit(0);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    handled++;
+    struct itimerval next = {.it_value.tv_usec = 50 + handled * 37 % 1500};
+    CHECK(setitimer(ITIMER_REAL, &next, NULL) == 0);
+    errno = before;
+}
+
+// It may come wherever the program is when it makes processes itself.
+static void forks_beside(void) {
+    enum { TIMES = 300 };
+    int ends[2], status;
+    pair(ends);
+    CHECK(write(ends[0], "x", 1) == 1);
+    comes(ends[1]);
+    signal(SIGALRM, forks);
+    CHECK(setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 100}, NULL) == 0);
+    for (int nth = 0; nth < TIMES || handled < TIMES; nth++) {
+        pid_t child = vfork();
+        if (!child) _exit(7);
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 7);
+    }
+    signal(SIGALRM, SIG_IGN);
+    for (long nth = 0; nth < 5; nth++) SAY(nth);
+    SAY((long)(handled >= TIMES));
+}
+
+// One that waits for room, of the kernel's or a child's: handlers run meanwhile.
+static void jumps_out_of(void (*waits)(int), int fd) {
+    pthread_t thread;
+    struct sigaction asked = {.sa_handler = counts};
+    CHECK(sigaction(SIGUSR1, &asked, NULL) == 0);
+    is_over = 0;
+    CHECK(pthread_create(&thread, NULL, interrupts_main, NULL) == 0);
+    waits(fd);
+    CHECK(errno == EINTR);
+    is_over = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    // This one with SA_RESTART.
+    signal(SIGALRM, jumps_back);
+    CHECK(pthread_create(&thread, NULL, jumps_main, NULL) == 0);
+    if (!sigsetjmp(back, 1)) {
+        waits(fd);
+        CHECK(!"it came back");
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void connects(int fd) {
+    while (connect(fd, (struct sockaddr *)&at, sizeof at) == 0) continue;
+}
+
+static void *is_cancelled(void *fd) {
+    main_thread = gettid();
+    connects(*(int *)fd);
+    return NULL;
+}
+
+// A process beside one with all queues, which has none itself, connects by the kernel where nobody answers.
+static void connects_beside(void) {
+    int status = -1, told[2];
+    CHECK(pipe(told) == 0);
+    pid_t child = fork();
+    if (!child) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        pthread_t thread;
+        void *result = NULL;
+        CHECK(read(told[0], &at.sin_port, 2) == 2);
+        main_thread = gettid();
+        caller = pthread_self();
+        jumps_out_of(connects, fd);
+        pid_t itself = main_thread;
+        CHECK(pthread_create(&thread, NULL, is_cancelled, &fd) == 0);
+        while (main_thread == itself) usleep(1000);
+        until_main_sleeps();
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+        _exit(result == PTHREAD_CANCELED ? 7 : 8);
+    }
+    at.sin_port = 0;
+    int listener = listening();
+    // One more than the queue has room for waits.
+    CHECK(listen(listener, 0) == 0 && is_readable(listener) == 0);
+    int first = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(first, (struct sockaddr *)&at, sizeof at) == 0);
+    CHECK(write(told[1], &at.sin_port, 2) == 2);
+    SAY(waitpid(child, &status, 0) == child);
+    SAY((long)WEXITSTATUS(status));
+    for (long nth = 0; nth < 5; nth++) SAY(nth);
+}
+
+static int passed;
+static void passes(int socket) {
+    char control[CMSG_SPACE(sizeof passed)] = {0};
+    struct iovec data = {"x", 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof passed);
+    memcpy(CMSG_DATA(part), &passed, sizeof passed);
+    while (sendmsg(socket, &message, 0) > 0) continue;
+}
+
+// A socket is passed to who has no room for the message.
+static void passes_on(void) {
+    static char letters[65536];
+    for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
+        int ends[2], apart[2];
+        pair(ends);
+        passed = ends[1];
+        CHECK(socketpair(AF_UNIX, kind, 0, apart) == 0);
+        while (send(apart[0], letters, kind == SOCK_STREAM ? sizeof letters : 1, MSG_DONTWAIT) > 0) continue;
+        jumps_out_of(passes, apart[0]);
+        struct timeval soon = {.tv_usec = 50000};
+        CHECK(setsockopt(apart[0], SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon) == 0);
+        passes(apart[0]);
+        SAY(errno == EAGAIN);
+        // It is this process's alone still.
+        SAY(write(ends[0], "open", 4));
+        reads(ends[1]);
+        CHECK(close(ends[1]) == 0);
+        reads(ends[0]);
+    }
+}
+
+static int child_sends;
+static void sends(int fd) {
+    // The kernel takes all of them.
+    for (int nth = 0; nth < 5000; nth++)
+        if (send(fd, "datagram", 8, 0) < 0) return;
+    kill(getpid(), SIGUSR1);
+    errno = EINTR;
+    if (child_sends++) kill(getpid(), SIGALRM);
+}
+
+// A child sends by a socket of its parent's, which is stopped.
+static void sends_beside(void) {
+    int ends[2], told[2], status = -1;
+    char letter = 0;
+    CHECK(pipe(told) == 0);
+    pid_t parent = fork();
+    if (!parent) {
+        datagrams(ends);
+        CHECK(connect(ends[0], (struct sockaddr *)&at, sizeof at) == 0 && send(ends[0], "x", 1, 0) == 1);
+        reads(ends[1]);
+        parent = getpid();
+        if (fork()) for (;;) pause();
+        CHECK(send(ends[0], "y", 1, 0) == 1 && kill(parent, SIGSTOP) == 0);
+        main_thread = gettid();
+        caller = pthread_self();
+        jumps_out_of(sends, ends[0]);
+        CHECK(write(told[1], "7", 1) == 1);
+        _exit(0);
+    }
+    CHECK(close(told[1]) == 0 && waitpid(parent, &status, WUNTRACED) == parent);
+    SAY((long)WIFSTOPPED(status));
+    SAY(read(told[0], &letter, 1));
+    SAY((long)letter);
+    CHECK(kill(parent, SIGKILL) == 0);
+    SAY(waitpid(parent, &status, 0) == parent);
+    for (long nth = 0; nth < 5; nth++) SAY(nth);
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     main_thread = gettid();
@@ -276,5 +498,10 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "to-the-process")) sent_to_the_process();
     if (!strcmp(word[1], "left")) left();
     if (!strcmp(word[1], "at-once")) at_once();
+    if (!strcmp(word[1], "splices")) splices();
+    if (!strcmp(word[1], "forks")) forks_beside();
+    if (!strcmp(word[1], "connects-beside")) connects_beside();
+    if (!strcmp(word[1], "passes-on")) passes_on();
+    if (!strcmp(word[1], "sends-beside")) sends_beside();
     return 0;
 }

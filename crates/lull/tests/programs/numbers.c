@@ -139,6 +139,21 @@ static void given_out(void) {
     }
 }
 
+// What was closed unseen has left nothing open when its number is given out again.
+static void leaves_nothing(void) {
+    int ends[2], before = 0;
+    pair(ends);
+    for (int nth = 0; nth < 100; nth++) {
+        struct epoll_event event = {.events = EPOLLIN};
+        int context = epoll_create1(0);
+        CHECK(epoll_ctl(context, EPOLL_CTL_ADD, ends[1], &event) == 0 && epoll_wait(context, &event, 1, 0) == 0);
+        closed_unseen(context);
+        CHECK(open("/dev/null", O_RDONLY) == context && close(context) == 0);
+        if (nth == 9) before = open_numbers();
+        if (nth % 10 == 9) SAY((long)(open_numbers() - before < 10));
+    }
+}
+
 static int waited_at;
 static void *accepts(void *none) {
     main_thread = gettid();
@@ -292,6 +307,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "sets")) sets();
     if (!strcmp(word[1], "ranges")) ranges();
     if (!strcmp(word[1], "given-out")) given_out();
+    if (!strcmp(word[1], "leaves-nothing")) leaves_nothing();
     if (!strcmp(word[1], "closed-by-a-child")) closed_by_a_child();
     if (!strcmp(word[1], "stream-first")) stream_first();
     if (!strcmp(word[1], "no-reader")) no_reader();

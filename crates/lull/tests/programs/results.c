@@ -1,5 +1,6 @@
 // What calls return where lull's results were not Linux's: the same on the kernel and on lull. usage: results CASE ADDRESS
 #include "beside.h"
+#include <sys/time.h>
 #include <sys/wait.h>
 
 static void polls(int fd, short events) {
@@ -246,6 +247,76 @@ static void both_worlds(void) {
     }
 }
 
+static pthread_barrier_t both;
+static int added_to, added;
+static void *adds(void *times) {
+    struct epoll_event event = {.events = EPOLLIN};
+    for (long nth = 0; nth < (long)times; nth++) {
+        pthread_barrier_wait(&both);
+        // At another moment of the other one's call each time.
+        for (volatile long later = nth % 400 * 100; later > 0; later--) continue;
+        event.data.fd = added;
+        CHECK(epoll_ctl(added_to, EPOLL_CTL_ADD, added, &event) == 0);
+        pthread_barrier_wait(&both);
+    }
+    return NULL;
+}
+
+// A context hears of a socket that one thread adds while another one sends by it for the first time.
+static void added_meanwhile(void) {
+    enum { TIMES = 2000 };
+    int ends[2];
+    pthread_t thread;
+    struct epoll_event event;
+    datagrams(ends);
+    added_to = epoll_create1(0);
+    CHECK(pthread_barrier_init(&both, NULL, 2) == 0 && pthread_create(&thread, NULL, adds, (void *)TIMES) == 0);
+    for (int nth = 0; nth < TIMES; nth++) {
+        struct sockaddr_in from;
+        socklen_t length = sizeof from;
+        char letter;
+        CHECK((added = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
+        pthread_barrier_wait(&both);
+        CHECK(sendto(added, "x", 1, 0, (struct sockaddr *)&at, sizeof at) == 1);
+        pthread_barrier_wait(&both);
+        comes(ends[1]);
+        CHECK(recvfrom(ends[1], &letter, 1, 0, (struct sockaddr *)&from, &length) == 1);
+        CHECK(sendto(ends[1], "y", 1, 0, (struct sockaddr *)&from, length) == 1);
+        CHECK(epoll_wait(added_to, &event, 1, 60000) == 1 && event.data.fd == added);
+        CHECK(close(added) == 0);
+        if (nth % 200 == 0) SAY((long)nth);
+    }
+    SAY(pthread_join(thread, NULL));
+}
+
+static volatile sig_atomic_t handled;
+static void counts(int signal) {
+    (void)signal;
+    handled++;
+}
+
+// A child gives its parent's socket a peer again and again, whatever signals come.
+static void connects_by_a_child(void) {
+    int ends[2], status = -1;
+    datagrams(ends);
+    CHECK(is_readable(ends[0]) == 0);
+    pid_t child = fork();
+    if (!child) {
+        struct sigaction asked = {.sa_handler = counts};
+        struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+        CHECK(sigaction(SIGALRM, &asked, NULL) == 0 && setitimer(ITIMER_REAL, &often, NULL) == 0);
+        for (int nth = 0; nth < 100 || handled < 100; nth++)
+            CHECK(connect(ends[0], (struct sockaddr *)&at, sizeof at) == 0);
+        CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+        CHECK(write(ends[0], "x", 1) == 1);
+        _exit(7);
+    }
+    reads(ends[1]);
+    SAY(waitpid(child, &status, 0) == child);
+    SAY((long)WEXITSTATUS(status));
+    for (long nth = 0; nth < 5; nth++) SAY(nth);
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
@@ -257,5 +328,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "threads")) threads();
     if (!strcmp(word[1], "cancelled-beside")) cancelled_beside();
     if (!strcmp(word[1], "both-worlds")) both_worlds();
+    if (!strcmp(word[1], "added-meanwhile")) added_meanwhile();
+    if (!strcmp(word[1], "connects-by-a-child")) connects_by_a_child();
     return 0;
 }

@@ -22,6 +22,7 @@ impl Datagram {
         ancillary: &[u8],
         flags: c_int,
     ) -> Result<usize> {
+        let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         // Whatever else is wrong with the call (`inet_send_prepare`).
         self.find_port(fd)?;
         if data.iter().map(|part| part.len()).sum::<usize>() > usize::from(u16::MAX) {
@@ -43,8 +44,11 @@ impl Datagram {
             if let Some(error) = self.sockets.take_error()? {
                 return Err(error);
             }
-            let wait = if self.is_nonblocking() { libc::MSG_DONTWAIT } else { 0 };
-            return kernel::sendmsg(fd, data, to, ancillary, flags | wait);
+            let call = || kernel::sendmsg(fd, data, to, ancillary, flags | libc::MSG_DONTWAIT);
+            return match call() {
+                Err(WOULD_BLOCK) if !dont_wait => block::until_taken(fd, self.options.send_timeout(), call),
+                sent => sent,
+            };
         }
         if let Some(to_address) = to_address
             && engine::is_broadcast(to_address.ip())
