@@ -135,7 +135,7 @@ pub(crate) enum Watchdog {
 pub(crate) enum Acquired {
     /// The instance is ours.
     Won,
-    /// Somebody owns it, disables it, or was quicker.
+    /// Somebody owns it, or disables it.
     Lost,
 }
 
@@ -264,13 +264,14 @@ impl State {
         if taken.is_ok() { Watchdog::Taken } else { Watchdog::Swallowed }
     }
 
-    /// The busy loop's attempt at ownership (§7). One try, as in Linux: losing a race is losing the round.
+    /// The busy loop's attempt at ownership (§7). It is repeated for as long as the instance is free: that a loser set
+    /// PREFER_BUSY_POLL in between, after the owner had let go, is no owner to lose to. Linux tries once; but a call that polls each
+    /// instance of its context issues no resume, and one that nobody polls would stay suspended.
     #[inline]
     pub(crate) fn busy_acquire(&self) -> Acquired {
-        let now = self.0.load(Ordering::Relaxed);
-        let won = now & (DISABLE | SCHED | IN_BUSY_POLL) == 0
-            && self.0.compare_exchange(now, now | SCHED | IN_BUSY_POLL, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if won { Acquired::Won } else { Acquired::Lost }
+        const TAKEN: u32 = DISABLE | SCHED | IN_BUSY_POLL;
+        let won = self.change(Ordering::Acquire, |word| (word & TAKEN == 0).then_some(word | SCHED | IN_BUSY_POLL));
+        if won.is_ok() { Acquired::Won } else { Acquired::Lost }
     }
 
     /// A preferring poller lost: ask the owner to yield.

@@ -106,6 +106,16 @@ impl Host {
     /// # Errors
     /// Settings outside their limits, no or too many CPUs, a core that does not exist.
     pub fn new(config: HostConfig) -> Result<Host, HostError> {
+        let host = Host::without_threads(config)?;
+        for index in 0..host.inner().cpu_count() as u16 {
+            host.start(threads::irq_thread(host.inner(), index))?;
+            host.start(threads::ksoftirqd(host.inner(), index))?;
+        }
+        Ok(host)
+    }
+
+    /// The host before anybody stands by for its CPUs.
+    fn without_threads(config: HostConfig) -> Result<Host, HostError> {
         config.sysctl.check()?;
         let cpus_max = usize::from(lull_core::timer::CPU_MAX) + 1;
         if config.cpus.is_empty() || config.cpus.len() > cpus_max {
@@ -141,12 +151,7 @@ impl Host {
             realtime: config.realtime,
             realtime_error: Mutex::new(None),
         });
-        let host = Host(Arc::new(HostOwner { inner }));
-        for index in 0..host.inner().cpu_count() as u16 {
-            host.start(threads::irq_thread(host.inner(), index))?;
-            host.start(threads::ksoftirqd(host.inner(), index))?;
-        }
-        Ok(host)
+        Ok(Host(Arc::new(HostOwner { inner })))
     }
 
     /// A handle that does not keep the host alive.
@@ -302,5 +307,19 @@ impl Host {
     /// What sockets keep of the host.
     pub fn delivery(&self) -> Arc<Delivery> {
         self.inner().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_pinned_is_not_among_those_that_deliver() {
+        // No machine has the last core of a set.
+        let cpus = vec![Some(rustix::thread::CpuSet::MAX_CPU - 1)];
+        let host = Host::without_threads(HostConfig { cpus, ..HostConfig::default() }).unwrap();
+        threads::irq_thread(host.inner(), 0).map(|_| ()).unwrap_err();
+        assert_eq!(host.threads(), []);
     }
 }

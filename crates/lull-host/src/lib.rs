@@ -108,7 +108,7 @@ pub use host::{Host, HostConfig, WeakHost};
 pub use lateness::{Lateness, LatenessSnapshot};
 pub use lock::{HandoffGuard, HandoffLock, Parked, Shard};
 #[cfg(not(loom))]
-pub use memory::{give_back_memory, uncleared};
+pub use memory::{forget_giving_back, give_back_memory, uncleared};
 #[cfg(not(loom))]
 pub use registry::{NapiChange, NapiInfo};
 #[cfg(not(loom))]

@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::collections::TryReserveError;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -18,7 +20,8 @@ const AGAIN: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(REST);
 
 /// Has what the allocator holds free given back to the system, as far as it consists of whole pages: for the time after a
-/// crowd of connections has gone. The caller is not kept: a thread of its own does it, at most once a second.
+/// crowd of connections has gone. The caller is not kept: a thread of its own does it, at most once a second. It has every signal
+/// blocked, whatever the caller takes: the handlers of a program run in the program's threads alone.
 ///
 /// glibc keeps freed memory for later unless it lies at the heap's end; other C libraries need no telling, and there this
 /// does nothing.
@@ -36,10 +39,35 @@ pub fn give_back_memory() {
             }
         }
     };
-    if std::thread::Builder::new().name("lull-memory".to_owned()).spawn(rounds).is_err() {
+    let named = std::thread::Builder::new().name("lull-memory".to_owned());
+    if without_signals(|| named.spawn(rounds)).is_err() {
         // Without threads to be had, memory stays where it is until the next crowd.
         STATE.store(REST, Ordering::Release);
     }
+}
+
+/// The calling thread is the only one of a child of `fork`: the thread that gave back is its parent's, and the next crowd of its own
+/// gets one.
+pub fn forget_giving_back() {
+    STATE.store(REST, Ordering::Release);
+}
+
+/// Calls `make` with every signal of the calling thread blocked that a program can have a handler for: a thread that it makes is born
+/// with that mask.
+fn without_signals<R>(make: impl FnOnce() -> R) -> R {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigfillset` writes the set that `pthread_sigmask` reads. Neither fails with these arguments, and the second writes the
+    // set that was before. The C library leaves out the signals that it keeps for itself, which every thread has to take.
+    let before = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    };
+    let made = make();
+    // SAFETY: the set as it was.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut()) };
+    made
 }
 
 /// A buffer of bytes that mean nothing yet, for whoever writes each before he reads it. Unlike one of zeroes it is not written to

@@ -35,8 +35,10 @@ pub(crate) fn spawn(
             *relock(&inner.realtime_error) = Some(error);
         }
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        relock(&inner.threads).push(ThreadUse { tid, role });
         let go = pinned.is_ok();
+        if go {
+            relock(&inner.threads).push(ThreadUse { tid, role });
+        }
         // The starter waits for this message.
         let _ = started.send(pinned.map(|()| tid));
         if go {

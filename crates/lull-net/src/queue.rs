@@ -219,6 +219,7 @@ impl Queue {
         self.wait_for_room(&guard);
         let mut kick = guard.sending.take_kick();
         let mut wakes = guard.watchers.take_wakes();
+        let mut crowd_gone = guard.stack.take_crowd_gone();
         host.unlock(guard, |inside, budget| {
             let work = self.poll_inside(host, inside, budget);
             self.tell_and_ring(host, inside);
@@ -227,11 +228,15 @@ impl Queue {
             if let Some(more) = inside.watchers.take_wakes() {
                 wakes.get_or_insert_default().extend(more);
             }
+            crowd_gone |= inside.stack.take_crowd_gone();
             work
         });
         // Whoever runs the discipline does so without the shard's lock: others may push meanwhile.
         if let Some(transmit) = kick {
             transmit.kick(host);
+        }
+        if crowd_gone {
+            lull_host::give_back_memory();
         }
         // Last, as a thread that is woken may take this core.
         drop(wakes);
@@ -257,9 +262,6 @@ impl Queue {
         {
             inside.told_deadline_ns = deadline_ns;
             host.set_receiver_deadline(self.napi(), deadline_ns);
-        }
-        if inside.stack.take_crowd_gone() {
-            lull_host::give_back_memory();
         }
     }
 }

@@ -114,6 +114,7 @@ extern "C" fn in_the_parent() {
 fn forget_the_parents() {
     lull_net::lull_nic::forget_all();
     lull_net::forget_held_back();
+    lull_net::lull_host::forget_giving_back();
     engine::forget();
     block::forget();
     record::forget();
