@@ -156,9 +156,7 @@ impl Host {
         if instance.enabled.load(Ordering::Relaxed) {
             return Err(HostError::Enabled { napi: index });
         }
-        if let Some(why) = instance.failure() {
-            return Err(HostError::Failed { napi: index, why: why.to_owned() });
-        }
+        inner.refuse_failed(instance)?;
         let (ifindex, id, settings) = {
             let mut devices = relock(&inner.devices);
             let device = devices.get_mut(instance.device)?;
@@ -185,7 +183,7 @@ impl Host {
     fn re_enter_group(&self, instance: &Instance) {
         let inner = self.inner();
         let Ok(Some((group, weight))) = self.kept_membership(instance) else { return };
-        let group = inner.group(GroupId::from_index(group));
+        let group = inner.group(GroupId::from_index(group)).map_err(HostError::from);
         let Err(why) = group.and_then(|group| inner.enter_group(&group, instance, weight)) else { return };
         if let Ok(device) = relock(&inner.devices).get_mut(instance.device) {
             device.groups[instance.queue] = None;
@@ -346,6 +344,12 @@ impl Host {
 }
 
 impl Delivery {
+    /// Refuses an instance whose queue a panic took down.
+    pub(crate) fn refuse_failed(&self, instance: &Instance) -> Result<(), HostError> {
+        let failed = |why: &str| HostError::Failed { napi: instance.napi.index(), why: why.to_owned() };
+        instance.failure().map_or(Ok(()), |why| Err(failed(why)))
+    }
+
     /// Schedules an instance as its interrupt would; nothing if it was removed.
     pub fn schedule(&self, index: u32) {
         let Some(instance) = self.instance(index) else { return };

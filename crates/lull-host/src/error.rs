@@ -50,7 +50,7 @@ pub enum HostError {
         napi: u32,
     },
     /// A panic above the queue took it down.
-    #[error("cannot enable NAPI instance {napi}: its queue was taken down by {why}; remove it and add it anew")]
+    #[error("NAPI instance {napi} is down: its queue was taken down by {why}; remove it and add it anew")]
     Failed {
         /// Its place in the host's table.
         napi: u32,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::*;
 use lull_core::event::{Event, EventSink};
 use lull_core::{BusyEnd, NapiSettings, Threaded};
-use lull_host::{Host, HostConfig, HostError, Sleep, Woke, Worker};
+use lull_host::{GroupOptions, Host, HostConfig, HostError, Sleep, Woke, Worker};
 
 const LONG_BUSY: BusyEnd = BusyEnd::AfterUsecs(i32::MAX as u32);
 
@@ -79,6 +79,20 @@ impl Cpu {
         assert!(matches!(enabled, Err(HostError::Failed { .. })), "{enabled:?}");
         one_more();
     }
+}
+
+#[test]
+fn a_queue_that_is_down_is_refused_by_a_group_with_the_reason() {
+    let cpu = Cpu::new();
+    cpu.bad.queue.panic_in("poll", "irq/");
+    cpu.send_to_bad();
+    eventually("the queue to be down", || cpu.host.napis()[0].failure.is_some());
+    let options = GroupOptions { oversubscribe: true, ..GroupOptions::default() };
+    let group = cpu.host.new_group(options).unwrap();
+    cpu.host.group_attach(group, 0).unwrap();
+    let refused = cpu.host.group_add(group, 0, 64).unwrap_err();
+    assert!(matches!(&refused, HostError::Failed { napi: 0, why } if why.contains("softirq")), "{refused}");
+    cpu.host.group_add(group, 1, 64).unwrap();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A device with a TCP/IP stack: its queues as NAPI instances, each with a shard.
 
 mod config;
+mod ending;
 mod error;
 mod group;
 mod stack;
@@ -47,6 +48,8 @@ struct Inner {
     /// What a group of CPUs has to poll with, and the group that polls now.
     group_cpus: Option<GroupCpus>,
     group: Mutex<Option<(GroupId, GroupPolling)>>,
+    /// Held while a mode is put in force.
+    changing: Mutex<()>,
     /// The discipline that was asked for, and the transmit queues that have one.
     qdisc: Option<Kind>,
     transmit: Mutex<Option<transmit::Transmit>>,
@@ -57,6 +60,14 @@ struct Inner {
     /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
     /// The control thread ends when the sender goes.
     events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
+}
+
+/// The network's half of a mode.
+struct InForce {
+    /// Of each queue.
+    settings: Vec<NapiSettings>,
+    moderation: Moderation,
+    group: Option<GroupPolling>,
 }
 
 /// A device that the host knows, with the instances of its queues. They are disabled when it is dropped, and the host
@@ -124,6 +135,7 @@ impl Network {
             next_queue: AtomicUsize::new(0),
             group_cpus: config.group,
             group: Mutex::new(None),
+            changing: Mutex::new(()),
             qdisc: config.qdisc,
             transmit: Mutex::new(None),
             enabled: Mutex::new(false),
@@ -218,7 +230,8 @@ impl Network {
         Ok(AppHalf::of(mode))
     }
 
-    /// What can be refused is looked at first, so that a refused mode leaves things as they were.
+    /// A refused mode leaves things as they were: what can be refused is looked at first, and what was changed before somebody
+    /// refused all the same is put back.
     fn set_delivery(
         &self,
         napi: &NapiSettings,
@@ -226,20 +239,63 @@ impl Network {
         rx_usecs: Option<u32>,
         group: Option<GroupPolling>,
     ) -> Result<(), NetworkError> {
+        let _alone = lock(&self.0.changing);
         napi.check()?;
         self.check_group(group)?;
         let busy_read_usecs = socket.unwrap_or(self.sysctl().busy_read_usecs);
         SocketBusy::new(self.sysctl()).set_usecs(busy_read_usecs)?;
+        let settings = vec![*napi; self.0.queues.len()];
+        let moderation = rx_usecs.map_or(self.0.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
+        let before = self.in_force();
+        self.change_to(InForce { settings, moderation, group }).inspect_err(|_| {
+            // It was in force, so nobody refuses it, but for a group whose CPUs somebody else has taken meanwhile.
+            let _ = self.change_to(before);
+        })?;
+        self.0.queues.iter().for_each(|queue| queue.mode_busy.change(busy_read_usecs));
+        Ok(())
+    }
+
+    fn in_force(&self) -> InForce {
+        let of_host = self.0.host.napis();
+        let settings = |queue: &Arc<Queue>| {
+            let found = of_host.iter().find(|info| info.index == queue.napi());
+            found.map_or_else(NapiSettings::default, |info| info.settings)
+        };
+        InForce {
+            settings: self.0.queues.iter().map(settings).collect(),
+            moderation: self.0.device.moderation(),
+            group: lock(&self.0.group).map(|(_, polling)| polling),
+        }
+    }
+
+    fn change_to(&self, wanted: InForce) -> Result<(), NetworkError> {
+        let InForce { settings, moderation, group } = wanted;
+        let made = self.make_group(group)?;
+        let changed = self.change_with(made, &settings, moderation, group);
+        if let (Some(id), Err(_)) = (made, &changed) {
+            self.0.host.remove_group(id)?;
+        }
+        changed
+    }
+
+    fn change_with(
+        &self,
+        made: Option<GroupId>,
+        settings: &[NapiSettings],
+        moderation: Moderation,
+        group: Option<GroupPolling>,
+    ) -> Result<(), NetworkError> {
         let device = &self.0.device;
-        let wanted = rx_usecs.map_or(self.0.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
-        if device.moderation() != wanted {
-            device.set_moderation(wanted)?;
+        if device.moderation() != moderation {
+            device.set_moderation(moderation)?;
         }
         self.leave_other_group(group)?;
-        self.set_napi_all(napi)?;
+        let mut queues = self.0.queues.iter().zip(settings);
+        queues.try_for_each(|(queue, settings)| self.0.host.set_napi(queue.napi(), settings))?;
         self.set_qdisc(group)?;
-        self.enter_group(group)?;
-        self.0.queues.iter().for_each(|queue| queue.mode_busy.change(busy_read_usecs));
+        if let (Some(id), Some(polling)) = (made, group) {
+            self.fill_group(id, polling)?;
+        }
         Ok(())
     }
 
@@ -303,23 +359,6 @@ impl Network {
                 inside.call(now_ns, |stack, io| stack.shut_held(io));
             });
         }
-    }
-
-    /// Tells all peers that this is the end, for a process that ends at once: connections that a socket still has are closed, and
-    /// what nobody has accepted is reset, as are those that [`Network::undelivered`] counts. No listener takes any more, and what the
-    /// device has received and no stack has taken stays there, for whoever has its queues next.
-    pub fn end_all(&self) {
-        for queue in &self.0.queues {
-            queue.with(&self.0.delivery, |inside, now_ns| {
-                inside.call(now_ns, |stack, io| stack.end_all(io));
-            });
-        }
-        for napi in self.napis() {
-            // One that is removed, or disabled already, takes nothing either.
-            let _ = self.0.host.disable(napi);
-        }
-        // What came between.
-        self.end_handing_on();
     }
 
     /// All sockets and connections, one list per shard.

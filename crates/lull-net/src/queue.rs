@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lull_core::{GroFlush, Owner};
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Host, Receiver, Shard, TryPoll};
-use lull_nic::{FramePool, IrqLine};
+use lull_nic::{FramePool, IrqLine, TxQueue};
 use lull_slo::Latencies;
 
 use crate::busy_read::ModeBusyPoll;
@@ -70,6 +70,17 @@ impl Inside {
     pub(crate) fn call<R>(&mut self, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
         let (stack, mut io, _) = self.parts(now_ns);
         f(stack, &mut io)
+    }
+
+    /// The same, and `tx` takes what the stack sends.
+    pub(crate) fn call_with<R>(
+        &mut self,
+        now_ns: u64,
+        tx: &mut dyn TxQueue,
+        f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R,
+    ) -> R {
+        let (stack, io, _) = self.parts(now_ns);
+        f(stack, &mut Io { tx, ..io })
     }
 }
 

@@ -204,3 +204,37 @@ fn a_group_mode_has_its_queues_polled_by_the_group_until_another_mode_is_set() {
     drop(pair.server);
     assert!(pair.host.groups().is_empty());
 }
+
+#[test]
+fn a_group_mode_that_is_refused_leaves_all_as_it_was() {
+    let (server, client) = mem::pair(MemConfig { queues: 2, peer_queues: Some(1), ..MemConfig::default() });
+    let host = lull_host::Host::new(lull_host::HostConfig { cpus: vec![None; 5], ..Default::default() }).unwrap();
+    let options = lull_host::GroupOptions { oversubscribe: true, ..Default::default() };
+    let group = Some(GroupCpus { cpus: vec![2, 3], options });
+    let server =
+        Network::new(&host, Arc::new(server), NetworkConfig { group, ..pair::config(SERVER, vec![0, 1]) }).unwrap();
+    let client = Network::new(&host, Arc::new(client), pair::config(CLIENT, vec![1])).unwrap();
+    let pair = Pair { server, client, host };
+    let _ = pair.server.set_mode(&mode("coalesce-30")).unwrap();
+    let in_force = || {
+        let Pair { server, host, .. } = &pair;
+        (settings(&pair), server.device().moderation(), server.qdisc(), server.transmit_napis(), host.groups().len())
+    };
+    let by_an_operator = pair.host.new_group(options).unwrap();
+    pair.host.group_attach(by_an_operator, 3).unwrap();
+    let before = in_force();
+    let refused = pair.server.set_mode(&mode("group")).unwrap_err();
+    assert!(refused.to_string().contains("cannot attach CPU 3"), "{refused}");
+    assert_eq!(in_force(), before, "one of its CPUs is another group's");
+
+    pair.host.group_detach(by_an_operator, 3).unwrap();
+    pair.host.group_attach(by_an_operator, 4).unwrap();
+    pair.host.group_add(by_an_operator, pair.server.napis()[1], 64).unwrap();
+    let refused = pair.server.set_mode(&mode("group")).unwrap_err();
+    assert!(refused.to_string().contains("remove it there first"), "{refused}");
+    assert_eq!(in_force(), before, "the second queue is another group's, which is seen late");
+
+    pair.host.remove_group(by_an_operator).unwrap();
+    let _ = pair.server.set_mode(&mode("group")).unwrap();
+    assert_eq!(pair.host.groups()[0].members.len(), 4, "nothing was left behind that is in the way");
+}

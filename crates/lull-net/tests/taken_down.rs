@@ -157,6 +157,32 @@ fn goes_on_by_the_other_queue(pair: &Pair, listener: &TcpListener) {
     pair.server.device().set_rss_table(&table).unwrap();
 }
 
+#[test]
+fn a_group_mode_is_put_in_force_beside_a_queue_that_is_down() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let (server, client) = mem::pair(MemConfig { queues: 2, peer_queues: Some(1), ..MemConfig::default() });
+    let host = Host::new(HostConfig { cpus: vec![None; 4], ..HostConfig::default() }).unwrap();
+    let options = GroupOptions { oversubscribe: true, ..GroupOptions::default() };
+    let group = Some(GroupCpus { cpus: vec![3], options });
+    let config = NetworkConfig { group, ..pair::config(SERVER, vec![0, 1]) };
+    let server = Network::new(&host, panics(armed.clone())(Arc::new(server)), config).unwrap();
+    let client = Network::new(&host, Arc::new(client), pair::config(CLIENT, vec![2])).unwrap();
+    let pair = Pair { server, client, host };
+    let listener = pair.listener(80);
+    let [(_bad, bad_client), (good, good_client)] = connections_on_both(&pair, &listener, 80);
+    armed.store(true, Ordering::Release);
+    (&bad_client).write_all(b"the last words").unwrap();
+    until("the failure is noted", || pair.host.napis().iter().any(|napi| napi.failure.is_some()));
+    let _ = pair.server.set_mode(&"group".parse().unwrap()).unwrap();
+    let [bad_napi, good_napi] = pair.server.napis()[..] else { panic!("two queues") };
+    let members: Vec<u32> = pair.host.groups()[0].members.iter().map(|(napi, _)| *napi).collect();
+    assert!(members.contains(&good_napi) && !members.contains(&bad_napi), "{members:?}");
+    (&good_client).write_all(b"still here").unwrap();
+    let mut got = [0; 10];
+    (&good).read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"still here");
+}
+
 /// The caller has its own panic, and everybody else an error.
 #[test]
 fn a_panic_in_a_socket_call_takes_the_queue_down() {

@@ -3,7 +3,7 @@
 mod pair;
 mod wrapped;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -515,4 +515,80 @@ fn senders_that_wait_for_room_hear_of_it_where_a_discipline_is_refused_half_way(
     assert!(refused.to_string().contains("napis_max"), "{refused}");
     far.iter_mut().for_each(|queue| _ = queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ()));
     until("the socket writable", || socket.ready().contains(Ready::WRITABLE));
+}
+
+/// Counts the frames that end a connection, by FIN or by RST, as they reach the ring.
+struct CountsEnds {
+    inner: Box<dyn TxQueue>,
+    ends: Arc<AtomicU32>,
+}
+
+impl TxQueue for CountsEnds {
+    fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        // Ethernet, IPv4, TCP.
+        let data = frame.data();
+        let ends = data.len() > 47 && data[12..14] == [8, 0] && data[23] == 6 && data[47] & 0b101 != 0;
+        self.inner.transmit(frame)?;
+        self.ends.fetch_add(u32::from(ends), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn doorbell(&mut self) -> Doorbell {
+        self.inner.doorbell()
+    }
+
+    fn free_slots(&self) -> usize {
+        self.inner.free_slots()
+    }
+}
+
+/// Two networks, a listener of the first, and how many ends of connections the first one has put on its ring.
+fn that_ends(qdisc: Option<Qdisc>) -> (Network, Network, TcpListener, Arc<AtomicU32>) {
+    let (server, client) = mem::pair(MemConfig { ring_slots: 64, ..MemConfig::default() });
+    let (host, ends) = (host(), Arc::new(AtomicU32::new(0)));
+    let counted = ends.clone();
+    let counts =
+        move |queue: Queue| Queue { tx: Box::new(CountsEnds { inner: queue.tx, ends: counted.clone() }), ..queue };
+    let server = Wrapped::new(Arc::new(server), counts);
+    let config = |ip, cpu| NetworkConfig { qdisc, connections_max: 1_000, ..pair::config(ip, vec![cpu]) };
+    let server = Network::new(&host, Arc::new(server), config(SERVER, 0)).unwrap();
+    let client = Network::new(&host, Arc::new(client), config(CLIENT, 1)).unwrap();
+    let listener = TcpListener::bind(&server, address(SERVER, PORT)).unwrap();
+    (server, client, listener, ends)
+}
+
+#[test]
+fn the_end_of_a_paced_connection_has_left_when_the_process_ends() {
+    let (server, client, listener, ends) = that_ends(Some(Qdisc::Fq));
+    let mut peer = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
+    let (mut paced, _) = listener.accept().unwrap();
+    paced.set_max_pacing_rate(Some(1)).unwrap();
+    paced.write_all(&[1]).unwrap();
+    peer.read_exact(&mut [0]).unwrap();
+    until("all is acknowledged", || paced.unacknowledged().unwrap() == 0);
+    server.end_all();
+    assert_eq!(ends.load(Ordering::Relaxed), 1, "its flow is put off for a second");
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn each_of_many_peers_is_told_when_the_process_ends_whoever_sends() {
+    const CONNECTIONS: u32 = 300;
+    for qdisc in [None, Some(Qdisc::PfifoFast), Some(Qdisc::Fq)] {
+        let (server, client, listener, ends) = that_ends(qdisc);
+        let connect = |_| {
+            let mut peer = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            peer.write_all(b"unread").unwrap();
+            until("the data", || accepted.ready().contains(Ready::READABLE));
+            (peer, accepted)
+        };
+        let mut connections: Vec<(TcpStream, TcpStream)> = (0..CONNECTIONS).map(connect).collect();
+        server.end_all();
+        // More than the ring holds, and than a discipline takes of what is no socket's.
+        assert_eq!(ends.load(Ordering::Relaxed), CONNECTIONS, "{qdisc:?}");
+        for (peer, _) in &mut connections {
+            assert_eq!(peer.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{qdisc:?}");
+        }
+    }
 }

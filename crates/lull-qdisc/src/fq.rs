@@ -75,6 +75,8 @@ pub struct Fq<F> {
     control: VecDeque<Packet<F>>,
     frames: usize,
     times_throttled: u64,
+    /// Whether rates are kept.
+    paces: bool,
     /// Where the next look for flows to forget begins.
     forget_at: usize,
 }
@@ -95,6 +97,7 @@ impl<F> Fq<F> {
             control: VecDeque::new(),
             frames: 0,
             times_throttled: 0,
+            paces: true,
             forget_at: 0,
         }
     }
@@ -161,7 +164,7 @@ impl<F> Fq<F> {
                 }
                 continue;
             }
-            if now_ns < flow.next_ns {
+            if self.paces && now_ns < flow.next_ns {
                 flow.state = State::Throttled;
                 self.throttled.push(Reverse((flow.next_ns, index)));
                 self.times_throttled += 1;
@@ -174,6 +177,11 @@ impl<F> Fq<F> {
             self.frames -= 1;
             return Dequeued::Packet(packet);
         }
+    }
+
+    /// Rates are kept no longer: what was put off is due.
+    pub fn end_pacing(&mut self) {
+        self.paces = false;
     }
 
     /// Frames in it.
@@ -233,7 +241,7 @@ impl<F> Fq<F> {
     /// Flows that are due again wait for their turn behind the old ones.
     fn release_due(&mut self, now_ns: u64) {
         while let Some(Reverse((until_ns, index))) = self.throttled.peek().copied()
-            && until_ns <= now_ns
+            && (until_ns <= now_ns || !self.paces)
         {
             self.throttled.pop();
             self.flows[index as usize].state = State::Old;
@@ -320,6 +328,28 @@ fn put_off<F>(flow: &mut Flow<F>, packet: &Packet<F>, quantum: i64, now_ns: u64)
 mod tests {
     use super::*;
     use crate::Kind;
+
+    #[test]
+    fn what_a_rate_has_put_off_is_due_in_turn_once_rates_are_not_kept() {
+        let mut fq = Fq::new(1514, Limits::of(Kind::Fq));
+        // Behind the first frame of each a second passes.
+        for nth in 0..6 {
+            let packet = Packet { flow: nth % 2 + 1, bytes: 1000, rate_bytes_per_s: Some(1), ..Packet::new(nth) };
+            assert!(fq.enqueue(packet, 0).is_ok());
+        }
+        let left = |fq: &mut Fq<u64>| -> Vec<u64> {
+            std::iter::from_fn(|| match fq.dequeue(0) {
+                Dequeued::Packet(packet) => Some(packet.frame),
+                _ => None,
+            })
+            .collect()
+        };
+        assert_eq!(left(&mut fq), [0, 1]);
+        assert_eq!(fq.dequeue(0), Dequeued::Throttled { until_ns: 1_000_000_000 });
+        fq.end_pacing();
+        assert_eq!(left(&mut fq), [2, 3, 4, 5]);
+        assert!(fq.is_empty());
+    }
 
     #[test]
     fn the_memory_of_flows_that_are_forgotten_is_given_back() {

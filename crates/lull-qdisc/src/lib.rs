@@ -253,6 +253,14 @@ impl<F> Qdisc<F> {
         self.back = Some(packet);
     }
 
+    /// No frame is put off by its rate from now on, neither those that it has nor those to come: whoever sends is about to end, and
+    /// has no later.
+    pub fn end_pacing(&mut self) {
+        if let Inside::Fq(queue) = &mut self.inside {
+            queue.end_pacing();
+        }
+    }
+
     /// Frames in it.
     pub fn len(&self) -> usize {
         let inside = match &self.inside {

@@ -165,13 +165,14 @@ impl Host {
     /// member over a disable and a reset.
     ///
     /// # Errors
-    /// No such group, the group has no CPU or no room, the instance was removed, is in a group, has a NAPI thread, or has an
-    /// owner that does not let go of it.
+    /// No such group, the group has no CPU or no room, the instance was removed, is in a group, has a NAPI thread, has an owner
+    /// that does not let go of it, or a panic took its queue down.
     pub fn group_add(&self, id: GroupId, napi: u32, weight: u32) -> Result<(), HostError> {
         let inner = self.inner();
         let control = relock(&inner.control);
         let group = inner.group(id)?;
         let instance = self.found(napi)?;
+        inner.refuse_failed(&instance)?;
         if !(1..=instance.napi.weight()).contains(&weight) {
             return Err(GroupError::Weight { weight, max: instance.napi.weight() }.into());
         }
@@ -358,28 +359,27 @@ impl Delivery {
         group: &Arc<HostGroup>,
         instance: &Instance,
         weight: u32,
-    ) -> Result<(), GroupError> {
+    ) -> Result<(), HostError> {
         let (index, napi) = (group.group.index(), instance.napi.index());
         let began = Instant::now();
         let entered = loop {
             let cx = self.cx(instance.cpu(), self.clock.now_ns());
             match self.try_enter(group, instance, weight, &cx) {
                 Ok(entered) => break entered,
-                Err(EnterRefused::Owned) if began.elapsed() < OWNED_MAX => {
+                Err(EnterRefused::Owned | EnterRefused::Disabled) if began.elapsed() < OWNED_MAX => {
+                    // It is enabled: only a panic takes it away meanwhile.
+                    self.refuse_failed(instance)?;
                     std::thread::sleep(Duration::from_micros(50))
                 }
                 Err(EnterRefused::Owned | EnterRefused::Disabled) => {
-                    return Err(GroupError::Owned {
-                        group: index,
-                        napi,
-                        waited_ms: began.elapsed().as_millis() as u64,
-                    });
+                    let waited_ms = began.elapsed().as_millis() as u64;
+                    return Err(GroupError::Owned { group: index, napi, waited_ms }.into());
                 }
                 Err(EnterRefused::Full) => {
-                    return Err(GroupError::MembersFull { group: index, napi, max: GROUP_MEMBERS_MAX });
+                    return Err(GroupError::MembersFull { group: index, napi, max: GROUP_MEMBERS_MAX }.into());
                 }
-                Err(EnterRefused::NoCpu) => return Err(GroupError::NoPoller { group: index, napi }),
-                Err(EnterRefused::Threaded) => return Err(GroupError::Threaded { group: index, napi }),
+                Err(EnterRefused::NoCpu) => return Err(GroupError::NoPoller { group: index, napi }.into()),
+                Err(EnterRefused::Threaded) => return Err(GroupError::Threaded { group: index, napi }.into()),
                 Err(refused) => unreachable!("NAPI {napi} is in no group by the host's books: {refused:?}"),
             }
         };

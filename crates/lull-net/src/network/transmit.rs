@@ -13,9 +13,9 @@ use super::{Network, NetworkError, lock};
 use crate::queue::Queue;
 use crate::transmit::{Intake, Ring, RingRoom, TransmitStats, TxSide};
 
-/// How long a queue that loses its discipline may take to send what is in it. What is then left (a wire that takes nothing, a
-/// flow that is paced) is dropped, and counted.
-const DRAIN_MAX: Duration = Duration::from_millis(200);
+/// How long a queue that loses its discipline may take to send what is in it, and those of a process that ends. What is then left (a
+/// wire that takes nothing, a flow that is paced) is dropped, and counted.
+pub(super) const DRAIN_MAX: Duration = Duration::from_millis(200);
 
 /// The transmit queues with a discipline.
 pub(super) struct Transmit {
@@ -51,6 +51,12 @@ impl Transmit {
         for side in &self.sides {
             let _ = self.host.disable(side.napi());
         }
+    }
+
+    /// Whoever runs a queue from now on is a sender, and sends what is in it at once, whatever its rate.
+    pub(super) fn end_pacing(&self) {
+        self.disable();
+        self.sides.iter().for_each(|side| side.end_pacing());
     }
 
     fn napis(&self) -> Vec<u32> {
@@ -148,7 +154,7 @@ impl Network {
 }
 
 /// A panic takes down the queue in which it happens, and whoever changes disciplines goes on with the others.
-fn contained(change: impl FnOnce()) {
+pub(super) fn contained(change: impl FnOnce()) {
     // Said and told already. Dropping a payload of an unknown type could panic once more.
     let _ = catch_unwind(AssertUnwindSafe(change)).map_err(std::mem::forget);
 }

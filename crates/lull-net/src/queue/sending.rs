@@ -1,10 +1,11 @@
 //! Sending: when the doorbell rings, what a cork holds back, and who waits for room in the ring.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lull_host::Delivery;
-use lull_nic::{Doorbell, IrqLine, IrqSink, TxQueue};
+use lull_nic::{Doorbell, Frame, IrqLine, IrqSink, TxQueue};
 
 use super::{Inside, Queue};
 use crate::shard::Stack;
@@ -82,6 +83,30 @@ impl Inside {
     /// The room interrupt of what the shard sends to goes there from now on. One that went elsewhere is lost: the caller looks.
     pub(crate) fn hear_of_room(&self, sink: Arc<dyn IrqSink>) {
         self.sending.room.connect(sink);
+    }
+
+    /// Puts so many of `frames` on the ring, as far as there is room, and rings for them. Returns how many.
+    pub(crate) fn push(&mut self, frames: &mut VecDeque<Frame>, at_most: usize, now_ns: u64) -> usize {
+        self.use_room(now_ns);
+        let mut put = 0;
+        while put < at_most
+            && let Some(frame) = frames.pop_front()
+        {
+            if let Err(frame) = self.sending.tx.transmit(frame) {
+                frames.push_front(frame);
+                break;
+            }
+            put += 1;
+        }
+        if put != 0 {
+            self.ring();
+        }
+        put
+    }
+
+    /// Whether the last doorbell left frames on the ring.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.sending.unsent
     }
 
     /// There may be room: completions first, then the ring's own frames, then the sockets that wait, in their order.

@@ -67,6 +67,10 @@ impl Drain {
         }
     }
 
+    pub(super) fn end_pacing(&mut self) {
+        self.qdisc.end_pacing();
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty() && self.qdisc.is_empty()
     }

@@ -174,6 +174,16 @@ impl TxSide {
         self.as_runner(|drain| drain.is_empty())
     }
 
+    /// The same, and whether the device has taken all that is on the ring.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.as_runner(|drain| drain.is_empty() && !drain.is_unsent())
+    }
+
+    /// Nothing is put off by its rate any more, as the process ends. Its instance is disabled.
+    pub(crate) fn end_pacing(&self) {
+        self.as_runner(Drain::end_pacing);
+    }
+
     /// Runs `f` as the only runner. Whoever runs just now is waited for: a run is a quota at most. After a panic in `f` the queue
     /// is down and nobody runs; its shard, whose lock may be held here, is the caller's to take down.
     fn as_runner<R>(&self, f: impl FnOnce(&mut Drain) -> R) -> R {
