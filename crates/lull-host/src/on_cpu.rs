@@ -182,6 +182,7 @@ impl Delivery {
     /// The interrupt thread's turn: `readable` says which of its descriptors woke it.
     pub(crate) fn irq_thread_woke(&self, cpu: &Cpu, timer: bool, interrupts: bool) {
         if timer {
+            self.clock.woken_by_the_kernel();
             cpu.backstop_fired();
         }
         if interrupts {

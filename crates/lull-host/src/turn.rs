@@ -248,6 +248,9 @@ impl Worker {
         let vectors = watched.iter().filter_map(|watched| watched.line.fd());
         let fds: Vec<BorrowedFd<'_>> = sleep.fd.into_iter().chain(vectors).collect();
         let readable = self.parker.park(timeout_ns, &fds, &cpu.sleeps);
+        if timeout_ns.is_some() {
+            host.clock.woken_by_the_kernel();
+        }
         let first = u32::from(sleep.fd.is_some());
         for (bit, watched) in (first..).zip(watched) {
             if readable & (1 << bit) != 0 {

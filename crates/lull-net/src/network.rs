@@ -273,7 +273,8 @@ impl Network {
         let made = self.make_group(group)?;
         let changed = self.change_with(made, &settings, moderation, group);
         if let (Some(id), Err(_)) = (made, &changed) {
-            self.0.host.remove_group(id)?;
+            // Refused only where an operator removed it already.
+            let _ = self.0.host.remove_group(id);
         }
         changed
     }
