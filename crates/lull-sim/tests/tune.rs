@@ -93,6 +93,10 @@ fn nothing_cheaper_that_was_tried_meets_the_objective_with_something_to_spare() 
     let steady = at_half.steady().unwrap();
     assert!(answer.steady().is_none_or(|both| cpu(both) >= cpu(steady)));
     assert!(Answer { elsewhere: Vec::new(), ..answer.clone() }.steady().is_none());
+    // What confirmation refuted is not what to take.
+    let refuted = vec![steady.setting.clone()];
+    let other = Answer { refuted, ..at_half.clone() };
+    assert!(other.steady().is_some_and(|other| other.setting != steady.setting && cpu(other) >= cpu(steady)));
     let frontier: Vec<(f64, f64)> = answer.frontier().iter().map(|t| (cpu(t), t.mean(|run| run.p99_us))).collect();
     assert!(frontier.len() > 3 && frontier.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 > pair[1].1));
 }

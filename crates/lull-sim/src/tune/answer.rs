@@ -84,7 +84,8 @@ impl Answer {
     }
 
     /// The cheapest setting that meets the objective (by the search's own runs) at the load and at every other that was
-    /// tried: what to take if the load moves that far. `None` if there is none, or no other load was tried.
+    /// tried: what to take if the load moves that far. None that confirmation refuted. `None` if there is none, or no other load
+    /// was tried.
     pub fn steady(&self) -> Option<&Tried> {
         let latency_only = self.objective.latency_only();
         let meets_at = |at: &Elsewhere, setting: &Setting| {
@@ -92,6 +93,7 @@ impl Answer {
         };
         let steady = |tried: &&Tried| {
             !self.elsewhere.is_empty()
+                && !self.refuted.contains(&tried.setting)
                 && tried.excess(&self.objective) < 1.0
                 && self.elsewhere.iter().all(|at| meets_at(at, &tried.setting))
         };

@@ -32,6 +32,6 @@ pub use self::answer::{Answer, Elsewhere, Runner, TuneError, reachable};
 pub use self::figures::{Figures, us_text};
 pub use self::search::tune;
 pub use self::setting::{Family, Setting};
-pub use self::tried::{CARRIED_SHARE_MIN, Objective, Tried};
+pub use self::tried::{CARRIED_SHARE_MIN, Objective, Tried, carried_share_min};
 #[cfg(doc)]
 use crate::predict::Job;

@@ -41,6 +41,12 @@ impl Objective {
 /// Share of the load that a setting has to serve.
 pub const CARRIED_SHARE_MIN: f64 = 0.99;
 
+/// The least share of the load that shows, of so many requests, that a setting carries it: arrivals are random, and so many
+/// requests deviate by chance as well.
+pub fn carried_share_min(requests: f64) -> f64 {
+    CARRIED_SHARE_MIN - 3.0 / libm::sqrt(requests.max(1.0))
+}
+
 /// A setting at a load, with what each seed showed.
 #[derive(Clone, Debug)]
 pub struct Tried {
@@ -81,7 +87,7 @@ impl Tried {
         let requests = self.per_s * self.runs.iter().map(|run| run.window_ns).sum::<u64>() as f64 / 1e9;
         !self.runs.is_empty()
             && self.runs.iter().all(|run| run.answers > 0)
-            && self.carried() >= CARRIED_SHARE_MIN - 3.0 / libm::sqrt(requests.max(1.0))
+            && self.carried() >= carried_share_min(requests)
     }
 
     /// How far it is from the objective: the largest ratio of a value to its limit, 1 or less if all hold on average.
