@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
-use lull_lab::load::{Arrivals, LoadError, Pace, Summary, Workload, WorkloadConfig};
+use lull_lab::load::{Arrivals, DEPTH_MAX, LoadError, Pace, Summary, Workload, WorkloadConfig};
 use lull_lab::memcached::{Session, Store, StoreConfig};
 
 const NOW_S: u32 = 1_700_000_000;
@@ -133,6 +133,36 @@ fn one_blocking_thread() {
 fn two_spinning_threads() {
     let server = Server::start("127.0.0.1:0").expect("a loopback socket");
     exercise(KernelConfig { threads: 2, spin: true, ..KernelConfig::new(server.address, 7) }, &server);
+}
+
+/// Without a warm-up every request counts that was due in the window.
+#[test]
+fn repetitions_have_arrivals_of_their_own_and_clients_of_one_seed_the_same() {
+    let server = Server::start("127.0.0.1:0").expect("a loopback socket");
+    let config = KernelConfig { threads: 2, ..KernelConfig::new(server.address, 8) };
+    let (workload, stop) = (workload(500), AtomicBool::new(false));
+    let connect = || KernelClient::connect(config.clone(), workload.clone(), LOST).expect("connected");
+    let (mut one, mut other) = (connect(), connect());
+    one.preload(&stop).expect("preloaded");
+    let due = |client: &mut KernelClient, run| {
+        client.set_run(run);
+        // A depth that no connection reaches, or a stall would give the times behind it to other connections.
+        let load = Pace::Open { qps: 1000.0, arrivals: Arrivals::Exponential, depth: DEPTH_MAX };
+        let begun = Instant::now();
+        loop {
+            let window = Duration::from_millis(200);
+            let summary = client.run(load, Duration::ZERO, window, &stop).expect("a whole run");
+            // On a busy machine not all leave before the end.
+            if summary.backlog == 0 {
+                return summary.sent;
+            }
+            assert!(begun.elapsed() < LOST, "no run sends all that is due: {summary:?}");
+        }
+    };
+    let first = due(&mut one, 0);
+    assert_eq!([due(&mut one, 0), due(&mut other, 0)], [first; 2]);
+    assert_ne!(due(&mut one, 1), first);
+    assert_eq!(due(&mut other, 1), due(&mut one, 1));
 }
 
 #[test]

@@ -42,6 +42,9 @@ pub struct LoadArgs {
     /// Inter-arrival times of an open loop: poisson or facebook.
     #[arg(long, value_parser = units::arrivals, default_value = "poisson")]
     arrivals: Arrivals,
+    /// Seed of what is drawn: when requests are sent, and for which records. The same seed draws the same.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Seconds measured. A signal ends them earlier, with what was measured until then and exit status 130. A server that goes away, or leaves
     /// most requests unanswered or answers them by errors, makes it 2.
     #[arg(long, value_parser = units::seconds, default_value = "5")]
@@ -97,7 +100,8 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     let server = resolve(&args.server)?;
     let workload = WorkloadConfig { records: args.records, update_ratio: args.update, ..WorkloadConfig::default() };
     let workload = Arc::new(Workload::new(workload)?);
-    let config = KernelConfig { threads: args.threads, spin: args.spin, ..KernelConfig::new(server, args.connections) };
+    let LoadArgs { threads, spin, seed, .. } = args;
+    let config = KernelConfig { threads, spin, seed, ..KernelConfig::new(server, args.connections) };
     let mut client = KernelClient::connect(config, workload, args.connect_timeout)?;
     if !args.no_preload {
         client.preload(stop)?;

@@ -265,6 +265,7 @@ impl KernelBench {
                 Generator::Own { client, side } => {
                     side.enter()?;
                     begins_at(lull_linux::polls::now_ns() + run.warm_up.as_nanos() as u64);
+                    client.set_run(run.run);
                     Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
                 }
                 Generator::Peer(peer) => peer.run(pace, run, || {

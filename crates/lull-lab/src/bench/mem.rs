@@ -180,6 +180,7 @@ fn take_turns(
 ) -> Result<Vec<(Summary, Recorder)>, BenchError> {
     for client in &mut *clients {
         let pace = pace(client.connections());
+        client.set_run(run.run);
         client.begin(pace, run.warm_up, run.window)?;
     }
     let mut stopped = false;
@@ -290,7 +291,7 @@ mod tests {
 
     use super::*;
     use crate::cell::{Load, Standing};
-    use crate::load::WorkloadConfig;
+    use crate::load::{DEPTH_MAX, WorkloadConfig};
 
     #[test]
     fn several_generators_have_addresses_and_answers_of_their_own() {
@@ -311,6 +312,37 @@ mod tests {
             window *= 4;
         }
         assert!(bench.clients.iter().all(|(_, clients)| clients.len() == 1));
+    }
+
+    /// Without a warm-up every request counts that was due in the window.
+    #[test]
+    fn runs_have_arrivals_of_their_own_and_modes_of_one_run_the_same() {
+        let core = lull_host::usable_cores()[0];
+        let cores = Cores { service: vec![core], generator: vec![core], spare: Vec::new(), shared: true };
+        let workload = WorkloadConfig { records: 100, ..WorkloadConfig::default() };
+        // A depth that no connection reaches, or a stall would give the times behind it to other connections.
+        let config = BenchConfig { connections: 8, depth: DEPTH_MAX, workload, ..BenchConfig::default() };
+        let mut bench = MemBench::start_on(config, cores, Ok).unwrap();
+        let stop = AtomicBool::new(false);
+        let mut due = |mode: &str, run| {
+            let mode = mode.parse().unwrap();
+            let (load, offered_qps) = (Load::Rate { qps: 1000 }, Some(1000.0));
+            let [warm_up, window] = [0, 200].map(Duration::from_millis);
+            let run = Run { mode: &mode, load, offered_qps, run, warm_up, window, stop: &stop };
+            for _ in 0..100 {
+                let answers = bench.run(&run).unwrap().answers.unwrap();
+                // On a busy machine not all leave before the end.
+                if answers.backlog == 0 {
+                    return answers.asked();
+                }
+            }
+            panic!("no run sends all that is due");
+        };
+        let first = due("base", 0);
+        assert_eq!(due("suspend20", 0), first);
+        let second = due("base", 1);
+        assert_ne!(second, first);
+        assert_eq!(due("suspend20", 1), second);
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl Outside {
         server.measure(run, |run| {
             // The client's threads inherit it.
             pin_thread(&generator)?;
+            client.set_run(run.run);
             Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
         })
     }

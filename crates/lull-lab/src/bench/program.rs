@@ -236,6 +236,7 @@ impl Bench for ProgramBench {
         let generate = |run: &Run<'_>| -> Result<_, BenchError> {
             side.map_or(Ok(()), Side::enter)?;
             pin_thread(generator)?;
+            client.set_run(run.run);
             Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
         };
         let pid = program.pid()?;

@@ -73,8 +73,11 @@ impl BatchLimit {
             pairs.push(Pair::start(self, &placed.cores, options)?);
         }
         let per_rule = self.events_max.len();
-        table.measure(0..table.rows.len(), effort, &mut |row, _| {
-            pairs[row / per_rule].run(&self.mode, self.events_max[row % per_rule], self.second_qps, effort)
+        table.measure(0..table.rows.len(), effort, &mut |row, run| {
+            let pair = &mut pairs[row / per_rule];
+            // Rows of one run have the same arrivals.
+            pair.clients.iter_mut().for_each(|client| client.set_run(run));
+            pair.run(&self.mode, self.events_max[row % per_rule], self.second_qps, effort)
         })?;
         Ok(table)
     }

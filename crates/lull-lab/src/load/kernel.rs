@@ -63,6 +63,8 @@ impl KernelConfig {
 pub struct KernelClient {
     workers: Vec<Worker>,
     clock: MonotonicClock,
+    /// Which repetition this is.
+    run: u32,
 }
 
 impl KernelClient {
@@ -90,9 +92,15 @@ impl KernelClient {
             let share = (config.connections + config.threads - 1 - index) / config.threads;
             workers.push(Worker::new(config.clone(), index, share, workload.clone(), clock)?);
         }
-        let mut client = KernelClient { workers, clock };
+        let mut client = KernelClient { workers, clock, run: 0 };
         client.in_threads(|worker| worker.connect_all(timeout))?;
         Ok(client)
+    }
+
+    /// Which repetition the loads from now on are: each has arrivals of its own, which are the same for every client that has
+    /// this seed. It is 0 at first.
+    pub fn set_run(&mut self, run: u32) {
+        self.run = run;
     }
 
     /// Puts a load on: `warmup` that does not count, then `duration` that does, then a wait for the last answers.
@@ -124,7 +132,8 @@ impl KernelClient {
     ) -> Result<(Summary, Recorder), LoadError> {
         load.check()?;
         let failed = AtomicBool::new(false);
-        let run = Run { load, warmup, duration, stop, failed: &failed, threads: self.workers.len() };
+        let (threads, number) = (self.workers.len(), self.run);
+        let run = Run { load, warmup, duration, stop, failed: &failed, threads, number };
         self.in_threads(|worker| {
             let result = worker.run(&run);
             if result.is_err() {

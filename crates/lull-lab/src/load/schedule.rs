@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::Pace;
-use super::dist::{Arrivals, Rng};
+use super::dist::{Arrivals, Rng, mix};
 
 /// A request to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,12 @@ pub struct Due {
     /// Since when it could be sent: later than intended if the connection was waiting for an answer. What passes from
     /// here to the sending is the generator's lag.
     pub eligible_ns: u64,
+}
+
+/// The seed of the arrivals of a client that has the seed `seed`, in its `run`th run: each run has other arrivals, and runs of
+/// different modes that have the same number have the same ones.
+pub(super) fn seed_of_run(seed: u64, run: u32) -> u64 {
+    mix(seed ^ 0x6c6f6164 ^ u64::from(run) << 32)
 }
 
 /// Where a connection is.

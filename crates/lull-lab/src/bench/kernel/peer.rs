@@ -94,6 +94,8 @@ impl Peer {
         option("--warm-up", run.warm_up.as_secs_f64().to_string());
         option("--seconds", run.window.as_secs_f64().to_string());
         option("--hdr", "-".to_owned());
+        // A client of its own each time: each repetition has other arrivals, and they are those of the other modes.
+        option("--seed", (1 + u64::from(run.run)).to_string());
         if arrivals == Some(Arrivals::Facebook) {
             option("--arrivals", "facebook".to_owned());
         }

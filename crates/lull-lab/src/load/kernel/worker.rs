@@ -21,7 +21,7 @@ use super::link::{Link, Pending, State};
 use crate::load::clock::{Clock, MonotonicClock};
 use crate::load::dist::{Rng, mix};
 use crate::load::recorder::{Recorder, Window};
-use crate::load::schedule::Schedule;
+use crate::load::schedule::{Schedule, seed_of_run};
 use crate::load::workload::{Query, Workload};
 use crate::load::{LoadError, Pace};
 
@@ -42,6 +42,8 @@ pub(super) struct Run<'a> {
     pub stop: &'a AtomicBool,
     pub failed: &'a AtomicBool,
     pub threads: usize,
+    /// Which repetition it is.
+    pub number: u32,
 }
 
 /// A preload's part of the records: every `step`th from `next` on.
@@ -177,7 +179,7 @@ impl Worker {
         let from_ns = if self.preload.is_some() { now_ns } else { now_ns.saturating_add(nanoseconds(run.warmup)) };
         let to_ns = if self.preload.is_some() { u64::MAX } else { from_ns.saturating_add(nanoseconds(run.duration)) };
         self.recorder = Recorder::new(Window { from_ns, to_ns });
-        let seed = mix(self.config.seed ^ 0x6c6f6164).wrapping_add(self.index as u64);
+        let seed = seed_of_run(self.config.seed, run.number).wrapping_add(self.index as u64);
         self.schedule = Schedule::new(&load, self.links.len(), now_ns, seed);
         self.lost_connections = 0;
         self.last_progress_ns = now_ns;

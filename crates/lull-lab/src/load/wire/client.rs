@@ -88,6 +88,8 @@ pub struct WireClient<C> {
     last_failure: &'static str,
     raise_ns: Option<Box<dyn FnMut() -> u64 + Send>>,
     raise_ns_before: u64,
+    /// Which repetition this is.
+    run: u32,
 }
 
 impl<C: Clock> WireClient<C> {
@@ -140,6 +142,7 @@ impl<C: Clock> WireClient<C> {
             last_failure: "no answer",
             raise_ns: None,
             raise_ns_before: 0,
+            run: 0,
             config,
             clock,
             workload,

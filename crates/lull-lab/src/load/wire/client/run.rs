@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::super::connection::{NEVER, State};
 use super::{Phase, WireClient, nanoseconds};
 use crate::load::clock::Clock;
-use crate::load::dist::mix;
 use crate::load::recorder::{Recorder, Summary, Window};
-use crate::load::schedule::Schedule;
+use crate::load::schedule::{Schedule, seed_of_run};
 use crate::load::{LoadError, Pace};
 
 impl<C: Clock> WireClient<C> {
@@ -41,6 +40,12 @@ impl<C: Clock> WireClient<C> {
         self.run(Pace::Preload { depth: 4 }, Duration::ZERO, Duration::ZERO, stop)?.of_preload(stop.load(Relaxed))
     }
 
+    /// Which repetition the loads from now on are: each has arrivals of its own, which are the same for every client that has
+    /// this seed. It is 0 at first.
+    pub fn set_run(&mut self, run: u32) {
+        self.run = run;
+    }
+
     /// Starts a load; then call [`WireClient::poll`] until it returns false, and [`WireClient::finish`].
     ///
     /// # Errors
@@ -62,7 +67,8 @@ impl<C: Clock> WireClient<C> {
         self.load = load;
         self.preload_next = preload.then_some(0);
         self.recorder = Recorder::new(Window { from_ns, to_ns });
-        self.schedule = Schedule::new(&load, self.connections.len(), now_ns, mix(self.config.seed ^ 0x6c6f6164));
+        let seed = seed_of_run(self.config.seed, self.run);
+        self.schedule = Schedule::new(&load, self.connections.len(), now_ns, seed);
         for connection in 0..self.connections.len() as u32 {
             if self.connections[connection as usize].state == State::Established {
                 self.schedule.up(connection, now_ns);
