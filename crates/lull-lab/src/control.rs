@@ -101,17 +101,19 @@ impl Proof<'_> {
         (sum(Score::judged), sum(|score| score.missed.len()))
     }
 
-    /// CPU over that of the best fixed settings, where these met the objective.
-    pub fn cpu_ratio(&self) -> f64 {
+    /// CPU over that of the best fixed settings, where these met the objective. `None` if they did nowhere.
+    pub fn cpu_ratio(&self) -> Option<f64> {
         let reachable = || self.proven.iter().flat_map(|proven| &proven.score.phases).filter(|phase| phase.reachable);
         let ours: f64 = reachable().map(|phase| phase.busy_percent.0).sum();
-        ours / reachable().map(|phase| phase.busy_percent.1).sum::<f64>().max(f64::MIN_POSITIVE)
+        let best: f64 = reachable().map(|phase| phase.busy_percent.1).sum();
+        reachable().next().map(|_| ours / best.max(f64::MIN_POSITIVE))
     }
 
-    /// Whether the objective was met in 99 % of the judged windows at 1.15 times the CPU or less.
+    /// Whether the objective was met in 99 % of the judged windows at 1.15 times the CPU or less. Where no
+    /// fixed setting met it there is nothing to hold it against.
     pub fn holds(&self) -> bool {
         let (judged, missed) = self.windows();
-        missed * 100 <= judged && self.cpu_ratio() <= CPU_RATIO_MAX
+        missed * 100 <= judged && self.cpu_ratio().is_some_and(|ratio| ratio <= CPU_RATIO_MAX)
     }
 
     /// The score in a sentence or two.
@@ -122,14 +124,20 @@ impl Proof<'_> {
         let dear = phases()
             .filter(|phase| phase.reachable && phase.busy_percent.0 > CPU_RATIO_MAX * phase.busy_percent.1)
             .count();
+        let cpu = match self.cpu_ratio() {
+            Some(ratio) => format!(
+                "CPU is {ratio:.3} times that of the best fixed setting over {reachable} phases in which one met it; {dear} of \
+                 these took more than {CPU_RATIO_MAX} times. In {} phases no fixed setting met it.",
+                phases().count() - reachable
+            ),
+            None => "No phase was reachable: in none did a fixed setting meet it in every window, and there is no CPU to compare \
+                     with."
+                .to_owned(),
+        };
         format!(
-            "Of {judged} judged windows {missed} missed {} ({:.2} %). CPU is {:.3} times that of the best fixed setting \
-             over {reachable} phases in which one met it; {dear} of these took more than {CPU_RATIO_MAX} times. In {} \
-             phases no fixed setting met it. The controller changed settings {} times in {:.0} s.",
+            "Of {judged} judged windows {missed} missed {} ({:.2} %). {cpu} The controller changed settings {} times in {:.0} s.",
             self.proving.slo,
             100.0 * missed as f64 / judged.max(1) as f64,
-            self.cpu_ratio(),
-            phases().count() - reachable,
             self.proven.iter().map(|proven| proven.score.run.changes).sum::<u64>(),
             self.proven.iter().map(|proven| proven.trace.length_ns()).sum::<u64>() as f64 / 1e9,
         )
@@ -235,5 +243,40 @@ fn timeouts_text(timeouts_ns: &[u64]) -> String {
     match timeouts_ns.split_first() {
         Some((first, rest)) if rest.iter().all(|ns| ns == first) => text(first),
         _ => timeouts_ns.iter().map(text).collect::<Vec<_>>().join(" "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lull_sim::control::{PHASE_NS, Phase, PhaseScore, Shape, TraceRun};
+
+    use super::*;
+    use crate::document::Document;
+
+    const WORLD: &str = "[machine]\ncores = 1\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"20us\"\n\
+                         [service]\nkind = \"epoll\"\nconnections = 2\nrequest_cost = \"6us\"\n[costs]\nprofile = \"round\"\n";
+
+    #[test]
+    fn where_no_phase_was_reachable_there_is_no_cpu_to_compare_with() {
+        let file = WorldFile::parse("w.toml", WORLD).unwrap();
+        let (mode, slo) = ("suspend20".parse().unwrap(), "p99<200us".parse().unwrap());
+        let proving = Proving { file: &file, mode: &mode, slo: &slo, max_per_s: 50_000.0, seed: 1, traces: 1 };
+        let score = |reachable| Score {
+            run: TraceRun { slices: Vec::new(), changes: 0 },
+            phases: vec![PhaseScore { best: "base".to_owned(), reachable, judged: 1, busy_percent: (22.0, 20.0) }],
+            missed: Vec::new(),
+        };
+        let trace = Trace { phases: vec![Phase { shape: Shape::Steady, per_s: 1.0, length_ns: PHASE_NS }] };
+        let proof = |reachable| Proof {
+            proving: &proving,
+            proven: vec![Proven { seed: 1, trace: trace.clone(), score: score(reachable) }],
+            command: "lull sim control",
+        };
+        let of = proof(true);
+        assert!(of.words().contains("CPU is 1.100 times") && of.holds(), "{}", of.words());
+        let of = proof(false);
+        assert!(of.words().contains("No phase was reachable") && !of.words().contains("0.000"), "{}", of.words());
+        assert!(of.json().unwrap().contains("\"cpu_ratio\": null"), "{}", of.json().unwrap());
+        assert!(!of.holds() && of.proven[0].score.cpu_ratio().is_none());
     }
 }

@@ -183,11 +183,12 @@ impl Score {
     }
 
     /// CPU of the controller over that of the best fixed settings, over the phases in which these met the objective.
-    pub fn cpu_ratio(&self) -> f64 {
+    /// `None` if there is none.
+    pub fn cpu_ratio(&self) -> Option<f64> {
         let reachable = || self.phases.iter().filter(|phase| phase.reachable);
         let ours: f64 = reachable().map(|phase| phase.busy_percent.0).sum();
         let best: f64 = reachable().map(|phase| phase.busy_percent.1).sum();
-        ours / best.max(f64::MIN_POSITIVE)
+        reachable().next().map(|_| ours / best.max(f64::MIN_POSITIVE))
     }
 
     /// Windows that were judged.
