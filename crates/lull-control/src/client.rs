@@ -25,14 +25,14 @@ pub struct Client {
     patience: Option<Patience>,
 }
 
-/// What is left for all processes of one user together, of which each question may take half: whoever has many that are silent
-/// takes no longer than with one, and takes nothing from other users.
+/// What is left for several processes together, of which each question may take half: many that are silent take no longer than
+/// one. All processes of one user share one, so that a user takes nothing from others; those of a program do for a controller.
 #[derive(Clone, Debug)]
-struct Patience(Arc<Mutex<Duration>>);
+pub(crate) struct Patience(Arc<Mutex<Duration>>);
 
 impl Patience {
-    fn full() -> Patience {
-        Patience(Arc::new(Mutex::new(ANSWER_TIMEOUT)))
+    pub(crate) fn of(time: Duration) -> Patience {
+        Patience(Arc::new(Mutex::new(time)))
     }
 
     fn next(&self) -> Duration {
@@ -71,7 +71,7 @@ impl Client {
         let mut users: BTreeMap<u32, Patience> = BTreeMap::new();
         let found = |path: PathBuf| {
             let (pid, uid) = look(&path).ok()?;
-            let patience = users.entry(uid).or_insert_with(Patience::full).clone();
+            let patience = users.entry(uid).or_insert_with(|| Patience::of(ANSWER_TIMEOUT)).clone();
             Some(Client { pid, path, patience: Some(patience) })
         };
         places.files().into_iter().filter_map(found).collect()
@@ -80,6 +80,11 @@ impl Client {
     /// The process, by its number in this PID namespace.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// From now on its questions take from what it shares with others.
+    pub(crate) fn share(&mut self, patience: &Patience) {
+        self.patience = Some(patience.clone());
     }
 
     /// Asks, and waits for the answer.

@@ -20,13 +20,14 @@ impl Program {
         Program(Arc::new(pids))
     }
 
-    /// Those that can be asked now, and why others cannot. One that is only starting offers its socket a little later.
-    pub fn clients(&self, places: &Places) -> Vec<Result<Client, Error>> {
+    /// Those that can be asked now by their numbers, and why others cannot. One that is only starting offers its socket a little
+    /// later.
+    pub fn clients(&self, places: &Places) -> Vec<(u32, Result<Client, Error>)> {
         let mut pids = (self.0)();
         pids.sort_unstable();
         pids.dedup();
         let client = |pid| if pid == 0 { Err(Error::OutOfSight) } else { Client::connect(pid, places) };
-        pids.into_iter().map(client).collect()
+        pids.into_iter().map(|pid| (pid, client(pid))).collect()
     }
 }
 

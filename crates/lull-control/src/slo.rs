@@ -17,6 +17,7 @@ use lull_slo::{
 };
 use lull_units::time_text;
 
+use crate::client::Patience;
 use crate::place::Places;
 use crate::schema::{Answer, Change, Napi, Request, Set, Shown};
 use crate::{Client, Offer, Program};
@@ -26,6 +27,14 @@ const STOP_EVERY: Duration = Duration::from_millis(20);
 
 /// A process that has queues and cannot be asked for longer than this is not only starting.
 const STARTING: Duration = Duration::from_secs(5);
+
+/// How long a program's processes together may take for what they show: a stopped one must not take the windows of the others,
+/// which take a controller for gone that says nothing for ten seconds.
+const SHOWN_WITHIN: Duration = Duration::from_millis(600);
+
+/// The same for what is set and told: whoever has just answered is not stopped, unless it was since, and a busy machine may take
+/// its time.
+const DONE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Whose timeouts are chosen.
 #[derive(Debug)]
@@ -54,47 +63,81 @@ impl Asked<'_> {
         }
     }
 
-    fn show(&mut self) -> Option<Shown> {
-        match self.ask(&Request::Show) {
-            Ok(Answer::Shown(shown)) => Some(shown),
-            _ => None,
+    fn show(&mut self) -> Result<Shown, String> {
+        match self.ask(&Request::Show)? {
+            Answer::Shown(shown) => Ok(shown),
+            other => {
+                Err(format!("it was asked what it shows, and answered {other:?}: use the version of lull that it runs"))
+            }
+        }
+    }
+
+    /// The process, by its number here.
+    fn pid(&self) -> u32 {
+        match self {
+            Asked::Own(_) => std::process::id(),
+            Asked::Other(client) => client.pid(),
         }
     }
 }
 
 impl Whom {
-    /// Those that are there now, with what they show, and why others cannot be asked. One that is ending answers no more, and
-    /// is none of them.
-    fn shown(&self) -> (Vec<(Asked<'_>, Shown)>, Vec<String>) {
-        let (mut asked, mut silent) = (Vec::new(), Vec::new());
-        match self {
-            Whom::Own(offer) => asked.push(Asked::Own(offer)),
-            Whom::Program(program) => {
-                for client in program.clients(&Places::default()) {
-                    match client {
-                        Ok(client) => asked.push(Asked::Other(client)),
-                        Err(error) => silent.push(error.to_string()),
-                    }
+    /// Those that are there now, with what they show; `silent` is told of those that cannot be asked or do not answer.
+    fn shown(&self, silent: &mut Silent) -> Vec<(Asked<'_>, Shown)> {
+        let program = match self {
+            Whom::Own(offer) => {
+                let mut own = Asked::Own(offer);
+                // One whose network is closed is ending.
+                return own.show().ok().map(|shown| (own, shown)).into_iter().collect();
+            }
+            Whom::Program(program) => program,
+        };
+        let mut clients = program.clients(&Places::default());
+        // Whoever was silent may be so again, and takes nothing from those that answer.
+        clients.sort_by_key(|(pid, _)| silent.has(*pid));
+        let (to_show, to_do) = (Patience::of(SHOWN_WITHIN), Patience::of(DONE_WITHIN));
+        let (mut all, mut unheard) = (Vec::new(), Vec::new());
+        for (pid, client) in clients {
+            let shown = client.map_err(|error| error.to_string()).and_then(|mut client| {
+                client.share(&to_show);
+                let mut asked = Asked::Other(client);
+                let shown = asked.show()?;
+                if let Asked::Other(client) = &mut asked {
+                    client.share(&to_do);
                 }
+                Ok((asked, shown))
+            });
+            match shown {
+                Ok(shown) => all.push(shown),
+                Err(why) => unheard.push((pid, why)),
             }
         }
-        (asked.into_iter().filter_map(|mut asked| asked.show().map(|shows| (asked, shows))).collect(), silent)
+        silent.are(unheard);
+        all
     }
 }
 
-/// Processes that cannot be asked: those that are starting offer their sockets a moment later.
+/// Processes that cannot be asked or do not answer, with since when, and why at first. Those that are starting offer their
+/// sockets a moment later, and those that are ending are gone then.
 #[derive(Default)]
-struct Silent(Option<Instant>);
+struct Silent(BTreeMap<u32, (Instant, String)>);
 
 impl Silent {
+    /// These are silent now, and nobody else.
+    fn are(&mut self, unheard: Vec<(u32, String)>) {
+        let mut before = std::mem::take(&mut self.0);
+        let since = |(pid, why)| (pid, before.remove(&pid).unwrap_or_else(|| (Instant::now(), why)));
+        self.0 = unheard.into_iter().map(since).collect();
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        self.0.contains_key(&pid)
+    }
+
     /// What to say of them.
-    fn complaint(&mut self, why: &[String]) -> Option<String> {
-        let Some(first) = why.first() else {
-            self.0 = None;
-            return None;
-        };
-        (self.0.get_or_insert_with(Instant::now).elapsed() >= STARTING)
-            .then(|| format!("timeouts stay as they are where nobody can be asked: {first}"))
+    fn complaint(&self) -> Option<String> {
+        let (_, why) = self.0.values().find(|(since, _)| since.elapsed() >= STARTING)?;
+        Some(format!("timeouts stay as they are where nobody can be asked: {why}"))
     }
 }
 
@@ -106,22 +149,26 @@ fn receiving(shown: &Shown) -> impl Iterator<Item = &Napi> {
 /// What was counted when.
 struct Counted {
     at: Instant,
-    napis: BTreeMap<u32, (Stats, Latencies)>,
+    /// By process and id: a queue's next process has the ids of the former one.
+    napis: BTreeMap<(u32, u32), (Stats, Latencies)>,
     cpus: Vec<usize>,
     ticks: Option<Ticks>,
 }
 
 impl Counted {
-    fn of<'s>(processes: impl Iterator<Item = &'s Shown> + Clone, roots: &Roots) -> Counted {
-        let napis = processes.clone().flat_map(receiving);
+    /// Of processes, by their numbers.
+    fn of<'s>(processes: impl Iterator<Item = (u32, &'s Shown)> + Clone, roots: &Roots) -> Counted {
+        let napis = processes.clone().flat_map(|(pid, shown)| receiving(shown).map(move |napi| (pid, napi)));
         // Threads without a core of their own may be on any.
-        let cores: Option<Vec<usize>> = processes.flat_map(|shown| &shown.cpus).map(|cpu| cpu.core).collect();
+        let cores: Option<Vec<usize>> = processes.flat_map(|(_, shown)| &shown.cpus).map(|cpu| cpu.core).collect();
         let mut cpus = cores.unwrap_or_default();
         cpus.sort_unstable();
         cpus.dedup();
         Counted {
             at: Instant::now(),
-            napis: napis.map(|napi| (napi.id, (napi.stats, napi.answers.clone().unwrap_or_default()))).collect(),
+            napis: napis
+                .map(|(pid, napi)| ((pid, napi.id), (napi.stats, napi.answers.clone().unwrap_or_default())))
+                .collect(),
             ticks: Ticks::read(roots, &cpus),
             cpus,
         }
@@ -131,13 +178,20 @@ impl Counted {
     fn since(&self, before: &Counted) -> Reading {
         let mut answers = Latencies::default();
         let mut napis = Vec::new();
-        for (&id, (stats, latencies)) in &self.napis {
-            let none = (Stats::default(), Latencies::default());
-            let (former, timed) = before.napis.get(&id).unwrap_or(&none);
-            // An id that another process has now counts from its beginning.
-            let stats = if stats.polls < former.polls { *stats } else { *stats - *former };
-            napis.push(NapiReading::of(id, &stats));
-            answers.add(&latencies.since(timed));
+        for (&(pid, id), (stats, latencies)) in &self.napis {
+            // When what one has counted that was not heard then happened is not known: it begins with this sight of it.
+            let Some((former, timed)) = before.napis.get(&(pid, id)) else { continue };
+            match stats.since(*former) {
+                Some(since) => {
+                    napis.push(NapiReading::of(id, &since));
+                    answers.add(&latencies.since(timed));
+                }
+                // It was reset meanwhile, and has counted from its beginning.
+                None => {
+                    napis.push(NapiReading::of(id, stats));
+                    answers.add(latencies);
+                }
+            }
         }
         let is_known = self.napis.values().any(|(_, latencies)| !latencies.is_empty());
         let same_cpus = self.cpus == before.cpus;
@@ -165,8 +219,8 @@ pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBo
     // Whether what the last window decided was refused.
     let mut refused = false;
     while !wait(Duration::from_nanos(WINDOW_NS_MIN), stop) {
-        let (mut processes, unasked) = whom.shown();
-        let mut in_the_way = silent.complaint(&unasked);
+        let mut processes = whom.shown(&mut silent);
+        let mut in_the_way = silent.complaint();
         for (asked, _) in processes.iter_mut().filter(|(_, shown)| receiving(shown).any(|it| it.answers.is_none())) {
             if let Err(why) = asked.ask(&Request::TimeAnswers(true)) {
                 in_the_way = Some(format!("requests are not timed, and CPU alone decides: {why}"));
@@ -177,7 +231,7 @@ pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBo
             None if !refused => told.content(),
             None => {}
         }
-        let now = Counted::of(processes.iter().map(|(_, shown)| shown), &roots);
+        let now = Counted::of(processes.iter().map(|(asked, shown)| (asked.pid(), shown)), &roots);
         if now.napis.is_empty() {
             before = None;
             continue;
@@ -187,6 +241,11 @@ pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBo
             continue;
         };
         let reading = now.since(then);
+        if reading.napis.is_empty() {
+            // None of them was heard then.
+            before = Some(now);
+            continue;
+        }
         if !window_is_over(reading.window_ns, reading.latency.map(|latency| latency.answers)) {
             continue;
         }
@@ -264,6 +323,43 @@ mod tests {
     use lull_core::Threaded;
 
     use super::*;
+
+    /// What is counted of one NAPI of each of these processes.
+    fn counted(napis: &[(u32, u64, u64)]) -> Counted {
+        let napi = |&(pid, polls, work)| ((pid, 1), (Stats { polls, work, ..Stats::default() }, Latencies::default()));
+        Counted { at: Instant::now(), napis: napis.iter().map(napi).collect(), cpus: Vec::new(), ticks: None }
+    }
+
+    fn work(now: &Counted, before: &Counted) -> u64 {
+        now.since(before).napis.iter().map(|napi| napi.work).sum()
+    }
+
+    #[test]
+    fn a_process_that_was_not_heard_in_a_window_has_not_done_all_its_work_in_the_next() {
+        let [heard, unheard, again] =
+            [counted(&[(7, 999_000, 999_000)]), counted(&[]), counted(&[(7, 1_000_000, 1_000_000)])];
+        assert_eq!(work(&again, &unheard), 0);
+        assert_eq!(work(&again, &heard), 1000);
+    }
+
+    #[test]
+    fn a_queues_next_process_is_not_compared_with_the_former_one() {
+        assert_eq!(work(&counted(&[(8, 9, 3)]), &counted(&[(7, 5, 100)])), 0);
+        // A NAPI that was reset in its process has counted from its beginning, whichever counter tells.
+        assert_eq!(work(&counted(&[(7, 9, 3)]), &counted(&[(7, 5, 100)])), 3);
+    }
+
+    #[test]
+    fn who_falls_silent_is_told_of_by_what_it_was_silent_of_at_first() {
+        let mut silent = Silent::default();
+        silent.are(vec![(7, "7 is stopped".to_owned())]);
+        assert!(silent.has(7) && silent.complaint().is_none());
+        silent.0.get_mut(&7).unwrap().0 -= STARTING;
+        silent.are(vec![(7, "its queue is full".to_owned()), (8, "8 is starting".to_owned())]);
+        assert!(silent.complaint().is_some_and(|why| why.ends_with("7 is stopped")));
+        silent.are(vec![(8, "8 is starting".to_owned())]);
+        assert!(!silent.has(7) && silent.complaint().is_none());
+    }
 
     #[test]
     fn what_is_not_a_controllers_to_set_is_no_difference() {

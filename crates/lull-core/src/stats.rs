@@ -31,6 +31,14 @@ macro_rules! counters {
             fn sub(self, before: Stats) -> Stats { Stats { polls: self.polls.wrapping_sub(before.polls), $($name: self.$name.wrapping_sub(before.$name)),* } }
         }
 
+        impl Stats {
+            /// What was counted since `before`. `None` if anything was counted less often than then: these are another instance's
+            /// counters, or the same one's from its beginning.
+            pub fn since(self, before: Stats) -> Option<Stats> {
+                Some(Stats { polls: self.polls.checked_sub(before.polls)?, $($name: self.$name.checked_sub(before.$name)?),* })
+            }
+        }
+
         impl std::ops::Add for Stats {
             type Output = Stats;
             fn add(self, other: Stats) -> Stats { Stats { polls: self.polls.wrapping_add(other.polls), $($name: self.$name.wrapping_add(other.$name)),* } }

@@ -111,7 +111,9 @@ impl Source for Asked {
                 let answer = client.ask(&Request::Show)?;
                 Ok(shown(client.pid(), answer).iter().map(figures).collect())
             }
-            Which::Program(program) => Ok(of_all(program.clients(&Places::default()).into_iter().flatten())),
+            Which::Program(program) => {
+                Ok(of_all(program.clients(&Places::default()).into_iter().filter_map(|(_, client)| client.ok())))
+            }
             Which::All => Ok(of_all(Client::connect_all(&Places::default()).into_iter())),
         }
     }
