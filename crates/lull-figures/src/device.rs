@@ -1,7 +1,7 @@
 //! Figures of a device of the kernel: its tracepoint is sampled all the time and added up, its settings are looked at when
 //! somebody reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -35,6 +35,9 @@ struct Counted {
     missing: Vec<String>,
     /// The tracepoint is read.
     traced: bool,
+    /// Instances that were polled and whose ids are not certain: any NAPI that has no counts may be one of them, also while they
+    /// rest.
+    unmatched: BTreeSet<usize>,
     /// Why nobody counts any more.
     ended: Option<String>,
 }
@@ -49,6 +52,9 @@ impl Counted {
             // A NAPI whose id is not certain is said to be missing by the sample.
             if let Some(id) = napi.napi_id {
                 self.napis.entry(id).or_default().add(napi, sample.seconds);
+                self.unmatched.remove(&napi.instance);
+            } else {
+                self.unmatched.insert(napi.instance);
             }
         }
     }
@@ -170,14 +176,16 @@ impl Source for Watched {
 }
 
 fn figures(device: &str, shown: &NapiShow, counted: &Counted) -> Napi {
-    let counts = counted.napis.get(&shown.state.id).cloned().unwrap_or_default();
+    let counts = counted.napis.get(&shown.state.id);
+    let is_counted = counted.traced && (counts.is_some() || counted.unmatched.is_empty());
+    let counts = counts.cloned().unwrap_or_default();
     Napi {
         device: device.to_owned(),
         queue: shown.state.key.to_string(),
         id: shown.state.id,
         mode: shown.recognised.mode.clone(),
         settings: shown.state.settings.into(),
-        counted: counted.traced,
+        counted: is_counted,
         polls: counts.polls.into_iter().collect(),
         packets: counts.packets,
         empty_polls: counts.empty_polls,
@@ -191,6 +199,10 @@ fn figures(device: &str, shown: &NapiShow, counted: &Counted) -> Napi {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lull_core::NapiSettings;
+    use lull_linux::device::{NapiState, QueueKey};
+    use lull_linux::netdev::Unreported;
+    use lull_linux::recognise::Recognised;
     use lull_linux::stat::{self, Rates};
 
     fn rates(polls_per_s: f64) -> Rates {
@@ -210,6 +222,62 @@ mod tests {
         assert_eq!(after(Some(0)), 250, "what is there is not waited for");
         counting.change(|counted| counted.ended = Some("the device is gone".to_owned()));
         assert!(counting.since(Some(250)).ended.is_some());
+    }
+
+    fn napi_sample(napi_id: Option<u32>, instance: usize) -> NapiSample {
+        NapiSample {
+            napi_id,
+            instance,
+            thread: None,
+            rates: rates(30.0),
+            deferrals_per_s: 6.0,
+            suspensions_per_s: None,
+            by: Vec::new(),
+        }
+    }
+
+    fn sample(napis: Vec<NapiSample>) -> Sample {
+        Sample {
+            device: "v0".to_owned(),
+            seconds: 0.5,
+            traced: true,
+            lost: 0,
+            device_packets_per_s: None,
+            napis,
+            net_rx_softirqs_per_s: Vec::new(),
+            interrupts: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// What a reader sees of a NAPI's packets.
+    fn packets(id: u32, counted: &Counted) -> Option<u64> {
+        let state = NapiState {
+            key: QueueKey::Rx(id),
+            rx: vec![0],
+            tx: Vec::new(),
+            id,
+            irq: None,
+            thread: None,
+            settings: NapiSettings::default().into(),
+            unreported: Unreported::default(),
+        };
+        let recognised = Recognised { mode: "base".to_owned(), note: None };
+        let napi = figures("v0", &NapiShow { state, recognised, applied: None, programs: Vec::new() }, counted);
+        napi.known(napi.packets)
+    }
+
+    #[test]
+    fn a_napi_that_may_be_one_without_an_id_is_not_said_to_have_no_packets() {
+        let mut counted = Counted::default();
+        counted.add(&sample(vec![napi_sample(None, 0), napi_sample(None, 1)]));
+        assert_eq!([1, 2].map(|id| packets(id, &counted)), [None; 2]);
+        counted.add(&sample(Vec::new()));
+        assert_eq!([1, 2].map(|id| packets(id, &counted)), [None; 2], "they rest, and have had some");
+        counted.add(&sample(vec![napi_sample(Some(1), 0)]));
+        assert_eq!([1, 2].map(|id| packets(id, &counted)), [Some(2), None]);
+        counted.add(&sample(vec![napi_sample(Some(2), 1)]));
+        assert_eq!([1, 2, 3].map(|id| packets(id, &counted)), [Some(2), Some(2), Some(0)], "the third one rests");
     }
 
     #[test]
