@@ -49,6 +49,10 @@ pub enum Knob {
     RxUsecs,
     /// Microseconds that a transmit interrupt waits.
     TxUsecs,
+    /// Frames that a receive interrupt waits for at the most (`ethtool -C rx-frames`).
+    RxFrames,
+    /// Frames that a transmit interrupt waits for at the most.
+    TxFrames,
 }
 
 impl Knob {
@@ -64,6 +68,8 @@ impl Knob {
             Knob::AdaptiveTx => "adaptive-tx",
             Knob::RxUsecs => "rx-usecs",
             Knob::TxUsecs => "tx-usecs",
+            Knob::RxFrames => "rx-frames",
+            Knob::TxFrames => "tx-frames",
         }
     }
 }
@@ -162,7 +168,7 @@ impl Ethtool {
                     _ => known(it.get_tx(), it.get_tx_max().ok()),
                 })
             }
-            Knob::AdaptiveRx | Knob::AdaptiveTx | Knob::RxUsecs | Knob::TxUsecs => {
+            Knob::AdaptiveRx | Knob::AdaptiveTx | Knob::RxUsecs | Knob::TxUsecs | Knob::RxFrames | Knob::TxFrames => {
                 let mut request = Request::new().op_coalesce_get_do();
                 request.header_mut().cmd = command::COALESCE_GET;
                 self.header(request.encode().nested_header());
@@ -172,7 +178,9 @@ impl Ethtool {
                     Knob::AdaptiveRx => known(it.get_use_adaptive_rx().map(u32::from), None),
                     Knob::AdaptiveTx => known(it.get_use_adaptive_tx().map(u32::from), None),
                     Knob::RxUsecs => known(it.get_rx_usecs(), None),
-                    _ => known(it.get_tx_usecs(), None),
+                    Knob::TxUsecs => known(it.get_tx_usecs(), None),
+                    Knob::RxFrames => known(it.get_rx_max_frames(), None),
+                    _ => known(it.get_tx_max_frames(), None),
                 })
             }
         }
@@ -212,7 +220,7 @@ impl Ethtool {
                 let _ = if knob == Knob::RxRing { push.push_rx(value) } else { push.push_tx(value) };
                 self.socket.request(&request)?.recv_ack()
             }
-            Knob::AdaptiveRx | Knob::AdaptiveTx | Knob::RxUsecs | Knob::TxUsecs => {
+            Knob::AdaptiveRx | Knob::AdaptiveTx | Knob::RxUsecs | Knob::TxUsecs | Knob::RxFrames | Knob::TxFrames => {
                 let mut request = Request::new().op_coalesce_set_do();
                 request.header_mut().cmd = command::COALESCE_SET;
                 self.header(request.encode().nested_header());
@@ -226,7 +234,9 @@ impl Ethtool {
                     Knob::AdaptiveRx => push.push_use_adaptive_rx(flag),
                     Knob::AdaptiveTx => push.push_use_adaptive_tx(flag),
                     Knob::RxUsecs => push.push_rx_usecs(value),
-                    _ => push.push_tx_usecs(value),
+                    Knob::TxUsecs => push.push_tx_usecs(value),
+                    Knob::RxFrames => push.push_rx_max_frames(value),
+                    _ => push.push_tx_max_frames(value),
                 };
                 self.socket.request(&request)?.recv_ack()
             }

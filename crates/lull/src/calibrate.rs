@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lull_lab::bench::kernel::device::{Coalescing, DeviceSetup};
+use lull_lab::bench::kernel::device::DeviceSetup;
 use lull_lab::bench::{Bench, BenchConfig, Cores, KernelBench, ServiceKind};
 use lull_lab::calibrate::{Calibration, Error, calibrate, render};
 use lull_lab::csv::atomic;
@@ -122,8 +122,8 @@ impl On {
             On::Lab(over) => Ok((over.start(config)?, Interrupts::default())),
             On::Device(setup, kind) => {
                 let bench = KernelBench::on_device(config, *kind, setup)?;
-                let Coalescing { adaptive, rx_usecs, interrupts: completions } = bench.coalescing();
-                Ok((Box::new(bench), Interrupts { adaptive, rx_usecs, completions }))
+                let interrupts = bench.interrupts();
+                Ok((Box::new(bench), interrupts))
             }
         }
     }

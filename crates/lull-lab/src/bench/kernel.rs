@@ -32,8 +32,9 @@ use lull_linux::machine::kernel_release;
 use lull_linux::netdev::{NapiChange, Netdev};
 use lull_linux::plan::check_policy;
 use lull_linux::polls::{Options, Polls, Record, Switch};
+use lull_sim::calibration::Interrupts;
 
-use self::device::{Coalescing, DeviceSetup, UsersDevice};
+use self::device::{DeviceSetup, UsersDevice};
 use self::pair::{Pair, ServerStack, Side, linux};
 use self::peer::Peer;
 use self::program::{Program, ServiceKind};
@@ -212,11 +213,11 @@ impl KernelBench {
         })
     }
 
-    /// How the device holds interrupts back; a veth has none.
-    pub fn coalescing(&self) -> Coalescing {
+    /// How the device raises interrupts; a veth has none that it could hold back.
+    pub fn interrupts(&self) -> Interrupts {
         match &self.place {
-            Place::Pair { .. } => Coalescing::default(),
-            Place::Device(device) => device.coalescing(),
+            Place::Pair { .. } => Interrupts::default(),
+            Place::Device(device) => device.interrupts(),
         }
     }
 

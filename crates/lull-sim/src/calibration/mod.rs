@@ -47,13 +47,24 @@ pub struct Setup {
     pub interrupts: Interrupts,
 }
 
+/// How interrupts of one side are held back, in ethtool's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// For how many microseconds.
+    pub usecs: u32,
+    /// For how many frames at the most; 0: time alone decides.
+    pub frames: u32,
+}
+
 /// How a NIC raises interrupts. The lab's own raise them at once, for what arrives alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// Whether the driver finds by itself how long they are held back.
+    /// Whether the driver finds by itself how long those for received frames are held back.
     pub adaptive: bool,
-    /// For how many microseconds they are, if it does not.
-    pub rx_usecs: u32,
+    /// How they are, if it does not.
+    pub rx: Held,
+    /// How those for sent frames are. `None`: as those for received ones.
+    pub tx: Option<Held>,
     /// Whether sent frames are reported, too.
     pub completions: bool,
 }

@@ -303,7 +303,7 @@ fn moderation(
         }
         // A driver that is told usecs alone lets time decide.
         let by_time = if ns > 0 { 65_535 } else { 1 };
-        let or_frames = if usecs.1.is_some() && or.usecs == 0 { by_time } else { or.frames };
+        let or_frames = if usecs.1.is_some() && (or.usecs == 0 || ns == 0) { by_time } else { or.frames };
         let count = check.count_or(frames.0, frames.1, &FRAMES, or_frames)? as u32;
         if let (Some(value), 0, 2..) = (frames.1, ns, count) {
             let problem = format!(

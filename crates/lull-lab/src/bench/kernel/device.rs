@@ -7,6 +7,7 @@ use lull_core::Mode;
 use lull_linux::device::Snapshot;
 use lull_linux::ethtool::{Ethtool, Knob};
 use lull_linux::{DeviceRequest, Options, Session, apply, undo};
+use lull_sim::calibration::{Held, Interrupts};
 use lull_units::numbers;
 
 use super::pair::{Side, linux};
@@ -21,17 +22,6 @@ pub struct DeviceSetup {
     pub load_by: String,
     /// Where lull keeps what was in force before.
     pub options: Options,
-}
-
-/// How the device holds interrupts back, as far as a world file says it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coalescing {
-    /// Whether it finds the time itself.
-    pub adaptive: bool,
-    /// The time, if it does not.
-    pub rx_usecs: u32,
-    /// Whether it has interrupts at all.
-    pub interrupts: bool,
 }
 
 /// The device, held until it is given back.
@@ -74,16 +64,25 @@ impl UsersDevice {
         Ok(())
     }
 
-    pub(super) fn coalescing(&self) -> Coalescing {
+    pub(super) fn interrupts(&self) -> Interrupts {
         let mut ethtool = Ethtool::new(self.session.device());
-        // A driver that does not say holds nothing back.
-        let mut value = |knob| ethtool.get(knob).ok().flatten().map_or(0, |reading| reading.value);
-        Coalescing {
-            adaptive: value(Knob::AdaptiveRx) != 0,
-            rx_usecs: value(Knob::RxUsecs),
-            interrupts: self.snapshot.napis.iter().any(|napi| napi.irq.is_some()),
-        }
+        let completions = self.snapshot.napis.iter().any(|napi| napi.irq.is_some());
+        let value = |knob| ethtool.get(knob).ok().flatten().map(|reading| reading.value);
+        Interrupts { completions, ..moderation(value) }
     }
+}
+
+/// How a device holds interrupts back, by what its driver says of each knob.
+fn moderation(mut value: impl FnMut(Knob) -> Option<u32>) -> Interrupts {
+    // A driver that does not say holds nothing back.
+    let mut known = |knob| value(knob).unwrap_or(0);
+    let rx = Held { usecs: known(Knob::RxUsecs), frames: known(Knob::RxFrames) };
+    let adaptive = known(Knob::AdaptiveRx) != 0;
+    let finds_tx_itself = adaptive && known(Knob::AdaptiveTx) != 0;
+    // One that says nothing of sent frames raises one interrupt for both.
+    let tx_usecs = value(Knob::TxUsecs).filter(|_| !finds_tx_itself);
+    let tx = tx_usecs.map(|usecs| Held { usecs, frames: value(Knob::TxFrames).unwrap_or(0) });
+    Interrupts { adaptive, rx, tx, completions: false }
 }
 
 impl Drop for UsersDevice {
@@ -124,4 +123,26 @@ fn fits(snapshot: &Snapshot, queues: usize, cores: &[usize]) -> Result<(), Strin
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moderation_is_read_by_time_and_frames_of_both_sides() {
+        let of = |says: &[(Knob, u32)]| {
+            moderation(|knob| says.iter().find(|(known, _)| *known == knob).map(|(_, value)| *value))
+        };
+        let held = |usecs, frames| Held { usecs, frames };
+        assert_eq!(of(&[]), Interrupts::default());
+        let both = of(&[(Knob::RxUsecs, 50), (Knob::RxFrames, 32), (Knob::TxUsecs, 16), (Knob::TxFrames, 8)]);
+        assert_eq!((both.adaptive, both.rx, both.tx), (false, held(50, 32), Some(held(16, 8))));
+        let receive = of(&[(Knob::RxUsecs, 50), (Knob::RxFrames, 32)]);
+        assert_eq!((receive.rx, receive.tx), (held(50, 32), None), "one interrupt for both");
+        let adaptive = [(Knob::AdaptiveRx, 1), (Knob::TxUsecs, 16), (Knob::TxFrames, 8)];
+        assert_eq!((of(&adaptive).adaptive, of(&adaptive).tx), (true, Some(held(16, 8))));
+        let wholly = [&adaptive[..], &[(Knob::AdaptiveTx, 1)]].concat();
+        assert_eq!((of(&wholly).adaptive, of(&wholly).tx), (true, None));
+    }
 }
