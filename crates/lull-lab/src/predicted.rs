@@ -7,8 +7,10 @@
 use std::sync::atomic::AtomicBool;
 
 use lull_core::Mode;
+use lull_sim::dim::Moderation;
 use lull_sim::predict::{Job, Offered};
-use lull_sim::{Outcome, PredictError, WorldFile};
+use lull_sim::worldfile::{Arrivals, EVENTS_DEFAULT};
+use lull_sim::{ModerationSpec, Outcome, PredictError, UserHost, WorldFile};
 
 use crate::cell::{CellSummary, Enforcement, Load, Report};
 use crate::simulated::run_all;
@@ -160,6 +162,14 @@ pub enum PredictedError {
         /// What differs.
         what: String,
     },
+    /// The lab has no such service.
+    #[error("cannot measure {world} with the lab: {what}; use a file of `lull calibrate`")]
+    NotTheLabs {
+        /// The world.
+        world: String,
+        /// What the lab has instead, and the key that says otherwise.
+        what: &'static str,
+    },
     /// A mode that does not exist.
     #[error(transparent)]
     Mode(#[from] lull_core::ModeError),
@@ -188,6 +198,41 @@ pub fn fits(
         return other(format!("{} connections instead of {connections}", file.connections));
     }
     Ok(())
+}
+
+/// Whether a world describes a service of the lab's at all: what is measured would be another one than what is predicted.
+///
+/// # Errors
+/// What the lab has instead.
+pub fn is_the_labs(file: &WorldFile) -> Result<(), PredictedError> {
+    let at_once = |moderation: ModerationSpec| match moderation {
+        ModerationSpec::Off => true,
+        ModerationSpec::Fixed(fixed) => fixed == Moderation { usecs: 0, frames: 1 },
+        ModerationSpec::Adaptive => false,
+    };
+    // A device of the user's moderates, and the lab's own do not: `is_over` tells them apart.
+    let moderates = file.calibrated_over != Some("device") && !(at_once(file.rx) && at_once(file.tx));
+    let resumes = file.host.as_ref().is_some_and(|host| host.after_resume != UserHost::default().after_resume);
+    let beyond = [
+        (file.upstream.is_some() || file.xdp.is_some(), "its service is another than the lab's"),
+        (file.second.is_some(), "the lab has one service ([second])"),
+        (file.transmit.is_some(), "the lab's answers pass no queueing discipline ([transmit])"),
+        (file.events_max != EVENTS_DEFAULT, "the lab's service has a batch limit of its own (service.events_max)"),
+        (file.sized, "the lab's requests and answers have sizes of their own (service.request_size and answer_size)"),
+        (file.poll_after_returns != 0, "the lab's service polls as Linux does (service.poll_after_returns)"),
+        (resumes, "the lab's service has its interrupts back after a resume (machine.after_resume)"),
+        (
+            moderates,
+            "the lab's NICs hold no interrupt back (nic.adaptive, which is true if nothing is said, and nic.rx_usecs, \
+                     rx_frames, tx_usecs and tx_frames; nic.rx_usecs = \"0us\" is the lab's)",
+        ),
+        (file.cores != file.workers || file.queues != file.workers, "the lab has a core and a queue for each worker"),
+        (matches!(file.arrivals, Arrivals::Trace(_)), "the lab replays no traces"),
+    ];
+    match beyond.into_iter().find(|(is, _)| *is) {
+        Some((_, what)) => Err(PredictedError::NotTheLabs { world: file.name.clone(), what }),
+        None => Ok(()),
+    }
 }
 
 /// Whether a world's values were found over this NIC of the lab, or nobody says over which.

@@ -281,6 +281,7 @@ const COLUMNS: usize = 120;
 /// The world file that is to be held against what is measured, if it describes that.
 fn machine(path: &Path, args: &Compare, over: Over) -> Result<WorldFile, Failure> {
     let file = WorldFile::read(path)?;
+    predicted::is_the_labs(&file)?;
     predicted::fits(&file, args.plane == Plane::User, over.calibrated(), args.workers, args.connections)?;
     let same_arrivals = matches!(
         (args.arrivals, &file.arrivals),

@@ -18,7 +18,7 @@ use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
 use lull_sim::WorldFile;
 use lull_sim::tune::{Objective, TuneError};
-use lull_sim::worldfile::{Arrivals as WorldArrivals, EVENTS_DEFAULT};
+use lull_sim::worldfile::Arrivals as WorldArrivals;
 use lull_slo::Slo;
 use lull_units::share_permille;
 
@@ -153,30 +153,11 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
 
 /// The lab's service that a world file describes.
 fn bench_of(file: &WorldFile, args: &Tune) -> Result<(Over, BenchConfig), Failure> {
-    let unlike = |what: &str| -> Failure {
-        let name = &file.name;
-        format!("cannot measure {name} with the lab: {what}; use a file of `lull calibrate`").into()
-    };
-    if file.upstream.is_some() || file.xdp.is_some() {
-        return Err(unlike("its service is another than the lab's"));
-    }
-    let beyond = [
-        (file.second.is_some(), "the lab has one service ([second])"),
-        (file.transmit.is_some(), "the lab's answers pass no queueing discipline ([transmit])"),
-        (file.events_max != EVENTS_DEFAULT, "the lab's service has a batch limit of its own (service.events_max)"),
-        (file.sized, "the lab's requests and answers have sizes of their own (service.request_size and answer_size)"),
-        (file.poll_after_returns != 0, "the lab's service polls as Linux does (service.poll_after_returns)"),
-    ];
-    if let Some((_, what)) = beyond.iter().find(|(is, _)| *is) {
-        return Err(unlike(what));
-    }
-    if file.cores != file.workers || file.queues != file.workers {
-        return Err(unlike("the lab has a core and a queue for each worker"));
-    }
+    predicted::is_the_labs(file)?;
     let arrivals = match file.arrivals {
         WorldArrivals::Poisson => Arrivals::Exponential,
         WorldArrivals::Facebook => Arrivals::Facebook,
-        WorldArrivals::Trace(_) => return Err(unlike("the lab replays no traces")),
+        WorldArrivals::Trace(_) => return Err("cannot measure a trace: the lab replays none".into()),
     };
     if file.host.is_some() && args.service.is_some() {
         return Err("cannot use --service: the file describes lull's own stack, with lull's own service".into());

@@ -113,7 +113,7 @@ fn fast_world() -> String {
                  epoll_sleep epoll_event busy_call busy_round idle_shallow_exit idle_deep_exit cold_packet cold_request";
     let costs: String = costs.split_whitespace().map(|what| format!("{what} = \"10ns\"\n")).collect();
     format!(
-        "[machine]\ncores = 1\nplane = \"user\"\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"0us\"\n[service]\n\
+        "[machine]\ncores = 1\nplane = \"user\"\n[nic]\nspeed = \"10Gbit/s\"\nrx_usecs = \"0us\"\n[network]\nlatency = \"0us\"\n[service]\n\
          kind = \"epoll\"\nconnections = 64\nrequest_cost_own = \"10ns\"\n[costs]\n{costs}"
     )
 }
@@ -143,7 +143,7 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
     let directory = Directory(std::env::temp_dir().join(format!("lull-calibrate-other-{}", std::process::id())));
     std::fs::create_dir_all(&directory.0).unwrap();
     let path = directory.0.join("w.toml").display().to_string();
-    let world = "[machine]\ncores = 1\nplane = \"user\"\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"2us\"\n[service]\n\
+    let world = "[machine]\ncores = 1\nplane = \"user\"\n[nic]\nspeed = \"10Gbit/s\"\nrx_usecs = \"0us\"\n[network]\nlatency = \"2us\"\n[service]\n\
                  kind = \"epoll\"\nconnections = 32\nrequest_cost_own = \"2us\"\n";
     let refused = |text: &str, arguments: &[&str], says: &str| {
         std::fs::write(&path, text).unwrap();
@@ -166,6 +166,7 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
     refused(world, &bursts, "give --arrivals what its load.arrivals says");
     let two = world.replace("cores = 1", "cores = 2").replace("kind", "workers = 1\nkind");
     let tune = ["tune", &path, "--slo", "p99<1s", "--load", "2K", "--measure"];
+    let compare_32 = [&compare[..], &["--connections", "32"]].concat();
     refused(&two, &tune, "cannot measure w with the lab: the lab has a core and a queue for each worker");
     for (keys, what) in [
         ("events_max = 8", "service.events_max"),
@@ -175,13 +176,25 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
         ("[transmit]\nqdisc = \"fq\"", "[transmit]"),
         ("[second]\nconnections = 4\nload = \"2K\"\nrequest_cost = \"2us\"", "[second]"),
     ] {
-        std::fs::write(&path, format!("{world}{keys}\n")).unwrap();
-        let text = said(&lull(&tune));
-        assert!(
-            text.contains("cannot measure w with the lab: the lab's") || text.contains("the lab has one"),
-            "{text}"
-        );
-        assert!(text.contains(what), "{what} is not in\n{text}");
+        for command in [&tune[..], &compare_32] {
+            refused(&format!("{world}{keys}\n"), command, "cannot measure w with the lab: the lab");
+            refused(&format!("{world}{keys}\n"), command, what);
+        }
+    }
+    for (key, other, what) in [
+        ("rx_usecs = \"0us\"", "rx_usecs = \"8us\"", "nic.rx_usecs"),
+        ("rx_usecs = \"0us\"", "rx_usecs = \"0us\"\ntx_usecs = \"8us\"", "tx_usecs"),
+        ("rx_usecs = \"0us\"", "", "nic.adaptive"),
+        ("plane = \"user\"", "plane = \"user\"\nafter_resume = \"deferral\"", "machine.after_resume"),
+    ] {
+        for command in [&tune[..], &compare_32] {
+            refused(&world.replace(key, other), command, what);
+        }
+    }
+    // What was calibrated over a device has the device's moderation, and is refused as a device's.
+    let device = kernel.replace("\"0us\"", "\"8us\"\ncalibrated = \"device\"").replace("cost_own", "cost");
+    for command in [&tune[..], &[&compare_32[..], &["--plane", "kernel"]].concat()] {
+        refused(&device, command, "calibrated over device instead of veth");
     }
     refused(
         world,
