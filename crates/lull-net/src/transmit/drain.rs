@@ -31,6 +31,8 @@ pub(crate) struct Drain {
     polled: bool,
     /// Senders of the frames that the last batch sent.
     last_batch: Vec<u32>,
+    /// Frames left the intake or the discipline since this was last asked.
+    has_made_room: bool,
 }
 
 impl Drain {
@@ -46,6 +48,7 @@ impl Drain {
             limit: ByteLimit::default(),
             polled: false,
             last_batch: Vec::with_capacity(64),
+            has_made_room: false,
         }
     }
 
@@ -84,6 +87,11 @@ impl Drain {
         self.unsent
     }
 
+    /// Whether a sender may have room that it had not when this was last asked.
+    pub(super) fn take_has_made_room(&mut self) -> bool {
+        std::mem::take(&mut self.has_made_room)
+    }
+
     pub(super) fn stats(&self) -> QdiscStats {
         self.qdisc.stats()
     }
@@ -99,6 +107,7 @@ impl Drain {
             self.senders.completed(packet.frame.sender(), packet.bytes);
             dropped += 1;
         }
+        self.has_made_room |= dropped != 0;
         dropped
     }
 
@@ -119,6 +128,7 @@ impl Drain {
             return false;
         }
         let Ok(frame) = self.frames.pop() else { return false };
+        self.has_made_room = true;
         let (sender, bytes) = (frame.sender(), frame.chain_len() as u32);
         let packet = Packet {
             bytes,
@@ -149,6 +159,7 @@ impl Drain {
         let _ = (0..INTAKE_FRAMES).take_while(|_| self.take_in(now_ns)).count();
         let sent = self.fill_ring(&mut *tx, budget, now_ns);
         self.unrung |= sent.frames != 0;
+        self.has_made_room |= sent.frames != 0;
         self.tx = Some(tx);
         sent
     }

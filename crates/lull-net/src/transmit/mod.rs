@@ -233,10 +233,12 @@ impl TxSide {
         let goes_down = GoesDown(self, host);
         let began_ns = host.now_ns();
         let (mut drain, mut frames, mut others) = (TxDrain::new(run), 0, 0);
+        let mut has_made_room = false;
         let end = loop {
             let budget = drain.look(&self.word);
             let (sent, left) = if self.is_down.load(Ordering::Acquire) {
                 add(&self.live.dropped, self.inside().clear());
+                has_made_room = true;
                 (NOTHING, TxLeft::Nothing)
             } else {
                 let mut inside = self.inside();
@@ -244,6 +246,7 @@ impl TxSide {
                 others += inside.sent_for_others(own);
                 let unsent = self.ring_inside(&mut inside);
                 self.count(&mut inside, sent.frames);
+                has_made_room |= inside.take_has_made_room();
                 (sent, if unsent { TxLeft::Room } else { sent.left })
             };
             frames += sent.frames;
@@ -259,7 +262,10 @@ impl TxSide {
             let took_ns = host.now_ns().saturating_sub(began_ns);
             add(&self.live.trapped_ns, took_ns * u64::from(others) / u64::from(frames.max(1)));
         }
-        self.room.made();
+        // Who waits for its time would look in vain.
+        if has_made_room {
+            self.room.made();
+        }
         match end {
             TxEnd::Idle => {}
             TxEnd::Schedule if own.is_some() => host.schedule(self.napi()),
@@ -401,7 +407,7 @@ impl Transmitter for TxSide {
 
     fn visit(&self, host: &Delivery, budget: u32) -> Transmitted {
         self.word.look();
-        let sent = {
+        let (sent, has_made_room) = {
             let mut inside = self.inside();
             inside.polled_by_group(true);
             let mut sent = inside.send(budget, host.now_ns());
@@ -410,10 +416,12 @@ impl Transmitter for TxSide {
                 // The device wants another doorbell once it has room: a visit then rings it.
                 sent.left = TxLeft::Room;
             }
-            sent
+            (sent, inside.take_has_made_room())
         };
         self.blocked.store(sent.left == TxLeft::Room, Ordering::Relaxed);
-        self.room.made();
+        if has_made_room {
+            self.room.made();
+        }
         sent
     }
 

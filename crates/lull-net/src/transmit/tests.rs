@@ -77,6 +77,55 @@ fn a_sender_alone_is_told_to_wait_before_the_discipline_drops_its_frames_and_hea
 }
 
 #[test]
+fn a_run_that_sends_nothing_of_a_paced_sender_tells_nobody_of_room() {
+    for is_grouped in [false, true] {
+        let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() }).unwrap().delivery();
+        let (port, _peer) = mem::pair(MemConfig::default());
+        let ours = port.take_queue(0).unwrap();
+        let (side, mut intake) = TxSide::new(Kind::Fq, 1500, NO_NAPI, ours.tx_irq);
+        side.put_ring(Ring { tx: ours.tx, unsent: false });
+        let (room, raised) = (side.room(), Arc::new(Raised::default()));
+        room.connect(raised.clone());
+        if is_grouped {
+            side.group_enter().unwrap();
+        }
+        let run = || {
+            let (sent, told) = (side.stats().frames, raised.0.load(Ordering::SeqCst));
+            match is_grouped {
+                true => drop(side.visit(&host, 64)),
+                false => side.kick(&host),
+            }
+            (side.stats().frames - sent, raised.0.load(Ordering::SeqCst) - told)
+        };
+        // Each frame puts the flow off for a second.
+        let sender = Sender { id: 7, pacing_bytes_per_s: 1, ..Sender::default() };
+        let mut fill = || {
+            let mut pushed = 0;
+            while intake.room_for(sender) > 0 {
+                let mut frame = Frame::copy_from(&[0; 1_000]);
+                frame.set_sender(sender);
+                intake.transmit(frame).unwrap();
+                pushed += 1;
+            }
+            room.unmask();
+            pushed
+        };
+        fill();
+        assert_eq!(run(), (1, 1), "the first leaves at once");
+        let mut runs_in_vain = 0;
+        while runs_in_vain < 100 {
+            let pushed = fill();
+            // What was pushed leaves the intake, and a frame whose time has come leaves the discipline: both make room.
+            let (sent, told) = run();
+            if (pushed, sent) == (0, 0) {
+                assert_eq!(told, 0, "grouped: {is_grouped}");
+                runs_in_vain += 1;
+            }
+        }
+    }
+}
+
+#[test]
 fn frames_of_nobody_fill_no_senders_place() {
     let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() }).unwrap().delivery();
     let (port, peer) = mem::pair(MemConfig::default());
