@@ -77,9 +77,8 @@ impl Offer {
             }
             _ => {}
         }
-        let bound = own::made(|| UnixListener::bind(&path).map(OwnedFd::from));
+        let bound = own::made_for_no_child(|| UnixListener::bind(&path).map(OwnedFd::from));
         let bound = bound.map_err(failed("make the control socket"))?;
-        own::keep_from_children(&bound);
         let listener = UnixListener::from(bound);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the control socket"))?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -94,7 +93,7 @@ impl Offer {
                     continue;
                 }
                 // Nobody else takes what has come.
-                let client = own::made(|| listener.accept().map(|(client, _)| OwnedFd::from(client)));
+                let client = own::made_for_no_child(|| listener.accept().map(|(client, _)| OwnedFd::from(client)));
                 if ends.load(Ordering::Acquire) {
                     return;
                 }

@@ -7,7 +7,9 @@
 //!
 //! Nothing of it happens before [`begin`]: in a program that knows lull its descriptors are like any others.
 
+use std::cell::Cell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
@@ -72,6 +74,13 @@ pub fn keep_from_children(fd: &impl AsRawFd) {
     }
 }
 
+/// Closes a number of lull's own by `close`. A child that is forked meanwhile does not have it, or closes it itself.
+pub fn closed<R>(number: RawFd, close: impl FnOnce() -> R) -> R {
+    let _closing = BEGUN.load(Ordering::Acquire).then(|| Turn::of(Turns::to_make));
+    unmark(number);
+    close()
+}
+
 /// The number is about to be closed by lull.
 pub fn unmark(number: RawFd) {
     for marks in [&NOT_CHILDRENS, &MARKS] {
@@ -116,6 +125,9 @@ pub(crate) fn close_parents() {
 pub trait Descriptors {
     /// All of them above the program's numbers, and marked.
     fn kept_apart(self) -> Self;
+
+    /// [`keep_from_children`], of each.
+    fn keep_from_children(&self);
 }
 
 impl Descriptors for OwnedFd {
@@ -125,11 +137,19 @@ impl Descriptors for OwnedFd {
         mark(kept.as_raw_fd());
         kept
     }
+
+    fn keep_from_children(&self) {
+        keep_from_children(self);
+    }
 }
 
 impl Descriptors for (OwnedFd, OwnedFd) {
     fn kept_apart(self) -> (OwnedFd, OwnedFd) {
         (self.0.kept_apart(), self.1.kept_apart())
+    }
+
+    fn keep_from_children(&self) {
+        [&self.0, &self.1].into_iter().for_each(keep_from_children);
     }
 }
 
@@ -137,11 +157,19 @@ impl<const COUNT: usize> Descriptors for [OwnedFd; COUNT] {
     fn kept_apart(self) -> [OwnedFd; COUNT] {
         self.map(Descriptors::kept_apart)
     }
+
+    fn keep_from_children(&self) {
+        self.iter().for_each(keep_from_children);
+    }
 }
 
 impl Descriptors for Vec<OwnedFd> {
     fn kept_apart(self) -> Vec<OwnedFd> {
         self.into_iter().map(Descriptors::kept_apart).collect()
+    }
+
+    fn keep_from_children(&self) {
+        self.iter().for_each(keep_from_children);
     }
 }
 
@@ -152,20 +180,80 @@ impl Descriptors for Vec<OwnedFd> {
 /// # Errors
 /// Those of `make`.
 pub fn made<T: Descriptors, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    made_and(make, |_| ())
+}
+
+/// As [`made`], of what no child of `fork` is to have open ([`keep_from_children`]): one that is forked at the same time has none of it, or
+/// closes it.
+///
+/// # Errors
+/// Those of `make`.
+pub fn made_for_no_child<T: Descriptors, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    made_and(make, T::keep_from_children)
+}
+
+fn made_and<T: Descriptors, E>(make: impl FnOnce() -> Result<T, E>, then: impl FnOnce(&T)) -> Result<T, E> {
     if !BEGUN.load(Ordering::Acquire) {
         return make();
     }
-    let _making = TURNS.get_or_init(Turns::default).to_make();
-    make().map(Descriptors::kept_apart)
+    let _making = Turn::of(Turns::to_make);
+    make().map(Descriptors::kept_apart).inspect(then)
 }
 
 /// Until what is returned is dropped no thread makes a descriptor of lull's own: what is not marked is the program's. The caller
 /// makes none itself, nor does a signal handler of its thread.
 pub fn none_is_made() -> impl Drop + use<> {
-    TURNS.get_or_init(Turns::default).to_close()
+    Turn::of(Turns::to_close)
 }
 
-/// Threads make descriptors beside each other, and whoever closes all that are not marked does so alone.
+/// The calling thread is about to fork. Until it says that this is over, no other thread makes a descriptor of lull's own or closes one: a
+/// child finds each with its marks. What this thread makes meanwhile it makes at once. A fork may begin within another one, in a handler of
+/// a signal.
+pub fn a_fork_begins() {
+    if BEGUN.load(Ordering::Acquire) {
+        let (within, turn) = FORK.take();
+        let turn = turn.unwrap_or_else(|| ManuallyDrop::new(Turn::of(Turns::to_close)));
+        FORK.set((within + 1, Some(turn)));
+    }
+}
+
+/// In the process that has forked, or failed to. In a child it is [`forget_turns`].
+pub fn a_fork_is_over() {
+    match FORK.take() {
+        (0 | 1, turn) => drop(turn.map(ManuallyDrop::into_inner)),
+        (within, turn) => FORK.set((within - 1, turn)),
+    }
+}
+
+type ForksTurn = ManuallyDrop<Turn<RwLockWriteGuard<'static, ()>>>;
+
+thread_local! {
+    /// Turns that the calling thread has: within one it takes no other, for which it would wait for itself.
+    static HAS_TURNS: Cell<u32> = const { Cell::new(0) };
+    /// How many forks of the calling thread are under way, and the turn of the first. Nothing of it ends with the thread.
+    static FORK: Cell<(u32, Option<ForksTurn>)> = const { Cell::new((0, None)) };
+}
+
+/// A turn of the calling thread's, or a part of one that it has.
+struct Turn<G> {
+    _guard: Option<G>,
+}
+
+impl<G> Turn<G> {
+    fn of(take: impl FnOnce(&'static Turns) -> G) -> Turn<G> {
+        let is_first = HAS_TURNS.replace(HAS_TURNS.get() + 1) == 0;
+        Turn { _guard: is_first.then(|| take(TURNS.get_or_init(Turns::default))) }
+    }
+}
+
+impl<G> Drop for Turn<G> {
+    fn drop(&mut self) {
+        // In a child it may have been forgotten.
+        HAS_TURNS.set(HAS_TURNS.get().saturating_sub(1));
+    }
+}
+
+/// Threads make descriptors beside each other, and whoever closes all that are not marked, or forks, does so alone.
 #[derive(Default)]
 struct Turns {
     making: RwLock<()>,
@@ -201,6 +289,9 @@ static ONE_AT_A_TIME: Afresh<Mutex<()>> = Afresh::new();
 /// In any child of `fork`: whose turn it was is another process's thread.
 pub fn forget_turns() {
     TURNS.forget();
+    HAS_TURNS.set(0);
+    // Its lock is the one that is forgotten.
+    FORK.set((0, None));
     ONE_AT_A_TIME.forget();
 }
 

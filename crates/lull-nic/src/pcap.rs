@@ -14,10 +14,10 @@
 //! # Ok::<(), lull_nic::DeviceError>(())
 //! ```
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::device::{Device, DeviceError, Queue};
 use crate::frame::Frame;
@@ -29,6 +29,10 @@ pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 pub const LINKTYPE_ETHERNET: u32 = 1;
 /// Bytes of a frame that are recorded at most (tcpdump's default).
 pub const SNAP_BYTES: usize = 262_144;
+/// What is gathered before it is written.
+const BUFFER_BYTES: usize = 1 << 16;
+/// What stands before each frame.
+const RECORD_HEADER_BYTES: usize = 16;
 
 /// Records a device's frames in the pcap format: little-endian, nanoseconds, Ethernet.
 ///
@@ -38,6 +42,9 @@ pub const SNAP_BYTES: usize = 262_144;
 ///
 /// A write error never disturbs traffic: it is said once on the standard error, kept for [`Pcap::error`], and the
 /// frames from then on are counted in [`Pcap::lost`]. The record is flushed when the device is dropped.
+///
+/// Only whole records are written, as many at once as have been gathered: several processes may append to one file
+/// ([`Pcap::appending`]).
 pub struct Pcap<W: Write + Send + 'static> {
     inner: Arc<dyn Device>,
     recorder: Arc<Recorder<W>>,
@@ -57,20 +64,31 @@ struct Recorder<W: Write + Send> {
 }
 
 struct RecordFile<W: Write + Send> {
-    writer: BufWriter<W>,
+    writer: W,
+    /// Whole records, and at first the file's header.
+    buffer: Vec<u8>,
     error: Option<(io::ErrorKind, String)>,
 }
 
 impl<W: Write + Send + 'static> Pcap<W> {
     /// Wraps `inner` and records into `writer`, which this buffers.
     pub fn new(inner: Arc<dyn Device>, writer: W) -> Pcap<W> {
+        Pcap::after(file_header().to_vec(), inner, writer)
+    }
+
+    /// As [`Pcap::new`], behind what others have written of a file that begins with [`file_header`], and beside them where the
+    /// file is open for appending (`O_APPEND`).
+    pub fn appending(inner: Arc<dyn Device>, writer: W) -> Pcap<W> {
+        Pcap::after(Vec::new(), inner, writer)
+    }
+
+    fn after(buffer: Vec<u8>, inner: Arc<dyn Device>, writer: W) -> Pcap<W> {
         let recorder = Recorder {
             device: inner.info().name,
-            file: Mutex::new(RecordFile { writer: BufWriter::new(writer), error: None }),
+            file: Mutex::new(RecordFile { writer, buffer, error: None }),
             written: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         };
-        recorder.attempt(|writer| writer.write_all(&file_header()));
         Pcap { inner, recorder: Arc::new(recorder) }
     }
 
@@ -91,7 +109,7 @@ impl<W: Write + Send + 'static> Pcap<W> {
 
     /// Writes out what is buffered; whether all writes have succeeded until now.
     pub fn flush(&self) -> bool {
-        self.recorder.attempt(|writer| writer.flush())
+        self.recorder.attempt(RecordFile::flush)
     }
 }
 
@@ -101,12 +119,12 @@ impl<W: Write + Send> Recorder<W> {
     }
 
     /// Does `write` unless an earlier write failed: what follows a torn record could not be read anyway.
-    fn attempt(&self, write: impl FnOnce(&mut BufWriter<W>) -> io::Result<()>) -> bool {
+    fn attempt(&self, write: impl FnOnce(&mut RecordFile<W>) -> io::Result<()>) -> bool {
         let mut file = self.lock();
         if file.error.is_some() {
             return false;
         }
-        let Err(error) = write(&mut file.writer) else { return true };
+        let Err(error) = write(&mut file) else { return true };
         file.error = Some((error.kind(), error.to_string()));
         drop(file);
         eprintln!("{}: the packet record ends here: {error}; free space and start it again", self.device);
@@ -114,29 +132,44 @@ impl<W: Write + Send> Recorder<W> {
     }
 }
 
+impl<W: Write + Send> RecordFile<W> {
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.write_all(&self.buffer)?;
+        self.buffer.clear();
+        self.writer.flush()
+    }
+
+    fn add(&mut self, now: Duration, frame: &Frame) -> io::Result<()> {
+        let length = frame.chain_len();
+        let recorded = length.min(SNAP_BYTES);
+        if self.buffer.len() + RECORD_HEADER_BYTES + recorded > BUFFER_BYTES {
+            self.flush()?;
+        }
+        // The format's seconds are 32 bits, unsigned: good until 2106.
+        for word in [now.as_secs() as u32, now.subsec_nanos(), recorded as u32, length as u32] {
+            self.buffer.extend(word.to_le_bytes());
+        }
+        let mut room = SNAP_BYTES;
+        for segment in frame.segments() {
+            let data = &segment.data()[..segment.len().min(room)];
+            room -= data.len();
+            self.buffer.extend(data);
+        }
+        Ok(())
+    }
+}
+
 impl<W: Write + Send> Observer for Recorder<W> {
     fn see(&self, _direction: Direction, _queue: usize, frame: &Frame) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let written = self.attempt(|writer| {
-            let length = frame.chain_len();
-            // The format's seconds are 32 bits, unsigned: good until 2106.
-            for word in [now.as_secs() as u32, now.subsec_nanos(), length.min(SNAP_BYTES) as u32, length as u32] {
-                writer.write_all(&word.to_le_bytes())?;
-            }
-            let mut room = SNAP_BYTES;
-            for segment in frame.segments() {
-                let data = &segment.data()[..segment.len().min(room)];
-                room -= data.len();
-                writer.write_all(data)?;
-            }
-            Ok(())
-        });
+        let written = self.attempt(|file| file.add(now, frame));
         let counter = if written { &self.written } else { &self.lost };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn file_header() -> [u8; 24] {
+/// What a file begins with, before its first record.
+pub fn file_header() -> [u8; 24] {
     let mut header = [0; 24];
     header[..4].copy_from_slice(&MAGIC_NANOSECONDS.to_le_bytes());
     // Version 2.4; time zone and accuracy stay 0.

@@ -101,9 +101,7 @@ fn engage_as(routing: Routing, lazily: bool, start: Starter, say: fn(&StartError
     };
     let is_first = WORLD.set(world).is_ok();
     if is_first {
-        // SAFETY: the handler stays for as long as the process. Without memory to note it, nothing else would start either.
-        #[allow(unsafe_code)]
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(fork::of_this_process)) };
+        fork::may_come();
     }
     is_first
 }

@@ -288,7 +288,13 @@ fn taken(fd: c_int) -> Option<Open> {
     None
 }
 
-/// Whether the program, or lull itself, may close a number or put another file in its place. A descriptor of lull's own is
+/// Closes a number by `close`; nothing if it is lull's own, and it is the program that closes it ([`may_close`]).
+#[inline]
+pub fn closed(fd: c_int, close: impl FnOnce() -> c_int) -> Option<c_int> {
+    if own::is_own(fd) { lull_calls().then(|| own::closed(fd, close)) } else { Some(close()) }
+}
+
+/// Whether the program, or lull itself, may put another file in a number's place. A descriptor of lull's own is
 /// closed to the program, which does not know of it.
 #[inline]
 pub fn may_close(fd: c_int) -> bool {

@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use lull_net::lull_nic::passing::QUEUES_MAX;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -38,10 +39,11 @@ const LISTENERS_MAX: usize = 1024;
 
 /// The byte of [`Flows::alone`], behind those of all queues.
 const ALONE: u32 = 1 << 20;
-/// The byte of whoever records the frames.
-pub const RECORD: u32 = ALONE + 1;
 /// The byte of all processes that ask for connections of listeners whose queues others have.
-const ASKS: u32 = RECORD + 1;
+const ASKS: u32 = ALONE + 1;
+
+/// How long nobody asks for a lock again that the kernel takes for a deadlock.
+const TRIES_APART: Duration = Duration::from_millis(1);
 
 const FREE: u32 = 0;
 const BEING_WRITTEN: u32 = 1;
@@ -222,11 +224,7 @@ impl Flows {
     /// # Errors
     /// The system's.
     pub fn alone<R>(&self, f: impl FnOnce() -> R) -> io::Result<R> {
-        while let Err(error) = self.lock(libc::F_SETLKW, libc::F_WRLCK, ALONE) {
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
+        self.wait_for(ALONE)?;
         let result = f();
         self.release(ALONE);
         Ok(result)
@@ -249,11 +247,21 @@ impl Flows {
     /// Waits until no other process lives that asks for connections. This one asks no more.
     pub(crate) fn until_nobody_asks(&self) {
         self.release(ASKS);
-        while self
-            .lock(libc::F_SETLKW, libc::F_WRLCK, ASKS)
-            .is_err_and(|error| error.kind() == io::ErrorKind::Interrupted)
-        {}
+        // It fails for nothing that who waits could change.
+        let _ = self.wait_for(ASKS);
         self.release(ASKS);
+    }
+
+    /// Waits until the lock is this process's. The kernel looks for deadlocks by processes (`fcntl_setlk`): a thread of this one that holds
+    /// what another process waits for is none, where another thread waits for what that has.
+    fn wait_for(&self, queue: u32) -> io::Result<()> {
+        loop {
+            match self.lock(libc::F_SETLKW, libc::F_WRLCK, queue) {
+                Err(error) if error.raw_os_error() == Some(libc::EDEADLK) => std::thread::sleep(TRIES_APART),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
     }
 
     fn lock(&self, how: libc::c_int, kind: libc::c_int, queue: u32) -> io::Result<()> {

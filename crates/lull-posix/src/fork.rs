@@ -6,7 +6,8 @@
 //! before the engine started has everything before it.
 #![allow(unsafe_code)]
 
-use std::mem;
+use std::cell::Cell;
+use std::mem::{self, ManuallyDrop};
 use std::sync::Once;
 
 use libc::c_long;
@@ -14,9 +15,43 @@ use lull_net::lull_nic::own;
 
 pub use crate::husk::is_husk;
 use crate::husk::{self, Starting};
+use crate::kernel::NoSignals;
 use crate::socket::options::steer;
 use crate::socket::{datagram, pool, splice};
 use crate::{block, bpf, elsewhere, engine, epoll, files, inherit, kernel, leaving, record, signals};
+
+/// Called when lull gets addresses in this process. What the C library calls of these is called last before a fork, behind the handlers of
+/// all but the libraries that were loaded first, and first after it.
+pub(crate) fn may_come() {
+    // SAFETY: the handlers stay for as long as the process. Without memory to note them, nothing else would start either.
+    let _ = unsafe { libc::pthread_atfork(Some(begins), Some(is_over), Some(of_this_process)) };
+}
+
+thread_local! {
+    /// How many forks of a thread are under way, one in a handler that came within another, and its signals since the first.
+    static NO_SIGNALS: Cell<(u32, Option<ManuallyDrop<NoSignals>>)> = const { Cell::new((0, None)) };
+}
+
+/// The fork itself: descriptors of lull's own are made and closed before it or behind it. A handler of a signal that came between could
+/// wait for a thread which waits for that.
+extern "C" fn begins() {
+    let no_signals = ManuallyDrop::new(NoSignals::but_of_children());
+    let (within, first) = NO_SIGNALS.take();
+    NO_SIGNALS.set((within + 1, first.or(Some(no_signals))));
+    own::a_fork_begins();
+}
+
+extern "C" fn is_over() {
+    own::a_fork_is_over();
+    come_again();
+}
+
+fn come_again() {
+    match NO_SIGNALS.take() {
+        (0 | 1, first) => drop(first.map(ManuallyDrop::into_inner)),
+        (within, first) => NO_SIGNALS.set((within - 1, first)),
+    }
+}
 
 /// Called when the engine starts: children are husks from now on.
 pub(crate) fn engine_starts() -> Starting {
@@ -70,13 +105,20 @@ pub fn that_waits() -> libc::pid_t {
 }
 
 /// A process that is made by number (`clone`, `clone3`), past the C library's `fork`: `clone` makes it, and returns 0 in it. The C
-/// library's own locks are in it as they were, as in any such child.
-pub fn by_number(clone: impl FnOnce() -> c_long) -> c_long {
+/// library's own locks are in it as they were, as in any such child. One whose parent waits for it may ask this process for something
+/// before it executes a program: then no other thread waits for that.
+pub fn by_number(parent_waits: bool, clone: impl FnOnce() -> c_long) -> c_long {
     signals::section(before_any);
+    if !parent_waits {
+        begins();
+    }
     let child = clone();
     match child {
         0 => without_the_c_library(),
         _ => {
+            if !parent_waits {
+                is_over();
+            }
             in_the_parent();
             children_have_listeners();
         }
@@ -87,6 +129,11 @@ pub fn by_number(clone: impl FnOnce() -> c_long) -> c_long {
 /// Whether `clone` with these flags makes a process of its own, and not a thread or one that shares its parent's memory.
 pub fn makes_a_process(flags: u64) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == 0
+}
+
+/// Whether a process that is made with these flags has a parent that waits until it has executed a program or ended.
+pub fn is_waited_for(flags: u64) -> bool {
+    flags & libc::CLONE_VFORK as u64 != 0
 }
 
 /// Whether children of this process are husks of what it has.
@@ -127,9 +174,10 @@ fn forget_the_parents() {
 
 /// A child of a process that lull is in. The C library calls this in children of `fork`.
 pub(crate) extern "C" fn of_this_process() {
-    signals::forget();
     // Also where no engine runs: another thread of the parent's may have held them just then.
     own::forget_turns();
+    come_again();
+    signals::forget();
     engine::forget_starting();
     leaving::forget();
     epoll::forget_contexts();

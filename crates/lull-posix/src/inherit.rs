@@ -41,7 +41,7 @@ use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use lull_net::lull_nic::own;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -144,13 +144,12 @@ impl Message {
             // An error is what it is looked at for.
             let _ = poll(&mut [PollFd::new(&channel, PollFlags::IN)], None);
             let parts = &mut [IoSliceMut::new(&mut bytes)];
-            let descriptors = match kernel::receive_with_descriptors(channel, parts, &mut control) {
+            let descriptors = match kernel::receive_for_no_child(channel, parts, &mut control) {
                 Ok((MESSAGE_BYTES, _, descriptors)) => descriptors,
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
                 // A message is whole, or it is the end of them.
                 _ => return None,
             };
-            descriptors.iter().for_each(own::keep_from_children);
             let Some(verb) = Verb::ALL.into_iter().find(|verb| *verb as u8 == bytes[0]) else { continue };
             let id = usize::from_ne_bytes(bytes[1..].try_into().unwrap_or_default());
             return Some((Message { verb, id }, descriptors));
@@ -217,8 +216,8 @@ pub(crate) fn before_a_fork() {
         held.dedup_by_key(|file| id(file));
         // A child that has inherited nothing may make sockets itself. Without a free number it has husks that it cannot use.
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        if let Ok((parents, childs)) = own::made(pair) {
-            own::keep_from_children(&parents);
+        // Nor is another child to have either end, which another thread forks meanwhile.
+        if let Ok((parents, childs)) = own::made_for_no_child(pair) {
             PREPARED.set(Some(Box::new(Prepared { parents, childs, held })));
         }
     });
@@ -258,6 +257,7 @@ pub(crate) fn in_the_child() {
     let Prepared { parents, childs, held } = *prepared;
     // The count of who has them is the parent's, whose end is closed with all that is kept from children.
     std::mem::forget((parents, held));
+    own::mark(childs.as_raw_fd());
     child::begin(childs);
 }
 

@@ -291,16 +291,35 @@ pub fn receive_with_descriptors(
     control: &mut RecvAncillaryBuffer<'_>,
 ) -> rustix::io::Result<(usize, ReturnFlags, Vec<OwnedFd>)> {
     let (mut bytes, mut flags) = (0, ReturnFlags::empty());
-    let descriptors = own::made(|| {
-        let got = rustix::net::recvmsg(from, parts, control, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)?;
-        (bytes, flags) = (got.bytes, got.flags);
-        let rights = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        });
-        rustix::io::Result::Ok(rights.flatten().collect::<Vec<OwnedFd>>())
-    })?;
+    let descriptors = own::made(|| received(from, parts, control, &mut bytes, &mut flags))?;
     Ok((bytes, flags, descriptors))
+}
+
+/// As [`receive_with_descriptors`], of what no child of `fork` is to have open.
+pub fn receive_for_no_child(
+    from: BorrowedFd<'_>,
+    parts: &mut [IoSliceMut<'_>],
+    control: &mut RecvAncillaryBuffer<'_>,
+) -> rustix::io::Result<(usize, ReturnFlags, Vec<OwnedFd>)> {
+    let (mut bytes, mut flags) = (0, ReturnFlags::empty());
+    let descriptors = own::made_for_no_child(|| received(from, parts, control, &mut bytes, &mut flags))?;
+    Ok((bytes, flags, descriptors))
+}
+
+fn received(
+    from: BorrowedFd<'_>,
+    parts: &mut [IoSliceMut<'_>],
+    control: &mut RecvAncillaryBuffer<'_>,
+    bytes: &mut usize,
+    flags: &mut ReturnFlags,
+) -> rustix::io::Result<Vec<OwnedFd>> {
+    let got = rustix::net::recvmsg(from, parts, control, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)?;
+    (*bytes, *flags) = (got.bytes, got.flags);
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    Ok(rights.flatten().collect())
 }
 
 /// A new socket of lull's own.

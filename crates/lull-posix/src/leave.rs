@@ -15,7 +15,7 @@ use lull_net::Network;
 
 use crate::files::File;
 use crate::leaving::{self, LOOKS_APART_MAX, NO_PROGRESS};
-use crate::{claimed, elsewhere, engine, files, husk, signals, socket};
+use crate::{claimed, elsewhere, engine, files, husk, record, signals, socket};
 
 /// How long it stays at the longest.
 const AT_MOST: Duration = Duration::from_secs(60);
@@ -48,6 +48,8 @@ pub fn at_exit() {
     engine.network.end_all();
     elsewhere::others().inspect(|others| others.ends(socket::is_anothers));
     claimed::leave_to_others();
+    // What the C library calls at the end of a process, it has called before this.
+    record::write();
     leaving::is_over();
 }
 

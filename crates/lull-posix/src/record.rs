@@ -1,21 +1,35 @@
-//! The record of the program's frames, if the launcher asked for one.
+//! The record of the program's frames, if the launcher asked for one: a file that the launcher has begun, and that each process with a
+//! queue appends whole records to.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::{Afresh, Device};
 
-static RECORDED: Afresh<Arc<Pcap<File>>> = Afresh::new();
+type Recorded = Option<Arc<Pcap<File>>>;
+
+static RECORDED: Afresh<Mutex<Recorded>> = Afresh::new();
+
+fn recorded() -> MutexGuard<'static, Recorded> {
+    RECORDED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A child of `fork` has a copy of what its parent writes.
 pub(crate) fn forget() {
     RECORDED.forget();
 }
 
+/// The start of an engine has come to nothing: the device that was recorded ends with it.
+pub(crate) fn give_up() {
+    let given_up = recorded().take();
+    drop(given_up);
+}
+
 /// Writes what is buffered of the record, if there is one.
 pub(crate) fn write() {
-    RECORDED.get().inspect(|record| {
+    let record = recorded().clone();
+    record.inspect(|record| {
         record.flush();
     });
 }
@@ -26,8 +40,9 @@ pub(crate) fn of(device: Arc<dyn Device>, file: File) -> Arc<dyn Device> {
     extern "C" fn write_out() {
         write();
     }
-    let record = RECORDED.get_or_init(|| Arc::new(Pcap::new(device, file)));
+    let record = Arc::new(Pcap::appending(device, file));
+    *recorded() = Some(record.clone());
     // SAFETY: the function stays for as long as the process. Without memory to note it, only the end of the record is lost.
     unsafe { libc::atexit(write_out) };
-    record.clone()
+    record
 }

@@ -21,7 +21,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::elsewhere::Others;
 use crate::engine::{Engine, Share, StartError, engage_each};
-use crate::flows::{self, Flows, NotClaimed, RECORD};
+use crate::flows::{self, Flows, NotClaimed};
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
 use crate::{claimed, depot, elsewhere, exec, inherit, kernel, left_open, listing, netlink, record, socket};
@@ -163,6 +163,8 @@ impl Drop for GivesBack {
             return;
         }
         elsewhere::forget();
+        // It closes its numbers.
+        record::give_up();
         for (number, kept) in self.kept.drain(..) {
             // It is open, and the number is nobody's, or the same file's.
             let _ = kernel::dup3(kept.as_raw_fd(), number, 0);
@@ -253,12 +255,8 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<(Arc<d
         }
     };
     let device = match hand_over.pcap {
-        // The first process's frames are recorded: a record has one writer.
-        // A process that was executed in its place would begin another within it.
-        Some(fd) if kernel::position(fd) == Ok(0) && flows.claim(RECORD).is_ok() => {
-            record::of(device, File::from(own(fd)))
-        }
-        _ => device,
+        Some(fd) => record::of(device, File::from(own(fd))),
+        None => device,
     };
     Ok((device, for_the_one_before))
 }

@@ -4,11 +4,13 @@ mod world;
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
 use libc::c_int;
 use lull_net::UdpSocket;
+use lull_net::lull_nic::own;
 use lull_posix::poll::lulls_fds;
 use lull_posix::socket::{Receive, Room, Send};
 use lull_posix::{Errno, address, files, fork, is_engaged, is_lull, socket, takes_data};
@@ -611,4 +613,89 @@ fn a_child_is_told_what_could_not_be_sent_and_its_end_closes_the_socket() {
         assert!(begin.elapsed() < LOST, "{error}");
         std::thread::yield_now();
     }
+}
+
+/// Whether this process has a socket open under any number.
+fn has_open(inode: u64) -> bool {
+    let is_it = |number: RawFd| {
+        // SAFETY: plain data, for which zeroes are a value.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: room for what the kernel writes.
+        unsafe { libc::fstat(number, &raw mut stat) == 0 && stat.st_ino == inode }
+    };
+    (0..1 << 17).any(is_it)
+}
+
+fn inode(of: &impl AsRawFd) -> u64 {
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: room for what the kernel writes.
+    assert_eq!(unsafe { libc::fstat(of.as_raw_fd(), &raw mut stat) }, 0);
+    stat.st_ino
+}
+
+fn others_turn() {
+    (0..1000).for_each(|_| std::thread::yield_now());
+}
+
+/// Who has the other end hears of the end of the process that made it, or closed it, and not only of its child's.
+#[test]
+fn a_child_has_no_socket_that_another_thread_is_just_making_for_lull_or_closing() {
+    let _alone = alone();
+    let (fd, _peer) = connected();
+    let begun = Barrier::new(2);
+    let making = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let made = scope.spawn(|| {
+            own::made_for_no_child(|| {
+                let pair = UnixStream::pair().unwrap();
+                let pair: (OwnedFd, OwnedFd) = (pair.0.into(), pair.1.into());
+                making.lock().unwrap().extend([inode(&pair.0), inode(&pair.1)]);
+                begun.wait();
+                // A fork that does not wait is over by now.
+                others_turn();
+                std::io::Result::Ok(pair)
+            })
+            .unwrap()
+        });
+        begun.wait();
+        let inodes = making.lock().unwrap().clone();
+        let child = in_a_child(|| !inodes.iter().any(|inode| has_open(*inode)));
+        ended_well(child);
+        let (one, other) = made.join().unwrap();
+        let (inodes, number) = ([inode(&one), inode(&other)], one.into_raw_fd());
+        let begun = &begun;
+        scope.spawn(move || {
+            own::closed(number, || {
+                begun.wait();
+                others_turn();
+                // SAFETY: the number has no other owner.
+                drop(unsafe { OwnedFd::from_raw_fd(number) });
+            });
+        });
+        begun.wait();
+        let child = in_a_child(|| !inodes.iter().any(|inode| has_open(*inode)));
+        ended_well(child);
+        drop(other);
+    });
+    close(fd);
+}
+
+#[test]
+fn a_thread_that_forks_makes_descriptors_again_and_has_its_signals_in_parent_and_child() {
+    let _alone = alone();
+    let (fd, _peer) = connected();
+    let mask = || {
+        let mut mask = [0_u64; 16];
+        // SAFETY: room for a set; none is set.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr().cast()) };
+        mask[0]
+    };
+    let makes = || own::made(|| UnixStream::pair().map(|(one, other)| (one.into(), OwnedFd::from(other)))).is_ok();
+    let before = mask();
+    let child = in_a_child(|| mask() == before && makes() && std::thread::spawn(makes).join().unwrap());
+    assert_eq!(mask(), before);
+    assert!(makes() && std::thread::spawn(makes).join().unwrap());
+    ended_well(child);
+    close(fd);
 }

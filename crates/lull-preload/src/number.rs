@@ -13,7 +13,7 @@ taken_over! {
         if files::is_noted(fd) {
             return answer::number_at_point(|| files::close(fd).map(|()| 0));
         }
-        if files::may_close(fd) { real::close(fd) } else { answer::refused(libc::EBADF) }
+        files::closed(fd, || real::close(fd)).unwrap_or_else(|| answer::refused(libc::EBADF))
     }
 
     fn dup(fd: c_int) -> c_int {

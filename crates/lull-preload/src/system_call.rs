@@ -21,20 +21,21 @@ taken_over! {
     }
 }
 
-/// Whether a call by number makes a process that goes on where it was called, as `fork` does. The flags of `clone3` are what its
+/// The flags of a call by number that makes a process which goes on where it was called, as `fork` does. Those of `clone3` are what its
 /// structure begins with (`clone(2)`).
 ///
 /// # Safety
 /// As the call.
-unsafe fn forks(which: c_long, a: usize, b: usize) -> bool {
-    match which {
+unsafe fn forks(which: c_long, a: usize, b: usize) -> Option<u64> {
+    let flags = match which {
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => true,
-        libc::SYS_clone => b == 0 && fork::makes_a_process(a as u64),
+        libc::SYS_fork => Some(0),
+        libc::SYS_clone if b == 0 => Some(a as u64),
         // SAFETY: as above.
-        libc::SYS_clone3 => unsafe { (a as *const u64).as_ref() }.is_some_and(|flags| fork::makes_a_process(*flags)),
-        _ => false,
-    }
+        libc::SYS_clone3 => unsafe { (a as *const u64).as_ref() }.copied(),
+        _ => None,
+    };
+    flags.filter(|flags| fork::makes_a_process(*flags))
 }
 
 /// One of this library's calls, with what the numbers stand for.
@@ -53,8 +54,11 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
     let fd = a as c_int;
     // SAFETY: as above.
     let result = unsafe {
+        if let Some(flags) = forks(which, a, b) {
+            let call = || real::syscall(which, a, b, c, d, e, f);
+            return Some(fork::by_number(fork::is_waited_for(flags), call));
+        }
         match which {
-            _ if forks(which, a, b) => fork::by_number(|| real::syscall(which, a, b, c, d, e, f)),
             libc::SYS_bpf => bpf::by_number(|| real::syscall(which, a, b, c, d, e, f), [a, b, c]),
             // Operations on a ring would go to the placeholders; every user of a ring has another way for kernels without.
             libc::SYS_io_uring_setup => answer::refused(libc::ENOSYS) as c_long,

@@ -1,12 +1,13 @@
 //! `lull ss`: the sockets of processes on lull's user plane, as `ss` and `nstat` show the kernel's.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Args;
-use lull_control::Client;
 use lull_control::place::Places;
 use lull_control::schema::{Answer, Request, Socket, Sockets};
+use lull_control::{Client, Error};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -65,7 +66,7 @@ pub fn run(args: &SsArgs) -> Result<ExitCode, Failure> {
                 )
                 .into());
             }
-            clients.iter_mut().map(of).collect::<Result<_, _>>()?
+            of_those_left(&mut clients, of)?
         }
         // One that ends meanwhile is passed over.
         None => Client::connect_all(&Places::default()).iter_mut().filter_map(|client| of(client).ok()).collect(),
@@ -90,6 +91,29 @@ pub fn run(args: &SsArgs) -> Result<ExitCode, Failure> {
 fn has(client: &mut Client, device: &str) -> bool {
     let Ok(Answer::Shown(shown)) = client.ask(&Request::Show) else { return false };
     shown.napis.iter().any(|napi| napi.device == device)
+}
+
+/// Of each client what it is asked for; those that end meanwhile are passed over, unless all do.
+fn of_those_left<C, S>(clients: &mut [C], mut of: impl FnMut(&mut C) -> Result<S, Failure>) -> Result<Vec<S>, Failure> {
+    let (mut left, mut ended) = (Vec::new(), None);
+    for client in clients {
+        match of(client) {
+            Ok(shown) => left.push(shown),
+            Err(failure) if has_ended(&failure) => ended = Some(failure),
+            Err(failure) => return Err(failure),
+        }
+    }
+    ended.filter(|_| left.is_empty()).map_or(Ok(left), Err)
+}
+
+/// Whether a process could not answer since it has ended, or executed another program.
+fn has_ended(failure: &Failure) -> bool {
+    const ENDED: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    match failure.downcast_ref() {
+        Some(Error::Gone { .. } | Error::NoSocket { .. }) => true,
+        Some(Error::Silent { source, .. }) => ENDED.contains(&source.kind()),
+        _ => false,
+    }
 }
 
 fn of(client: &mut Client) -> Result<Shown, Failure> {
@@ -178,6 +202,20 @@ mod tests {
         let named: Vec<_> = drops(&counters).into_iter().collect();
         let expected = [("TcpExtListenOverflows", 1), ("TcpExtPAWSEstab", 3), ("drop_vlan", 2)];
         assert_eq!(named, expected.map(|(name, count)| (name.to_owned(), count)));
+    }
+
+    #[test]
+    fn a_process_that_ends_while_it_is_asked_is_passed_over_unless_it_is_the_last_one() {
+        let answer = |pid: &mut u32| match *pid {
+            1 => Err(Error::Gone { pid: 1, path: "/run/lull/1.sock".into() }.into()),
+            2 => Err(Error::Silent { pid: 2, source: ErrorKind::UnexpectedEof.into() }.into()),
+            3 => Err(Error::Refused { pid: 3, why: "it is told to".to_owned() }.into()),
+            pid => Ok(pid),
+        };
+        let asked = |mut pids: Vec<u32>| of_those_left(&mut pids, answer).map_err(|failure| failure.to_string());
+        assert_eq!(asked(vec![1, 4, 2, 5]), Ok(vec![4, 5]));
+        assert!(asked(vec![1, 2]).unwrap_err().contains("process 2 did not answer"));
+        assert!(asked(vec![4, 3]).unwrap_err().contains("process 3 refused"), "it is there");
     }
 
     #[test]

@@ -38,6 +38,16 @@ fn nginx_reloads_ten_times_under_load_without_a_failed_request() {
     over_xdp("reload", NGINX_AND_PYTHON, "suspend20", "2 reuseport xdp");
 }
 
+#[test]
+fn a_capture_has_the_last_frames_of_every_process_that_exits() {
+    user::run("capture", "command -v python3 && command -v ip", "suspend20", "");
+}
+
+#[test]
+fn a_start_that_came_to_nothing_leaves_the_next_one_all_it_needs() {
+    user::run("second_start", "command -v python3 && command -v ip", "suspend20", "");
+}
+
 /// With a queue for each worker another one tells the peers, and with one alone the launcher does.
 #[test]
 fn peers_of_a_process_that_ends_without_a_word_are_reset_while_the_program_goes_on() {

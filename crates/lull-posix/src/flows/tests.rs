@@ -68,3 +68,54 @@ fn another_file_is_not_taken_for_the_table() {
     let file = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC).unwrap();
     assert_eq!(Flows::open(file).err().unwrap().kind(), io::ErrorKind::InvalidData);
 }
+
+/// Whether a task sleeps in the kernel, or has ended.
+fn is_asleep(task: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{task}/stat"));
+    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['S', 'Z'])))
+}
+
+/// The kernel takes it for a deadlock: the process that the other one waits for waits for that, by another of its threads.
+#[test]
+fn who_waits_for_a_process_that_waits_for_it_by_another_thread_has_its_turn_once_that_one_is_done() {
+    let flows = Flows::create().unwrap();
+    let go = crate::kernel::pipe().unwrap();
+    let says = crate::kernel::pipe().unwrap();
+    // SAFETY: the child makes system calls only, and ends without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        flows.asks();
+        let told = rustix::io::write(&says[1], &[1]).is_ok();
+        let begins = rustix::io::read(&go[0], &mut [0; 1]) == Ok(1);
+        let done = flows.alone(|| ()).is_ok();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!(told && begins && done))) };
+    }
+    rustix::io::read(&says[0], &mut [0; 1]).unwrap();
+    let thread = std::sync::atomic::AtomicI32::new(0);
+    let until = |task: &dyn Fn() -> Option<String>| {
+        while !task().is_some_and(|task| is_asleep(&task)) {
+            std::thread::yield_now();
+        }
+        (0..1000).for_each(|_| std::thread::yield_now());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: a number.
+            thread.store(unsafe { libc::gettid() }, Ordering::Release);
+            flows.until_nobody_asks();
+        });
+        flows
+            .alone(|| {
+                let id = || Some(thread.load(Ordering::Acquire)).filter(|id| *id != 0);
+                until(&|| id().map(|id| format!("self/task/{id}")));
+                rustix::io::write(&go[1], &[1]).unwrap();
+                until(&|| Some(child.to_string()));
+            })
+            .unwrap();
+    });
+    let mut status = 0;
+    // SAFETY: waits for the child that was made here.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+}

@@ -92,7 +92,6 @@ pub(crate) fn offer<G: Send + Sync + 'static>(
     socket: OwnedFd,
     taken: impl FnOnce(bool) -> Option<(Open, G)> + Send + 'static,
 ) -> io::Result<()> {
-    own::keep_from_children(&socket);
     let run = move || {
         let mut said = [0];
         let is_taken = loop {

@@ -135,11 +135,9 @@ pub(super) fn relay(fd: c_int, stream: &Stream) -> Result<(OwnedFd, OwnedFd)> {
 }
 
 fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd)> {
-    let ends = own::made(|| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None));
-    let (mine, theirs) = ends.map_err(super::made::errno)?;
     // A child that is forked meanwhile would keep open what the other process closes.
-    [&mine, &theirs].into_iter().for_each(own::keep_from_children);
-    Ok((mine, theirs))
+    let ends = own::made_for_no_child(|| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None));
+    ends.map_err(super::made::errno)
 }
 
 /// The end is called after the socket, and waits as that does.

@@ -5,9 +5,10 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -16,10 +17,11 @@ use lull_core::Mode;
 use lull_figures::process::{Asked as Figured, Which};
 use lull_linux::run::Plain;
 use lull_net::{COALESCE_NS, NetworkConfig, Qdisc};
-use lull_nic::passing;
 use lull_nic::tap::TapConfig;
+use lull_nic::{passing, pcap};
 use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
+use rustix::fs::OFlags;
 
 use super::ended::Ended;
 use super::inboxes::{Inbox, Inboxes};
@@ -60,7 +62,8 @@ pub struct UserArgs {
     /// see what comes to lull.
     #[arg(long, value_name = "SOURCE/PREFIX", help_heading = USER, requires = "nic", value_delimiter = ',')]
     allow: Vec<String>,
-    /// With --nic: write every frame to a pcap file.
+    /// With --nic: write every frame to a pcap file. Each process of the program appends its own, those that it has gathered at
+    /// a time, and when it ends (one that is killed loses the last of them), so that frames of several are not sorted by time.
     #[arg(long, value_name = "FILE", help_heading = USER, requires = "nic")]
     pcap: Option<PathBuf>,
     /// With --nic: how long an answer may wait for others that the program writes to the same connection before it waits for
@@ -259,7 +262,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     });
     let pcap = asked.pcap.as_ref().map(|path| {
         let remedy = "name a file in a directory that you may write to";
-        File::create(path).map_err(|error| format!("cannot write the capture {}: {error}; {remedy}", path.display()))
+        begun(path).map_err(|error| format!("cannot write the capture {}: {error}; {remedy}", path.display()))
     });
     let pcap = pcap.transpose()?;
     let flows = Flows::create()?;
@@ -316,6 +319,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         });
     }
     Ok(ExitCode::from(status))
+}
+
+/// A capture without frames, to which the processes of the program append theirs.
+fn begun(capture: &Path) -> io::Result<File> {
+    let mut file = File::create(capture)?;
+    file.write_all(&pcap::file_header())?;
+    rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? | OFlags::APPEND)?;
+    Ok(file)
 }
 
 fn secret() -> Result<u64, Failure> {

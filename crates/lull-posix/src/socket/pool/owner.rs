@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
 use crate::socket::options::Options;
 use crate::socket::{Listener, stream, turn};
-use crate::{Errno, elsewhere, engine, flows, husk, inherit, kernel};
+use crate::{Errno, address, elsewhere, engine, flows, husk, inherit, kernel};
 
 /// A connection of this process's that is in a pool.
 struct Given {
@@ -251,6 +251,9 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
 /// connection at once; here it is another process's at the cost of what passes it on.
 const SOON: Duration = Duration::from_millis(20);
 
+/// How long is waited for what is there.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// How long passing on rests when it has failed.
 const TRIES_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -293,7 +296,7 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
         inode: kernel::inode(number).map_err(to_io)?,
         domain: kernel::int_option(number, libc::SOL_SOCKET, libc::SO_DOMAIN).map_err(to_io)?,
         options: Options::of_listener(number),
-        kernels: Some(kernels),
+        kernels: Some(Mutex::new(KernelsHalf::new(kernels))),
     };
     let mut children = served_for_children();
     children.retain(|(_, gives)| gives.strong_count() > 0);
@@ -366,16 +369,21 @@ pub(crate) fn begin_to_give<'a>(kernels: OwnedFd, mut held: impl Iterator<Item =
 }
 
 fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::Result<()> {
+    let name = kernel::getsockname(kernels.as_raw_fd()).map_err(to_io)?;
+    let bound = address::parse(name.as_bytes()).ok_or(io::ErrorKind::InvalidInput)?;
     if !kernels_served().insert(inode) {
         return Ok(());
     }
     let run = move || {
-        while is_listening(&kernels) {
-            let mut polled = [PollFd::new(&kernels, PollFlags::IN), PollFd::new(&gives, PollFlags::empty())];
-            if poll(&mut polled, None).is_ok() && !polled[1].revents().is_empty() {
+        let (mut half, mut is_said) = (KernelsHalf::new(kernels), false);
+        while half.may_have_any() {
+            let mut polled = [PollFd::new(&half.listener, PollFlags::IN), PollFd::new(&gives, PollFlags::empty())];
+            // One that is at hand is not waited for.
+            let within = half.at_hand.is_some().then_some(&AT_ONCE);
+            if poll(&mut polled, within).is_ok() && !polled[1].revents().is_empty() {
                 break;
             }
-            give_kernels(&gives, &kernels);
+            half.give_or_rest(&gives, bound, &mut is_said);
         }
         kernels_served().remove(&inode);
     };
@@ -385,20 +393,72 @@ fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::
     })
 }
 
-/// Gives a connection that the kernel has, if there is one.
-fn give_kernels(gives: &OwnedFd, listener: &OwnedFd) {
-    // Without a free number it waits for a later round.
-    if let Ok((number, _)) = turn::accept(listener.as_raw_fd(), libc::SOCK_CLOEXEC) {
-        let message = Message { process: std::process::id(), connection: KERNELS };
-        // Where nobody takes it any more, it is closed.
-        let _ = message.send(gives, &kernel::borrow(number));
-        kernel::discard(number);
+/// The kernel's socket behind a listener, of which what comes there is given.
+struct KernelsHalf {
+    listener: OwnedFd,
+    /// It has been taken there, and could not be given yet. Where nobody takes any more, it is closed.
+    at_hand: Option<OwnedFd>,
+}
+
+impl KernelsHalf {
+    fn new(listener: OwnedFd) -> KernelsHalf {
+        KernelsHalf { listener, at_hand: None }
     }
+
+    fn may_have_any(&self) -> bool {
+        self.at_hand.is_some() || is_listening(&self.listener)
+    }
+
+    /// Gives a connection, if there is one; whether there was. While every process is busy it waits here, as a descriptor of lull's own.
+    fn give(&mut self, gives: &OwnedFd) -> io::Result<bool> {
+        if self.at_hand.is_none() {
+            self.at_hand = self.accepted()?;
+        }
+        let Some(connection) = &self.at_hand else { return Ok(false) };
+        Message { process: std::process::id(), connection: KERNELS }.send(gives, connection)?;
+        self.at_hand = None;
+        Ok(true)
+    }
+
+    /// One that waits there. Without a free number it goes on to wait.
+    #[allow(unsafe_code)]
+    fn accepted(&self) -> io::Result<Option<OwnedFd>> {
+        let accept = || turn::accept(self.listener.as_raw_fd(), libc::SOCK_CLOEXEC);
+        let gone = [libc::EWOULDBLOCK, libc::ECONNABORTED, libc::EINTR];
+        // SAFETY: the kernel has just made it, and nobody else has it.
+        match own::made_for_no_child(|| accept().map(|(number, _)| unsafe { OwnedFd::from_raw_fd(number) })) {
+            Ok(connection) => Ok(Some(connection)),
+            // Somebody else has taken it, or its peer has reset it.
+            Err(error) if gone.contains(&error.number()) => Ok(None),
+            Err(error) => Err(to_io(error)),
+        }
+    }
+
+    /// As [`KernelsHalf::give`], which is tried again later where it fails.
+    fn give_or_rest(&mut self, gives: &OwnedFd, bound: SocketAddr, is_said: &mut bool) {
+        match self.give(gives) {
+            Ok(was_one) => *is_said &= !was_one,
+            Err(error) => rest(gives, bound, &error, is_said),
+        }
+    }
+}
+
+/// What passing on takes is not to be had, and connections wait where this process may accept them. It is tried again later.
+fn rest(gives: &OwnedFd, bound: SocketAddr, error: &io::Error, is_said: &mut bool) {
+    if is_hung_up(gives) {
+        return;
+    }
+    if !std::mem::replace(is_said, true) {
+        let process = std::process::id();
+        say::line(format_args!("connections of {bound} wait until process {process} can pass them on: {error}"));
+    }
+    // A hang-up ends it.
+    let _ = poll(&mut [PollFd::new(gives, PollFlags::empty())], Some(&TRIES_APART));
 }
 
 struct Owner {
     /// The kernel's socket, where what comes to that is given as well. It is closed before `gives`, by whose end others know that it is.
-    kernels: Option<OwnedFd>,
+    kernels: Option<Mutex<KernelsHalf>>,
     gives: Arc<OwnedFd>,
     bound: SocketAddr,
     inode: u32,
@@ -436,7 +496,7 @@ impl Owner {
             let Some(passed_on) = PassedOn::begin() else { break };
             if due == 0 && self.is_shared_by_queues() {
                 drop(passed_on);
-                match self.wait_until_due(real) {
+                match self.wait_until_due(real, &mut is_said) {
                     Ok(Some(count)) => due = count,
                     Ok(None) | Err(_) => break,
                 }
@@ -445,15 +505,16 @@ impl Owner {
             due = due.saturating_sub(1);
             if !real.ready().intersects(Ready::READABLE | Ready::ERR | Ready::HUP) {
                 drop(passed_on);
-                match self.wait(real) {
+                match self.wait(real, &mut is_said) {
                     Ok(false) => continue,
                     // No process has it any more, or there is no engine.
                     Ok(true) | Err(_) => break,
                 }
             }
             // Before the connection is taken: without a free number it stays where this process accepts it once it can.
+            // A child that is forked then would keep an end open beside whoever takes it.
             let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-            let given = match own::made(pair) {
+            let given = match own::made_for_no_child(pair) {
                 Ok(ends) => match real.accept_for_another() {
                     Ok((stream, peer, was)) => self.give(stream, peer, was, passed_on, ends),
                     // The program has it, or its peer has reset it meanwhile.
@@ -474,26 +535,16 @@ impl Owner {
                 Ok(()) => is_said = false,
                 // No process has it any more: what it was left by is over with this.
                 Err(_) if is_hung_up(&self.gives) => break,
-                Err(error) => self.rest(&error, &mut is_said),
+                Err(error) => rest(&self.gives, self.bound, &error, &mut is_said),
             }
             // Its peer has reset it meanwhile.
         }
     }
 
-    /// What passing on takes is not to be had, and connections wait where this process may accept them. It is tried again later.
-    fn rest(&self, error: &io::Error, is_said: &mut bool) {
-        if !std::mem::replace(is_said, true) {
-            let (bound, process) = (self.bound, std::process::id());
-            say::line(format_args!("connections of {bound} wait until process {process} can pass them on: {error}"));
-        }
-        // A hang-up ends it.
-        let _ = poll(&mut [PollFd::new(&self.gives, PollFlags::empty())], Some(&TRIES_APART));
-    }
-
     /// Waits until connections have not been accepted for [`SOON`], and returns how many; none if there is nobody left to give them to.
-    fn wait_until_due(&self, real: &TcpListener) -> crate::Result<Option<u64>> {
+    fn wait_until_due(&self, real: &TcpListener, is_said: &mut bool) -> crate::Result<Option<u64>> {
         loop {
-            if self.wait(real)? {
+            if self.wait(real, is_said)? {
                 return Ok(None);
             }
             let (taken, wait) = real.arrivals()?;
@@ -507,22 +558,24 @@ impl Owner {
     }
 
     /// Waits for a connection; true if there is nobody left to give it to.
-    fn wait(&self, real: &TcpListener) -> crate::Result<bool> {
+    fn wait(&self, real: &TcpListener, is_said: &mut bool) -> crate::Result<bool> {
         let wait = Wait::new()?;
         wait.add(real, Interest::READABLE, || Interest::READABLE)?;
         let number = self.gives.as_raw_fd();
         // A hang-up is told of without being asked for.
         wait.add_kernels(number, Interest::empty(), Interest::empty)?;
-        let kernels = self.kernels.as_ref().filter(|kernels| is_listening(kernels));
-        if let Some(kernels) = kernels {
-            wait.add_kernels(kernels.as_raw_fd(), Interest::READABLE, || Interest::READABLE)?;
+        let mut half = self.kernels.as_ref().map(locked).filter(|half| half.may_have_any());
+        if let Some(half) = &half {
+            wait.add_kernels(half.listener.as_raw_fd(), Interest::READABLE, || Interest::READABLE)?;
         }
-        let waited = wait.wait(None);
+        // One that is at hand is not waited for.
+        let is_at_hand = half.as_ref().is_some_and(|half| half.at_hand.is_some());
+        let waited = wait.wait(is_at_hand.then_some(Duration::ZERO));
         wait.remove(real);
         wait.remove_kernels(number);
-        if let Some(kernels) = kernels {
-            wait.remove_kernels(kernels.as_raw_fd());
-            give_kernels(&self.gives, kernels);
+        if let Some(half) = &mut half {
+            wait.remove_kernels(half.listener.as_raw_fd());
+            half.give_or_rest(&self.gives, self.bound, is_said);
         }
         waited?;
         Ok(is_hung_up(&self.gives))
@@ -541,8 +594,6 @@ impl Owner {
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let file = stream::accepted(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
         let file = files::open(File::Stream(file)).map_err(to_io)?;
-        // While it is being given: a child that is forked then would keep it open beside whoever takes it.
-        own::keep_from_children(&theirs);
         given().insert(connection, Given { file, peer, was });
         passed_on.is_offered();
         let offered = inherit::offer(mine, move |is_taken| {
@@ -578,8 +629,69 @@ fn to_io(error: Errno) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fork::tests::in_a_child;
     use std::sync::atomic::AtomicBool;
     use std::thread::{scope, yield_now};
+
+    /// A listener of the kernel's at which a connection waits, and a pool that it can be given to.
+    fn one_that_waits() -> (KernelsHalf, std::net::TcpStream, (OwnedFd, OwnedFd)) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let pool = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        (KernelsHalf::new(listener.into()), client, pool)
+    }
+
+    /// The limit of open files is `soft` from now on.
+    fn limited_to(soft: u64) -> bool {
+        let limit = rustix::process::Resource::Nofile;
+        let before = rustix::process::getrlimit(limit);
+        rustix::process::setrlimit(limit, rustix::process::Rlimit { current: Some(soft), ..before }).is_ok()
+    }
+
+    fn is_its_peers((message, socket): &(Message, OwnedFd), client: &std::net::TcpStream) -> bool {
+        let name = kernel::getpeername(socket.as_raw_fd()).ok().and_then(|name| address::parse(name.as_bytes()));
+        message.connection == KERNELS && name.is_some_and(|name| client.local_addr().is_ok_and(|own| own == name))
+    }
+
+    #[test]
+    fn a_connection_of_the_kernels_waits_until_there_is_a_number_for_it() {
+        let (mut half, client, (takes, gives)) = one_that_waits();
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        assert!(in_a_child(|| {
+            // Standard input, output and error have these.
+            let is_refused = limited_to(3) && half.give(&gives).is_err_and(|e| e.raw_os_error() == Some(libc::EMFILE));
+            let is_given = limited_to(limit) && half.give(&gives).is_ok_and(|was_one| was_one);
+            let next = Message::next(&takes).ok().flatten();
+            is_refused && is_given && next.is_some_and(|next| is_its_peers(&next, &client))
+        }));
+    }
+
+    /// Without a capability a user has as many descriptors on their way as one process may have open (`too_many_unix_fds`).
+    #[test]
+    #[allow(unsafe_code)]
+    fn a_connection_of_the_kernels_that_cannot_be_sent_stays_at_hand_until_it_can() {
+        let (mut half, client, (takes, gives)) = one_that_waits();
+        /// Nobody else has this number.
+        const NOBODY_ELSE: libc::uid_t = 61_357;
+        assert!(in_a_child(|| {
+            // SAFETY: numbers only.
+            unsafe {
+                if libc::geteuid() == 0 && libc::setresuid(NOBODY_ELSE, NOBODY_ELSE, NOBODY_ELSE) != 0 {
+                    return false;
+                }
+            }
+            let Ok(free) = kernel::duplicate(gives.as_raw_fd(), 0, true) else { return false };
+            let most = free as u64 + 8;
+            let filler = Message { process: 0, connection: 7 };
+            let is_full = limited_to(most)
+                && (0..2 * most).any(|_| filler.send(&gives, &takes) == Err(rustix::io::Errno::TOOMANYREFS));
+            let is_refused = half.give(&gives).is_err() && half.at_hand.is_some();
+            let took = (0..8).all(|_| Message::next(&takes).is_ok_and(|next| next.is_some()));
+            let is_given = half.give(&gives).is_ok_and(|was_one| was_one) && half.at_hand.is_none();
+            let next = std::iter::from_fn(|| Message::next(&takes).ok().flatten()).last();
+            is_full && is_refused && took && is_given && next.is_some_and(|next| is_its_peers(&next, &client))
+        }));
+    }
 
     /// A connection that a thread has taken from the stack is nobody's to leave until it is given.
     #[test]
