@@ -80,16 +80,19 @@ pub(crate) fn give_back() {
 }
 
 /// The process is about to end, and has seen to what came. Where others have queues the kernel sends to those from here on; what still came
-/// to a queue of its own would wait for who takes that next. They stay claimed until it has ended.
+/// to a queue of its own would wait for who takes that next. They stay claimed until it has ended. Of processes that end together the last
+/// one leaves none: the kernel would have nobody to send to until another one comes.
 pub(crate) fn leave_to_others() {
     let Some((flows, claimed)) = claimed() else { return };
     let is_own = |queue: u32| claimed.queues.iter().any(|(own, _)| *own == queue);
     // Without the lock all could leave at once.
     let _ = flows.alone(|| {
-        if (0..u32::BITS).any(|queue| !is_own(queue) && flows.holder(queue).is_some()) {
-            for fd in claimed.queues.iter().filter_map(|(_, descriptor)| *descriptor) {
+        if flows.others_stay(is_own) {
+            for (queue, fd) in claimed.queues.iter().filter_map(|(queue, descriptor)| Some((queue, (*descriptor)?))) {
                 // The launcher does so later, if not.
-                let _ = tap::set_attached(kernel::borrow(fd), false);
+                if tap::set_attached(kernel::borrow(fd), false).is_ok() {
+                    flows.has_taken_out(*queue);
+                }
             }
         }
     });

@@ -63,6 +63,7 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
         };
         lull_net::about_to_wait();
         let pools = socket::pool::others_wait_at();
+        socket::pool::ends_for_exec(DELIVERY);
         let closed = close_all(&program);
         leave::to_who_listens(DELIVERY);
         claimed::give_back();
@@ -103,6 +104,7 @@ impl Executing {
     pub fn failed(self) {
         if self.closed.is_some() {
             claimed::take_again();
+            socket::pool::goes_on_after_exec();
         }
         if self.listens {
             socket::keep_here();

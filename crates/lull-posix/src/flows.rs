@@ -41,6 +41,8 @@ const LISTENERS_MAX: usize = 1024;
 const ALONE: u32 = 1 << 20;
 /// The byte of all processes that ask for connections of listeners whose queues others have.
 const ASKS: u32 = ALONE + 1;
+/// The first of those of processes that are about to end, and have taken a queue out of those that the kernel sends to.
+const LEFT: u32 = ASKS + 1;
 
 /// How long nobody asks for a lock again that the kernel takes for a deadlock.
 const TRIES_APART: Duration = Duration::from_millis(1);
@@ -212,6 +214,18 @@ impl Flows {
     /// The other process that has a queue, if one has it; 0 for one in another PID namespace.
     pub fn holder(&self, queue: u32) -> Option<libc::pid_t> {
         holder(self.fd.as_fd(), queue)
+    }
+
+    /// This process is about to end, and has taken a queue of its own out of those that the kernel sends to.
+    pub(crate) fn has_taken_out(&self, queue: u32) {
+        // Where it cannot be told, others may do the same.
+        let _ = self.lock(libc::F_SETLK, libc::F_WRLCK, LEFT + queue);
+    }
+
+    /// Whether another process has a queue that the kernel sends to.
+    pub(crate) fn others_stay(&self, is_own: impl Fn(u32) -> bool) -> bool {
+        let stays = |queue: u32| self.holder(queue).is_some() && self.holder(LEFT + queue).is_none();
+        (0..u32::BITS).any(|queue| !is_own(queue) && stays(queue))
     }
 
     /// The other processes that have queues, where several may: one for each queue. 0 is one in another PID namespace.

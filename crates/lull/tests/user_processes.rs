@@ -48,6 +48,11 @@ fn a_start_that_came_to_nothing_leaves_the_next_one_all_it_needs() {
     user::run("second_start", "command -v python3 && command -v ip", "suspend20", "");
 }
 
+#[test]
+fn connections_that_a_worker_has_offered_are_the_others_when_it_executes_a_program() {
+    user::run("exec_gives", "command -v python3 && command -v ip", "suspend20", "");
+}
+
 /// With a queue for each worker another one tells the peers, and with one alone the launcher does.
 #[test]
 fn peers_of_a_process_that_ends_without_a_word_are_reset_while_the_program_goes_on() {

@@ -119,3 +119,34 @@ fn who_waits_for_a_process_that_waits_for_it_by_another_thread_has_its_turn_once
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
 }
+
+#[test]
+fn of_processes_that_end_together_the_last_one_leaves_no_queue() {
+    let flows = Flows::create().unwrap();
+    let (go, says) = (crate::kernel::pipe().unwrap(), crate::kernel::pipe().unwrap());
+    flows.claim(1).unwrap();
+    // SAFETY: the child makes system calls only, and ends without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let has = flows.claim(0).is_ok() && flows.others_stay(|queue| queue == 0);
+        let told = rustix::io::write(&says[1], &[1]).is_ok() && rustix::io::read(&go[0], &mut [0; 1]) == Ok(1);
+        flows.has_taken_out(0);
+        // It has not ended yet.
+        let told = told && rustix::io::write(&says[1], &[1]).is_ok();
+        let goes = rustix::io::read(&go[0], &mut [0; 1]) == Ok(1);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!(has && told && goes))) };
+    }
+    let hears = || rustix::io::read(&says[0], &mut [0; 1]).unwrap();
+    let is_own = |queue| queue == 1;
+    hears();
+    assert!(flows.others_stay(is_own));
+    rustix::io::write(&go[1], &[1]).unwrap();
+    hears();
+    assert!(flows.holder(0).is_some() && !flows.others_stay(is_own), "the kernel sends to this one alone");
+    rustix::io::write(&go[1], &[1]).unwrap();
+    let mut status = 0;
+    // SAFETY: waits for the child that was made here.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}

@@ -34,8 +34,8 @@ use crate::flows::End;
 use crate::{Errno, Flows, Result, cancel, claimed, engine, flows, inherit, kernel, signals};
 
 pub(crate) use owner::{
-    begin_to_give, ends_unless_used, forget, has_listener, is_anothers, is_being_closed, leave_untaken, outstay,
-    serve_a_child, used_by_another,
+    begin_to_give, ends_for_exec, ends_unless_used, forget, goes_on_after_exec, has_listener, is_anothers,
+    is_being_closed, leave_untaken, outstay, serve_a_child, used_by_another,
 };
 pub(super) use owner::{serve, serve_on};
 

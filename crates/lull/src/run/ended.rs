@@ -9,10 +9,13 @@ use lull_posix::flows::{LAUNCHER, Orphan};
 use super::nic::Asked;
 use super::peers;
 use super::queues::Queues;
+use crate::failure::Failure;
 
 /// For so many looks another process may take a queue, and tell the peers itself, before the launcher does: one that comes meanwhile
 /// has to wait for it.
 const LOOKS: u32 = 5;
+/// After so many, where it has failed again and again. Each failure doubles what is waited for.
+const LOOKS_MAX: u32 = 640;
 
 /// Where a line goes.
 pub(in crate::run) type Log = Box<dyn Fn(&str) + Send>;
@@ -27,13 +30,15 @@ pub(in crate::run) struct Ended {
     opened: u32,
     /// There may be connections that are nobody's, and so many looks found no process with a queue.
     lonely: Option<u32>,
+    /// The launcher tells the peers after so many.
+    due: u32,
     log: Log,
 }
 
 impl Ended {
     /// Of a program that has nothing yet. `network` is its own, on a NIC with so many queues; `log` is told of what peers were told.
     pub(in crate::run) fn new(nic: Asked, network: NetworkConfig, queues: usize, log: Log) -> Ended {
-        Ended { nic, network, held: vec![false; queues], opened: 0, lonely: None, log }
+        Ended { nic, network, held: vec![false; queues], opened: 0, lonely: None, due: LOOKS, log }
     }
 
     /// Sees to what those have left that ended since the last look.
@@ -56,29 +61,70 @@ impl Ended {
             // Whoever has a queue tells the peers, and leaves what it has not told them if it ends.
             _ => None,
         };
-        if self.lonely.is_some_and(|looks| looks >= LOOKS) {
-            self.lonely = flows.if_alone(|| self.tell(flows, queues)).map_or(self.lonely, |()| None);
+        if self.lonely.is_some_and(|looks| looks >= self.due) {
+            match flows.if_alone(|| self.tell(flows, queues)) {
+                Some(true) => (self.lonely, self.due) = (None, LOOKS),
+                Some(false) => (self.lonely, self.due) = (Some(0), (self.due * 2).min(LOOKS_MAX)),
+                None => {}
+            }
         }
     }
 
-    /// Nobody takes a queue meanwhile.
-    fn tell(&self, flows: &Flows, queues: &mut Queues) {
+    /// Nobody takes a queue meanwhile. False if it has failed.
+    fn tell(&self, flows: &Flows, queues: &mut Queues) -> bool {
         if (0..self.held.len() as u32).any(|queue| flows.holder(queue).is_some()) {
-            return;
+            return true;
         }
-        let orphans = flows.take_over(LAUNCHER);
-        let addresses: Vec<(SocketAddr, SocketAddr)> = orphans.iter().map(|(addresses, _)| *addresses).collect();
         let network = NetworkConfig {
             neighbours: self.nic.neighbours(),
             elsewhere: peers::Between::on(self.held.len()),
             ..self.network.clone()
         };
-        // What fails is done at the program's end, when its failure is told: the connections stay in the table.
-        let told = queues.whole().and_then(|device| peers::reset(device, network, &addresses));
-        queues.taken_back();
-        if let Ok(told) = told {
-            (self.log)(&peers::left(addresses.len(), told));
+        tell_by(flows, &self.log, |addresses| {
+            let told = queues.whole().and_then(|device| peers::reset(device, network, addresses));
+            queues.taken_back();
+            told
+        })
+    }
+}
+
+/// Has `reset` tell the peers of what is nobody's; false if it has failed. The connections stay in the table then, and are nobody's again:
+/// a process that takes a queue tells their peers, or the launcher later, at the program's end at the latest, when a failure is told.
+fn tell_by(
+    flows: &Flows,
+    log: &Log,
+    reset: impl FnOnce(&[(SocketAddr, SocketAddr)]) -> Result<usize, Failure>,
+) -> bool {
+    let orphans = flows.take_over(LAUNCHER);
+    let addresses: Vec<(SocketAddr, SocketAddr)> = orphans.iter().map(|(addresses, _)| *addresses).collect();
+    let told = reset(&addresses);
+    match &told {
+        Ok(told) => {
+            log(&peers::left(addresses.len(), *told));
             orphans.into_iter().for_each(|(_, taken): Orphan| flows.closed(taken));
         }
+        Err(_) => flows.ended(&[LAUNCHER]),
+    }
+    told.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_launcher_fails_to_tell_is_nobodys_until_somebody_tells_it() {
+        let flows = Flows::create().unwrap();
+        let at = |port| SocketAddr::new("10.0.0.2".parse().unwrap(), port);
+        let _left = flows.opened(at(80), at(4096), 0).unwrap();
+        flows.ended(&[0]);
+        let log: Log = Box::new(|_| ());
+        assert!(!tell_by(&flows, &log, |_| Err("there is no device just now".into())));
+        assert!(flows.has_orphans(), "a look later finds it");
+        let taken = flows.take_over(1);
+        assert_eq!(taken.len(), 1, "a process that takes a queue has it to tell");
+        flows.ended(&[1]);
+        assert!(tell_by(&flows, &log, |addresses| Ok(addresses.len())));
+        assert!(!flows.has_orphans() && flows.all().is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::c_int;
 use lull_fd::say;
@@ -54,6 +54,8 @@ struct Counts {
     offered: usize,
     /// Those that another process uses.
     used: usize,
+    /// Threads that have a listener of this process's, to give what comes to it.
+    serving: usize,
     /// No other process lives that asks for any.
     nobody_asks: bool,
     /// The process passes on no more.
@@ -70,6 +72,7 @@ fn counted() -> MutexGuard<'static, Counts> {
 pub(crate) fn forget() {
     GIVEN.forget();
     COUNTS.forget();
+    ENDS.forget();
     SERVED.forget();
     SERVED_FOR_CHILDREN.forget();
     KERNELS_SERVED.forget();
@@ -210,6 +213,54 @@ pub(crate) fn ends_unless_used() -> bool {
         counts = changed(counts);
     }
     true
+}
+
+/// Readable when this process passes on no more.
+static ENDS: Afresh<crate::Result<OwnedFd>> = Afresh::new();
+
+fn ends() -> Option<&'static OwnedFd> {
+    // Without a free number, a thread that waits for connections hears of it by the next one.
+    ENDS.get_or_init(|| kernel::eventfd(0)).as_ref().ok()
+}
+
+/// Another program is about to be executed in this process's place. It passes on no more: what is offered, and what waits at its
+/// listeners once they are closed, is left to who listens next. A thread that waits for room in a pool is not waited for any longer than
+/// that.
+pub(crate) fn ends_for_exec(at_most: Duration) {
+    let mut counts = counted();
+    counts.ends = true;
+    ENDS.get().into_iter().flatten().for_each(|ends| kernel::add_to_eventfd(ends.as_raw_fd()));
+    let (began, mut left) = (Instant::now(), at_most);
+    while counts.giving + counts.serving > 0 && left > Duration::ZERO {
+        counts = CHANGED.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;
+        left = at_most.saturating_sub(began.elapsed());
+    }
+    drop(counts);
+    leave_untaken();
+}
+
+/// No program was executed after all: what listens again is passed on again.
+pub(crate) fn goes_on_after_exec() {
+    let mut counts = counted();
+    counts.ends = false;
+    ENDS.get().into_iter().flatten().for_each(|ends| kernel::empty_eventfd(ends.as_raw_fd()));
+}
+
+/// A thread that has a listener of this process's, for as long as this lives.
+struct Serving;
+
+impl Serving {
+    fn begin() -> Serving {
+        counted().serving += 1;
+        Serving
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        counted().serving -= 1;
+        CHANGED.notify_all();
+    }
 }
 
 /// What is offered and nobody has taken is left to who listens next: this process passes on no more.
@@ -470,6 +521,8 @@ impl Owner {
     fn run(&self, real: &Weak<TcpListener>) {
         // Until another process asks, or none has the listener any more.
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
+        // Dropped behind the listener.
+        let _serving = Serving::begin();
         let real = real.upgrade();
         // The program has closed it here, and others that ask have queues of their own: new connections come to those.
         let is_over = |real: &Arc<TcpListener>| Arc::strong_count(real) == 1 && self.is_shared_by_queues();
@@ -557,13 +610,17 @@ impl Owner {
         }
     }
 
-    /// Waits for a connection; true if there is nobody left to give it to.
+    /// Waits for a connection; true if there is nobody left to give it to, or this process passes on no more.
     fn wait(&self, real: &TcpListener, is_said: &mut bool) -> crate::Result<bool> {
         let wait = Wait::new()?;
         wait.add(real, Interest::READABLE, || Interest::READABLE)?;
         let number = self.gives.as_raw_fd();
         // A hang-up is told of without being asked for.
         wait.add_kernels(number, Interest::empty(), Interest::empty)?;
+        let ends = ends();
+        if let Some(ends) = ends {
+            wait.add_kernels(ends.as_raw_fd(), Interest::READABLE, || Interest::READABLE)?;
+        }
         let mut half = self.kernels.as_ref().map(locked).filter(|half| half.may_have_any());
         if let Some(half) = &half {
             wait.add_kernels(half.listener.as_raw_fd(), Interest::READABLE, || Interest::READABLE)?;
@@ -573,12 +630,15 @@ impl Owner {
         let waited = wait.wait(is_at_hand.then_some(Duration::ZERO));
         wait.remove(real);
         wait.remove_kernels(number);
+        if let Some(ends) = ends {
+            wait.remove_kernels(ends.as_raw_fd());
+        }
         if let Some(half) = &mut half {
             wait.remove_kernels(half.listener.as_raw_fd());
             half.give_or_rest(&self.gives, self.bound, is_said);
         }
         waited?;
-        Ok(is_hung_up(&self.gives))
+        Ok(is_hung_up(&self.gives) || counted().ends)
     }
 
     /// Gives a connection, which is passed on by the first of a pair's ends, and left to who listens where that fails.
