@@ -115,7 +115,35 @@ pub fn tcp_rr(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
 pub fn xsk_rr(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     let simulated = xsk_rr::simulate(params, xsk_rr::WINDOW_NS, seed)?;
     let text = rows::text(&simulated, "ns", &xsk_rr::statements(&simulated));
-    Ok(of_rows("AF_XDP request/response, latency in ns", &simulated, "ns", &[""], &text))
+    let text = format!("{text}\n{}", repeated_text(&simulated));
+    Ok(of_rows("AF_XDP request/response, latency in ns, as the posted tool prints it", &simulated, "ns", &[""], &text))
+}
+
+/// The letter's own repetition beside the model and beside the earlier table, as predictors of it; and which statements it meets.
+fn repeated_text(simulated: &[Row]) -> String {
+    let repeated = xsk_rr::repeated();
+    let medians = |predicted: &dyn Fn(usize) -> f64| {
+        let errors = repeated.iter().enumerate().filter(|(_, row)| row.name.ends_with("p50"));
+        let mut errors: Vec<f64> =
+            errors.map(|(at, row)| 100.0 * (predicted(at) / row.simulated - 1.0).abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        let within = errors.iter().filter(|error| **error <= 10.0).count();
+        let (median, worst) = (errors.get(errors.len() / 2), errors.last());
+        format!(
+            "|error| median {:.1} %, worst {:.1} %, {within} of {} within 10 %",
+            median.copied().unwrap_or(f64::NAN),
+            worst.copied().unwrap_or(f64::NAN),
+            errors.len()
+        )
+    };
+    let model = medians(&|at| simulated.get(at).map_or(f64::NAN, |row| row.simulated));
+    let earlier = medians(&|at| repeated.get(at).map_or(f64::NAN, |row| row.published));
+    let statements: String =
+        xsk_rr::statements(&repeated).iter().map(|statement| rows::line(statement) + "\n").collect();
+    format!(
+        "The letter's own repetition (version 8), to which nothing was fitted, p50:\nthe model: {model}\nthe table above: \
+         {earlier}\n\nThe statements, of the repetition itself:\n{statements}"
+    )
 }
 
 /// UDP_STREAM into a guest with NAPI threads: thirty rows by three modes.

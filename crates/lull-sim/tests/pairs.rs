@@ -1,6 +1,8 @@
 //! The request/response worlds: runs replay, transactions take the time that one can add up by hand, modes are in force by the
 //! counters, and calibration sees its rows only.
 
+use hdrhistogram::Histogram;
+use lull_core::NapiSettings;
 use lull_sim::params::Params;
 use lull_sim::published::xsk_rr::{MODES, POINTS, Polling};
 use lull_sim::published::{tcp_rr, xsk_rr};
@@ -86,10 +88,13 @@ fn queues_of_one_vector_are_handled_by_one_interrupt() {
     assert!(shared.napi.polls as f64 > 3.5 * shared.counts.answered as f64, "{:?}", shared.napi);
 }
 
-/// No transmit completions: they have interrupts of their own.
+/// No transmit completions, which have interrupts of their own, and no interrupt is deferred.
 fn xsk(point: (u32, u64), mode: Polling) -> World {
     let mut world = xsk_rr::world(&xsk_params(), point, mode, SHORT_NS);
     world.net.tx_done_ns = NEVER_NS;
+    if mode == Polling::Interrupts {
+        world.queues.iter_mut().for_each(|queue| queue.napi = NapiSettings::default());
+    }
     world
 }
 
@@ -140,7 +145,9 @@ fn the_rate_is_the_senders_whatever_the_mode_and_nothing_is_lost() {
 #[test]
 fn each_polling_mode_is_in_force_by_its_counters() {
     for mode in MODES {
-        let out = run(xsk_rr::world(&xsk_params(), (25_000, 38), mode, SHORT_NS));
+        // From 25 K/s on the interrupts are deferred from one frame to the next.
+        let point = if mode == Polling::Interrupts { (12_000, 78) } else { (25_000, 38) };
+        let out = run(xsk_rr::world(&xsk_params(), point, mode, SHORT_NS));
         let (napi, counts) = (out.napi, out.counts);
         let by_calls = matches!(mode, Polling::Inline | Polling::SeparateCore);
         assert_eq!(mode == Polling::Interrupts, counts.irqs > 10, "{mode:?}: {} interrupts", counts.irqs);
@@ -148,6 +155,56 @@ fn each_polling_mode_is_in_force_by_its_counters() {
         assert_eq!(mode == Polling::Threaded, napi.thread_polls > counts.issued, "{mode:?}: {napi:?}");
         assert_eq!(mode == Polling::Interrupts, napi.softirq_polls > counts.issued, "{mode:?}: {napi:?}");
     }
+}
+
+/// Whoever polls for a while before each send call, and not all the time, spares that call nothing.
+#[test]
+fn a_send_call_beside_a_receiver_that_is_busy_most_of_the_time_polls_itself() {
+    let us = |point| run(xsk(point, Polling::Inline)).latency_us(5.0);
+    let (all_the_time, now_and_then, seldom) = (us((12_000, 0)), us((125_000, 6)), us((12_000, 78)));
+    assert!(now_and_then > all_the_time + 2.0, "{now_and_then} us after {all_the_time}");
+    assert!((now_and_then - seldom).abs() < 1.0, "{now_and_then} us after {seldom}");
+}
+
+/// The interrupt is deferred from one frame to the next at 25 K/s, and not at 12 K/s: what comes waits for a timer's poll.
+#[test]
+fn a_deferral_that_lasts_until_the_next_frame_is_seen_where_latencies_begin() {
+    let us = |point| {
+        let out = run(xsk_rr::world(&xsk_params(), point, Polling::Interrupts, SHORT_NS));
+        xsk_rr::printed(&out.latency_ns)[1] as f64 / 1_000.0
+    };
+    for point in [(25_000, 38), (32_000, 30)] {
+        assert!(us(point) > us((12_000, 0)) + 5.0, "{point:?}: {} us", us(point));
+    }
+    assert!((us((12_000, 78)) - us((12_000, 0))).abs() < 0.5);
+}
+
+/// As the posted tool computes them, by hand.
+#[test]
+fn what_the_tool_prints_is_a_mean_of_the_lowest_latencies_rounded_down_at_each_step() {
+    let latencies = |of: &[(u64, u64)]| {
+        let mut all = Histogram::<u64>::new(3).unwrap();
+        of.iter().for_each(|&(bucket, count)| all.record_n(bucket * 100, count).unwrap());
+        xsk_rr::printed(&all)
+    };
+    assert_eq!(latencies(&[(140, 1_000)]), [14_000; 4]);
+    // Of an even distribution from 13 to 20 us it prints the least, whatever the share; a bucket more where one was cut off.
+    let even: Vec<(u64, u64)> = (130..200).map(|bucket| (bucket, 100)).collect();
+    assert_eq!(latencies(&even), [13_000, 13_000, 13_100, 13_100]);
+    // Half at 10 us and half at 20: the first call cuts 450 of the 500 off, which later calls miss. So half of the 550 that are left
+    // are 50 at 10 us and 225 at 20.
+    assert_eq!(latencies(&[(100, 500), (200, 500)])[..2], [10_000, (225 * 200 + 50 * 100) / 275 * 100]);
+    assert_eq!(latencies(&[]), [0; 4]);
+}
+
+/// The letter's version 8 has every cell, and does not say itself what the statements say of version 4.
+#[test]
+fn the_repetition_has_all_cells_and_misses_two_statements_itself() {
+    let rows = xsk_rr::repeated();
+    assert_eq!(rows.len(), POINTS.len() * MODES.len() * 4);
+    assert!(rows.iter().all(|row| row.simulated.is_finite() && row.published.is_finite()));
+    let holds: Vec<bool> = xsk_rr::statements(&rows).iter().map(|statement| statement.broken.is_empty()).collect();
+    assert_eq!(holds, [true, false, true, false]);
 }
 
 #[test]

@@ -100,7 +100,9 @@ impl CompletionQueue {
 pub(crate) struct Poll {
     pub(crate) budget: u32,
     /// When it began.
-    pub(crate) began_ns: u64,
+    began_ns: u64,
+    /// Since when one poll has followed the other.
+    since_ns: u64,
     /// Packets taken so far.
     pub(crate) work: u32,
     /// Packets taken but not delivered yet.
@@ -111,6 +113,24 @@ pub(crate) struct Poll {
     pub(crate) sending: Vec<Frame>,
     /// It breaks into a thread, which makes each packet dearer.
     pub(crate) breaking_in: bool,
+}
+
+/// Polls that begin within this time of each other follow one another, in nanoseconds.
+const FOLLOWS_NS: u64 = 1_000;
+
+impl Poll {
+    pub(crate) fn begins_at(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.began_ns) >= FOLLOWS_NS {
+            self.since_ns = now_ns;
+        }
+        self.began_ns = now_ns;
+    }
+
+    /// For how long one poll has followed the other until now; 0 if the last was some time ago.
+    pub(crate) fn followed_ns(&self, now_ns: u64) -> u64 {
+        let follows = now_ns.saturating_sub(self.began_ns) < FOLLOWS_NS;
+        if follows { now_ns.saturating_sub(self.since_ns) } else { 0 }
+    }
 }
 
 /// One queue pair and its NAPI.

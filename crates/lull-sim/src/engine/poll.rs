@@ -16,7 +16,7 @@ impl Sim {
         let q = &mut self.nic.queues[queue];
         q.poll.budget = budget;
         q.poll.work = 0;
-        q.poll.began_ns = self.env.now_ns;
+        q.poll.begins_at(self.env.now_ns);
         q.poll.looked_last = false;
         q.poll.breaking_in = breaking_in;
         debug_assert!(q.poll.batch.is_empty(), "two polls of one queue at once");

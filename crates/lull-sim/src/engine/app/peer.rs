@@ -10,8 +10,9 @@ use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
 
-/// An instance that was polled within this time is somebody's who makes one receive call after the other, in nanoseconds.
-const POLLED_NS: u64 = 1_000;
+/// Who has polled an instance for so long, one receive call after the other, polls it all the time, in nanoseconds. A program that
+/// is busy for 6 of 8 us is not one of these.
+const ALL_THE_TIME_NS: u64 = 4_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -113,7 +114,7 @@ impl Peer {
         self.stage = Stage::Kick;
         let socket = &sim.ends.sockets[self.socket()].spec;
         let queue = &sim.nic.queues[QueueId::new(socket.queue)];
-        let polled = sim.env.now_ns.saturating_sub(queue.poll.began_ns) < POLLED_NS;
+        let polled = queue.poll.followed_ns(sim.env.now_ns) >= ALL_THE_TIME_NS;
         let spared = socket.transmit == Transmit::Copy && (socket.busy_poll_usecs == 0 || polled);
         let cold_ns = match std::mem::take(&mut self.slept) && !spared {
             true => sim.env.world.costs.cold_busy_ns,
