@@ -61,6 +61,9 @@ pub struct Costs {
     pub copy_byte_ps: u32,
     /// A send call on a socket, until the device has the frame (TCP) or the transmit ring has it (AF_XDP).
     pub send_ns: u32,
+    /// A send call of a datagram, until its frame lies in the intake of a transmit queue with a discipline; what runs the queue
+    /// comes on top.
+    pub enqueue_ns: u32,
     /// Starting to busy poll from a send call after the thread has slept, with cold caches.
     pub cold_busy_ns: u32,
     /// Sending one frame of a transmit ring within a poll, or from a queueing discipline.
@@ -119,6 +122,7 @@ impl Default for Costs {
             reassemble_ns: 150,
             copy_byte_ps: 100,
             send_ns: 1_500,
+            enqueue_ns: 500,
             cold_busy_ns: 0,
             tx_frame_ns: 100,
             doorbell_ns: 100,

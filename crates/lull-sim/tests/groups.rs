@@ -2,10 +2,10 @@
 
 use lull_core::GroupConfig;
 use lull_core::group::Budget;
-use lull_sim::groups::{fairness, parking, saturated};
+use lull_sim::groups::{CaseTable, fairness, overload, parking, saturated, tx_trap};
 use lull_sim::{GroupSpec, Sim, Traffic, World};
 
-fn holds(table: &lull_sim::groups::CaseTable) {
+fn holds(table: &CaseTable) {
     println!("{}", table.text());
     let broken: Vec<&String> = table.statements.iter().filter(|(holds, _)| !holds).map(|(_, what)| what).collect();
     assert!(broken.is_empty(), "{broken:?}");
@@ -32,6 +32,67 @@ fn a_flooded_member_delays_the_others_by_a_visit_at_most() {
 #[test]
 fn at_a_services_maximum_a_group_does_what_busy_polling_threads_do_on_its_core_and_more() {
     holds(&saturated(1).expect("within its bounds"));
+}
+
+/// A figure of a row.
+fn figure(table: &CaseTable, row: &str, column: &str) -> f64 {
+    let column = table.columns.iter().position(|name| *name == column).expect("a column");
+    let (_, values) = table.rows.iter().find(|(name, _)| name == row).unwrap_or_else(|| panic!("no row {row}"));
+    values[column]
+}
+
+/// Whether the one statement that begins with `row` and says `what` holds.
+fn says(table: &CaseTable, row: &str, what: &str) -> bool {
+    let mut those = table.statements.iter().filter(|(_, text)| text.starts_with(row) && text.contains(what));
+    let (holds, _) = those.next().unwrap_or_else(|| panic!("no statement of {row}: {what}"));
+    assert!(those.next().is_none(), "several statements of {row}: {what}");
+    *holds
+}
+
+#[test]
+fn a_group_that_sends_traps_nobody_beside_a_flood_and_rings_for_many() {
+    let table = tx_trap(1).expect("within its bounds");
+    println!("{}", table.text());
+    for calls in ["calls of 0.3 us:", "calls of 0.5 us:"] {
+        for what in ["p99 of a send call", "senders are trapped", "doorbells a frame"] {
+            assert!(says(&table, calls, what), "{calls} {what}");
+        }
+    }
+    for qdisc in ["pfifo_fast", "fq"] {
+        let of = |calls: &str, by: &str, column: &str| {
+            figure(&table, &format!("calls of {calls} us, {qdisc}, {by}"), column)
+        };
+        for (calls, price_us) in [("0.3", 0.3), ("0.5", 0.5), ("1", 1.0)] {
+            assert!(of(calls, "group", "send p99 us") <= 1.5 * price_us, "beside a group a call is its own price");
+            assert_eq!(of(calls, "group", "trapped us per ms"), 0.0);
+            assert!(of(calls, "group", "held max us") < 10.0, "5 us and the visits that they end in");
+            assert!(of(calls, "base", "doorbells per frame") > 0.9, "senders ring for each frame");
+        }
+        // The cheaper a call is against a frame and its doorbell, the more comes while one drains.
+        let trapped = ["0.3", "0.5", "1"].map(|calls| of(calls, "base", "trapped us per ms"));
+        assert!(trapped[0] > trapped[1] && trapped[1] > trapped[2] && trapped[2] > 0.0, "{trapped:?}");
+    }
+}
+
+#[test]
+fn a_flood_that_softirq_cannot_take_is_shed_before_the_work_by_whoever_is_a_thread() {
+    let table = overload(1).expect("within its bounds");
+    println!("{}", table.text());
+    for mode in ["threaded", "group", "threaded, one core more", "group, one core more"] {
+        assert!(says(&table, &format!("four senders, {mode}:"), "the goodput of softirq"), "{mode}");
+        let keeps = says(&table, &format!("four senders, {mode}:"), "of its own peak");
+        assert!(!keeps, "{mode} keeps its peak: docs/simulator.md and docs/workloads.md say that it does not");
+    }
+    let of = |row: &str, column: &str| figure(&table, &format!("four senders, {row}, 200 flows"), column);
+    assert!(of("softirq", "socket drops K/s") > 3_000.0, "softirq drops what it has delivered");
+    for mode in ["threaded", "group"] {
+        assert_eq!(of(mode, "socket drops K/s"), 0.0, "{mode}");
+        assert!(of(mode, "ring drops K/s") > 3_000.0, "{mode}");
+        assert!((1.2..3.8).contains(&of(mode, "of softirq's")), "{mode}: on the sinks' core as in the published table");
+    }
+    // Two to one is the flood's doing: less of one softirq takes, more leaves it nothing.
+    let softirq = |flood: &str| figure(&table, &format!("{flood}, softirq, 200 flows"), "goodput K/s");
+    assert!(softirq("published senders") > 1_800.0 && softirq("full wire") < 20.0);
 }
 
 /// A service whose four queues a group on two cores of its own polls, under a light load.

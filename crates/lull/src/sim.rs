@@ -54,7 +54,9 @@ enum SimCommand {
     ///
     /// Cases: parking (load that steps from nothing to six cores and back), fairness (one flooded member of eight), many-queues (44
     /// cores and queues, 100,000 connections, 40 Gbit/s of small packets, by interrupts and by groups), saturated (a service at its
-    /// maximum, for which busy-polling NAPI threads or a group deliver on one core).
+    /// maximum, for which busy-polling NAPI threads or a group deliver on one core), tx-trap (two workers of one transmit queue, of
+    /// whom one floods: how long the other's send calls take, by who drains the queueing discipline), overload (a flood of small
+    /// datagrams at 1 to 200 flows, which softirq, a NAPI thread or a group delivers).
     Groups(GroupsArgs),
     /// Runs random worlds, with the invariants of delivery looked at after every step.
     Worlds(Worlds),
@@ -80,6 +82,10 @@ enum Case {
     ManyQueues,
     /// A service at its maximum, by busy-polling threads and by a group on their core.
     Saturated,
+    /// Two workers of one transmit queue, of whom one floods, without and with a group that sends.
+    TxTrap,
+    /// A flood at 1 to 200 flows, by softirq, a NAPI thread and a group.
+    Overload,
 }
 
 #[derive(Args)]
@@ -257,7 +263,10 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
 
 fn groups(args: &GroupsArgs) -> Result<ExitCode, Failure> {
     if args.case.is_none() && args.outputs.any() {
-        return Err("a file has one case: name it with --case parking, fairness, many-queues or saturated".into());
+        return Err(
+            "a file has one case: name it with --case parking, fairness, many-queues, saturated, tx-trap or overload"
+                .into(),
+        );
     }
     args.outputs.check()?;
     let cases = args.case.map_or_else(|| Case::value_variants().to_vec(), |case| vec![case]);
@@ -267,6 +276,8 @@ fn groups(args: &GroupsArgs) -> Result<ExitCode, Failure> {
             Case::Fairness => lull_sim::groups::fairness(args.seed)?,
             Case::ManyQueues => lull_sim::groups::many_queues(args.seed)?,
             Case::Saturated => lull_sim::groups::saturated(args.seed)?,
+            Case::TxTrap => lull_sim::groups::tx_trap(args.seed)?,
+            Case::Overload => lull_sim::groups::overload(args.seed)?,
         };
         outln!("{}", table.text())?;
         args.outputs.write(&GroupCase(table))?;

@@ -5,15 +5,18 @@
 //! its frames and is over only then, so that others meet it: a sender's is an appointment of its own, for which its CPU pays; one
 //! of the queue's NAPI is its poll; a visit of a group is a segment of the poller. Frames of a run are on no ring before it ends.
 
+mod calls;
 mod run;
 
 use std::collections::VecDeque;
 
 use lull_core::group::Transmitted;
-use lull_core::tx::{TxDrain, TxLeft, TxRun, TxWord};
+use lull_core::tx::{TxLeft, TxRun, TxWord};
 use lull_qdisc::{Dequeued, Packet, Qdisc};
 
-use crate::engine::id::{ConnId, CpuId};
+pub(crate) use self::calls::SendCalls;
+use self::run::{PolledRun, SenderRun};
+use crate::engine::id::ConnId;
 use crate::world::TransmitSpec;
 
 /// Frames that an intake holds. A frame that finds it full is dropped, as a datagram without room is.
@@ -32,7 +35,7 @@ pub(crate) struct TransmitQueue {
     intake: VecDeque<Packet<TxFrame>>,
     qdisc: Qdisc<TxFrame>,
     /// What whoever runs takes to the ring just now.
-    sending: Vec<TxFrame>,
+    sending: Vec<Packet<TxFrame>>,
     ring: VecDeque<TxFrame>,
     /// Of the frames on the ring the device was told of so many.
     rung: u32,
@@ -42,10 +45,10 @@ pub(crate) struct TransmitQueue {
     pub(crate) blocked: bool,
     /// When the NAPI is to run for frames that the discipline holds back.
     pub(crate) due_ns: Option<u64>,
-    /// A sender's run that is under way, with its CPU.
-    run: Option<(TxDrain, Transmitted, CpuId)>,
+    /// A sender's run that is under way.
+    run: Option<SenderRun>,
     /// The run of the NAPI's poll that is under way.
-    polling: Option<(TxDrain, Transmitted)>,
+    polling: Option<PolledRun>,
     /// The queue has left its group, and this run is owed.
     leaves: Option<TxRun>,
     /// It is disabled: what comes is dropped.
@@ -54,6 +57,8 @@ pub(crate) struct TransmitQueue {
     enqueued: u64,
     sent: u64,
     dropped: u64,
+    /// What send calls take, for whoever asks.
+    pub(crate) calls: Option<SendCalls>,
 }
 
 impl TransmitQueue {
@@ -77,6 +82,7 @@ impl TransmitQueue {
             enqueued: 0,
             sent: 0,
             dropped: 0,
+            calls: None,
         }
     }
 
@@ -136,8 +142,8 @@ impl TransmitQueue {
             }
             match self.qdisc.dequeue(now_ns) {
                 Dequeued::Packet(packet) => {
-                    self.sending.push(packet.frame);
                     (frames, bytes) = (frames + 1, bytes + packet.bytes);
+                    self.sending.push(packet);
                 }
                 Dequeued::Throttled { until_ns } => break TxLeft::Until { until_ns },
                 Dequeued::Empty => break TxLeft::Nothing,
@@ -161,7 +167,7 @@ impl TransmitQueue {
         if !self.sending.is_empty() {
             self.unrung_since_ns.get_or_insert(now_ns);
         }
-        self.ring.extend(self.sending.drain(..));
+        self.ring.extend(self.sending.drain(..).map(|packet| packet.frame));
         self.blocked = left == TxLeft::Room;
     }
 

@@ -1,5 +1,6 @@
 //! Programs: what the simulated threads do.
 
+pub(crate) mod datagram_sender;
 pub(crate) mod epoll_worker;
 pub(crate) mod group_leaver;
 pub(crate) mod group_poller;

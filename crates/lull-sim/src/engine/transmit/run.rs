@@ -16,6 +16,22 @@ use crate::engine::recorder::Whom;
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
 
+/// A sender's run that is under way.
+#[derive(Debug)]
+pub(super) struct SenderRun {
+    drain: TxDrain,
+    sent: Transmitted,
+    /// The CPU that pays for it.
+    cpu: CpuId,
+    /// Whose send call it is made in; `None`: in no send call.
+    flow: Option<u64>,
+    /// When its batch is on the ring.
+    ends_ns: u64,
+}
+
+/// A run of the NAPI's poll that is under way.
+pub(super) type PolledRun = (TxDrain, Transmitted);
+
 impl Sim {
     fn transmit(&mut self, queue: QueueId) -> &mut TransmitQueue {
         match &mut self.nic.queues[queue].transmit {
@@ -41,17 +57,18 @@ impl Sim {
             tx.dropped += 1;
             return self.answers_lost([packet.frame]);
         }
+        let flow = packet.flow;
         tx.intake.push_back(packet);
         self.nic.queues[queue].noticed(now_ns);
-        self.kick(queue, cpu);
+        self.kick(queue, flow, cpu);
     }
 
-    fn kick(&mut self, queue: QueueId, cpu: CpuId) {
+    fn kick(&mut self, queue: QueueId, flow: u64, cpu: CpuId) {
         let enqueued = self.transmit(queue).word.enqueued();
         self.env.tally.transitions += 1;
         let transition = match enqueued {
             Enqueued::Run(run) => {
-                self.run_begins(queue, TxDrain::new(run), cpu);
+                self.run_begins(queue, TxDrain::new(run), Some(flow), cpu);
                 Transition::TxRun
             }
             Enqueued::Noted => Transition::TxNoted,
@@ -79,20 +96,29 @@ impl Sim {
     }
 
     /// A sender's run: its CPU works for all who have sent.
-    fn run_begins(&mut self, queue: QueueId, drain: TxDrain, cpu: CpuId) {
+    fn run_begins(&mut self, queue: QueueId, drain: TxDrain, flow: Option<u64>, cpu: CpuId) {
         let budget = drain.look(&self.transmit(queue).word);
         let (sent, cost_ns) = self.takes_batch(queue, budget);
         let cost_ns = cost_ns + u64::from(self.env.world.costs.doorbell_ns);
         self.cpus[cpu].debt_ns += cost_ns;
-        self.transmit(queue).run = Some((drain, sent, cpu));
-        self.env.agenda.push(self.env.now_ns + cost_ns, Event::TxRun { queue });
+        let ends_ns = self.env.now_ns + cost_ns;
+        let tx = self.transmit(queue);
+        tx.note_trapped(flow, cost_ns);
+        tx.run = Some(SenderRun { drain, sent, cpu, flow, ends_ns });
+        self.env.agenda.push(ends_ns, Event::TxRun { queue });
+    }
+
+    /// How long the batch takes that a send call of this flow, on `cpu`, has on its way to the ring; `None` if it runs no more.
+    pub(crate) fn send_call_runs_ns(&self, queue: QueueId, flow: u64, cpu: CpuId) -> Option<u64> {
+        let run = self.nic.queues[queue].transmit.as_ref()?.run.as_ref()?;
+        (run.flow == Some(flow) && run.cpu == cpu).then(|| run.ends_ns.saturating_sub(self.env.now_ns))
     }
 
     /// A batch of a sender's run is on the ring.
     pub(crate) fn run_goes_on(&mut self, queue: QueueId) {
-        let Some((drain, sent, cpu)) = self.transmit(queue).run.take() else { return };
+        let Some(SenderRun { drain, sent, cpu, flow, .. }) = self.transmit(queue).run.take() else { return };
         match self.batch_ends(queue, drain, sent, cpu) {
-            TxSent::Again(again) => self.run_begins(queue, again, cpu),
+            TxSent::Again(again) => self.run_begins(queue, again, flow, cpu),
             TxSent::Ended(TxEnd::Schedule) => self.cpus.interrupt(&mut self.env, cpu, Irq::Device(queue)),
             TxSent::Ended(end) => self.run_ended(queue, end),
         }
@@ -191,8 +217,11 @@ impl Sim {
 
     /// The doorbell rings. Returns for how many frames.
     pub(crate) fn rings(&mut self, queue: QueueId) -> u32 {
+        let now_ns = self.env.now_ns;
+        let doorbell_ns = u64::from(self.env.world.costs.doorbell_ns);
         let tx = self.transmit(queue);
         let frames = tx.unrung();
+        tx.note_doorbell(now_ns.saturating_sub(doorbell_ns));
         (tx.rung, tx.unrung_since_ns) = (tx.ring.len() as u32, None);
         let counts = &mut self.env.tally.counts;
         counts.rung_frames += u64::from(frames);
@@ -266,7 +295,7 @@ impl Sim {
     /// The group was refused: what came meanwhile is sent.
     pub(crate) fn transmit_stays(&mut self, queue: QueueId, cpu: CpuId) {
         let run = self.transmit(queue).word.group_leave();
-        self.run_begins(queue, TxDrain::new(run), cpu);
+        self.run_begins(queue, TxDrain::new(run), None, cpu);
     }
 }
 
