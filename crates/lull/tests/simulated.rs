@@ -239,6 +239,7 @@ fn every_command_that_finds_something_writes_it_in_three_forms() {
     assert!(csv.contains(recommended) && html.contains(recommended), "{recommended}");
     assert_eq!(found["recommended"]["runs"].as_array().unwrap().len(), 3);
     refused(&["sim", "published", "--table", "all", "--csv", "x.csv"], &["--table irq"]);
+    refused(&["sim", "groups", "--csv", "x.csv"], &["--case parking", "saturated, tx-trap or overload"]);
 }
 
 #[test]

@@ -79,7 +79,8 @@ pub fn overload(seed: u64) -> Result<CaseTable, RunError> {
                 }
                 let values =
                     vec![found.served, found.served / peak.max(SOFTIRQ_LEAST), ratio, found.ring, found.socket];
-                rows.push((format!("{flood}, {mode}, {flows} flows"), values));
+                let flows = if *flows == 1 { "1 flow".to_owned() } else { format!("{flows} flows") };
+                rows.push((format!("{flood}, {mode}, {flows}"), values));
             }
             if by != By::Softirq {
                 statements.push(more_than_softirq(&format!("{flood}, {mode}"), &ratios));

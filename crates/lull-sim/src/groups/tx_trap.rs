@@ -135,7 +135,7 @@ fn judged(calls: &str, pairs: &[(Kind, Seen, Seen)]) -> [(bool, String); 4] {
                 base.trapped_us_per_ms > 0.0 && group.trapped_us_per_ms <= SHARE * base.trapped_us_per_ms
             }),
             format!(
-                "{calls}: with a group senders are trapped for at most {SHARE} of the time: {}",
+                "{calls}: with a group senders are trapped for at most {SHARE} of the time without one: {}",
                 found(|base, group| format!("{:.2} of {:.2} us a ms", group.trapped_us_per_ms, base.trapped_us_per_ms))
             ),
         ),

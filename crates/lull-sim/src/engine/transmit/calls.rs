@@ -25,7 +25,7 @@ impl TransmitQueue {
         }
     }
 
-    /// A send call of this flow takes the batch that is on its way to the ring there, for `cost_ns`: the share of others' frames.
+    /// A send call of this flow takes up a batch, which costs `cost_ns`: the share of others' frames is time trapped.
     pub(super) fn note_trapped(&mut self, flow: Option<u64>, cost_ns: u64) {
         if let (Some(calls), Some(flow)) = (&mut self.calls, flow) {
             let others = self.sending.iter().filter(|packet| packet.flow != flow).count() as u64;
