@@ -323,8 +323,8 @@ fn sender(world: &World) -> Program {
     Program { child: child.unwrap() }
 }
 
-/// The device's timer is so long that its packets are seen to wait for it: two seconds' datagrams come at once. One at a
-/// time they come only if somebody polls, long after the kernel has stopped to.
+/// The device's timer is so long that its packets are seen to wait for it: two seconds' datagrams come at once. A few at
+/// a time they come only if somebody polls, long after the kernel has stopped to.
 #[test]
 fn fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does() {
     const TEST: &str = "fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does";
@@ -345,12 +345,13 @@ fn fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does() {
         let mut lines = kernel::lines_of(&mut child).map(Result::unwrap);
         let mut run = Program { child };
         assert_eq!(lines.next().as_deref(), Some("ready"));
-        let (begun, mut alone, mut together) = (Instant::now(), 0, 0);
-        // Left alone, a loop of zero timeouts is the timer's.
-        while if option.is_empty() { alone < 5 } else { together < 2 } {
+        let (begun, mut few, mut together) = (Instant::now(), 0, 0);
+        // Left alone, a loop of zero timeouts is the timer's, which has 200 of them at once. On a busy machine some come together
+        // because the program had no turn meanwhile.
+        while if option.is_empty() { few < 5 } else { together < 2 } {
             let count: u32 = lines.next().unwrap().parse().unwrap();
-            alone = if count == 1 { alone + 1 } else { 0 };
-            together += u32::from(count > 10);
+            few = if count < 40 { few + 1 } else { 0 };
+            together += u32::from(count > 100);
             assert!(begun.elapsed() < PATIENCE, "{what}: its datagrams only ever come together");
         }
         drop(input);
