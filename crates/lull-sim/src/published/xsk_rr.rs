@@ -131,9 +131,7 @@ pub fn printed(latency_ns: &Histogram<u64>) -> [u64; 4] {
                 break;
             }
             *bucket = (*bucket).min(share - count);
-            if count + *bucket > 0 {
-                mean = (*bucket * at + count * mean) / (count + *bucket);
-            }
+            mean = (*bucket * at + count * mean).checked_div(count + *bucket).unwrap_or(mean);
             count += *bucket;
         }
         mean * BUCKET_NS
