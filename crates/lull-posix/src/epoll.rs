@@ -231,7 +231,10 @@ impl EpollFile {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicI32;
+
     use super::*;
+    use crate::files::tests::{says_its_number, until_it_waits};
     use crate::fork::tests::in_a_child;
 
     #[test]
@@ -242,5 +245,31 @@ mod tests {
         let _held = contexts();
         assert!(in_a_child(|| contexts().contains(&NUMBER)));
         drop(files::end(NUMBER));
+    }
+
+    /// Another thread looks for what is to move when this one has asked whose it is, and before it is noted.
+    #[test]
+    fn what_is_added_while_it_becomes_lulls_is_added_as_that() {
+        let [outer, inner] = [(); 2].map(|()| kernel::epoll_create(libc::EPOLL_CLOEXEC).unwrap());
+        adopt(outer, &[]).unwrap();
+        let file = files::get(outer).unwrap();
+        let File::Epoll(context) = &*file else { unreachable!() };
+        let thread = AtomicI32::new(0);
+        std::thread::scope(|scope| {
+            let kernels = lock(&context.kernels);
+            let event = epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            let thread = &thread;
+            let adds = scope.spawn(move || {
+                says_its_number(thread);
+                epoll_ctl(outer, libc::EPOLL_CTL_ADD, inner, Some(event))
+            });
+            until_it_waits(thread, || adds.is_finished());
+            adopt(inner, &[]).unwrap();
+            drop(kernels);
+            adds.join().unwrap().unwrap();
+        });
+        assert!(lock(&context.inside).contains(&inner) && !lock(&context.kernels).contains_key(&inner));
+        drop(file);
+        [outer, inner].into_iter().for_each(|number| files::close(number).unwrap());
     }
 }

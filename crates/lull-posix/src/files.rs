@@ -509,8 +509,27 @@ fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<Option<Open>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::atomic::AtomicI32;
+    use std::time::Duration;
+
     use super::*;
+
+    /// Returns when a thread of this process, which has said its number, waits for something, or when it has ended.
+    pub(crate) fn until_it_waits(thread: &AtomicI32, has_ended: impl Fn() -> bool) {
+        let mut times = 0;
+        while times < 20 && !has_ended() {
+            std::thread::sleep(Duration::from_millis(1));
+            let path = format!("/proc/self/task/{}/stat", thread.load(Ordering::SeqCst));
+            let waits = std::fs::read_to_string(path).is_ok_and(|stat| stat.contains(") S "));
+            times = if waits { times + 1 } else { 0 };
+        }
+    }
+
+    /// For [`until_it_waits`].
+    pub(crate) fn says_its_number(thread: &AtomicI32) {
+        thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+    }
 
     /// A number that was closed meanwhile is another file's, and gets nothing of lull's.
     #[test]
@@ -542,10 +561,14 @@ mod tests {
         for call in calls {
             let fd = kernel::epoll_create(libc::EPOLL_CLOEXEC).unwrap();
             epoll::adopt(fd, &[]).unwrap();
+            let thread = AtomicI32::new(0);
             let number = std::thread::scope(|scope| {
                 let changes = changes_alone();
-                let call = scope.spawn(|| call(fd, to.as_raw_fd()).unwrap());
-                (0..1000).for_each(|_| std::thread::yield_now());
+                let call = scope.spawn(|| {
+                    says_its_number(&thread);
+                    call(fd, to.as_raw_fd()).unwrap()
+                });
+                until_it_waits(&thread, || call.is_finished());
                 drop(end(fd));
                 kernel::dup3(reads, fd, libc::O_CLOEXEC).unwrap();
                 drop(changes);
