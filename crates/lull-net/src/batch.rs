@@ -94,8 +94,11 @@ fn let_go() {
 
 /// The calling thread is the only one of a child of `fork`. What it holds back is its parent's to send.
 pub fn forget_held_back() {
-    HOLDS.set(false);
-    let _ = HELD.try_with(|held| held.try_borrow_mut().map(|mut held| held.queues.clear()));
+    // A thread that never held anything back has no list yet. To make one here would register its destructor with the loader, whose
+    // lock another of the parent's threads may have had at the fork.
+    if HOLDS.replace(false) {
+        let _ = HELD.try_with(|held| held.try_borrow_mut().map(|mut held| held.queues.clear()));
+    }
 }
 
 /// Something is held back on `queue`, by this thread perhaps.
