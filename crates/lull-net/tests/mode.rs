@@ -237,4 +237,19 @@ fn a_group_mode_that_is_refused_leaves_all_as_it_was() {
     pair.host.remove_group(by_an_operator).unwrap();
     let _ = pair.server.set_mode(&mode("group")).unwrap();
     assert_eq!(pair.host.groups()[0].members.len(), 4, "nothing was left behind that is in the way");
+
+    // One of its CPUs is given to another group, and the other one to the next mode's.
+    let polls = pair.host.groups()[0].id;
+    pair.host.group_detach(polls, 3).unwrap();
+    let by_an_operator = pair.host.new_group(options).unwrap();
+    pair.host.group_attach(by_an_operator, 3).unwrap();
+    let before = (in_force(), pair.host.groups()[0].members.clone());
+    let refused = pair.server.set_mode(&mode("group-rx")).unwrap_err();
+    assert!(refused.to_string().contains("cannot attach CPU 3"), "{refused}");
+    assert_eq!((in_force(), pair.host.groups()[0].members.clone()), before, "the group that polls goes on");
+    assert_eq!(pair.host.groups()[0].id, polls);
+    pair.host.remove_group(by_an_operator).unwrap();
+    let _ = pair.server.set_mode(&mode("group-rx")).unwrap();
+    assert_eq!(pair.host.groups()[0].pollers.len(), 2);
+    assert_eq!(pair.host.groups()[0].members.len(), 2);
 }

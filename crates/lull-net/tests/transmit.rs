@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lull_host::{GroupOptions, Host, HostConfig};
 use lull_net::{GroupCpus, Mode, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket};
@@ -521,10 +521,30 @@ fn senders_that_wait_for_room_hear_of_it_where_a_discipline_is_refused_half_way(
 struct CountsEnds {
     inner: Box<dyn TxQueue>,
     ends: Arc<AtomicU32>,
+    /// The wire takes [`PORTION`] frames, and nothing for [`SLOWLY`] then.
+    is_slow: Arc<AtomicBool>,
+    portion: (usize, Instant),
+}
+
+const PORTION: usize = 8;
+const SLOWLY: Duration = Duration::from_millis(40);
+
+impl CountsEnds {
+    fn takes_nothing(&self) -> bool {
+        let (taken, since) = self.portion;
+        self.is_slow.load(Ordering::Relaxed) && taken == PORTION && since.elapsed() < SLOWLY
+    }
 }
 
 impl TxQueue for CountsEnds {
     fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        if self.takes_nothing() {
+            return Err(frame);
+        }
+        if self.portion.0 == PORTION {
+            self.portion = (0, Instant::now());
+        }
+        self.portion.0 += 1;
         // Ethernet, IPv4, TCP.
         let data = frame.data();
         let ends = data.len() > 47 && data[12..14] == [8, 0] && data[23] == 6 && data[47] & 0b101 != 0;
@@ -538,28 +558,32 @@ impl TxQueue for CountsEnds {
     }
 
     fn free_slots(&self) -> usize {
-        self.inner.free_slots()
+        if self.takes_nothing() { 0 } else { self.inner.free_slots() }
     }
 }
 
-/// Two networks, a listener of the first, and how many ends of connections the first one has put on its ring.
-fn that_ends(qdisc: Option<Qdisc>) -> (Network, Network, TcpListener, Arc<AtomicU32>) {
+/// Two networks, a listener of the first, how many ends of connections the first one has put on its ring, and whether its wire is slow.
+fn that_ends(qdisc: Option<Qdisc>) -> (Network, Network, TcpListener, Arc<AtomicU32>, Arc<AtomicBool>) {
     let (server, client) = mem::pair(MemConfig { ring_slots: 64, ..MemConfig::default() });
-    let (host, ends) = (host(), Arc::new(AtomicU32::new(0)));
-    let counted = ends.clone();
-    let counts =
-        move |queue: Queue| Queue { tx: Box::new(CountsEnds { inner: queue.tx, ends: counted.clone() }), ..queue };
+    let (host, ends, is_slow) = (host(), Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counted, slow) = (ends.clone(), is_slow.clone());
+    let counts = move |queue: Queue| {
+        let portion = (0, Instant::now());
+        let tx = CountsEnds { inner: queue.tx, ends: counted.clone(), is_slow: slow.clone(), portion };
+        Queue { tx: Box::new(tx), ..queue }
+    };
     let server = Wrapped::new(Arc::new(server), counts);
-    let config = |ip, cpu| NetworkConfig { qdisc, connections_max: 1_000, ..pair::config(ip, vec![cpu]) };
+    let config =
+        |ip, cpu| NetworkConfig { qdisc, group: group(), connections_max: 1_000, ..pair::config(ip, vec![cpu]) };
     let server = Network::new(&host, Arc::new(server), config(SERVER, 0)).unwrap();
     let client = Network::new(&host, Arc::new(client), config(CLIENT, 1)).unwrap();
     let listener = TcpListener::bind(&server, address(SERVER, PORT)).unwrap();
-    (server, client, listener, ends)
+    (server, client, listener, ends, is_slow)
 }
 
 #[test]
 fn the_end_of_a_paced_connection_has_left_when_the_process_ends() {
-    let (server, client, listener, ends) = that_ends(Some(Qdisc::Fq));
+    let (server, client, listener, ends, _) = that_ends(Some(Qdisc::Fq));
     let mut peer = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
     let (mut paced, _) = listener.accept().unwrap();
     paced.set_max_pacing_rate(Some(1)).unwrap();
@@ -574,8 +598,10 @@ fn the_end_of_a_paced_connection_has_left_when_the_process_ends() {
 #[test]
 fn each_of_many_peers_is_told_when_the_process_ends_whoever_sends() {
     const CONNECTIONS: u32 = 300;
-    for qdisc in [None, Some(Qdisc::PfifoFast), Some(Qdisc::Fq)] {
-        let (server, client, listener, ends) = that_ends(qdisc);
+    let fq = Some(Qdisc::Fq);
+    for (qdisc, mode) in [(None, "base"), (Some(Qdisc::PfifoFast), "base"), (fq, "base"), (fq, "group")] {
+        let (server, client, listener, ends, _) = that_ends(qdisc);
+        let _ = server.set_mode(&mode.parse().unwrap()).unwrap();
         let connect = |_| {
             let mut peer = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
             let (accepted, _) = listener.accept().unwrap();
@@ -586,9 +612,30 @@ fn each_of_many_peers_is_told_when_the_process_ends_whoever_sends() {
         let mut connections: Vec<(TcpStream, TcpStream)> = (0..CONNECTIONS).map(connect).collect();
         server.end_all();
         // More than the ring holds, and than a discipline takes of what is no socket's.
-        assert_eq!(ends.load(Ordering::Relaxed), CONNECTIONS, "{qdisc:?}");
+        assert_eq!(ends.load(Ordering::Relaxed), CONNECTIONS, "{qdisc:?} {mode}");
         for (peer, _) in &mut connections {
-            assert_eq!(peer.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{qdisc:?}");
+            assert_eq!(peer.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{qdisc:?} {mode}");
         }
+    }
+}
+
+/// It takes longer in all than a wire may that takes nothing.
+#[test]
+fn a_slow_wire_is_waited_for_while_it_takes_something_when_the_process_ends() {
+    const CONNECTIONS: u32 = 72;
+    for qdisc in [None, Some(Qdisc::PfifoFast)] {
+        let (server, client, listener, ends, is_slow) = that_ends(qdisc);
+        let connect = |_| {
+            let mut peer = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            peer.write_all(b"unread").unwrap();
+            until("the data", || accepted.ready().contains(Ready::READABLE));
+            (peer, accepted)
+        };
+        let connections: Vec<(TcpStream, TcpStream)> = (0..CONNECTIONS).map(connect).collect();
+        is_slow.store(true, Ordering::Relaxed);
+        server.end_all();
+        assert_eq!(ends.load(Ordering::Relaxed), CONNECTIONS, "{qdisc:?}");
+        drop(connections);
     }
 }

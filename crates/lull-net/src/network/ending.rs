@@ -10,13 +10,18 @@ use lull_host::Delivery;
 use lull_nic::frame::Sender;
 use lull_nic::{Doorbell, Frame, TxQueue};
 
-use super::transmit::{DRAIN_MAX, contained};
+use super::transmit::contained;
 use super::{Network, lock};
 use crate::queue::{Inside, Queue};
 use crate::shard::{Io, Stack};
+use crate::transmit::TxSide;
 
 /// Frames that are put on a queue at once: fewer than a discipline holds of one flow, which those of no socket's are.
 const PORTION_FRAMES: usize = 64;
+/// How long the wire may take nothing at all.
+const NO_PROGRESS: Duration = Duration::from_millis(200);
+/// How long it may take in all.
+const AT_MOST: Duration = Duration::from_secs(5);
 
 /// Stands in for a ring, and takes whatever it is given.
 #[derive(Default)]
@@ -47,7 +52,7 @@ impl Network {
     /// device has received and no stack has taken stays there, for whoever has its queues next.
     ///
     /// On return it is on the devices' rings, and so is what waited in a queueing discipline, whatever its rate; a wire that takes
-    /// nothing is waited for 200 ms.
+    /// nothing is waited for 200 ms, and a slow one 5 s.
     pub fn end_all(&self) {
         let mut last: Vec<_> = self.0.queues.iter().map(|_| LastFrames::default()).collect();
         self.collect(&mut last, |stack, io| stack.end_all(io));
@@ -64,10 +69,21 @@ impl Network {
         }
         let began = Instant::now();
         let mut queues: Vec<_> = self.0.queues.iter().zip(last).collect();
+        let (mut last_progress, mut left) = (began, usize::MAX);
         loop {
+            // Before it looks: this thread may lose its core in between.
+            let looked = Instant::now();
+            let mut now_left = 0;
             // Each in turn, so that one whose wire takes nothing keeps no other waiting.
-            queues.retain_mut(|(queue, last)| queue.has_more_to_say(&self.0.delivery, last));
-            if queues.is_empty() || began.elapsed() > DRAIN_MAX {
+            queues.retain_mut(|(queue, last)| {
+                let of_queue = queue.say(&self.0.delivery, last);
+                now_left += of_queue;
+                of_queue > 0
+            });
+            if now_left < left {
+                (left, last_progress) = (now_left, Instant::now());
+            }
+            if now_left == 0 || looked > last_progress + NO_PROGRESS || looked > began + AT_MOST {
                 return;
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -82,28 +98,41 @@ impl Network {
 }
 
 impl Queue {
-    /// Puts on the ring what it takes now. True if there is more, here or in the discipline.
-    fn has_more_to_say(&self, delivery: &Delivery, last: &mut LastFrames) -> bool {
-        let mut has_more = false;
-        contained(|| {
-            loop {
-                if let Some(side) = self.transmit(delivery) {
-                    side.kick(delivery);
-                    has_more = !side.has_sent_all();
-                    if has_more {
-                        return;
-                    }
-                }
-                let push = |inside: &mut Inside, now_ns| {
-                    (inside.push(&mut last.0, PORTION_FRAMES, now_ns), inside.is_unsent())
-                };
-                let (put, is_unsent) = self.with(delivery, push);
-                has_more = !last.0.is_empty() || is_unsent;
-                if put == 0 {
-                    return;
+    /// Puts on the ring what it takes now. Returns how many frames are left, here and in the discipline.
+    fn say(&self, delivery: &Delivery, last: &mut LastFrames) -> usize {
+        // Nothing is left of a queue that a panic takes down.
+        let mut left = 0;
+        contained(|| left = self.say_what_it_can(delivery, last));
+        left
+    }
+
+    fn say_what_it_can(&self, delivery: &Delivery, last: &mut LastFrames) -> usize {
+        loop {
+            if let Some(side) = self.transmit(delivery) {
+                let left = send_what_it_can(&side, delivery);
+                if left > 0 {
+                    return left + last.0.len();
                 }
             }
-        });
-        has_more
+            let push =
+                |inside: &mut Inside, now_ns| (inside.push(&mut last.0, PORTION_FRAMES, now_ns), inside.is_unsent());
+            let (put, is_unsent) = self.with(delivery, push);
+            if put == 0 {
+                return last.0.len() + usize::from(is_unsent);
+            }
+        }
+    }
+}
+
+/// Runs the discipline, a quota each time, until all is on the ring or that takes no more. Returns how many frames are left.
+fn send_what_it_can(side: &TxSide, delivery: &Delivery) -> usize {
+    let mut before = usize::MAX;
+    loop {
+        side.kick(delivery);
+        let left = side.left();
+        if left == 0 || left >= before {
+            return left;
+        }
+        before = left;
     }
 }

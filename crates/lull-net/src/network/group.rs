@@ -15,8 +15,8 @@ impl Network {
         Ok(())
     }
 
-    /// Makes the group that is wanted, unless it is the one that polls now: what an operator has made of that stays. Where no group
-    /// polls, it gets its CPUs at once, so that a refusal has changed nothing.
+    /// Makes the group that is wanted, unless it is the one that polls now: what an operator has made of that stays. It gets its CPUs at
+    /// once, so that a refusal has changed nothing; but for those of the group that polls, which are free once that has ended.
     pub(super) fn make_group(&self, wanted: Option<GroupPolling>) -> Result<Option<GroupId>, NetworkError> {
         let current = *lock(&self.0.group);
         let (Some(polling), Some(given)) = (wanted, &self.0.group_cpus) else { return Ok(None) };
@@ -26,17 +26,23 @@ impl Network {
         let mut options: GroupOptions = given.options;
         options.config.rest_ns = polling.rest_ns;
         let id = self.0.host.new_group(options)?;
-        if current.is_none()
-            && let Err(error) = self.attach_cpus(id)
-        {
+        let of_current = current.map_or_else(Vec::new, |(current, _)| self.cpus_of(current));
+        if let Err(error) = self.attach_cpus_but(&of_current, id) {
             self.0.host.remove_group(id)?;
             return Err(error);
         }
         Ok(Some(id))
     }
 
-    fn attach_cpus(&self, id: GroupId) -> Result<(), NetworkError> {
-        let cpus = self.0.group_cpus.iter().flat_map(|given| &given.cpus);
+    /// The CPUs that a group has.
+    fn cpus_of(&self, id: GroupId) -> Vec<u16> {
+        let groups = self.0.host.groups();
+        let pollers = groups.iter().filter(|group| group.id == id).flat_map(|group| &group.pollers);
+        pollers.map(|poller| poller.info.cpu).collect()
+    }
+
+    fn attach_cpus_but(&self, others: &[u16], id: GroupId) -> Result<(), NetworkError> {
+        let cpus = self.0.group_cpus.iter().flat_map(|given| &given.cpus).filter(|cpu| !others.contains(cpu));
         cpus.into_iter().try_for_each(|cpu| self.0.host.group_attach(id, *cpu)).map_err(NetworkError::from)
     }
 
@@ -55,9 +61,7 @@ impl Network {
     /// All queues become members of the group that was made. One that a panic took down leaves the others alone.
     pub(super) fn fill_group(&self, id: GroupId, polling: GroupPolling) -> Result<(), NetworkError> {
         let host = &self.0.host;
-        if host.groups().iter().any(|group| group.id == id && group.pollers.is_empty()) {
-            self.attach_cpus(id)?;
-        }
+        self.attach_cpus_but(&self.cpus_of(id), id)?;
         let transmits = if polling.transmit { self.transmit_napis() } else { Vec::new() };
         let receives = self.0.queues.iter().map(|queue| queue.napi());
         for napi in receives.chain(transmits) {

@@ -13,9 +13,9 @@ use super::{Network, NetworkError, lock};
 use crate::queue::Queue;
 use crate::transmit::{Intake, Ring, RingRoom, TransmitStats, TxSide};
 
-/// How long a queue that loses its discipline may take to send what is in it, and those of a process that ends. What is then left (a
-/// wire that takes nothing, a flow that is paced) is dropped, and counted.
-pub(super) const DRAIN_MAX: Duration = Duration::from_millis(200);
+/// How long a queue that loses its discipline may take to send what is in it. What is then left (a wire that takes nothing, a flow that
+/// is paced) is dropped, and counted.
+const DRAIN_MAX: Duration = Duration::from_millis(200);
 
 /// The transmit queues with a discipline.
 pub(super) struct Transmit {

@@ -78,6 +78,10 @@ impl Drain {
         self.frames.is_empty() && self.qdisc.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.frames.slots() + self.qdisc.len()
+    }
+
     /// Whether frames are on the ring for which no doorbell has rung.
     pub(super) fn has_unrung(&self) -> bool {
         self.unrung

@@ -174,9 +174,9 @@ impl TxSide {
         self.as_runner(|drain| drain.is_empty())
     }
 
-    /// The same, and whether the device has taken all that is on the ring.
-    pub(crate) fn has_sent_all(&self) -> bool {
-        self.as_runner(|drain| drain.is_empty() && !drain.is_unsent())
+    /// How many frames wait in intake and discipline, and one for what the device has left on the ring.
+    pub(crate) fn left(&self) -> usize {
+        self.as_runner(|drain| drain.len() + usize::from(drain.is_unsent()))
     }
 
     /// Nothing is put off by its rate any more, as the process ends. Its instance is disabled.
