@@ -204,7 +204,7 @@ impl Queue {
     pub(crate) fn close(&self, host: &Delivery) {
         let mut guard = self.lock.lock();
         guard.take_down();
-        self.inbox().clear();
+        self.inbox().close();
         self.finish(host, guard, false);
     }
 

@@ -24,6 +24,8 @@ pub(crate) struct Inbox {
     frames: Mutex<VecDeque<Frame>>,
     /// Whether there are any. Written under the lock.
     has_frames: AtomicBool,
+    /// Its shard takes nothing any more. Written under the lock.
+    is_closed: AtomicBool,
     sink: OnceLock<Arc<dyn IrqSink>>,
 }
 
@@ -52,7 +54,7 @@ impl Inbox {
 
     fn put(&self, frame: Frame) {
         let mut frames = self.frames();
-        if frames.len() == WAITING_MAX {
+        if frames.len() == WAITING_MAX || self.is_closed() {
             return;
         }
         frames.push_back(frame);
@@ -82,9 +84,14 @@ impl Inbox {
         }
     }
 
-    /// Drops what is there.
-    pub(crate) fn clear(&self) {
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Its shard takes nothing any more: what is there is dropped, and what comes goes to the others.
+    pub(crate) fn close(&self) {
         let mut frames = self.frames();
+        self.is_closed.store(true, Ordering::Relaxed);
         frames.clear();
         self.has_frames.store(false, Ordering::Release);
     }
@@ -111,7 +118,7 @@ impl Siblings {
         (inboxes.len() > 1).then(|| Siblings { own, inboxes: inboxes.clone(), numbers: numbers.clone() })
     }
 
-    /// Gives a frame to the next shard that has not seen it. False: all have.
+    /// Gives a frame to the next shard that has not seen it. False: all have that are up.
     pub(crate) fn take_stranger(&self, frame: &Frame) -> bool {
         self.pass_on(frame, frame.seen_by())
     }
@@ -133,7 +140,9 @@ impl Siblings {
 
     fn pass_on(&self, frame: &Frame, seen_by: u32) -> bool {
         let seen_by = seen_by | 1 << self.numbers[self.own];
-        let Some(next) = self.numbers.iter().position(|number| seen_by & 1 << number == 0) else { return false };
+        let mut numbers = self.numbers.iter().zip(&self.inboxes[..]);
+        let takes = |(number, inbox): (&u32, &Inbox)| seen_by & 1 << number == 0 && !inbox.is_closed();
+        let Some(next) = numbers.position(takes) else { return false };
         // The frame's own memory is the device's, and goes back to it now.
         let mut copy = frame.clone();
         copy.set_seen_by(seen_by);
@@ -218,8 +227,23 @@ mod tests {
         assert_eq!((inboxes[1].take(64, &mut taken), inboxes[1].has_frames()), (1, false));
         assert!(siblings.take_stranger(&frame));
         assert_eq!(raised[1].0.load(Ordering::Relaxed), 4);
-        inboxes[1].clear();
+        inboxes[1].close();
         assert!(!inboxes[1].has_frames());
+    }
+
+    #[test]
+    fn a_frame_goes_past_a_shard_that_is_down() {
+        let (inboxes, raised) = inboxes(3);
+        inboxes[0].close();
+        let frame = Frame::copy_from(b"stranger");
+        assert!(of(1, &inboxes).unwrap().take_stranger(&frame));
+        let mut taken = Vec::new();
+        assert_eq!((inboxes[0].has_frames(), inboxes[2].take(64, &mut taken)), (false, 1));
+        let last = of(2, &inboxes).unwrap();
+        assert!(!last.take_stranger(&taken[0]), "it is nobody's");
+        last.claims(&frame);
+        assert_eq!(inboxes.iter().map(Inbox::has_frames).collect::<Vec<_>>(), [false, true, false]);
+        assert_eq!(raised[0].0.load(Ordering::Relaxed), 0);
     }
 
     #[test]

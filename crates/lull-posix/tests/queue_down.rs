@@ -16,6 +16,9 @@ fn a_program_goes_on_by_the_queues_that_are_left() {
     QUEUES.store(2, Ordering::Relaxed);
     let (listening, at) = listener();
     nonblocking(listening);
+    let datagrams = udp();
+    socket::bind(datagrams, &bytes(&format!("{OWN}:0"))).unwrap();
+    nonblocking(datagrams);
     own().host().delivery().take_down_queue(own().napis()[0], "a test");
     let entries = own().device().rss_table().len();
     own().device().set_rss_table(&vec![1; entries]).unwrap();
@@ -34,6 +37,27 @@ fn a_program_goes_on_by_the_queues_that_are_left() {
     for _ in 0..4 {
         close(connecting().0);
     }
+
+    // One that is bound to both queues goes on likewise.
+    for _ in 0..4 {
+        assert_eq!(recv(datagrams, 0), Err(WOULD_BLOCK));
+    }
+    fds[0] = pollfd { fd: datagrams, events: libc::POLLIN, revents: 0 };
+    assert_eq!(poll::poll(&mut fds, Some(NOW)), Ok(0), "{:#x}", fds[0].revents);
+    for port in 5000..5004 {
+        let peer = UdpSocket::bind(peers(), format!("{PEER}:{port}").parse::<std::net::SocketAddr>().unwrap()).unwrap();
+        let to = bytes(&peer.local_addr().unwrap().to_string());
+        assert_eq!(socket::send_message(datagrams, &[IoSlice::new(b"question")], &to, &[], Send::default()), Ok(8));
+        let (_, from) = peer.recv_from(&mut [0; 8]).unwrap();
+        assert_eq!(from, name(datagrams));
+        peer.send_to(b"answer", from).unwrap();
+        assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+        assert_eq!(recv(datagrams, 0).unwrap(), b"answer");
+        socket::connect(datagrams, &to).unwrap();
+        assert_eq!(name(datagrams), from);
+        socket::connect(datagrams, &[0; 16]).unwrap();
+    }
+    close(datagrams);
 
     let peer = UdpSocket::bind(peers(), format!("{PEER}:0").parse::<std::net::SocketAddr>().unwrap()).unwrap();
     let fd = udp();

@@ -91,7 +91,8 @@ impl Stack {
         }
     }
 
-    fn free_udp_port(&mut self) -> Result<u16, NetError> {
+    /// A port that no UDP socket of this shard has, another one each time.
+    pub(crate) fn free_udp_port(&mut self) -> Result<u16, NetError> {
         let (first, last) = (*self.config.ephemeral_ports.start(), *self.config.ephemeral_ports.end());
         let count = u32::from(last - first) + 1;
         for _ in 0..count {

@@ -193,37 +193,27 @@ impl TcpListener {
     pub fn accept_for_another(&self) -> io::Result<(TcpStream, SocketAddr, Unaccepted)> {
         loop {
             let first = self.0.turn.fetch_add(1, Ordering::Relaxed);
-            let mut down = 0;
+            let mut down = Vec::new();
             for step in 0..self.0.opens.len() {
                 let open = &self.0.opens[(first + step) % self.0.opens.len()];
                 match self.accept_from(open) {
                     Ok(Some(accepted)) => return Ok(accepted),
                     Ok(None) => {}
-                    Err(NetError::NetworkDown) => down += 1,
+                    Err(NetError::NetworkDown) => down.push(&open.part),
                     Err(error) => return Err(error.into()),
                 }
             }
-            if down == self.0.opens.len() {
+            if down.len() == self.0.opens.len() {
                 return Err(NetError::NetworkDown.into());
             }
-            if down != 0 {
-                self.goes_on_without_those_that_are_down();
-            }
+            // That a queue went down was told, and no connection comes by it any more: it ends no wait for those of the others. One
+            // that has gone down since it was asked does.
+            down.into_iter().for_each(Part::waits_for_others);
             batch::about_to_wait();
             if self.0.nonblocking.load(Ordering::Relaxed) {
                 return Err(NetError::WouldBlock.into());
             }
             self.block();
-        }
-    }
-
-    /// That a queue went down was told, and no connection comes by it any more: it ends no wait for those of the others.
-    #[cold]
-    fn goes_on_without_those_that_are_down(&self) {
-        for Open { part, .. } in &self.0.opens {
-            if let Err(NetError::NetworkDown) = part.call(|stack, id, _| stack.local_addr(id)) {
-                part.level.set(Ready::empty());
-            }
         }
     }
 

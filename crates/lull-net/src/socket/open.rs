@@ -35,6 +35,12 @@ impl Part {
         self.level.get()
     }
 
+    /// Its queue is down, which was told, and others of the same socket go on: nothing is ready here any more.
+    #[cold]
+    pub(super) fn waits_for_others(&self) {
+        self.level.set(Ready::empty());
+    }
+
     pub(crate) fn napi_id(&self) -> u32 {
         self.queue.napi_id()
     }

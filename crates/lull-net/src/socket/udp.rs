@@ -13,7 +13,7 @@ use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
-use crate::queue::{Inside, Queue};
+use crate::queue::Queue;
 use crate::shard::{
     Io, IpFields, NetError, PathMtuDiscovery, Ready, Received, ReceivedError, SendOptions, Shutdown, SocketId, Stack,
     UdpOptions,
@@ -55,26 +55,40 @@ impl UdpSocket {
         options: UdpOptions,
     ) -> Result<UdpSocket, NetError> {
         let host = network.delivery();
-        let bind = |inside: &mut Inside| {
-            let id = inside.stack.udp_bind(local, options)?;
-            let (bound, ports) = (inside.stack.local_addr(id)?, inside.stack.config().ephemeral_ports.len());
-            Ok::<_, NetError>((Part::new(queue, host, id, inside), bound.port(), ports))
+        let is_chosen = local.port() == 0;
+        let bind = |port| {
+            let part = queue.with(host, |inside, _| {
+                // Nor is it shared.
+                if is_chosen && inside.stack.has_udp_port(port) {
+                    return Err(NetError::AddressInUse);
+                }
+                let id = inside.stack.udp_bind(SocketAddr::new(local.ip(), port), options)?;
+                Ok(Part::new(queue, host, id, inside))
+            })?;
+            Ok::<_, NetError>(UdpSocket(Arc::new(Open::new(part, SocketBusy::new(network.sysctl())))))
         };
-        let mut tries = 0;
-        loop {
-            let (part, port, ports) = queue.with(host, |inside, _| bind(inside))?;
-            let socket = UdpSocket(Arc::new(Open::new(part, SocketBusy::new(network.sysctl()))));
-            // It is bound by now: of two shards that choose the same port at the same time one finds the other's, or both do.
+        if !is_chosen {
+            return bind(local.port());
+        }
+        let is_anothers = |port| {
             let has = |other: &Arc<Queue>| other.with(host, |inside, _| inside.stack.has_udp_port(port));
-            let mut others = network.queues().iter().filter(|other| !Arc::ptr_eq(other, queue));
-            if local.port() != 0 || !others.any(has) {
-                return Ok(socket);
+            network.queues().iter().any(|other| !Arc::ptr_eq(other, queue) && has(other))
+        };
+        let ports = queue.with(host, |inside, _| inside.stack.config().ephemeral_ports.len());
+        for _ in 0..ports {
+            // Asked for first: what is bound, if for a moment, takes what comes to another shard's socket.
+            let port = queue.with(host, |inside, _| inside.stack.free_udp_port())?;
+            if is_anothers(port) {
+                continue;
             }
-            tries += 1;
-            if tries == ports {
-                return Err(NetError::AddressNotAvailable);
+            match bind(port) {
+                Err(NetError::AddressInUse) => {}
+                // It is bound by now: of two shards that choose the same port at the same time one finds the other's, or both do.
+                Ok(_) if is_anothers(port) => {}
+                bound => return bound,
             }
         }
+        Err(NetError::AddressNotAvailable)
     }
 
     /// Sets the peer for [`UdpSocket::send`], and takes datagrams from it only. Of several addresses each is tried in turn.
@@ -127,6 +141,12 @@ impl UdpSocket {
             to.0.part.call(|stack, id, io| stack.udp_put_error(id, error, io))?;
         }
         Ok(())
+    }
+
+    /// Its queue is down, which was told, and others of several that are one socket to a program go on: it is ready for nothing any
+    /// more.
+    pub fn waits_for_others(&self) {
+        self.0.part.waits_for_others();
     }
 
     /// Sends a datagram to the peer.

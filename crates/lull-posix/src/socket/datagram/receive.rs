@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use libc::c_int;
-use lull_net::{Interest, Ready};
+use lull_net::Interest;
 
 use super::Datagram;
 use super::message::{Message, Room, kernels};
@@ -77,7 +77,7 @@ impl Datagram {
 
     /// Whether reading is shut down.
     pub(crate) fn reads_no_more(&self) -> bool {
-        self.sockets.ready().contains(Ready::RDHUP)
+        self.sockets.reads_no_more()
     }
 
     /// What there is now, for another process.

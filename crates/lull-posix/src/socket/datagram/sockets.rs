@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use lull_net::{
     Network, Part, PathMtuDiscovery, Ready, Received, ReceivedError, SendOptions, Shutdown, Source, UdpOptions,
@@ -21,11 +21,16 @@ use crate::{Errno, Result};
 pub(crate) struct Sockets {
     /// Never empty.
     each: Vec<UdpSocket>,
+    /// Whether a panic took the queue of each down, as far as a call has found out. The socket goes on by the others.
+    is_down: Box<[AtomicBool]>,
     /// Counts what was read: another one is asked first each time.
     turn: AtomicU32,
     /// Where a peek, or FIONREAD, has found the datagram that the next read takes, whatever has come elsewhere meanwhile.
     shown: AtomicU32,
 }
+
+/// What a socket says whose queue is down.
+const DOWN: Errno = Errno::new(libc::ENETDOWN);
 
 /// Nothing was shown.
 const NOTHING: u32 = 0;
@@ -45,7 +50,6 @@ pub(super) struct First {
 impl Sockets {
     /// On a queue that a panic took down there is none, unless all are down.
     pub(super) fn open(network: &Network, local: SocketAddr, options: UdpOptions) -> Result<Sockets> {
-        let is_down = |error: &Errno| error.number() == libc::ENETDOWN;
         let mut each = Vec::new();
         for queue in 0..network.napis().len() {
             match UdpSocket::bind_with(network, queue, local, options).map_err(Errno::from) {
@@ -53,62 +57,101 @@ impl Sockets {
                     socket.set_nonblocking(true)?;
                     each.push(socket);
                 }
-                Err(error) if is_down(&error) => {}
+                Err(DOWN) => {}
                 Err(error) => return Err(error),
             }
         }
         if each.is_empty() {
-            return Err(Errno::new(libc::ENETDOWN));
+            return Err(DOWN);
         }
-        Ok(Sockets { each, turn: AtomicU32::new(0), shown: AtomicU32::new(NOTHING) })
+        let is_down = each.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Sockets { each, is_down, turn: AtomicU32::new(0), shown: AtomicU32::new(NOTHING) })
     }
 
     /// The one that stands for all in what they have in common.
     pub(crate) fn first(&self) -> &UdpSocket {
-        &self.each[0]
+        let is_up = |socket: &&UdpSocket| socket.local_addr().map_err(Errno::from) != Err(DOWN);
+        self.each.iter().find(is_up).unwrap_or(&self.each[0])
+    }
+
+    /// Asks each whose queue is up, until one fails.
+    fn on_each(&self, mut ask: impl FnMut(&UdpSocket) -> io::Result<()>) -> Result<()> {
+        let mut result = Err(DOWN);
+        for socket in &self.each {
+            match ask(socket).map_err(Errno::from) {
+                Err(DOWN) => {}
+                Err(error) => return Err(error),
+                Ok(()) => result = Ok(()),
+            }
+        }
+        result
+    }
+
+    /// A call has found a queue down. Whether the socket goes on by others: then nobody is told any more that this one is.
+    #[cold]
+    fn goes_on(&self) -> bool {
+        let is_down = |socket: &UdpSocket| socket.local_addr().map_err(Errno::from) == Err(DOWN);
+        let down: Vec<bool> = self.each.iter().map(is_down).collect();
+        let goes_on = down.contains(&false);
+        for (place, socket) in self.each.iter().enumerate().filter(|(place, _)| goes_on && down[*place]) {
+            self.is_down[place].store(true, Relaxed);
+            socket.waits_for_others();
+        }
+        goes_on
     }
 
     pub(super) fn connect(&self, peer: SocketAddr) -> Result<()> {
         // The kernel's half hears nothing any more.
         self.shown.store(NOTHING, Relaxed);
-        Ok(self.each.iter().try_for_each(|socket| socket.connect(peer))?)
+        self.on_each(|socket| socket.connect(peer))
     }
 
     pub(super) fn disconnect(&self) -> Result<()> {
-        Ok(self.each.iter().try_for_each(UdpSocket::disconnect)?)
+        self.on_each(UdpSocket::disconnect)
     }
 
     /// Nothing comes any more, until there is a port again.
     pub(super) fn lose_port(&self) -> Result<()> {
-        Ok(self.each.iter().try_for_each(UdpSocket::lose_port)?)
+        self.on_each(UdpSocket::lose_port)
     }
 
     pub(super) fn bind_again(&self, local: SocketAddr, options: UdpOptions) -> Result<()> {
-        Ok(self.each.iter().try_for_each(|socket| socket.bind_again(local, options))?)
+        self.on_each(|socket| socket.bind_again(local, options))
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
         // All are shut down, and say the same of it.
-        self.each.iter().map(|socket| socket.shutdown(how).map_err(Errno::from)).fold(Ok(()), Result::and)
+        let said = self.each.iter().map(|socket| socket.shutdown(how).map_err(Errno::from));
+        said.filter(|said| *said != Err(DOWN)).reduce(Result::and).unwrap_or(Err(DOWN))
     }
 
     pub(crate) fn ready(&self) -> Ready {
         self.each.iter().fold(Ready::empty(), |all, socket| all | socket.ready())
     }
 
+    /// Whether reading is shut down.
+    pub(super) fn reads_no_more(&self) -> bool {
+        // Of a queue that has just gone down everything is ready.
+        let is_up = |socket: &UdpSocket| socket.local_addr().map_err(Errno::from) != Err(DOWN);
+        self.each.iter().any(|socket| socket.ready().contains(Ready::RDHUP) && is_up(socket))
+    }
+
     /// The pending error, if there is one (SO_ERROR).
     pub(crate) fn take_error(&self) -> Result<Option<Errno>> {
+        let mut none = Err(DOWN);
         for socket in &self.each {
-            if let Some(error) = socket.take_error()? {
-                return Ok(Some(error.into()));
+            match socket.take_error().map_err(Errno::from) {
+                Err(DOWN) => {}
+                Ok(None) => none = Ok(None),
+                taken => return Ok(taken?.map(Errno::from)),
             }
         }
-        Ok(None)
+        none
     }
 
     /// The pending error becomes the one of `others`, if there is one.
     pub(super) fn move_errors(&self, others: &Sockets) -> Result<()> {
-        Ok(self.each.iter().try_for_each(|socket| socket.move_error(others.first()))?)
+        self.on_each(|socket| socket.move_error(others.first()))
     }
 
     /// Bytes of the datagram that is read next; 0 if there is none, or it is the kernel's.
@@ -118,9 +161,10 @@ impl Sockets {
         }
         let first = self.first_to_read(true);
         for place in self.from(first.place) {
-            match self.each[place].unread()? {
-                0 => {}
-                bytes => {
+            match self.each[place].unread().map_err(Errno::from) {
+                Ok(0) | Err(DOWN) => {}
+                unread => {
+                    let bytes = unread?;
                     self.shown.store(place as u32 + 1, Relaxed);
                     return Ok(bytes);
                 }
@@ -163,7 +207,7 @@ impl Sockets {
 
     /// Several datagrams of one flow may be taken as one from now on (UDP_GRO), or no more.
     pub(super) fn set_gro(&self, on: bool) -> Result<()> {
-        Ok(self.each.iter().try_for_each(|socket| socket.set_gro(on))?)
+        self.on_each(|socket| socket.set_gro(on))
     }
 
     /// What ICMP says of their datagrams is kept from now on, over IPv4 and over IPv6, or no more. One that is over hears nothing.
@@ -173,8 +217,15 @@ impl Sockets {
 
     /// Takes an error that one of them has kept.
     pub(super) fn receive_error(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<ReceivedError> {
-        let mut kept = self.each.iter().map(|socket| socket.recv_error(buffers).map_err(Errno::from));
-        kept.find(|kept| *kept != Err(WOULD_BLOCK)).unwrap_or(Err(WOULD_BLOCK))
+        let mut is_one_down = false;
+        for socket in &self.each {
+            match socket.recv_error(buffers).map_err(Errno::from) {
+                Err(DOWN) => is_one_down = true,
+                Err(WOULD_BLOCK) => {}
+                kept => return kept,
+            }
+        }
+        Err(if is_one_down && !self.goes_on() { DOWN } else { WOULD_BLOCK })
     }
 
     /// What each may hold unread. One that is over holds nothing.
@@ -212,7 +263,7 @@ impl Sockets {
 
     /// Attaches a program to the group of each, or takes it away.
     pub(super) fn steer(&self, program: Option<&Arc<Chooser>>) -> Result<()> {
-        Ok(self.each.iter().try_for_each(|socket| socket.set_reuseport_program(program.cloned()))?)
+        self.on_each(|socket| socket.set_reuseport_program(program.cloned()))
     }
 
     /// The places of all, from this one on.
@@ -223,10 +274,26 @@ impl Sockets {
 
     /// Asks one after the other while they would block. Says who has answered.
     fn ask_each<R>(&self, first: usize, mut ask: impl FnMut(&UdpSocket) -> io::Result<R>) -> (usize, Result<R>) {
-        let first = first % self.each.len();
+        loop {
+            // Those that it finds down are not asked again.
+            match self.ask_each_that_is_up(first, &mut ask) {
+                (_, Err(DOWN)) if self.goes_on() => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn ask_each_that_is_up<R>(
+        &self,
+        first: usize,
+        ask: &mut impl FnMut(&UdpSocket) -> io::Result<R>,
+    ) -> (usize, Result<R>) {
+        let is_up = |place: &usize| !self.is_down[*place].load(Relaxed);
+        let first = self.from(first).find(is_up).unwrap_or(0);
         // An error came in by whatever queue, and is the socket's.
         for (at, socket) in self.each.iter().enumerate() {
             if at != first
+                && is_up(&at)
                 && socket.ready().contains(Ready::ERR)
                 && let Err(error) = socket.move_error(&self.each[first])
             {
@@ -234,7 +301,7 @@ impl Sockets {
             }
         }
         let mut result = (first, Err(WOULD_BLOCK));
-        for place in self.from(first) {
+        for place in self.from(first).filter(is_up) {
             result = (place, ask(&self.each[place]).map_err(Errno::from));
             if !matches!(result.1, Err(WOULD_BLOCK)) {
                 break;
@@ -251,6 +318,6 @@ impl Source for Sockets {
 
     fn identity(&self) -> usize {
         // The first one's, which its closing knows.
-        self.first().identity()
+        self.each[0].identity()
     }
 }
