@@ -28,20 +28,32 @@ pub struct Client {
 /// What is left for several processes together, of which each question may take half: many that are silent take no longer than
 /// one. All processes of one user share one, so that a user takes nothing from others; those of a program do for a controller.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience(Arc<Mutex<Duration>>);
+pub(crate) struct Patience {
+    left: Arc<Mutex<Duration>>,
+    /// Whoever answers takes nothing from the others, however many they are.
+    with_silence_only: bool,
+}
 
 impl Patience {
-    pub(crate) fn of(time: Duration) -> Patience {
-        Patience(Arc::new(Mutex::new(time)))
+    fn of_user(time: Duration) -> Patience {
+        Patience { left: Arc::new(Mutex::new(time)), with_silence_only: false }
+    }
+
+    /// With processes that are known to be what they say: they do not answer late to take others' time.
+    pub(crate) fn with_silence(time: Duration) -> Patience {
+        Patience { with_silence_only: true, ..Patience::of_user(time) }
     }
 
     fn next(&self) -> Duration {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) / 2
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) / 2
     }
 
-    fn spend(&self, time: Duration) {
-        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *left = left.saturating_sub(time);
+    fn spend(&self, time: Duration, answer: &Result<Answer, Error>) {
+        let is_answered = matches!(answer, Ok(_) | Err(Error::Refused { .. }));
+        if !(self.with_silence_only && is_answered) {
+            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            *left = left.saturating_sub(time);
+        }
     }
 }
 
@@ -71,7 +83,7 @@ impl Client {
         let mut users: BTreeMap<u32, Patience> = BTreeMap::new();
         let found = |path: PathBuf| {
             let (pid, uid) = look(&path).ok()?;
-            let patience = users.entry(uid).or_insert_with(|| Patience::of(ANSWER_TIMEOUT)).clone();
+            let patience = users.entry(uid).or_insert_with(|| Patience::of_user(ANSWER_TIMEOUT)).clone();
             Some(Client { pid, path, patience: Some(patience) })
         };
         places.files().into_iter().filter_map(found).collect()
@@ -96,7 +108,7 @@ impl Client {
         let begun = Instant::now();
         let answer = self.ask_until(request, begun + within);
         if let Some(patience) = &self.patience {
-            patience.spend(begun.elapsed());
+            patience.spend(begun.elapsed(), &answer);
         }
         answer
     }
@@ -201,7 +213,44 @@ fn explained(pid: u32, path: PathBuf, source: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufRead as _;
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    #[test]
+    fn whoever_answers_takes_no_time_from_the_others_of_a_program_and_whoever_is_silent_does() {
+        let (pid, directory) =
+            (std::process::id(), std::env::temp_dir().join(format!("lull-patience-{}", std::process::id())));
+        std::fs::create_dir_all(&directory).unwrap();
+        let listener = UnixListener::bind(directory.join(crate::place::file_name(pid))).unwrap();
+        let server = std::thread::spawn(move || {
+            let mut answers = 1;
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                // One that only looks who listens asks nothing.
+                let mut line = String::new();
+                if io::BufReader::new(&stream).read_line(&mut line).unwrap() == 0 {
+                    continue;
+                }
+                if answers == 0 {
+                    return;
+                }
+                answers -= 1;
+                let answer = serde_json::to_string(&Answer::Refused("not now".to_owned())).unwrap();
+                stream.write_all((answer + "\n").as_bytes()).unwrap();
+            }
+        });
+        let mut client = Client::connect(pid, &Places::only(&directory)).unwrap();
+        let patience = Patience::with_silence(Duration::from_secs(600));
+        client.share(&patience);
+        assert!(matches!(client.ask(&Request::Show), Err(Error::Refused { .. })));
+        assert_eq!(patience.next(), Duration::from_secs(300));
+        assert!(matches!(client.ask(&Request::Show), Err(Error::Silent { .. })));
+        assert!(patience.next() < Duration::from_secs(300));
+        server.join().unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn control_characters_are_spelled_out_and_nothing_else() {

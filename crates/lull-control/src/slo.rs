@@ -28,8 +28,8 @@ const STOP_EVERY: Duration = Duration::from_millis(20);
 /// A process that has queues and cannot be asked for longer than this is not only starting.
 const STARTING: Duration = Duration::from_secs(5);
 
-/// How long a program's processes together may take for what they show: a stopped one must not take the windows of the others,
-/// which take a controller for gone that says nothing for ten seconds.
+/// How long those of a program's processes that do not show what they have may take together: a stopped one must not take the
+/// windows of the others, which take a controller for gone that says nothing for ten seconds. Those that answer take no part of it.
 const SHOWN_WITHIN: Duration = Duration::from_millis(600);
 
 /// The same for what is set and told: whoever has just answered is not stopped, unless it was since, and a busy machine may take
@@ -95,7 +95,7 @@ impl Whom {
         let mut clients = program.clients(&Places::default());
         // Whoever was silent may be so again, and takes nothing from those that answer.
         clients.sort_by_key(|(pid, _)| silent.has(*pid));
-        let (to_show, to_do) = (Patience::of(SHOWN_WITHIN), Patience::of(DONE_WITHIN));
+        let (to_show, to_do) = (Patience::with_silence(SHOWN_WITHIN), Patience::with_silence(DONE_WITHIN));
         let (mut all, mut unheard) = (Vec::new(), Vec::new());
         for (pid, client) in clients {
             let shown = client.map_err(|error| error.to_string()).and_then(|mut client| {

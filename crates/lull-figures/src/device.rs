@@ -1,7 +1,7 @@
 //! Figures of a device of the kernel: its tracepoint is sampled all the time and added up, its settings are looked at when
 //! somebody reads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -35,9 +35,8 @@ struct Counted {
     missing: Vec<String>,
     /// The tracepoint is read.
     traced: bool,
-    /// Instances that were polled and whose ids are not certain: any NAPI that has no counts may be one of them, also while they
-    /// rest.
-    unmatched: BTreeSet<usize>,
+    /// Some were polled whose ids are not certain: any NAPI that has no counts may be one of them, also while they rest.
+    unmatched: bool,
     /// Why nobody counts any more.
     ended: Option<String>,
 }
@@ -48,13 +47,11 @@ impl Counted {
         self.until_ns += (sample.seconds * 1e9) as u64;
         self.missing.clone_from(&sample.missing);
         self.traced = sample.traced;
+        self.unmatched = sample.unmatched;
         for napi in &sample.napis {
             // A NAPI whose id is not certain is said to be missing by the sample.
             if let Some(id) = napi.napi_id {
                 self.napis.entry(id).or_default().add(napi, sample.seconds);
-                self.unmatched.remove(&napi.instance);
-            } else {
-                self.unmatched.insert(napi.instance);
             }
         }
     }
@@ -177,7 +174,7 @@ impl Source for Watched {
 
 fn figures(device: &str, shown: &NapiShow, counted: &Counted) -> Napi {
     let counts = counted.napis.get(&shown.state.id);
-    let is_counted = counted.traced && (counts.is_some() || counted.unmatched.is_empty());
+    let is_counted = counted.traced && (counts.is_some() || !counted.unmatched);
     let counts = counts.cloned().unwrap_or_default();
     Napi {
         device: device.to_owned(),
@@ -236,7 +233,7 @@ mod tests {
         }
     }
 
-    fn sample(napis: Vec<NapiSample>) -> Sample {
+    fn sample(napis: Vec<NapiSample>, unmatched: bool) -> Sample {
         Sample {
             device: "v0".to_owned(),
             seconds: 0.5,
@@ -244,6 +241,7 @@ mod tests {
             lost: 0,
             device_packets_per_s: None,
             napis,
+            unmatched,
             net_rx_softirqs_per_s: Vec::new(),
             interrupts: Vec::new(),
             missing: Vec::new(),
@@ -270,13 +268,13 @@ mod tests {
     #[test]
     fn a_napi_that_may_be_one_without_an_id_is_not_said_to_have_no_packets() {
         let mut counted = Counted::default();
-        counted.add(&sample(vec![napi_sample(None, 0), napi_sample(None, 1)]));
+        counted.add(&sample(vec![napi_sample(None, 0), napi_sample(None, 1)], true));
         assert_eq!([1, 2].map(|id| packets(id, &counted)), [None; 2]);
-        counted.add(&sample(Vec::new()));
+        counted.add(&sample(Vec::new(), true));
         assert_eq!([1, 2].map(|id| packets(id, &counted)), [None; 2], "they rest, and have had some");
-        counted.add(&sample(vec![napi_sample(Some(1), 0)]));
+        counted.add(&sample(vec![napi_sample(Some(1), 0)], true));
         assert_eq!([1, 2].map(|id| packets(id, &counted)), [Some(2), None]);
-        counted.add(&sample(vec![napi_sample(Some(2), 1)]));
+        counted.add(&sample(vec![napi_sample(Some(2), 1)], false));
         assert_eq!([1, 2, 3].map(|id| packets(id, &counted)), [Some(2), Some(2), Some(0)], "the third one rests");
     }
 
@@ -307,6 +305,7 @@ mod tests {
             lost: 0,
             device_packets_per_s: None,
             napis: vec![napi(Some(8193)), napi(None)],
+            unmatched: true,
             net_rx_softirqs_per_s: Vec::new(),
             interrupts: Vec::new(),
             missing: vec!["one NAPI has no id".to_owned()],

@@ -10,7 +10,7 @@
 mod counters;
 mod render;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,9 @@ pub struct Sample {
     pub device_packets_per_s: Option<f64>,
     /// The NAPIs that were polled, those with an id first.
     pub napis: Vec<NapiSample>,
+    /// Of a NAPI that was polled, in this interval or before, the id is not certain: it may be any that no interval has shown.
+    #[serde(skip)]
+    pub unmatched: bool,
     /// NET_RX softirqs a second, by CPU.
     pub net_rx_softirqs_per_s: Vec<CpuRate>,
     /// The device's interrupts; none where it has none, as a veth.
@@ -56,7 +59,7 @@ pub struct Sample {
 pub struct NapiSample {
     /// Its id, where it could be matched with certainty.
     pub napi_id: Option<u32>,
-    /// Which of the polled NAPIs of that name it is, counted from 0 by address: the same as long as the sampling lasts.
+    /// Which of the polled NAPIs of that name it is, counted from 0 as they were first seen: the same as long as the sampling lasts.
     pub instance: usize,
     /// The number of its thread, where it has one.
     pub thread: Option<i32>,
@@ -114,6 +117,8 @@ pub struct Watch {
     polls: std::result::Result<Polls, String>,
     accounts: Accounts,
     ids: Ids,
+    /// See [`NapiSample::instance`]; by address.
+    instances: HashMap<u64, usize>,
     /// Whether packets are recorded, too, to tell ids.
     packets_traced: bool,
     counters: Counters,
@@ -136,6 +141,7 @@ impl Watch {
         Ok(Watch {
             accounts: Accounts::new(split_ns(&napis).unwrap_or(u64::MAX)),
             ids: Ids { known: napis.iter().map(|napi| napi.id).collect(), ..Ids::default() },
+            instances: HashMap::new(),
             device,
             netdev,
             roots: roots.clone(),
@@ -193,6 +199,7 @@ impl Watch {
             lost,
             device_packets_per_s: self.counters.packets_per_s(&before, seconds),
             napis: samples,
+            unmatched: !self.ids.unmatched.is_empty(),
             net_rx_softirqs_per_s: self.counters.net_rx_per_s(&before, seconds),
             interrupts: self.counters.irqs_per_s(&before, seconds),
             missing,
@@ -226,12 +233,12 @@ impl Watch {
             // A refusal leaves it as it was: the figures are the same.
             self.packets_traced = !all_known;
         }
-        let instances: HashMap<u64, usize> = self.accounts.napis().keys().enumerate().map(|(n, at)| (*at, n)).collect();
+        number(&mut self.instances, self.accounts.napis().keys());
         let mut taken = self.accounts.take();
         taken.retain(|address, _| !self.ids.foreign.contains(address));
         let sample = |(address, account): (u64, Account)| NapiSample {
             napi_id: self.ids.of(address),
-            instance: instances[&address],
+            instance: self.instances[&address],
             thread: self.ids.of(address).and_then(|id| napis.iter().find(|napi| napi.id == id)?.thread_pid),
             rates: rates(&account.total(), seconds),
             deferrals_per_s: account.timers.0 as f64 / seconds,
@@ -296,6 +303,14 @@ impl Watch {
     }
 }
 
+/// Gives those that have none yet the next numbers.
+fn number<'a>(instances: &mut HashMap<u64, usize>, addresses: impl Iterator<Item = &'a u64>) {
+    for address in addresses {
+        let next = instances.len();
+        instances.entry(*address).or_insert(next);
+    }
+}
+
 /// Polls of the devices of this name, or why they are not recorded; and whether packets are, too.
 fn trace(device: &str) -> (std::result::Result<Polls, String>, bool) {
     let options = Options { timers: true, ..Options::default() };
@@ -330,6 +345,8 @@ struct Ids {
     known: Vec<u32>,
     /// Addresses of a device of the same name in another network namespace: the trace knows names only.
     foreign: Vec<u64>,
+    /// Addresses that were polled since the device has these ids, and of which none is certain. Those that rest are among them.
+    unmatched: BTreeSet<u64>,
 }
 
 impl Ids {
@@ -350,6 +367,7 @@ impl Ids {
     fn learn_from(&mut self, polled: &BTreeMap<u64, Account>, told: &BTreeMap<u64, u32>, napis: &[Napi]) -> bool {
         if self.are_others(napis) {
             self.of.clear();
+            self.unmatched.clear();
             self.known = napis.iter().map(|napi| napi.id).collect();
         }
         let active = || polled.iter().filter(|(_, account)| !account.by.is_empty());
@@ -373,6 +391,8 @@ impl Ids {
             self.of.insert(*address, *id);
             unmatched.clear();
         }
+        self.unmatched.extend(&unmatched);
+        self.unmatched.retain(|at| !self.of.contains_key(at) && !self.foreign.contains(at));
         unmatched.is_empty()
     }
 }
@@ -424,6 +444,34 @@ mod tests {
         let told = BTreeMap::from([(1, 10), (2, 11)]);
         assert!(ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &told, &[napi(10, None), napi(11, None)]));
         assert_eq!((ids.of(1), ids.of(2)), (Some(10), Some(11)));
+    }
+
+    #[test]
+    fn whose_id_is_not_certain_stays_so_while_it_rests_and_not_once_it_is_known_foreign_or_gone() {
+        let softirq = Who::Softirq { cpu: 0, tid: 0 };
+        let none = BTreeMap::new();
+        let two = [napi(8, None), napi(9, None)];
+        let mut ids = Ids::default();
+        let unmatched = |ids: &Ids| ids.unmatched.iter().copied().collect::<Vec<u64>>();
+        ids.learn_from(&polled(&[(5, softirq), (6, softirq), (7, softirq)]), &none, &two);
+        assert_eq!(unmatched(&ids), [5, 6, 7]);
+        ids.learn_from(&polled(&[]), &none, &two);
+        assert_eq!(unmatched(&ids), [5, 6, 7], "they rest");
+        // Packets tell one's id, and that another one is another device's.
+        let told = BTreeMap::from([(5, 70), (6, 8)]);
+        ids.learn_from(&polled(&[(6, softirq)]), &told, &two);
+        assert_eq!(unmatched(&ids), [7]);
+        // The link went down and up: those are gone.
+        ids.learn_from(&polled(&[]), &none, &[napi(10, None), napi(11, None)]);
+        assert_eq!(unmatched(&ids), [0; 0]);
+    }
+
+    #[test]
+    fn an_instance_keeps_its_number_whoever_is_polled_later() {
+        let mut instances = HashMap::new();
+        number(&mut instances, [0x2000].iter());
+        number(&mut instances, [0x1000, 0x2000].iter());
+        assert_eq!([0x2000, 0x1000].map(|address| instances[&address]), [0, 1]);
     }
 
     #[test]
