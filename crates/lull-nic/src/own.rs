@@ -236,18 +236,20 @@ thread_local! {
 
 /// A turn of the calling thread's, or a part of one that it has.
 struct Turn<G> {
-    _guard: Option<G>,
+    guard: Option<G>,
 }
 
 impl<G> Turn<G> {
     fn of(take: impl FnOnce(&'static Turns) -> G) -> Turn<G> {
         let is_first = HAS_TURNS.replace(HAS_TURNS.get() + 1) == 0;
-        Turn { _guard: is_first.then(|| take(TURNS.get_or_init(Turns::default))) }
+        Turn { guard: is_first.then(|| take(TURNS.get_or_init(Turns::default))) }
     }
 }
 
 impl<G> Drop for Turn<G> {
     fn drop(&mut self) {
+        // First: until it is told so, a handler of the thread's takes no turn, and would wait for this one.
+        drop(self.guard.take());
         // In a child it may have been forgotten.
         HAS_TURNS.set(HAS_TURNS.get().saturating_sub(1));
     }
@@ -424,6 +426,20 @@ mod tests {
             assert!(!done.load(Ordering::Relaxed), "the rest is being closed");
             drop(closing);
         });
+    }
+
+    #[test]
+    fn a_thread_has_a_turn_until_that_is_given_back() {
+        struct GivenBack;
+        impl Drop for GivenBack {
+            fn drop(&mut self) {
+                // As a handler of a signal that comes just then.
+                let within = Turn::of(|_| unreachable!("it would wait for its own thread"));
+                drop::<Turn<()>>(within);
+            }
+        }
+        drop(Turn::of(|_| GivenBack));
+        assert_eq!(HAS_TURNS.get(), 0);
     }
 
     #[test]

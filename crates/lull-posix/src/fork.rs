@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::mem::{self, ManuallyDrop};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Once;
 
 use libc::c_long;
@@ -84,22 +85,41 @@ extern "C" fn children_have_listeners() {
     signals::section(inherit::children_have_listeners);
 }
 
+thread_local! {
+    /// What the child that the calling thread makes has open, and no other child of this process.
+    static KEEPS: Cell<Option<RawFd>> = const { Cell::new(None) };
+}
+
 /// `vfork`, by `fork`: the parent waits until the child has executed a program or ended. The child has memory of its own, so that
 /// what it closes and duplicates before is not its parent's.
 pub fn that_waits() -> libc::pid_t {
-    // A handler that came meanwhile could fork itself, and would wait for this thread.
-    // SAFETY: the handler above makes the child one that has nothing of lull's.
-    let (ends, child) = signals::section(|| (own::made(kernel::pipe), unsafe { libc::fork() }));
-    match ends {
-        // The child keeps its end: descriptors of lull's own are closed to it. `execve` closes it, and so does its end.
-        Ok(ends) if child == 0 => mem::forget(ends),
-        Ok([reads, writes]) => signals::section(|| {
-            drop(writes);
+    // A handler that came meanwhile could fork itself: it would wait for this thread, and its child have the written end open.
+    let (reads, child) = signals::section(|| {
+        // A child that another thread forks meanwhile, and that executes nothing, would be waited for as well.
+        let ends = own::made_for_no_child(kernel::pipe);
+        KEEPS.set(ends.as_ref().ok().map(|[_, writes]| writes.as_raw_fd()));
+        // SAFETY: the handler above makes the child one that has nothing of lull's.
+        let child = unsafe { libc::fork() };
+        KEEPS.set(None);
+        match ends {
+            // The child keeps its end: descriptors of lull's own are closed to it. `execve` closes it, and so does its end.
+            Ok(ends) if child == 0 => {
+                mem::forget(ends);
+                (None, child)
+            }
+            Ok([reads, writes]) => {
+                drop(writes);
+                (Some(reads), child)
+            }
+            // Without a free number, the parent goes on beside its child.
+            Err(_) => (None, child),
+        }
+    });
+    if let Some(reads) = reads {
+        signals::section(|| {
             while child > 0 && kernel::read_byte(&reads) == Err(signals::INTERRUPTED) {}
             drop(reads);
-        }),
-        // Without a free number, the parent goes on beside its child.
-        Err(_) => {}
+        });
     }
     child
 }
@@ -176,6 +196,9 @@ fn forget_the_parents() {
 pub(crate) extern "C" fn of_this_process() {
     // Also where no engine runs: another thread of the parent's may have held them just then.
     own::forget_turns();
+    if let Some(number) = KEEPS.take().filter(|number| own::is_own(*number)) {
+        own::mark(number);
+    }
     come_again();
     signals::forget();
     engine::forget_starting();

@@ -34,7 +34,7 @@ pub(crate) fn write() {
     });
 }
 
-/// Records every frame. What is buffered is written when the program exits; one that is killed loses the last of it.
+/// Records every frame. What is buffered is written when the program exits; one that is killed, or calls `_exit`, loses the last of it.
 #[allow(unsafe_code)]
 pub(crate) fn of(device: Arc<dyn Device>, file: File) -> Arc<dyn Device> {
     extern "C" fn write_out() {

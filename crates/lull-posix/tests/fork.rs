@@ -2,6 +2,7 @@
 
 mod world;
 
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -678,6 +679,59 @@ fn a_child_has_no_socket_that_another_thread_is_just_making_for_lull_or_closing(
         ended_well(child);
         drop(other);
     });
+    close(fd);
+}
+
+/// As a program that forks a worker just while another of its threads starts a program: the start does not wait for the worker's end.
+#[test]
+fn who_waits_for_its_child_as_vfork_does_waits_for_no_other_threads() {
+    /// In seconds: the worker ends before that, unless the other thread waits for it.
+    const LOST: u32 = 60;
+    static MEET: [Barrier; 2] = [const { Barrier::new(2) }; 2];
+    thread_local! {
+        static MEETS: Cell<bool> = const { Cell::new(false) };
+    }
+    extern "C" fn before() {
+        if MEETS.get() {
+            for meet in &MEET {
+                meet.wait();
+            }
+        }
+    }
+    let _alone = alone();
+    let (fd, _peer) = connected();
+    // SAFETY: the handler stays for as long as the process.
+    assert_eq!(unsafe { libc::pthread_atfork(Some(before), None, None) }, 0);
+    let (mut go, mut goes) = UnixStream::pair().unwrap();
+    let (worker, child) = std::thread::scope(|scope| {
+        let starts = scope.spawn(|| {
+            MEETS.set(true);
+            let child = fork::that_waits();
+            if child == 0 {
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(0) };
+            }
+            child
+        });
+        MEET[0].wait();
+        // The C library's own `fork` may wait for the other one.
+        // SAFETY: numbers only.
+        let forks = || unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        let worker = fork::by_number(false, forks) as libc::pid_t;
+        if worker == 0 {
+            // SAFETY: numbers, and the end of the child.
+            unsafe {
+                libc::alarm(LOST);
+                let heard = goes.read_exact(&mut [0; 1]).is_ok();
+                libc::_exit(i32::from(!heard));
+            }
+        }
+        MEET[1].wait();
+        (worker, starts.join().unwrap())
+    });
+    go.write_all(&[1]).unwrap();
+    ended_well(child);
+    ended_well(worker);
     close(fd);
 }
 

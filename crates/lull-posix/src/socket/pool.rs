@@ -463,12 +463,16 @@ impl Message {
     }
 
     fn send(&self, gives: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
+        self.send_as(gives, socket, SendFlags::empty())
+    }
+
+    fn send_as(&self, gives: &OwnedFd, socket: &impl AsFd, flags: SendFlags) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = [socket.as_fd()];
         // There is room for one.
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        sendmsg(gives, &[IoSlice::new(&self.bytes())], &mut control, SendFlags::NOSIGNAL).map(drop)
+        sendmsg(gives, &[IoSlice::new(&self.bytes())], &mut control, flags | SendFlags::NOSIGNAL).map(drop)
     }
 
     /// The next one; none at the end of them. [`LOOK`] is one without a connection.

@@ -61,6 +61,10 @@ impl Ended {
             // Whoever has a queue tells the peers, and leaves what it has not told them if it ends.
             _ => None,
         };
+        if self.lonely.is_none() {
+            // What failed is another's to tell, or told.
+            self.due = LOOKS;
+        }
         if self.lonely.is_some_and(|looks| looks >= self.due) {
             match flows.if_alone(|| self.tell(flows, queues)) {
                 Some(true) => (self.lonely, self.due) = (None, LOOKS),
@@ -111,6 +115,26 @@ fn tell_by(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_fails_puts_off_the_same_peers_alone() {
+        let flows = Flows::create().unwrap();
+        let (nic, log): (Asked, Log) =
+            (Asked::Tap { config: lull_nic::tap::TapConfig::default(), peer: None }, Box::new(|_| ()));
+        let mut ended = Ended::new(nic, NetworkConfig::default(), 1, log);
+        // There is no device.
+        let mut queues = Queues::Unshared(Vec::new());
+        let at = |port| SocketAddr::new("10.0.0.2".parse().unwrap(), port);
+        let _left = flows.opened(at(80), at(4096), 0).unwrap();
+        while ended.due == LOOKS {
+            ended.look(&flows, &mut queues);
+        }
+        assert_eq!(ended.due, 2 * LOOKS);
+        // As a process that takes the queue.
+        flows.take_over(1).into_iter().for_each(|(_, taken)| flows.closed(taken));
+        ended.look(&flows, &mut queues);
+        assert_eq!(ended.due, LOOKS);
+    }
 
     #[test]
     fn what_the_launcher_fails_to_tell_is_nobodys_until_somebody_tells_it() {

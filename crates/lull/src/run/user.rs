@@ -63,7 +63,8 @@ pub struct UserArgs {
     #[arg(long, value_name = "SOURCE/PREFIX", help_heading = USER, requires = "nic", value_delimiter = ',')]
     allow: Vec<String>,
     /// With --nic: write every frame to a pcap file. Each process of the program appends its own, those that it has gathered at
-    /// a time, and when it ends (one that is killed loses the last of them), so that frames of several are not sorted by time.
+    /// a time, and when it ends (one that is killed, or calls `_exit`, loses the last of them), so that frames of several are
+    /// not sorted by time.
     #[arg(long, value_name = "FILE", help_heading = USER, requires = "nic")]
     pcap: Option<PathBuf>,
     /// With --nic: how long an answer may wait for others that the program writes to the same connection before it waits for

@@ -13,7 +13,7 @@ use lull_fd::say;
 use lull_net::lull_nic::{Afresh, own};
 use lull_net::{Interest, Ready, TcpListener, TcpStream, Unaccepted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
 use super::{KERNELS, Message, Pool, is_hung_up, locked};
 use crate::block::Wait;
@@ -219,17 +219,20 @@ pub(crate) fn ends_unless_used() -> bool {
 static ENDS: Afresh<crate::Result<OwnedFd>> = Afresh::new();
 
 fn ends() -> Option<&'static OwnedFd> {
-    // Without a free number, a thread that waits for connections hears of it by the next one.
+    // Without a free number, a thread that waits for connections, or for room, hears of it by the next one.
     ENDS.get_or_init(|| kernel::eventfd(0)).as_ref().ok()
 }
 
 /// Another program is about to be executed in this process's place. It passes on no more: what is offered, and what waits at its
-/// listeners once they are closed, is left to who listens next. A thread that waits for room in a pool is not waited for any longer than
-/// that.
+/// listeners once they are closed, is left to who listens next. A thread that does not hear of it is not waited for any longer than that.
 pub(crate) fn ends_for_exec(at_most: Duration) {
+    // Made here if it is not there: a thread that is about to wait for the first time finds it readable.
+    let ends = ends();
     let mut counts = counted();
     counts.ends = true;
-    ENDS.get().into_iter().flatten().for_each(|ends| kernel::add_to_eventfd(ends.as_raw_fd()));
+    if let Some(ends) = ends {
+        kernel::add_to_eventfd(ends.as_raw_fd());
+    }
     let (began, mut left) = (Instant::now(), at_most);
     while counts.giving + counts.serving > 0 && left > Duration::ZERO {
         counts = CHANGED.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -666,15 +669,29 @@ impl Owner {
             is_used.then(|| take_back(connection)).flatten().map(|given| (given.file, passed_on))
         });
         // While every process is busy it waits here, and later connections in the stack.
-        let sent = offered.and_then(|()| {
-            Message { process: std::process::id(), connection }.send(&self.gives, &theirs).map_err(io::Error::from)
-        });
-        if sent.is_err()
+        let message = Message { process: std::process::id(), connection };
+        let sent = offered.and_then(|()| sent_unless_it_ends(&message, &self.gives, &theirs).map_err(io::Error::from));
+        if !matches!(sent, Ok(true))
             && let Some(given) = take_back(connection)
         {
             given.leave();
         }
-        sent
+        sent.map(drop)
+    }
+}
+
+/// Sends a connection once there is room for it; false where this process passes on no more before there is.
+fn sent_unless_it_ends(message: &Message, gives: &OwnedFd, socket: &OwnedFd) -> rustix::io::Result<bool> {
+    let Some(ends) = ends() else { return message.send(gives, socket).map(|()| true) };
+    loop {
+        match message.send_as(gives, socket, SendFlags::DONTWAIT) {
+            Err(rustix::io::Errno::AGAIN) => {}
+            sent => return sent.map(|()| true),
+        }
+        let mut polled = [PollFd::new(gives, PollFlags::OUT), PollFd::new(ends, PollFlags::IN)];
+        if poll(&mut polled, None).is_ok() && !polled[1].revents().is_empty() {
+            return Ok(false);
+        }
     }
 }
 
@@ -750,6 +767,26 @@ mod tests {
             let is_given = half.give(&gives).is_ok_and(|was_one| was_one) && half.at_hand.is_none();
             let next = std::iter::from_fn(|| Message::next(&takes).ok().flatten()).last();
             is_full && is_refused && took && is_given && next.is_some_and(|next| is_its_peers(&next, &client))
+        }));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_connections_or_room_hears_of_an_exec_whichever_comes_first() {
+        let (_, client, (_takes, gives)) = one_that_waits();
+        let client = OwnedFd::from(client);
+        assert!(in_a_child(|| {
+            forget();
+            ends_for_exec(Duration::ZERO);
+            let is_told = || ends().is_some_and(|ends| kernel::is_readable(ends.as_raw_fd()));
+            if !is_told() {
+                return false;
+            }
+            let message = Message { process: 0, connection: 7 };
+            let fills = || rustix::net::send(&gives, &message.bytes(), SendFlags::DONTWAIT).is_ok();
+            while fills() {}
+            let is_sent = sent_unless_it_ends(&message, &gives, &client);
+            goes_on_after_exec();
+            is_sent == Ok(false) && !is_told()
         }));
     }
 
