@@ -146,6 +146,7 @@ pub(crate) fn until_any_ready(
     kernels.for_each(|fd| wait.remove_kernels(fd));
     signals::or_restarts(waited, timeout)
 }
+
 /// Makes a call that sends by a socket of the kernel's, and does not wait, until that has taken something, for at most so long: as one
 /// that waits, but that this is over when a signal comes, whose handler would have to wait for it otherwise.
 pub(crate) fn until_taken<R>(fd: c_int, timeout: Option<Duration>, mut send: impl FnMut() -> Result<R>) -> Result<R> {

@@ -224,12 +224,17 @@ pub fn duplicated(fd: c_int, to: c_int) -> c_int {
     if fd != to {
         given_out(to);
         if to >= 0 && is_involved() {
-            netlink::duplicated(fd, to);
-            bound::duplicated(fd, to);
-            inherited_by(to, fd);
+            stands_beside(to, fd);
         }
     }
     to
+}
+
+/// `number` has what stands beside `fd`, a socket of the kernel's, or what a child inherited by that.
+fn stands_beside(number: c_int, fd: c_int) {
+    netlink::duplicated(fd, number);
+    bound::duplicated(fd, number);
+    inherited_by(number, fd);
 }
 
 /// A child's `number` stands for what `fd` does: if that is a listener of its parent's, a program that the child executes may find it
@@ -502,7 +507,7 @@ fn named(number: c_int, fd: c_int, file: Option<Open>) -> Result<Option<Open>> {
         }
         None => {
             let before = forgotten(number);
-            inherited_by(number, fd);
+            stands_beside(number, fd);
             Ok(before)
         }
     }

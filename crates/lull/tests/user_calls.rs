@@ -178,6 +178,12 @@ fn a_splice_into_a_connection_whose_peer_does_not_read_is_interrupted() {
     handlers("splices");
 }
 
+/// By its peer, or by another thread.
+#[test]
+fn a_splice_into_a_connection_that_ends_meanwhile_says_so() {
+    handlers("splices-until-the-end");
+}
+
 /// Nobody answers, and the call is the kernel's.
 #[test]
 fn a_connect_in_a_process_without_a_queue_is_interrupted_and_cancelled() {

@@ -146,3 +146,25 @@ impl Drop for Bound {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::{epoll, files};
+
+    #[test]
+    fn a_number_of_lulls_that_is_made_one_is_one() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (fd, at) = (socket.as_raw_fd(), socket.local_addr().unwrap());
+        put(fd, kernel::inode(fd).unwrap(), at, std::process::id(), Pool::new().unwrap());
+        let to = kernel::epoll_create(libc::EPOLL_CLOEXEC).unwrap();
+        epoll::adopt(to, &[]).unwrap();
+        assert_eq!(files::duplicate_to(fd, to, libc::O_CLOEXEC), Ok(to));
+        assert!(get(to).is_some() && !files::is_known(to));
+        files::close(to).unwrap();
+        forget(fd);
+    }
+}

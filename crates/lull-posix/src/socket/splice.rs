@@ -151,6 +151,8 @@ impl Splice {
             if !block::until_ready(stream.stream(), Interest::WRITABLE, None, left)? {
                 return Err(WOULD_BLOCK);
             }
+            // One that ends meanwhile is told of like one that has room, and has none.
+            send(to, &[], Send { flags: libc::MSG_DONTWAIT })?;
             room = stream.room()?;
         }
         let mut chunk = [0; CHUNK_BYTES];

@@ -318,6 +318,32 @@ static void splices(void) {
     comes(ends[1]);
 }
 
+static int to_end, ends_by_closing;
+static void *ends_main(void *none) {
+    until_main_sleeps();
+    CHECK((ends_by_closing ? close(to_end) : shutdown(to_end, SHUT_WR)) == 0);
+    return none;
+}
+
+// One that waits until its peer has read, which resets the connection, or another thread has said that no more is written.
+static void splices_until_the_end(void) {
+    for (ends_by_closing = 0; ends_by_closing < 2; ends_by_closing++) {
+        int ends[2], pipes[2];
+        pthread_t thread;
+        pair(ends);
+        CHECK(pipe(pipes) == 0);
+        to_end = ends[!ends_by_closing];
+        CHECK(pthread_create(&thread, NULL, ends_main, NULL) == 0);
+        CHECK(splices_in_vain(pipes, ends[1]) < 0);
+        // Linux tells of the reset by the splice that has moved something before, if one has.
+        SAY(errno == EPIPE || (ends_by_closing && errno == ECONNRESET));
+        CHECK(pthread_join(thread, NULL) == 0);
+        SAY(count(pipes[0], FIONREAD) > 0);
+        SAY(splice(pipes[0], NULL, ends[1], NULL, 5, 0));
+        CHECK((ends_by_closing || close(ends[0]) == 0) && close(ends[1]) == 0);
+    }
+}
+
 // A handler that makes a process, and comes again at some time.
 static void forks(int signal) {
     int before = errno, status;
@@ -458,7 +484,22 @@ static void sends(int fd) {
     if (child_sends++) kill(getpid(), SIGALRM);
 }
 
-// A child sends by a socket of its parent's, which is stopped.
+// Where the parent has to be asked this waits, and no handler ends it but one that never comes back.
+static void connects_until_jumps(int fd) {
+    for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+        struct sigaction asked = {.sa_handler = jumps_back, .sa_flags = flags};
+        pthread_t thread;
+        CHECK(sigaction(SIGALRM, &asked, NULL) == 0);
+        CHECK(pthread_create(&thread, NULL, jumps_main, NULL) == 0);
+        if (!sigsetjmp(back, 1)) {
+            CHECK(connect(fd, (struct sockaddr *)&at, sizeof at) == 0);
+            for (;;) pause();
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+}
+
+// A child connects a socket of its parent's, which is stopped, and sends by it.
 static void sends_beside(void) {
     int ends[2], told[2], status = -1;
     char letter = 0;
@@ -473,6 +514,7 @@ static void sends_beside(void) {
         CHECK(send(ends[0], "y", 1, 0) == 1 && kill(parent, SIGSTOP) == 0);
         main_thread = gettid();
         caller = pthread_self();
+        connects_until_jumps(ends[0]);
         jumps_out_of(sends, ends[0]);
         CHECK(write(told[1], "7", 1) == 1);
         _exit(0);
@@ -499,6 +541,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "left")) left();
     if (!strcmp(word[1], "at-once")) at_once();
     if (!strcmp(word[1], "splices")) splices();
+    if (!strcmp(word[1], "splices-until-the-end")) splices_until_the_end();
     if (!strcmp(word[1], "forks")) forks_beside();
     if (!strcmp(word[1], "connects-beside")) connects_beside();
     if (!strcmp(word[1], "passes-on")) passes_on();

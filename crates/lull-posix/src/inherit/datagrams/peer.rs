@@ -19,8 +19,11 @@ use rustix::net::{
 };
 
 use super::{GONE, Header, Kind};
-use crate::inherit::{NAMES_BYTES, names_bytes, names_of};
-use crate::{Errno, Result, kernel, signals};
+use crate::errno::WOULD_BLOCK;
+use crate::inherit::{NAMES_BYTES, child, names_bytes, names_of};
+use crate::signals::{INTERRUPTED, RESTARTS};
+use crate::socket::pool;
+use crate::{Errno, Result, block, cancel, kernel, signals};
 
 /// What an answer has before the names: an error's number, or 0.
 const ERROR_BYTES: usize = size_of::<c_int>();
@@ -40,6 +43,11 @@ pub(super) fn answer(to: &OwnedFd, names: Result<(SocketAddr, SocketAddr)>) {
 
 /// Asks the parent for a peer, or with an address of no bytes for the names as they are.
 pub(in crate::inherit) fn ask(relay: c_int, to: &[u8]) -> Result<()> {
+    // Who looks what it was given is in no section yet.
+    signals::section(|| asked(relay, to))
+}
+
+fn asked(relay: c_int, to: &[u8]) -> Result<()> {
     let failed = |error: rustix::io::Errno| Errno::new(error.raw_os_error());
     let kind = if to.is_empty() { Kind::Names } else { Kind::Connects };
     let header = Header::new(kind, 0, super::cut(to), &[]).ok_or(Errno::new(libc::EINVAL))?;
@@ -51,10 +59,12 @@ pub(in crate::inherit) fn ask(relay: c_int, to: &[u8]) -> Result<()> {
     // There is room for one.
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
     let parts = [IoSlice::new(&header.0)];
-    whatever_comes(|| sendmsg(kernel::borrow(relay), &parts, &mut control, SendFlags::NOSIGNAL).map_err(failed))?;
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let mut send = || sendmsg(kernel::borrow(relay), &parts, &mut control, flags).map_err(failed);
+    whatever_comes(|| block::until_taken(relay, None, &mut send))?;
     drop(parents);
     let mut bytes = [0; ANSWER_BYTES];
-    if whatever_comes(|| kernel::recv(mine.as_raw_fd(), &mut bytes, 0))? != ANSWER_BYTES {
+    if whatever_comes(|| answered(&mine, &mut bytes))? != ANSWER_BYTES {
         return Err(GONE);
     }
     let (error, names) = bytes.split_at(ERROR_BYTES);
@@ -66,11 +76,30 @@ pub(in crate::inherit) fn ask(relay: c_int, to: &[u8]) -> Result<()> {
     note(relay, names.ok_or(GONE)?)
 }
 
-/// The socket is connected or not: no signal ends the call between the two, which does not wait on Linux.
+/// What the parent has answered, which may be stopped.
+fn answered(mine: &OwnedFd, bytes: &mut [u8]) -> Result<usize> {
+    let at = mine.as_raw_fd();
+    loop {
+        match kernel::recv(at, bytes, libc::MSG_DONTWAIT) {
+            Err(WOULD_BLOCK) => {}
+            got => return got,
+        }
+        match pool::wait_in_kernel(at, None) {
+            Ok(()) => {}
+            Err(RESTARTS) => return Err(RESTARTS),
+            // Without a free number for that wait, it is one that no signal ends.
+            Err(_) => return child::read_whole(at, bytes).map(|()| bytes.len()).map_err(|_| GONE),
+        }
+    }
+}
+
+/// Handlers run while this waits, and it goes on, whatever they were installed with: the socket is connected or not, and on Linux the call
+/// does not wait. Only a thread that is cancelled waits no more.
 fn whatever_comes<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {
-            Err(signals::INTERRUPTED) => {}
+            Err(RESTARTS) if signals::restarts() || !cancel::is_asked() => {}
+            Err(RESTARTS) => return Err(INTERRUPTED),
             done => return done,
         }
     }
