@@ -1,5 +1,7 @@
 //! `lull load`.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,9 +44,10 @@ pub struct LoadArgs {
     /// Inter-arrival times of an open loop: poisson or facebook.
     #[arg(long, value_parser = units::arrivals, default_value = "poisson")]
     arrivals: Arrivals,
-    /// Seed of what is drawn: when requests are sent, and for which records. The same seed draws the same.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// Seed of what is drawn: when requests are sent, and for which records. The same seed draws the same. It is 1, or, with
+    /// --start-at, one that no other generator has: those of one seed would send at the same moments.
+    #[arg(long)]
+    seed: Option<u64>,
     /// Seconds measured. A signal ends them earlier, with what was measured until then and exit status 130. A server that goes away, or leaves
     /// most requests unanswered or answers them by errors, makes it 2.
     #[arg(long, value_parser = units::seconds, default_value = "5")]
@@ -100,7 +103,7 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     let server = resolve(&args.server)?;
     let workload = WorkloadConfig { records: args.records, update_ratio: args.update, ..WorkloadConfig::default() };
     let workload = Arc::new(Workload::new(workload)?);
-    let LoadArgs { threads, spin, seed, .. } = args;
+    let (threads, spin, seed) = (args.threads, args.spin, seed(args.seed, args.start_at.is_some()));
     let config = KernelConfig { threads, spin, seed, ..KernelConfig::new(server, args.connections) };
     let mut client = KernelClient::connect(config, workload, args.connect_timeout)?;
     if !args.no_preload {
@@ -136,6 +139,12 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
         Some(why) if !stop.load(Relaxed) => Err(why.into()),
         _ => Ok(ended(stop, false)),
     }
+}
+
+/// The seed that was asked for. Otherwise the same each time, or, for one of several generators, another one each time: their
+/// arrivals are to be those of independent clients, and would all be at the same moments.
+fn seed(asked: Option<u64>, one_of_several: bool) -> u64 {
+    asked.unwrap_or_else(|| if one_of_several { RandomState::new().hash_one(()) } else { 1 })
 }
 
 /// Why the figures are those of no service; `None` if they are. `is_up`: the server has connections yet. A load that is more than
@@ -268,6 +277,12 @@ mod tests {
         assert_eq!(unsent(&Summary { backlog: 64, ..of.clone() }), None);
         let other_protocol = Summary { errors: 50_000, hits: 0, ..of };
         assert!(failure(&other_protocol, true).unwrap().contains("50000 were answered by an error"));
+    }
+
+    #[test]
+    fn generators_that_add_up_have_arrivals_of_their_own_and_one_alone_the_same_each_time() {
+        assert_ne!(seed(None, true), seed(None, true));
+        assert_eq!([seed(None, false), seed(Some(7), true), seed(Some(7), false)], [1, 7, 7]);
     }
 
     #[test]
