@@ -34,12 +34,13 @@ while not os.path.exists("is over"):
     open("has begun", "w").close()
     time.sleep(0.01)
 END
-python3 echo.py &
-echoes=$!
 options=(--queues "${3:-2}")
 on_lull haproxy -W -f haproxy.cfg
 answers() { [ "$(curl -sf -m 30 "http://$own:8080/")" = hello ]; }
 until_it answers
+# Its address is that of the TAP, which is there by now.
+python3 echo.py &
+echoes=$!
 until_it [ -e echoes ]
 timeout 240 python3 goes_on.py "$own" &
 goes_on=$!
