@@ -14,7 +14,12 @@ pub(crate) fn becomes_lulls(fd: c_int, put: impl FnOnce() -> Result<()>) -> Resu
     for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
-        let added = lock(&file.kernels).remove(&fd);
+        let added = {
+            let mut kernels = lock(&file.kernels);
+            // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that was closed
+            // unseen has no members. To look adds for a moment what is none, so another thread's ADD is before it or behind it.
+            kernels.remove(&fd).filter(|_| kernel::is_member(epfd, fd))
+        };
         if let (Some(added), Some(member)) = (added, files::get(fd)) {
             moved(epfd, &context, fd, &member, added)?;
         }
@@ -78,11 +83,6 @@ fn waits_for(epfd: c_int, fd: c_int, event: epoll_event) -> Result<()> {
 
 fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) -> Result<()> {
     let File::Epoll(context) = &**context else { return Ok(()) };
-    // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that was closed
-    // unseen has no members.
-    if !kernel::is_member(epfd, fd) {
-        return Ok(());
-    }
     let event = Some(epoll_event { events: added.events, u64: added.data });
     let listens = |listener: &Listener| {
         let ctl = || context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event);
