@@ -602,13 +602,7 @@ fn each_of_many_peers_is_told_when_the_process_ends_whoever_sends() {
     for (qdisc, mode) in [(None, "base"), (Some(Qdisc::PfifoFast), "base"), (fq, "base"), (fq, "group")] {
         let (server, client, listener, ends, _) = that_ends(qdisc);
         let _ = server.set_mode(&mode.parse().unwrap()).unwrap();
-        let connect = |_| {
-            let mut peer = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
-            let (accepted, _) = listener.accept().unwrap();
-            peer.write_all(b"unread").unwrap();
-            until("the data", || accepted.ready().contains(Ready::READABLE));
-            (peer, accepted)
-        };
+        let connect = |_| with_unread_data(&client, &listener);
         let mut connections: Vec<(TcpStream, TcpStream)> = (0..CONNECTIONS).map(connect).collect();
         server.end_all();
         // More than the ring holds, and than a discipline takes of what is no socket's.
@@ -619,19 +613,22 @@ fn each_of_many_peers_is_told_when_the_process_ends_whoever_sends() {
     }
 }
 
+/// Both ends of a connection whose server has data that it never reads.
+fn with_unread_data(client: &Network, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let mut peer = TcpStream::connect(client, address(SERVER, PORT)).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    peer.write_all(b"unread").unwrap();
+    until("the data", || accepted.ready().contains(Ready::READABLE));
+    (peer, accepted)
+}
+
 /// It takes longer in all than a wire may that takes nothing.
 #[test]
 fn a_slow_wire_is_waited_for_while_it_takes_something_when_the_process_ends() {
     const CONNECTIONS: u32 = 72;
     for qdisc in [None, Some(Qdisc::PfifoFast)] {
         let (server, client, listener, ends, is_slow) = that_ends(qdisc);
-        let connect = |_| {
-            let mut peer = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
-            let (accepted, _) = listener.accept().unwrap();
-            peer.write_all(b"unread").unwrap();
-            until("the data", || accepted.ready().contains(Ready::READABLE));
-            (peer, accepted)
-        };
+        let connect = |_| with_unread_data(&client, &listener);
         let connections: Vec<(TcpStream, TcpStream)> = (0..CONNECTIONS).map(connect).collect();
         is_slow.store(true, Ordering::Relaxed);
         server.end_all();

@@ -6,6 +6,7 @@ use lull_core::NapiSettings;
 use lull_sim::params::Params;
 use lull_sim::published::xsk_rr::{MODES, POINTS, Polling};
 use lull_sim::published::{tcp_rr, xsk_rr};
+use lull_sim::world::PeerKind;
 use lull_sim::{ModerationSpec, Outcome, Sim, World};
 
 const SHORT_NS: u64 = 5_000_000;
@@ -177,6 +178,28 @@ fn a_deferral_that_lasts_until_the_next_frame_is_seen_where_latencies_begin() {
         assert!(us(point) > us((12_000, 0)) + 5.0, "{point:?}: {} us", us(point));
     }
     assert!((us((12_000, 78)) - us((12_000, 0))).abs() < 0.5);
+}
+
+/// The rows of interrupts stay near the published ones with a deferral that is a little shorter or longer, and where the sender is a
+/// little slower: they do not hang on one phase of its timer.
+#[test]
+fn the_rows_of_interrupts_do_not_hang_on_one_value_of_the_deferral() {
+    let rows = xsk_rr::repeated();
+    for (deferral_ns, slower_ns) in [(6_250, 0), (6_500, 90), (6_750, 0), (6_750, 90)] {
+        for point in POINTS {
+            let mut world = xsk_rr::world(&xsk_params(), point, Polling::Interrupts, SHORT_NS);
+            world.queues.iter_mut().for_each(|queue| queue.napi.gro_flush_timeout_ns = deferral_ns);
+            for peer in &mut world.peers {
+                if let PeerKind::Pacer { period_ns } = &mut peer.kind {
+                    *period_ns += slower_ns;
+                }
+            }
+            let shown = xsk_rr::printed(&run(world).latency_ns)[1] as f64;
+            let name = format!("{}/s, delay {} us, interrupts, p50", point.0, point.1);
+            let said = rows.iter().find(|row| row.name == name).unwrap().published;
+            assert!((shown / said - 1.0).abs() < 0.12, "{name}, {deferral_ns} ns: {shown}, published {said}");
+        }
+    }
 }
 
 /// As the posted tool computes them, by hand.
