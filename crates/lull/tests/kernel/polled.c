@@ -1,6 +1,7 @@
 /* A program whose epoll context hears from a NAPI: polled ADDRESS PORT WHAT [COUNT]. It prints "ready", then:
  *
- * wait    waits without a timeout. Each wake-up prints how many datagrams there were.
+ * wait    waits without a timeout. Each wake-up prints how many of its datagrams were sent less than a second ago, and how many
+ *         before that. A datagram says when it was sent, as nanoseconds of CLOCK_MONOTONIC.
  * spin    calls epoll_wait with timeout 0 in a loop, and prints the same.
  * signals waits in a second thread while the first sends it COUNT signals. Prints how many of them did not end the wait with
  *         EINTR. A datagram begins it, so that there is a NAPI to poll; it prints "heard" then.
@@ -38,11 +39,22 @@ static void add(int fd) {
 	must(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
 }
 
-static int datagrams(void) {
-	char byte[16];
-	int count = 0;
-	while (recv(udp, byte, sizeof byte, MSG_DONTWAIT) >= 0)
-		count++;
+/* How many there were: all of them, and those that are a second old. */
+struct count {
+	int all, late;
+};
+
+static struct count datagrams(void) {
+	char sent[32];
+	struct count count = {0};
+	struct timespec now;
+	ssize_t bytes;
+	while ((bytes = recv(udp, sent, sizeof sent - 1, MSG_DONTWAIT)) >= 0) {
+		sent[bytes] = 0;
+		must(clock_gettime(CLOCK_MONOTONIC, &now) == 0, "clock_gettime");
+		count.all++;
+		count.late += now.tv_sec * 1000000000LL + now.tv_nsec - atoll(sent) >= 1000000000;
+	}
 	return count;
 }
 
@@ -55,9 +67,10 @@ static void events(int timeout) {
 		int count = epoll_wait(epfd, &event, 1, timeout);
 		calls++;
 		must(count >= 0, "epoll_wait");
-		if (count == 1 && event.data.fd == udp)
-			printf("%d\n", datagrams());
-		else if (count == 1 && event.data.fd == 0)
+		if (count == 1 && event.data.fd == udp) {
+			struct count read = datagrams();
+			printf("%d %d\n", read.all - read.late, read.late);
+		} else if (count == 1 && event.data.fd == 0)
 			break;
 	}
 	must(getrusage(RUSAGE_SELF, &usage) == 0, "getrusage");
@@ -153,7 +166,7 @@ int main(int count, char **words) {
 		/* A datagram that comes together with a signal would end the wait rightly. */
 		do
 			usleep(100000);
-		while (datagrams());
+		while (datagrams().all);
 		signals(atoi(words[4]));
 		return 0;
 	}
