@@ -2,20 +2,34 @@
 // usage: beside CASE ADDRESS
 #include "beside.h"
 
+// A cork lasts for 200 ms. On a busy machine a program may have no turn for that long; then it says so, and begins anew.
+enum { TOO_LATE = 75 };
+static struct timespec corked_at;
+static void corked(void) { CHECK(clock_gettime(CLOCK_MONOTONIC, &corked_at) == 0); }
+static void is_corked_still(void) {
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    if ((now.tv_sec - corked_at.tv_sec) * 1000 + (now.tv_nsec - corked_at.tv_nsec) / 1000000 > 150) exit(TOO_LATE);
+}
+
 static void corks(void) {
     int ends[2], other[2];
     pair(ends);
+    corked();
     SAY(send(ends[0], "one", 3, MSG_MORE));
     SAY(send(ends[0], "two", 3, MSG_MORE));
     SAY(is_readable(ends[1]));
     SAY(count(ends[0], SIOCOUTQ));
+    is_corked_still();
     SAY(send(ends[0], "three", 5, 0));
     reads(ends[1]);
     set(ends[0], IPPROTO_TCP, TCP_CORK, 1);
     SAY(get(ends[0], IPPROTO_TCP, TCP_CORK));
+    corked();
     SAY(write(ends[0], "head", 4));
     SAY(write(ends[0], "body", 4));
     SAY(is_readable(ends[1]));
+    is_corked_still();
     set(ends[0], IPPROTO_TCP, TCP_CORK, 0);
     reads(ends[1]);
     // For as long as a cork may last.
@@ -25,8 +39,10 @@ static void corks(void) {
     SAY(write(ends[0], "pushed", 6));
     set(ends[0], IPPROTO_TCP, TCP_NODELAY, 1);
     reads(ends[1]);
+    corked();
     SAY(write(ends[0], "last", 4));
     SAY(is_readable(ends[1]));
+    is_corked_still();
     SAY(shutdown(ends[0], SHUT_WR));
     reads(ends[1]);
     reads(ends[1]);
@@ -36,8 +52,10 @@ static void corks(void) {
     set(listener, IPPROTO_TCP, TCP_CORK, 1);
     accepted(listener, ends);
     SAY(get(ends[1], IPPROTO_TCP, TCP_CORK));
+    corked();
     SAY(write(ends[1], "corked", 6));
     SAY(is_readable(ends[0]));
+    is_corked_still();
     CHECK(close(ends[1]) == 0);
     reads(ends[0]);
     // Datagrams: where one goes is what its first part said.
@@ -127,6 +145,31 @@ static void drains(int fd) {
     said("all that was there", all);
 }
 
+static struct tcp_info told_of(int fd) {
+    struct tcp_info info = {0};
+    socklen_t length = sizeof info;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
+    return info;
+}
+
+// Splices into a connection until it takes no more, also when all that was under way to its peer is acknowledged, which makes room
+// once more. What it has not taken stays in the pipe. Returns how much it took.
+static long splices_all(int pipes[2], int fd) {
+    static char letters[4096];
+    long all = 0, before, got;
+    int under_way;
+    do {
+        before = all, under_way = told_of(fd).tcpi_unacked;
+        for (;; all += got) {
+            if (!count(pipes[0], FIONREAD)) CHECK(write(pipes[1], letters, sizeof letters) == sizeof letters);
+            if ((got = splice(pipes[0], NULL, fd, NULL, sizeof letters, SPLICE_F_NONBLOCK)) < 0) break;
+        }
+        CHECK(errno == EAGAIN);
+        usleep(1000);
+    } while (under_way || all > before);
+    return all;
+}
+
 static void splices(void) {
     int ends[2], pipes[2], others[2];
     loff_t nowhere = 0;
@@ -149,8 +192,10 @@ static void splices(void) {
     SAY(splice(ends[1], NULL, pipes[1], NULL, 100, 0));
     // Out of a pipe.
     SAY(write(pipes[1], "goodbye", 7));
+    corked();
     SAY(splice(pipes[0], NULL, ends[1], NULL, 4, SPLICE_F_MORE));
     SAY(is_readable(ends[0]));
+    is_corked_still();
     SAY(splice(pipes[0], NULL, ends[1], NULL, 100, 0));
     reads(ends[0]);
     SAY(splice(pipes[0], NULL, ends[1], NULL, 100, SPLICE_F_NONBLOCK));
@@ -169,13 +214,7 @@ static void splices(void) {
     SAY(memcmp(big, back, sizeof big));
     CHECK(fcntl(pipes[1], F_SETPIPE_SZ, 65536) == 65536);
     // So does a connection whose peer does not read.
-    long into = 0;
-    for (;;) {
-        long put = write(pipes[1], big, 4096), got;
-        CHECK(put == 4096);
-        while ((got = splice(pipes[0], NULL, ends[1], NULL, 65536, SPLICE_F_NONBLOCK)) > 0) into += got;
-        if (count(pipes[0], FIONREAD) > 0) break;
-    }
+    long into = splices_all(pipes, ends[1]);
     SAY(splice(pipes[0], NULL, ends[1], NULL, 65536, 0));
     long left = count(pipes[0], FIONREAD), out = 0;
     while (out < into + left) {
@@ -201,37 +240,19 @@ static void splices(void) {
     drains(ends[0]);
 }
 
-// Splices into a connection until it takes no more; what it has not taken stays in the pipe. Returns how much it took.
-static long splices_all(int pipes[2], int fd) {
-    static char letters[4096];
-    long all = 0, got;
-    for (;;) {
-        if (!count(pipes[0], FIONREAD)) CHECK(write(pipes[1], letters, sizeof letters) == sizeof letters);
-        if ((got = splice(pipes[0], NULL, fd, NULL, sizeof letters, SPLICE_F_NONBLOCK)) < 0) break;
-        all += got;
-    }
-    CHECK(errno == EAGAIN);
-    return all;
-}
-
 // A connection that takes no more of a pipe cannot be written to, and can when its peer has read.
 static void splices_until_full(void) {
     static const int sizes[] = {0, 4096, 300000};
     for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++) {
         int ends[2], pipes[2], epfd = epoll_create1(0);
         struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
-        long all = 0;
         pair(ends);
         CHECK(pipe(pipes) == 0 && fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
         if (sizes[size]) set(ends[1], SOL_SOCKET, SO_SNDBUF, sizes[size]);
         CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, ends[1], &event) == 0);
-        // What is on its way makes room once more.
-        for (int times = 0; times < 30; times++) {
-            usleep(1000);
-            long more = splices_all(pipes, ends[1]);
-            if (epoll_wait(epfd, &event, 1, 0) == 1 || more) times = 0;
-            all += more;
-        }
+        long all = 0;
+        do all += splices_all(pipes, ends[1]);
+        while (epoll_wait(epfd, &event, 1, 0) == 1);
         SAY(is_writable(ends[1]));
         SAY(count(pipes[0], FIONREAD) > 0);
         char letters[16384];
@@ -675,10 +696,11 @@ static void takes(int fd, long from, long bytes) {
 static int packets_are_small;
 static long is_bounded(int writer, int reader, size_t chunk) {
     long room = get(writer, SOL_SOCKET, SO_SNDBUF), window = get(reader, SOL_SOCKET, SO_RCVBUF), all = 0, unread;
+    // What is under way to a peer that does not read is acknowledged, and makes room once more.
     do {
         all += fills(writer, all, chunk);
         usleep(1000);
-    } while (count(writer, SIOCOUTQ) < room / 4 * 3);
+    } while (count(writer, SIOCOUTQ) < room / 4 * 3 || told_of(writer).tcpi_unacked || is_writable(writer));
     unread = count(reader, FIONREAD);
     // Linux writes its last packet in full, which is small where windows always were.
     CHECK(count(writer, SIOCOUTQ) <= room + (packets_are_small ? (long)chunk : 65536));
@@ -783,7 +805,8 @@ static void buffers(void) {
     sent = 0;
     do {
         sent += fills(ends[0], sent, 3000);
-    } while (count(ends[0], SIOCOUTQNSD) < 1);
+        usleep(1000);
+    } while (count(ends[0], SIOCOUTQNSD) < 1 || told_of(ends[0]).tcpi_unacked || is_writable(ends[0]));
     SAY(is_writable(ends[0]));
     for (long read = 0; read < sent; read += 500) {
         takes(ends[1], read, sent - read < 500 ? sent - read : 500);
@@ -791,13 +814,6 @@ static void buffers(void) {
     }
     struct pollfd polled = {.fd = ends[0], .events = POLLOUT};
     SAY(poll(&polled, 1, 60000));
-}
-
-static struct tcp_info told_of(int fd) {
-    struct tcp_info info = {0};
-    socklen_t length = sizeof info;
-    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
-    return info;
 }
 
 // What is told of a connection that has had some round trips.

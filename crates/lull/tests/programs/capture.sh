@@ -27,9 +27,18 @@ for worker in workers:
     os.waitpid(worker, 0)
 PYTHON
 cat >client.py <<'PYTHON'
-import socket, sys
+import errno, socket, sys
 
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), 60) as connection:
+def connect():
+    while True:
+        try:
+            return socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+        except OSError as error:
+            # Who has the queue has not said within three seconds where the station is.
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+
+with connect() as connection:
     connection.shutdown(socket.SHUT_WR)
     answer = b""
     while more := connection.recv(100):

@@ -3,13 +3,7 @@
 # them: SCRIPT LULL MODE ADDRESS.
 . "$(dirname "$0")/harness.sh"
 cat >server.py <<'END'
-import os, signal, socket, sys, threading
-
-class Ends(Exception):
-    pass
-
-def ends(*_):
-    raise Ends
+import errno, os, signal, socket, sys, threading
 
 def serve(connection):
     with connection:
@@ -17,16 +11,17 @@ def serve(connection):
             connection.sendall(data)
 
 def worker():
-    signal.signal(signal.SIGUSR1, ends)
+    # No exception: one that came behind the call would lose the connection that it has just accepted.
+    signal.signal(signal.SIGUSR1, lambda *_: listener.close())
     threads = []
-    try:
-        while True:
+    while listener.fileno() >= 0:
+        try:
             connection, _ = listener.accept()
-            threads.append(threading.Thread(target=serve, args=(connection,)))
-            threads[-1].start()
-    except Ends:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    listener.close()
+        except OSError as error:
+            assert error.errno == errno.EBADF, error
+            break
+        threads.append(threading.Thread(target=serve, args=(connection,)))
+        threads[-1].start()
     for thread in threads:
         thread.join()
     sys.exit()

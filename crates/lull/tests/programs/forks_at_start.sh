@@ -41,7 +41,7 @@ while True:
         pass
 END
 on_lull python3 server.py "$own"
-timeout 60 python3 client.py "$own" || fail "the child does not serve"
+timeout 240 python3 client.py "$own" || fail "the child does not serve"
 stop
 grep -q Traceback said && fail "the server failed"
 echo done

@@ -4,7 +4,7 @@
 on_lull "${memcached[@]}" -t 1
 until_it memcached_answers
 cat >client.py <<'END'
-import socket, sys
+import os, socket, sys, time
 connections = [socket.create_connection((sys.argv[1], 11211)) for _ in range(20)]
 for connection in connections:
     connection.settimeout(120)
@@ -13,6 +13,12 @@ for connection in connections:
 closed = connections.pop()
 closed.close()
 open("connected", "w").close()
+# The thread that has closed that one answers again once it is done with it.
+while not os.path.exists("is closed"):
+    time.sleep(0.01)
+connections[0].sendall(b"version\r\n")
+assert connections[0].recv(100).startswith(b"VERSION")
+open("is answered", "w").close()
 for connection in connections:
     try:
         sys.exit(f"got {connection.recv(100)} instead of a reset")
@@ -24,6 +30,8 @@ client=$!
 until_it test -e connected
 find_program
 until_it has_open "$program" 19
+touch "is closed"
+until_it test -e "is answered"
 kill -9 "$program"
 wait "$client" || fail "the client: $(cat client)"
 wait "$launcher"

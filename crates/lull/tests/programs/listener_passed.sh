@@ -99,6 +99,8 @@ asked() {
 on_lull sh -c 'python3 server.py other "$1" & other=$!; python3 server.py former "$1" || exit 1; touch ended; wait $other' sh "$at"
 until_it there_is listens
 until_it there_is "is there"
+# It is reached a moment after it says so.
+until_it there python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 7777), 60)' "$own"
 asked 10 former
 touch "is asked"
 until_it there_is "is passed on"

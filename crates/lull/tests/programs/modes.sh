@@ -32,7 +32,7 @@ for _ in range(600):
     try:
         connection = socket.create_connection((own, 7000))
         break
-    except ConnectionRefusedError:
+    except OSError:
         time.sleep(0.1)
 connection.settimeout(120)
 

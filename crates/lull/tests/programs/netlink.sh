@@ -187,7 +187,7 @@ def connect():
     for _ in range(600):
         try:
             return socket.create_connection((own, 7000), timeout=120)
-        except ConnectionRefusedError:
+        except OSError:
             time.sleep(0.1)
 def deferrals():
     shown = json.loads(subprocess.run([lull, "show", pid, "--json"], capture_output=True, check=True).stdout)

@@ -15,10 +15,13 @@ on_lull nginx -c "$PWD/nginx.conf"
 until_it curl -s "http://$own/"
 curl -s "http://$own/large" | cmp - html/large || fail "sendfile sent something else"
 run_ab -k -n 2000 -c 10 "http://$own/"
-# Of a connection on which it has answered before.
-curl -s "http://$own/" "http://$own/round" | tail -n 1 >round
-awk '$1 > 0 && $1 < 10000000 && $2 > 0 && $3 >= 10 && $4 == 61440 { fits = 1 } END { exit !fits }' round ||
-    fail "nginx is told of round trips: $(cat round)"
+# Of a connection on which it has answered before. Its window for congestion is smaller if something was sent again, as on a busy machine.
+is_told() {
+    curl -s "http://$own/" "http://$own/round" | tail -n 1 >round
+    awk '$1 > 0 && $1 < 10000000 && $2 > 0 && $3 >= 10 && $4 == 61440 { fits = 1 } END { exit !fits }' round
+}
+for _ in $(seq 20); do is_told && break; done
+is_told || fail "nginx is told of round trips: $(cat round)"
 stop
 [ "$status" = 0 ] || fail "it ended with $status"
 grep -q 'exit' errors || fail "SIGTERM did not end it cleanly: $(cat errors)"

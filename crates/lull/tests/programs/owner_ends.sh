@@ -28,6 +28,13 @@ on_lull python3 server.py "$own"
 until_it [ -s processes ]
 read -r owner other <processes
 until_it [ -e "$owner asks" ]
+cat >client.py <<'END'
+import socket, sys
+with socket.create_connection((sys.argv[1], 7777), 60) as connection:
+    assert connection.recv(100).decode() == sys.argv[2]
+END
+# The kernel knows the station from here on: it gives one up that does not say within three seconds where it is.
+until_it there python3 client.py "$own" "$owner"
 strace -qq -o traced -p "$other" -e trace=pidfd_open -e inject=pidfd_open:delay_enter=3000000 &
 is_traced() { grep -q '^TracerPid:[[:space:]]*[1-9]' "/proc/$other/status"; }
 until_it is_traced
@@ -37,10 +44,7 @@ is_kept() { grep -q '^State:[[:space:]]*t' "/proc/$other/status"; }
 until_it is_kept
 kill -KILL "$owner"
 until_it [ -e "owner has ended" ]
-there timeout 120 python3 -c '
-import socket, sys
-with socket.create_connection((sys.argv[1], 7777), 60) as connection:
-    assert connection.recv(100).decode() == sys.argv[2]' "$own" "$other" || fail "the other one has not taken the queue"
+there timeout 120 python3 client.py "$own" "$other" || fail "the other one has not taken the queue"
 grep -q 'pidfd_open.*ESRCH' traced || echo "the process looked before the other one had ended"
 kill -KILL "$other"
 wait "$launcher"

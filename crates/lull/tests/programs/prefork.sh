@@ -191,8 +191,9 @@ options=(--queues "$queues")
 on_lull python3 server.py "$address" "$way" $asked
 if [ "$asked" = asked ]; then
     find_program
-    first() { [ "$(timeout 10 python3 -c 'import socket, sys
-print(socket.create_connection((sys.argv[1], 7777), 10).makefile().read())' "$own")" = "$program" ]; }
+    # It answers once: who gave up would have missed it.
+    first() { [ "$(timeout 120 python3 -c 'import socket, sys
+print(socket.create_connection((sys.argv[1], 7777), 120).makefile().read())' "$own")" = "$program" ]; }
     until_it first
 fi
 timeout 240 python3 client.py "$own" || fail "no answer"

@@ -83,10 +83,11 @@ elif way == "spawn":
 [listener.close() for listener in listeners]
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 END
+# Each answer is given once: who gave up would have missed it.
 ask() {
     until_it eval "there python3 -c '
 import socket, sys
-connection = socket.create_connection((\"$own\", $2), 5)
+connection = socket.create_connection((\"$own\", $2), 60)
 text = connection.makefile().read()
 print(text, file=sys.stderr)
 sys.exit(text != \"$1\")' 2>answer"

@@ -58,7 +58,8 @@ print(f"{failed} starts failed", flush=True)
 END
 options=(--pcap frames)
 on_lull sh -c 'until [ -e listens ]; do sleep 0.1; done; exec python3 program.py'
-until_it exists lull0
+# The peer binds its address, which the interface is given a moment after it is made.
+until_it eval 'ip -o addr show lull0 | grep -q 10.0.0.1/'
 python3 peer.py &
 peer=$!
 wait "$launcher" || fail "a program cannot start lull's stack after it has failed once"

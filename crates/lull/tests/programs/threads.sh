@@ -35,7 +35,6 @@ def served(connection):
         print(f"a thread failed: {error!r}", flush=True)
 
 listener = socket.create_server((address, 7), backlog=500)
-print("listens", flush=True)
 while True:
     connection = listener.accept()[0]
     threading.Thread(target=served, args=(connection,), daemon=True).start()
@@ -55,7 +54,8 @@ for turn in b"abc":
         assert received == sent, received
 PY
 on_lull python3 server.py "$call" "$own"
-until_it grep -q '^listens' said
+# It is reached a moment after it listens.
+until_it there python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 7), 60)' "$own"
 there python3 client.py "$own" 150 || fail "not every thread answered"
 ! grep 'a thread failed' said || fail "a thread failed"
 stop

@@ -22,8 +22,11 @@ count, again, answers = 0, 0, True
 while not os.path.exists("stop"):
     try:
         who = urllib.request.urlopen(f"http://{sys.argv[1]}/", timeout=60).read().decode()
-    except ConnectionResetError:
-        # A worker had accepted it and not read it when it ended; until the next begins, it may be so again.
+    except OSError as error:
+        # A worker had accepted it and not read it when it ended; until the next begins, it may be so again. Of a request that is being
+        # sent meanwhile this is told in another error.
+        if not isinstance(getattr(error, "reason", error), (ConnectionResetError, BrokenPipeError)):
+            raise
         again += answers
         answers = False
         continue

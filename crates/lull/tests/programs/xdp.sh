@@ -46,11 +46,18 @@ ip link show x0 | grep -q xdp || fail "there is no XDP program on the interface"
 
 # A connection that is open when the program is killed, and pings of the host's all the while.
 there python3 -c "
-import socket
+import os, socket, time
 client = socket.create_connection(('$own', 11211), timeout=120)
-client.sendall(b'version\r\n')
-assert client.recv(99).startswith(b'VERSION')
+def asks():
+    client.sendall(b'version\r\n')
+    assert client.recv(99).startswith(b'VERSION')
+asks()
 open('connected', 'w').close()
+# The thread that has closed the others answers again once it is done with them.
+while not os.path.exists('are closed'):
+    time.sleep(0.01)
+asks()
+open('answered', 'w').close()
 try:
     client.recv(99)
 except ConnectionResetError:
@@ -61,6 +68,8 @@ until_it test -e connected
 pings_begin
 find_program
 until_it has_open "$program" 1
+touch "are closed"
+until_it test -e answered
 kill -9 "$program" || fail "there is no program"
 wait "$launcher"
 status=$?
