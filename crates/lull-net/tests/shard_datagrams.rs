@@ -258,6 +258,19 @@ fn port_unreachable_is_rate_limited() {
     assert_eq!(host.stack.counters().drop_no_socket, 10_000);
 }
 
+/// Linux's are, by their socket's IP_PMTUDISC_DONT (`icmp_sk_init`): a router on a narrow path drops what must not be cut.
+#[test]
+fn errors_may_be_cut_on_their_way_and_have_an_identification_each() {
+    let mut host = Host::server();
+    (0..2).for_each(|_| host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 1), b"x")));
+    let headers = host.sent().iter().map(|frame| frame.data()[14..34].to_vec()).collect::<Vec<_>>();
+    let flags_and_ids = headers.iter().map(|header| ([header[6], header[7]], [header[4], header[5]]));
+    let (flags, ids): (Vec<_>, Vec<_>) = flags_and_ids.unzip();
+    assert_eq!(flags, [[0, 0]; 2]);
+    assert_ne!(ids[0], ids[1]);
+    assert!(headers.iter().all(|header| checksum(&[header]) == 0));
+}
+
 fn echo_request(from: &str, to: &str, payload: &[u8]) -> Frame {
     let (protocol, kind) = if ip(from).is_ipv4() { (1, 8) } else { (58, 128) };
     let mut icmp = vec![kind, 0, 0, 0, 0, 1, 0, 2];

@@ -123,17 +123,22 @@ impl Stack {
             IpAddr::V6(_) => wire::pseudo_sum(own, peer, packet.protocol, length),
         };
         wire::put_checksum(icmp, 2, pseudo);
-        // It goes with the request's class, and routers may cut it (`icmp_reply`, `icmp_sk_init`).
+        // It goes with the request's class (`icmp_reply`).
         let (traffic_class, _) = wire::ip_fields(&frame.data()[packet.l3..]);
         wire::put_ip_fields(reply.data_mut(), IpFields { traffic_class: Some(traffic_class), hop_limit: None });
-        if own.is_ipv4() {
-            let identification = self.identifications.next(own, peer);
-            wire::set_fragment_v4(reply.data_mut(), identification as u16, 0);
-        }
+        self.routers_may_cut(&mut reply, own, peer);
         self.counters.icmp_echo_replies += 1;
         self.suggested(peer, packet.source_mac, io);
         self.send_ip_in_parts(reply, own, peer, io);
         Ok(())
+    }
+
+    /// What is said by ICMP over IPv4 may be cut on its way (`icmp_sk_init`), and has an identification for that.
+    fn routers_may_cut(&mut self, packet: &mut Frame, own: IpAddr, peer: IpAddr) {
+        if own.is_ipv4() {
+            let identification = self.identifications.next(own, peer);
+            wire::set_fragment_v4(packet.data_mut(), identification as u16, 0);
+        }
     }
 
     /// A router could pass at most as many bytes of a packet of ours as the report says.
@@ -235,6 +240,7 @@ impl Stack {
         };
         icmp[..2].copy_from_slice(&kind);
         wire::put_checksum(icmp, 2, pseudo);
+        self.routers_may_cut(&mut error, own, peer);
         self.counters.icmp_errors_sent += 1;
         self.suggested(peer, packet.source_mac, io);
         self.send_ip(error, peer, io);

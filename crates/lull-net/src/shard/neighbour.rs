@@ -239,7 +239,7 @@ const RECHECK_NS_MAX: u64 = 50_000_000;
 /// waits in its sockets here.
 const FRAMES_MAX: usize = 101;
 /// Next hops asked for at a time. A scan of the network by a spoofed source must not grow memory.
-const HOPS_MAX: usize = 256;
+pub(super) const HOPS_MAX: usize = 256;
 
 /// What waits for one next hop.
 #[derive(Debug)]

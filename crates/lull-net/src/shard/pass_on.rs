@@ -153,9 +153,13 @@ impl Stack {
         self.connections.get(index).is_some_and(nothing)
     }
 
-    /// Gives the others what a neighbour answered, or said unasked.
-    pub(super) fn tell_elsewhere(&self, frame: &Frame) {
-        if let Some(elsewhere) = &self.config.elsewhere {
+    /// Gives the others what a neighbour answered, or said unasked. Each copy costs a system call, and any station may say such things in
+    /// any name: they are not given more than an allowance, of which what is said unasked takes none of the answers'.
+    pub(super) fn tell_elsewhere(&mut self, frame: &Frame, is_answer: bool, now_ns: u64) {
+        let Some(elsewhere) = &self.config.elsewhere else { return };
+        let budget = if is_answer { &mut self.answers_budget } else { &mut self.unasked_budget };
+        // Another process has passed it on: it goes no further, and costs nothing.
+        if frame.seen_by() == 0 && budget.take(now_ns) {
             elsewhere.copy_to_all(frame);
         }
     }

@@ -43,7 +43,7 @@ impl Stack {
         let gratuitous = target == sender && (operation == ARP_REQUEST || mac(18) == sender_mac);
         // Who says something unasked says it once, to everybody, and the device gives that to one queue.
         if gratuitous && !unusable || operation == ARP_REPLY && for_us {
-            self.tell_elsewhere(frame);
+            self.tell_elsewhere(frame, !gratuitous, io.now_ns);
         }
         let used = !unusable && (for_us || self.neighbours.lookup(sender.into()).is_some());
         if used {
@@ -125,6 +125,7 @@ impl Stack {
             self.counters.neighbour_messages += 1;
             return Ok(());
         }
+        const SOLICITED: u8 = 0x40;
         const OVERRIDE: u8 = 0x20;
         let Some(mac) = link_address(&icmp[24..], OPTION_TARGET_ADDRESS)? else { return Err(NOT_FOR_US) };
         if self.is_local(target.into()) {
@@ -133,7 +134,7 @@ impl Stack {
         if !self.on_link(target.into()) {
             return Err(NOT_FOR_US);
         }
-        self.tell_elsewhere(frame);
+        self.tell_elsewhere(frame, icmp[4] & SOLICITED != 0, io.now_ns);
         // Only what is asked for, by whatever shard, or known is taken (RFC 4861 section 7.2.5), and changed only if it says override.
         let known = self.neighbours.lookup(target.into());
         if known.is_none() && !self.neighbours.is_wanted(target.into()) {

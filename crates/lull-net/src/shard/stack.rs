@@ -21,7 +21,7 @@ use super::held_back::HeldBack;
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
 use super::narrow::{Interfaces, PathMtus};
-use super::neighbour::{HOPS, Hop, Neighbours, Unresolved};
+use super::neighbour::{HOPS, HOPS_MAX, Hop, Neighbours, Unresolved};
 use super::reassembly::{self, Reassembly};
 use super::requests::Answers;
 use super::slab::Slab;
@@ -94,6 +94,9 @@ pub struct Stack {
     pub(super) ports_tried: u32,
     pub(super) reset_budget: Budget,
     pub(super) icmp_budget: Budget,
+    /// What neighbours say unasked, and what they answer, of which other stacks are given copies.
+    pub(super) unasked_budget: Budget,
+    pub(super) answers_budget: Budget,
     pub(super) buffer_bytes: usize,
     /// The most that it was since memory was last given back.
     pub(super) buffer_bytes_peak: usize,
@@ -203,6 +206,9 @@ impl Stack {
             // Linux's `icmp_msgs_per_sec` and `icmp_msgs_burst`; resets get the same allowance, as BSDs give them.
             reset_budget: Budget::new(1000, 200),
             icmp_budget: Budget::new(1000, 50),
+            // As many at once as a stack may ask for. A copy that is left out is asked for again by whoever needs it.
+            unasked_budget: Budget::new(1000, HOPS_MAX as u32),
+            answers_budget: Budget::new(1000, HOPS_MAX as u32),
             buffer_bytes: 0,
             buffer_bytes_peak: 0,
             counters: StackCounters::default(),

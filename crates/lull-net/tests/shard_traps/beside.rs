@@ -241,18 +241,20 @@ fn a_segment_without_its_ill_formed_options_is_passed_on_whole() {
     assert_eq!(Tcp::parse(&passed), Some(Tcp { options: vec![1; 4], ..segment }));
 }
 
+const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+
+fn arp(operation: u8, station: [u8; 4], target_mac: [u8; 6], target: [u8; 4]) -> Frame {
+    let arp = [&[0, 1, 8, 0, 6, 4, 0, operation], &CLIENT_MAC[..], &station, &target_mac, &target].concat();
+    let mut frame = ethernet(0x0806, &arp);
+    frame.data_mut()[..6].fill(0xff);
+    frame
+}
+
 /// A router that fails over says so once, and the device gives it to one queue (RFC 5944 section 4.6 names both forms).
 #[test]
 fn what_a_station_says_of_itself_unasked_is_told_to_the_other_stacks() {
     let (others, mut host) = beside(false);
-    let arp = |operation: u8, station: [u8; 4], target_mac: [u8; 6], target: [u8; 4]| {
-        let arp = [&[0, 1, 8, 0, 6, 4, 0, operation], &CLIENT_MAC[..], &station, &target_mac, &target].concat();
-        let mut frame = ethernet(0x0806, &arp);
-        frame.data_mut()[..6].fill(0xff);
-        frame
-    };
-    const REQUEST: u8 = 1;
-    const REPLY: u8 = 2;
     let (station, own, off_link) = ([10, 0, 0, 9], [10, 0, 0, 1], [192, 0, 2, 1]);
     for (what, frame, times) in [
         ("a gratuitous request of a station that is unknown here", arp(REQUEST, station, [0; 6], station), 1),
@@ -265,4 +267,29 @@ fn what_a_station_says_of_itself_unasked_is_told_to_the_other_stacks() {
         host.receive(frame);
         assert_eq!(std::mem::take(&mut *others.copied.lock().unwrap()), times, "{what}");
     }
+}
+
+/// Each copy costs a system call for each other stack.
+#[test]
+fn a_flood_of_what_is_said_unasked_is_copied_as_far_as_the_allowance_goes_and_takes_none_of_the_answers() {
+    let (others, mut host) = beside(false);
+    let copied = || std::mem::take(&mut *others.copied.lock().unwrap());
+    let (station, own) = ([10, 0, 0, 9], [10, 0, 0, 1]);
+    const AT_ONCE: usize = 256;
+    let flood = |host: &mut Host, target_mac, target| {
+        (0..10_000).for_each(|_| host.receive(arp(REPLY, station, target_mac, target)));
+        copied()
+    };
+    assert_eq!(flood(&mut host, CLIENT_MAC, station), AT_ONCE);
+    assert_eq!(flood(&mut host, SERVER_MAC, own), AT_ONCE, "answers");
+    host.run_for(SECOND);
+    assert_eq!(flood(&mut host, CLIENT_MAC, station), AT_ONCE, "it comes again");
+    // What another stack has passed on costs no copy.
+    host.run_for(SECOND);
+    for _ in 0..AT_ONCE {
+        let mut passed_on = arp(REPLY, station, CLIENT_MAC, station);
+        passed_on.set_seen_by(EVERYBODY);
+        host.receive(passed_on);
+    }
+    assert_eq!((copied(), flood(&mut host, CLIENT_MAC, station)), (0, AT_ONCE));
 }
