@@ -172,3 +172,35 @@ pub(crate) fn until_taken<R>(fd: c_int, timeout: Option<Duration>, mut send: imp
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::fork::tests::in_a_child;
+    use crate::kernel;
+
+    /// As `sendmsg` and `connect`, which wait on Linux without a descriptor.
+    #[test]
+    fn a_wait_for_a_socket_of_the_kernels_takes_no_number() {
+        let (socket, _peer) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let fd = socket.as_raw_fd();
+        assert!(in_a_child(|| {
+            let limit = rustix::process::Resource::Nofile;
+            let most = rustix::process::getrlimit(limit);
+            // Standard input, output and error have these.
+            let none_left = rustix::process::Rlimit { current: Some(3), ..most };
+            let is_out =
+                rustix::process::setrlimit(limit, none_left).is_ok() && kernel::duplicate(fd, 0, true).is_err();
+            let mut tries = 0;
+            let sent = until_taken(fd, None, || {
+                tries += 1;
+                if tries < 4 { Err(WOULD_BLOCK) } else { Ok(tries) }
+            });
+            // It is over when the time is, too.
+            let short = Some(Duration::from_millis(1));
+            is_out && sent == Ok(4) && pool::wait_in_kernel_for([(fd, libc::EPOLLIN)], short) == Ok(false)
+        }));
+    }
+}

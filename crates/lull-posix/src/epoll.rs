@@ -56,6 +56,8 @@ pub(crate) struct EpollFile {
     mixed: OnceLock<Mixed>,
     /// The kernel's members, as the program added them: one that becomes lull's later has to move.
     kernels: Mutex<HashMap<c_int, Added>>,
+    /// Held by who moves one of them here.
+    moving: Mutex<()>,
     /// The listeners, by [`Listener::id`](crate::socket::Listener): other processes may begin to ask for their connections later.
     listeners: Mutex<HashMap<u64, Listening>>,
     /// Those of them that were added while another process had the NIC.
@@ -158,6 +160,7 @@ fn enter(fd: c_int, kernels: HashMap<c_int, Added>) -> Result<()> {
     let file = EpollFile {
         mixed: OnceLock::new(),
         kernels: Mutex::new(kernels),
+        moving: Mutex::new(()),
         listeners: Mutex::default(),
         idle: Mutex::default(),
         has_parts: AtomicBool::new(false),

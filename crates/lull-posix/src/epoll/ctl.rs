@@ -7,14 +7,14 @@ use libc::{c_int, epoll_event};
 use lull_net::{Interest, Source};
 use std::os::fd::AsFd;
 
-use super::{Added, Adopted, EpollFile, Mixed, adopt, lock};
+use super::{Added, Adopted, EpollFile, Mixed, adopt, lock, move_in};
 use crate::files::{self, File};
 use crate::socket::Listener;
 use crate::{Errno, Result, husk, kernel};
 
 /// `epoll_ctl`. `event` is what the call points to, if it points anywhere.
 pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
-    let Some(context) = files::get(epfd) else {
+    let Some(open) = files::get(epfd) else {
         // One that came about unseen is the program's all the same, unless it is none.
         if what != libc::EPOLL_CTL_ADD || !files::is_known(fd) || !adopts(epfd) {
             return kernel::epoll_ctl(epfd, what, fd, event);
@@ -22,24 +22,27 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         return epoll_ctl(epfd, what, fd, event);
     };
     // A socket is no context: the kernel says so of its placeholder.
-    let File::Epoll(context) = &*context else { return kernel::epoll_ctl(epfd, what, fd, event) };
+    let File::Epoll(context) = &*open else { return kernel::epoll_ctl(epfd, what, fd, event) };
     let member = files::get(fd);
+    // Another thread may have just made it lull's, and not have moved it here yet.
+    let moves = || move_in::moves(epfd, &open, fd);
     match member.as_deref() {
-        Some(File::Stream(stream)) => context.ctl(epfd, what, stream.stream(), event),
-        Some(File::Listener(listener)) => context.noting_listener(what, fd, listener, event, || {
-            if listener.both_worlds {
-                kernel::epoll_ctl(epfd, what, fd, event)?;
-            }
-            context.listener_ctl(epfd, what, listener, event)
-        }),
-        Some(File::Datagram(datagram)) => {
-            if datagram.in_halves {
-                context.datagrams_half_ctl(epfd, what, fd, event)?;
-                if what == libc::EPOLL_CTL_ADD {
-                    return unless_there(context.ctl(epfd, what, &datagram.sockets, event));
+        Some(File::Stream(stream)) => where_it_is(what, moves, || context.ctl(epfd, what, stream.stream(), event)),
+        Some(File::Listener(listener)) => where_it_is(what, moves, || {
+            context.noting_listener(what, fd, listener, event, || {
+                if listener.both_worlds {
+                    kernel::epoll_ctl(epfd, what, fd, event)?;
                 }
-            }
-            context.ctl(epfd, what, &datagram.sockets, event)
+                context.listener_ctl(epfd, what, listener, event)
+            })
+        }),
+        Some(File::Datagram(datagram)) if datagram.in_halves => {
+            let _it_does_not_move = lock(&context.moving);
+            context.datagrams_half_ctl(epfd, what, fd, event)?;
+            unless_it_moves(what, context.ctl(epfd, what, &datagram.sockets, event))
+        }
+        Some(File::Datagram(datagram)) => {
+            where_it_is(what, moves, || context.ctl(epfd, what, &datagram.sockets, event))
         }
         Some(File::Epoll(inside)) => {
             // The kernel knows how deep contexts may stand, and that none may be inside itself.
@@ -64,10 +67,34 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
     }
 }
 
+/// Makes a call about a socket of lull's that may not be here yet as that: one that is added or taken off is moved first, and one that is
+/// changed only if it is not found.
+fn where_it_is(what: c_int, moves: impl Fn() -> Result<()>, call: impl Fn() -> Result<()>) -> Result<()> {
+    if what != libc::EPOLL_CTL_MOD {
+        moves()?;
+    }
+    match call() {
+        Err(error) if what == libc::EPOLL_CTL_MOD && error.number() == libc::ENOENT => {
+            moves()?;
+            call()
+        }
+        done => done,
+    }
+}
+
 /// What becomes of a socket in halves that is added, of which the kernel had no half: the thread that makes it lull's adds what it finds
 /// added, and one of the two is first.
 pub(super) fn unless_there(added: Result<()>) -> Result<()> {
     added.or_else(|error| if error.number() == libc::EEXIST { Ok(()) } else { Err(error) })
+}
+
+/// The same of any call about one, which was made about the kernel's half: where lull's is not there yet, it moves by what that has then.
+fn unless_it_moves(what: c_int, done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if what != libc::EPOLL_CTL_ADD && error.number() == libc::ENOENT => Ok(()),
+        done if what == libc::EPOLL_CTL_ADD => unless_there(done),
+        done => done,
+    }
 }
 
 /// Whether a context of the kernel's has become one for both worlds.

@@ -12,19 +12,28 @@ use crate::{Result, kernel};
 pub(crate) fn becomes_lulls(fd: c_int, put: impl FnOnce() -> Result<()>) -> Result<()> {
     put()?;
     for epfd in contexts().clone() {
-        let Some(context) = files::get(epfd) else { continue };
-        let File::Epoll(file) = &*context else { continue };
-        let added = {
-            let mut kernels = lock(&file.kernels);
-            // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that was closed
-            // unseen has no members. To look adds for a moment what is none, so another thread's ADD is before it or behind it.
-            kernels.remove(&fd).filter(|_| kernel::is_member(epfd, fd))
-        };
-        if let (Some(added), Some(member)) = (added, files::get(fd)) {
-            moved(epfd, &context, fd, &member, added)?;
+        if let Some(context) = files::get(epfd) {
+            moves(epfd, &context, fd)?;
         }
     }
     Ok(())
+}
+
+/// Moves the socket `fd`, which is lull's by now, if the context still has it as the kernel's: the thread that makes it lull's does, or
+/// one whose call is about it and comes before. To the program it was a member all the while.
+pub(super) fn moves(epfd: c_int, context: &Open, fd: c_int) -> Result<()> {
+    let File::Epoll(file) = &**context else { return Ok(()) };
+    let _one_at_a_time = lock(&file.moving);
+    let added = {
+        let mut kernels = lock(&file.kernels);
+        // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that was closed
+        // unseen has no members. To look adds for a moment what is none, so another thread's ADD is before it or behind it.
+        kernels.remove(&fd).filter(|_| kernel::is_member(epfd, fd))
+    };
+    match (added, files::get(fd)) {
+        (Some(added), Some(member)) => moved(epfd, context, fd, &member, added),
+        _ => Ok(()),
+    }
 }
 
 /// The datagram socket `fd`, which had a half of lull's, is the kernel's alone again: its contexts wait for all of it there.

@@ -206,7 +206,6 @@ fn until_answered(mine: &std::os::fd::OwnedFd) -> Result<()> {
             }
             // A thread that is to be cancelled is called out.
             Ok(()) if !kernel::is_readable(mine.as_raw_fd()) => {}
-            // Without a free number for that wait, it is one that no signal ends.
             _ => return Ok(()),
         }
     }

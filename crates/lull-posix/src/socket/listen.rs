@@ -139,8 +139,7 @@ impl Listener {
         if self.stopped.load(Ordering::Relaxed) {
             return Err(Errno::new(libc::EINVAL));
         }
-        let (backlog, rx_buffer_bytes) = (self.backlog.load(Ordering::Relaxed), self.options.buffers().receive);
-        let asked = ListenOptions { backlog, rx_buffer_bytes, ..self.asked };
+        let asked = self.asked_now();
         let _expected = elsewhere::expects(self.bound);
         let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })
             .inspect_err(|_| self.waits_for_a_queue())?;
@@ -154,6 +153,12 @@ impl Listener {
             real.set_reuseport_program(Some(program))?;
         }
         Ok(real)
+    }
+
+    /// What lull's half is made with.
+    pub(super) fn asked_now(&self) -> ListenOptions {
+        let (backlog, rx_buffer_bytes) = (self.backlog.load(Ordering::Relaxed), self.options.buffers().receive);
+        ListenOptions { backlog, rx_buffer_bytes, ..self.asked }
     }
 
     /// This process has forked a child, which has the listener as well, and may execute a program that asks for connections.
@@ -260,5 +265,44 @@ fn listen_again(fd: c_int, backlog: c_int) -> Result<()> {
         }
         Some(File::Stream(_)) => Err(Errno::new(libc::EINVAL)),
         _ => kernel::listen(fd, backlog),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use libc::epoll_event;
+
+    use super::*;
+
+    /// Another thread's calls come between what makes the socket lull's and what moves it to lull's contexts. To Linux it is a member
+    /// all the while.
+    #[test]
+    fn calls_about_a_member_that_becomes_lulls_find_it_on_its_context() {
+        const ALREADY: Result<()> = Err(Errno::new(libc::EEXIST));
+        const NOT_THERE: Result<()> = Err(Errno::new(libc::ENOENT));
+        for (what, first, again) in [
+            (libc::EPOLL_CTL_MOD, Ok(()), Ok(())),
+            (libc::EPOLL_CTL_DEL, Ok(()), NOT_THERE),
+            (libc::EPOLL_CTL_ADD, ALREADY, ALREADY),
+        ] {
+            for worlds in [Worlds::Lulls, Worlds::Both] {
+                let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let (fd, bound) = (socket.as_raw_fd(), socket.local_addr().unwrap());
+                let epfd = kernel::epoll_create(libc::EPOLL_CLOEXEC).unwrap();
+                epoll::adopt(epfd, &[]).unwrap();
+                let event = Some(epoll_event { events: libc::EPOLLIN as u32, u64: 7 });
+                let call = || epoll::epoll_ctl(epfd, what, fd, event);
+                epoll::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event).unwrap();
+                let listener = Listener::new(fd, bound, worlds, 1, std::process::id(), None).unwrap();
+                let mut called = NOT_THERE;
+                let becomes = || files::put(fd, File::Listener(listener)).inspect(|()| called = call());
+                epoll::becomes_lulls(fd, becomes).unwrap();
+                assert_eq!((called, call()), (first, again), "{what} {worlds:?}");
+                drop(files::end(fd));
+                files::close(epfd).unwrap();
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::c_int;
 use lull_net::lull_nic::own;
@@ -105,18 +105,31 @@ pub(crate) fn wait_in_kernel_for(
     members: impl IntoIterator<Item = (c_int, c_int)>,
     timeout: Option<Duration>,
 ) -> Result<bool> {
-    let context = new_context()?;
-    for (member, events) in members {
-        kernel::add_member(context.as_fd(), kernel::borrow(member), events as u32, 0)?;
+    /// How often a thread looks whether it is to be cancelled that cannot be called out.
+    const LOOKS_APART: Duration = Duration::from_millis(10);
+    // By this one it is called out. A call that waits takes no number on Linux, and does without where there is none.
+    let called = new_context().ok();
+    let call = called.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+    let entries = members.into_iter().chain([(call, libc::POLLIN.into())]);
+    let mut polled: Vec<libc::pollfd> = entries
+        .filter(|(fd, _)| *fd >= 0)
+        .map(|(fd, events)| libc::pollfd { fd, events: events as i16, revents: 0 })
+        .collect();
+    // One without an end that can be told has none.
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let within = match called {
+            Some(_) => left,
+            None => Some(left.map_or(LOOKS_APART, |left| left.min(LOOKS_APART))),
+        };
+        let timeout_ns = within.map_or(-1, |within| i64::try_from(within.as_nanos()).unwrap_or(i64::MAX));
+        let wait = || signals::wait_in_kernel(|mask| kernel::poll(&mut polled, timeout_ns, Some(mask)));
+        let count = signals::or_restarts(cancel::waits_there(call, wait), timeout)?;
+        if count > 0 || within == left {
+            return Ok(count > 0);
+        }
     }
-    // Rounded up, so that no wait becomes none.
-    let ms =
-        timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
-    let at = context.as_raw_fd();
-    let mut events = [MaybeUninit::uninit()];
-    let wait = || signals::wait_in_kernel(|mask| kernel::epoll_wait(at, &mut events, ms, Some(mask)));
-    let waited = cancel::waits_there(at, wait);
-    signals::or_restarts(waited, timeout).map(|count| count > 0)
 }
 
 /// Waits until a descriptor of the kernel's is readable, for at most so long. Unlike a call of the kernel's that waits, this is over
