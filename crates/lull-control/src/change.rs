@@ -3,6 +3,7 @@
 use lull_core::{NapiSettings, Threaded};
 use lull_host::{Host, NapiInfo};
 use lull_linux::sched::{self, Scheduling, ThreadPolicy};
+use lull_units::numbers_text;
 
 use crate::schema::Change;
 
@@ -93,7 +94,7 @@ impl Planned {
 /// Puts it all in force, or nothing; what was there before, in the same order.
 ///
 /// # Errors
-/// The first refusal; what was changed until then is given back.
+/// The first refusal; what was changed until then is given back. What cannot be is named, with what helps.
 pub(crate) fn apply(host: &Host, plan: &[Planned]) -> Result<Vec<Before>, String> {
     let mut done = Vec::new();
     for planned in plan {
@@ -102,18 +103,71 @@ pub(crate) fn apply(host: &Host, plan: &[Planned]) -> Result<Vec<Before>, String
             Err((half, why)) => {
                 // The step that failed may have gone half its way.
                 done.push(half);
-                plan.iter().zip(&done).for_each(|(planned, before)| give_back(host, &planned.info, before));
-                return Err(why);
+                let kept =
+                    plan.iter().zip(&done).filter_map(|(planned, before)| give_back(host, &planned.info, before));
+                return Err(kept.fold(why, |why, kept| format!("{why}; {kept}")));
             }
         }
     }
     Ok(done)
 }
 
-fn give_back(host: &Host, info: &NapiInfo, before: &Before) {
-    // This was in force a moment ago, so it is within every limit; only a NAPI that is gone has nothing to give it to.
-    if let Some((thread, scheduling)) = &before.thread {
-        let _ = sched::set(*thread, Some(&scheduling.cpus), Some(scheduling.policy));
+/// Gives a NAPI back what was in force before; what it keeps of what was just set, in words, where that is refused.
+fn give_back(host: &Host, info: &NapiInfo, before: &Before) -> Option<String> {
+    let NapiInfo { index, id, device, .. } = info;
+    let thread = before.thread.as_ref().and_then(|(thread, former)| {
+        let refused = sched::set(*thread, Some(&former.cpus), Some(former.policy)).err()?;
+        let (cpus, policy, remedy) = (numbers_text(&former.cpus), former.policy, sched::remedy(&refused));
+        let words = format!(
+            "thread {thread} of NAPI {id} of {device} does not have {policy} on CPUs {cpus} again, as it had before ({refused}): \
+             {remedy}, and set that"
+        );
+        // One that has ended has left nothing behind.
+        (refused.raw_os_error() != Some(libc::ESRCH)).then_some(words)
+    });
+    let settings = host.set_napi(*index, &before.settings).err().and_then(|refused| {
+        let words = format!(
+            "NAPI {id} of {device} does not have its settings again ({refused}): `lull show {}` tells what it has, and `lull set` \
+             changes it",
+            std::process::id()
+        );
+        // One that is gone has nothing that it could be given.
+        host.napis().iter().any(|info| info.index == *index).then_some(words)
+    });
+    match (thread, settings) {
+        (Some(thread), Some(settings)) => Some(format!("{thread}; {settings}")),
+        (thread, settings) => thread.or(settings),
     }
-    let _ = host.set_napi(info.index, &before.settings);
+}
+
+#[cfg(test)]
+mod tests {
+    use lull_host::HostConfig;
+    use lull_net::{Network, NetworkConfig};
+    use lull_nic::mem::{self, MemConfig};
+
+    use super::*;
+
+    /// A former policy that the kernel refuses by now, as a real-time one to a process that has given its rights up.
+    #[test]
+    fn what_cannot_be_given_back_is_named_beside_what_was_refused_first() {
+        let host = Host::new(HostConfig::default()).unwrap();
+        let (ours, _peer) = mem::pair(MemConfig::default());
+        let addresses = vec![("10.0.0.2".parse().unwrap(), 24)];
+        let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
+        let _network = Network::new(&host, std::sync::Arc::new(ours), config).unwrap();
+        let info = host.napis().remove(0);
+        // The calling thread stands for that of the NAPI.
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let before = |policy| {
+            let now = sched::scheduling(thread).unwrap();
+            Before { settings: info.settings, thread: Some((thread, Scheduling { policy, ..now })) }
+        };
+        let kept = give_back(&host, &info, &before(ThreadPolicy::Unknown(77)));
+        assert!(kept.is_some_and(|kept| kept.contains(&format!("thread {thread} of NAPI {}", info.id))));
+        assert_eq!(give_back(&host, &info, &before(sched::scheduling(thread).unwrap().policy)), None);
+        let settings = NapiSettings { defer_hard_irqs: u32::MAX, ..info.settings };
+        let kept = give_back(&host, &info, &Before { settings, thread: None });
+        assert!(kept.is_some_and(|kept| kept.contains("lull show")));
+    }
 }

@@ -142,6 +142,9 @@ impl Error {
             Error::Os { what, remedy, source, said } => {
                 Error::Os { what, remedy: format!("{remedy}; {left}"), source, said }
             }
+            Error::Unsupported { what, reason, remedy } => {
+                Error::Unsupported { what, reason, remedy: format!("{remedy}; {left}") }
+            }
             other => other,
         }
     }

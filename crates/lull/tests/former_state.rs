@@ -35,6 +35,24 @@ fn what_queues_had_that_were_taken_away_can_be_forgotten() {
     assert_eq!(world.values(), before[..1]);
 }
 
+/// As where the kernel has grown stricter, or lull has fewer rights than it had.
+#[test]
+fn an_undo_that_the_kernel_refuses_in_part_names_what_stays_and_how_to_go_on() {
+    let Some(world) = World::new("undo in part", 2) else { return };
+    world.ok("apply va --mode suspend20");
+    let file = world.state_file().unwrap();
+    let whole = fs::read_to_string(&file).unwrap();
+    let mut state: serde_json::Value = serde_json::from_str(&whole).unwrap();
+    // More than the kernel takes.
+    state["napis"][1]["settings"]["defer_hard_irqs"] = u32::MAX.into();
+    fs::write(&file, state.to_string()).unwrap();
+    world.refused("undo va", &["queue 1 keeps", "every other NAPI has what it had", "`lull undo va`"]);
+    assert_eq!(world.values(), [BASE, SUSPEND20]);
+    fs::write(&file, whole).unwrap();
+    world.ok("undo va");
+    assert_eq!((world.values(), world.state_file()), (vec![BASE, BASE], None));
+}
+
 /// A trace instance records for the whole machine until somebody removes it.
 #[test]
 fn what_a_killed_tracer_left_recording_is_removed() {

@@ -109,7 +109,7 @@ fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
         Ok(change) => undone.flows = change,
         Err(error) => first_refusal = first_refusal.or(Some(error)),
     }
-    let snapshot = session.snapshot()?;
+    let (snapshot, mut kept) = (session.snapshot()?, Vec::new());
     let (steps, without_napi) = steps_back(&state, &snapshot);
     let queues = without_napi.iter().map(|former| former.queue).collect();
     *if forget { &mut undone.forgotten } else { &mut undone.left } = queues;
@@ -118,6 +118,7 @@ fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
         match session.carry_out(&step) {
             Ok(()) => undone.changes.extend(step.changes()),
             Err(error) => {
+                kept.push(former.queue);
                 state.napis.push(former);
                 first_refusal = first_refusal.or(Some(error));
             }
@@ -125,7 +126,21 @@ fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
     }
     let saved = session.store.save(&state);
     saved.map_err(|error| error.left("what could be given back was given back before that"))?;
-    first_refusal.map_or(Ok(undone), Err)
+    let Some(refusal) = first_refusal else { return Ok(undone) };
+    Err(refusal.left(&left_after(&snapshot.device, &kept)))
+}
+
+/// What a device has after an undo of which the kernel has refused a part.
+fn left_after(device: &str, kept: &[QueueKey]) -> String {
+    let what = match kept {
+        [] => "its NAPIs have what they had before".to_owned(),
+        [queue] => format!("queue {queue} keeps what was applied, and every other NAPI has what it had before"),
+        queues => {
+            let queues = queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            format!("queues {queues} keep what was applied, and every other NAPI has what it had before")
+        }
+    };
+    format!("{what}; `lull undo {device}` gives back the rest when that is mended")
 }
 
 /// Steps towards the former values with these, and what queues had that show no NAPI.
