@@ -14,6 +14,8 @@
 //! # Ok::<(), lull_nic::DeviceError>(())
 //! ```
 
+mod whole;
+
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +25,8 @@ use crate::device::{Device, DeviceError, Queue};
 use crate::frame::Frame;
 use crate::observe::{self, Direction, Observer};
 
+pub use whole::WholeWrites;
+
 /// First word of a pcap file whose timestamps count nanoseconds.
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// `LINKTYPE_ETHERNET`.
@@ -31,6 +35,8 @@ pub const LINKTYPE_ETHERNET: u32 = 1;
 pub const SNAP_BYTES: usize = 262_144;
 /// What is gathered before it is written.
 const BUFFER_BYTES: usize = 1 << 16;
+/// What is gathered while it cannot be written.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 /// What stands before each frame.
 const RECORD_HEADER_BYTES: usize = 16;
 
@@ -41,10 +47,11 @@ const RECORD_HEADER_BYTES: usize = 16;
 /// behind a lock, so a recording device is slower.
 ///
 /// A write error never disturbs traffic: it is said once on the standard error, kept for [`Pcap::error`], and the
-/// frames from then on are counted in [`Pcap::lost`]. The record is flushed when the device is dropped.
+/// frames from then on are counted in [`Pcap::lost`]. A writer that is busy (`WouldBlock`) is tried again later; what has no room
+/// until then is lost. The record is flushed when the device is dropped.
 ///
-/// Only whole records are written, as many at once as have been gathered: several processes may append to one file
-/// ([`Pcap::appending`]).
+/// Only whole records are written, as many at once as have been gathered: several processes may write one file
+/// ([`Pcap::appending`]), and with [`WholeWrites`] each of them has whole records there whatever becomes of the others.
 pub struct Pcap<W: Write + Send + 'static> {
     inner: Arc<dyn Device>,
     recorder: Arc<Recorder<W>>,
@@ -61,6 +68,7 @@ struct Recorder<W: Write + Send> {
     file: Mutex<RecordFile<W>>,
     written: AtomicU64,
     lost: AtomicU64,
+    told: fn(&str),
 }
 
 struct RecordFile<W: Write + Send> {
@@ -73,21 +81,25 @@ struct RecordFile<W: Write + Send> {
 impl<W: Write + Send + 'static> Pcap<W> {
     /// Wraps `inner` and records into `writer`, which this buffers.
     pub fn new(inner: Arc<dyn Device>, writer: W) -> Pcap<W> {
-        Pcap::after(file_header().to_vec(), inner, writer)
+        let told = |line: &str| {
+            // Where it cannot be said it is kept for who asks.
+            let _ = writeln!(io::stderr(), "{line}");
+        };
+        Pcap::after(file_header().to_vec(), inner, writer, told)
     }
 
-    /// As [`Pcap::new`], behind what others have written of a file that begins with [`file_header`], and beside them where the
-    /// file is open for appending (`O_APPEND`).
-    pub fn appending(inner: Arc<dyn Device>, writer: W) -> Pcap<W> {
-        Pcap::after(Vec::new(), inner, writer)
+    /// As [`Pcap::new`], behind what others have written of a file that begins with [`file_header`]. `told` is told of a write error.
+    pub fn appending(inner: Arc<dyn Device>, writer: W, told: fn(&str)) -> Pcap<W> {
+        Pcap::after(Vec::new(), inner, writer, told)
     }
 
-    fn after(buffer: Vec<u8>, inner: Arc<dyn Device>, writer: W) -> Pcap<W> {
+    fn after(buffer: Vec<u8>, inner: Arc<dyn Device>, writer: W, told: fn(&str)) -> Pcap<W> {
         let recorder = Recorder {
             device: inner.info().name,
             file: Mutex::new(RecordFile { writer, buffer, error: None }),
             written: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            told,
         };
         Pcap { inner, recorder: Arc::new(recorder) }
     }
@@ -107,7 +119,7 @@ impl<W: Write + Send + 'static> Pcap<W> {
         self.recorder.lock().error.as_ref().map(|(kind, text)| io::Error::new(*kind, text.clone()))
     }
 
-    /// Writes out what is buffered; whether all writes have succeeded until now.
+    /// Writes out what is buffered; whether all writes have succeeded until now, and nothing waits.
     pub fn flush(&self) -> bool {
         self.recorder.attempt(RecordFile::flush)
     }
@@ -118,32 +130,49 @@ impl<W: Write + Send> Recorder<W> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `write` unless an earlier write failed: what follows a torn record could not be read anyway.
+    /// Does `write` unless an earlier write failed: the record has no hole.
     fn attempt(&self, write: impl FnOnce(&mut RecordFile<W>) -> io::Result<()>) -> bool {
         let mut file = self.lock();
         if file.error.is_some() {
             return false;
         }
         let Err(error) = write(&mut file) else { return true };
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return false;
+        }
         file.error = Some((error.kind(), error.to_string()));
         drop(file);
-        eprintln!("{}: the packet record ends here: {error}; free space and start it again", self.device);
+        (self.told)(&format!(
+            "the packet record of {} ends here: {error}; make room, and start the program again",
+            self.device
+        ));
         false
     }
 }
 
 impl<W: Write + Send> RecordFile<W> {
+    /// What was not taken stays.
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.write_all(&self.buffer)?;
-        self.buffer.clear();
+        while !self.buffer.is_empty() {
+            match self.writer.write(&self.buffer) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(taken) => drop(self.buffer.drain(..taken)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         self.writer.flush()
     }
 
     fn add(&mut self, now: Duration, frame: &Frame) -> io::Result<()> {
         let length = frame.chain_len();
         let recorded = length.min(SNAP_BYTES);
-        if self.buffer.len() + RECORD_HEADER_BYTES + recorded > BUFFER_BYTES {
-            self.flush()?;
+        let with_it = self.buffer.len() + RECORD_HEADER_BYTES + recorded;
+        if with_it > BUFFER_BYTES {
+            match self.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && with_it <= KEPT_BYTES_MAX => {}
+                flushed => flushed?,
+            }
         }
         // The format's seconds are 32 bits, unsigned: good until 2106.
         for word in [now.as_secs() as u32, now.subsec_nanos(), recorded as u32, length as u32] {

@@ -44,6 +44,10 @@ pub struct Executing {
     listens: bool,
     /// What a child leaves to it of its parent's connections.
     left: Left,
+    /// The listeners that children of this process, or its other threads, have as well: they were not closed.
+    held: Vec<(c_int, Open)>,
+    /// How the listeners were that the program has open.
+    before: Vec<socket::Before>,
     environment: Option<environment::Made>,
 }
 
@@ -56,6 +60,7 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
     }
     let listens = socket::hand_on();
     let left = inherit::left::leave_to_what_is_executed();
+    let (mut held, mut before) = (Vec::new(), Vec::new());
     let closed = has_engine.then(|| {
         let program = match path.is_empty() {
             true => format!("the program behind descriptor {at}"),
@@ -63,15 +68,17 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
         };
         lull_net::about_to_wait();
         let pools = socket::pool::others_wait_at();
+        before = socket::listeners_before();
         socket::pool::ends_for_exec(DELIVERY);
-        let closed = close_all(&program);
+        let closed;
+        (closed, held) = close_all(&program);
         leave::to_who_listens(DELIVERY);
         claimed::give_back();
         pools.into_iter().for_each(|pool| pool.have_them_look());
         (closed, program)
     });
     let is_any = listens || has_engine || !left.is_empty();
-    is_any.then_some(Executing { closed, listens, left, environment: None })
+    is_any.then_some(Executing { closed, listens, left, held, before, environment: None })
 }
 
 /// As [`begins`], for a name that is searched along PATH unless it has a slash (`execvp`).
@@ -100,14 +107,27 @@ impl Executing {
         self.environment.as_ref().map_or(given, environment::Made::as_ptr)
     }
 
-    /// The call has failed: this process goes on, without what was closed.
+    /// The call has failed: this process goes on, without what was closed. What it serves to others, its children among them, it serves
+    /// again.
     pub fn failed(self) {
         if self.closed.is_some() {
             claimed::take_again();
-            socket::pool::goes_on_after_exec();
+        }
+        for (number, file) in self.held {
+            if let File::Listener(listener) = &*file {
+                listener.stays_for_failed_exec();
+            }
+            // One whose number another thread has closed meanwhile is its children's alone.
+            let is_its = matches!(&*file, File::Listener(listener) if listener.is_behind(number));
+            let _ = (is_its && !files::is_known(number)).then(|| files::put_open(number, file));
         }
         if self.listens {
             socket::keep_here();
+        }
+        socket::listen_as_before(&self.before);
+        if self.closed.is_some() {
+            // Behind it: what the program has again is not made again for others alone.
+            socket::pool::goes_on_after_exec();
         }
         self.left.are_used();
         if let Some((closed, program)) = self.closed.filter(|(closed, _)| *closed > 0) {
@@ -133,8 +153,8 @@ fn all_open() -> Vec<(Open, c_int, bool)> {
     files
 }
 
-/// Closes lull's half of everything; how much there was that does not listen on.
-fn close_all(program: &str) -> usize {
+/// Closes lull's half of everything; how much there was that does not listen on, and the listeners that others have open as well.
+fn close_all(program: &str) -> (usize, Vec<(c_int, Open)>) {
     let mut files = streams::end(DELIVERY);
     files.extend(all_open());
     let stays_open = |file: &File| matches!(file, File::Listener(_));
@@ -158,8 +178,19 @@ fn close_all(program: &str) -> usize {
         say::line(format_args!("{} more sockets of lull's end with the exec of {program}", lost - NAMED_MAX));
     }
     deliver(&files);
-    files::forget_all();
-    files.iter().filter(|(file, _, stays)| !(*stays && stays_open(file))).count()
+    let mut held = Vec::new();
+    for number in files::numbers() {
+        // What is among those that are `files` is held by that, too.
+        if let Some(file) = files::get(number).filter(|file| stays_open(file) && files::is_held_by_others(file, 2)) {
+            held.push((number, file));
+        }
+    }
+    files::forget_sockets();
+    let closed = files.iter().filter(|(file, number, stays)| {
+        let is_held = held.iter().any(|(held, _)| held == number);
+        !(*stays && stays_open(file) || is_held)
+    });
+    (closed.count(), held)
 }
 
 fn say_lost(program: &str, file: &File, number: c_int) {

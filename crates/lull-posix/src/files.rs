@@ -431,9 +431,19 @@ pub(crate) fn end(fd: c_int) -> Option<Open> {
     FILES.take(fd)
 }
 
-/// Every number is the kernel's again.
-pub(crate) fn forget_all() {
-    FILES.numbers().for_each(|number| drop(FILES.take(number)));
+/// Every number is the kernel's again, but for contexts: those are the kernel's as well, with what they have of the kernel's.
+pub(crate) fn forget_sockets() {
+    for number in FILES.numbers() {
+        if !matches!(FILES.get(number).as_deref(), Some(File::Epoll(_))) {
+            drop(FILES.take(number));
+        }
+    }
+}
+
+/// Whether somebody has a file beside its numbers, and beside so many that the caller knows of.
+pub(crate) fn is_held_by_others(file: &Open, known: u32) -> bool {
+    let is_its = |number: &c_int| FILES.get(*number).is_some_and(|other| other.is_same(file));
+    file.references() > known + FILES.numbers().filter(is_its).count() as u32
 }
 
 /// A number is about to be a stream of the C library's, which reads and writes where lull does not hear of it; one that is `kept` is so

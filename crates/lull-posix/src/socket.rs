@@ -45,7 +45,7 @@ pub use connect::{connect, connect_by_lull, connects, is_destination, sends_by_l
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, Reader, World};
 pub use datagram::{Message, Room};
-pub(crate) use kept::{adopt, adopt_kept, adopt_with, hand_on, keep_here};
+pub(crate) use kept::{Before, adopt, adopt_kept, adopt_with, hand_on, keep_here, listen_as_before, listeners_before};
 pub(crate) use listen::asked;
 pub use listen::listen;
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};

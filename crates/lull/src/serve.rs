@@ -21,7 +21,7 @@ use lull_figures::process::Own;
 use lull_lab::service::Steer;
 use lull_net::Network;
 use lull_nic::Device;
-use lull_nic::pcap::Pcap;
+use lull_nic::pcap::{Pcap, WholeWrites};
 use lull_nic::trace::Trace;
 
 use crate::after_resume::AfterResume;
@@ -184,7 +184,7 @@ fn decorated(args: &Serve, mut device: Arc<dyn Device>) -> Result<Arc<dyn Device
                 path.display()
             )
         })?;
-        device = Arc::new(Pcap::new(device, file));
+        device = Arc::new(Pcap::new(device, WholeWrites::to(file)));
     }
     if args.trace {
         device = Arc::new(Trace::to_writer(device, std::io::stderr()));

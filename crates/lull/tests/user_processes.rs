@@ -44,6 +44,11 @@ fn a_capture_has_the_last_frames_of_every_process_that_exits() {
 }
 
 #[test]
+fn a_capture_on_a_full_disk_has_whole_records_and_the_program_serves_on() {
+    user::run("capture_full", "command -v python3 && command -v ip && command -v mount", "suspend20", "");
+}
+
+#[test]
 fn a_start_that_came_to_nothing_leaves_the_next_one_all_it_needs() {
     user::run("second_start", "command -v python3 && command -v ip", "suspend20", "");
 }
@@ -51,6 +56,13 @@ fn a_start_that_came_to_nothing_leaves_the_next_one_all_it_needs() {
 #[test]
 fn connections_that_a_worker_has_offered_are_the_others_when_it_executes_a_program() {
     user::run("exec_gives", "command -v python3 && command -v ip", "suspend20", "");
+}
+
+#[test]
+fn what_a_server_serves_its_children_goes_on_after_it_has_failed_to_execute_a_program() {
+    for way in ["open", "closed", "open early", "closed early"] {
+        user::run("exec_fails", "command -v python3 && command -v ip", "suspend20", way);
+    }
 }
 
 /// With a queue for each worker another one tells the peers, and with one alone the launcher does.

@@ -9,6 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use lull_fd::say;
 
 use super::listen::{Worlds, bound_stream, worlds};
 use super::options::refused;
@@ -79,7 +80,56 @@ pub(crate) fn adopt_with(kept: &Kept, pool: impl FnOnce() -> Option<Pool>) -> Re
     epoll::becomes_lulls(kept.number, || files::put(kept.number, File::Listener(listener)))
 }
 
+/// How a listener was before a program was to be executed.
+pub(crate) struct Before {
+    inode: u32,
+    /// Connections were asked for here, or for others.
+    is_real: bool,
+    /// Other processes have it as well.
+    is_shared: bool,
+}
+
+/// How the listeners of this process are.
+pub(crate) fn listeners_before() -> Vec<Before> {
+    let of = |file: Open| match &*file {
+        File::Listener(listener) => Some(Before {
+            inode: listener.inode,
+            is_real: listener.if_real().is_some(),
+            is_shared: listener.shared().is_some(),
+        }),
+        _ => None,
+    };
+    files::numbers().filter_map(files::get).filter_map(of).collect()
+}
+
+/// No program was executed after all, and listeners that were closed for it are this process's again: what others ask for is given to
+/// them.
+pub(crate) fn listen_as_before(all: &[Before]) {
+    for file in files::numbers().filter_map(files::get) {
+        let File::Listener(listener) = &*file else { continue };
+        let Some(before) = all.iter().find(|before| before.inode == listener.inode) else { continue };
+        if before.is_shared {
+            listener.is_inherited_by_a_child();
+        }
+        match before.is_real.then(|| listener.real()) {
+            // What was left to who listens next may still be there.
+            Some(Ok(_)) => listener.asked_for(),
+            Some(Err(error)) => say::line(format_args!(
+                "process {} no longer listens at {}, since it failed to execute a program: {error}",
+                std::process::id(),
+                listener.bound
+            )),
+            None => {}
+        }
+    }
+}
+
 impl Listener {
+    /// It was not closed, since others have it, and no program was executed.
+    pub(crate) fn stays_for_failed_exec(&self) {
+        self.handed_on.store(false, Ordering::Relaxed);
+    }
+
     /// What is kept of it for this process, which goes on without the one whose it was.
     pub(crate) fn kept(&self, number: c_int) -> Option<Kept> {
         let pool = self.pool.as_ref().and_then(Pool::hand_on);

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use lull_control::slo::Whom;
@@ -21,7 +22,6 @@ use lull_nic::tap::TapConfig;
 use lull_nic::{passing, pcap};
 use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
-use rustix::fs::OFlags;
 
 use super::ended::Ended;
 use super::inboxes::{Inbox, Inboxes};
@@ -302,6 +302,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         args.say(&format!("queues of processes that ended were not taken out: {error}"));
     }
     drop((watching, keeper));
+    pcap.into_iter().for_each(cut);
     // What was kept for who listens next, or passed on to a process that ended, and nobody took.
     let waits = |inbox: &Inbox| std::iter::from_fn(|| passing::taken(inbox.0.as_fd())).collect::<Vec<_>>();
     let kept = inboxes.all().iter().chain([&lobby]).flat_map(waits).filter_map(|frame| lull_net::addresses_of(&frame));
@@ -326,8 +327,22 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 fn begun(capture: &Path) -> io::Result<File> {
     let mut file = File::create(capture)?;
     file.write_all(&pcap::file_header())?;
-    rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? | OFlags::APPEND)?;
     Ok(file)
+}
+
+/// Takes away what a process of the program has left in the capture that was killed while it wrote.
+fn cut(capture: File) {
+    const TRIES: usize = 100;
+    const APART: Duration = Duration::from_millis(10);
+    let capture = pcap::WholeWrites::to(capture);
+    // What goes on in the background may write just now, and takes it away itself then.
+    let is_busy = |cut: io::Result<()>| cut.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    for _ in 0..TRIES {
+        if !is_busy(capture.cut()) {
+            return;
+        }
+        std::thread::sleep(APART);
+    }
 }
 
 fn secret() -> Result<u64, Failure> {

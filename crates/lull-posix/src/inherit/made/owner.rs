@@ -21,7 +21,10 @@ pub(in crate::inherit) fn listen(gives: OwnedFd, kernels: OwnedFd, backlog: usiz
     let listening = begin_to_listen(kernels.as_raw_fd(), backlog);
     answer(&gives, listening.as_ref().err())?;
     match listening {
-        Ok((real, bound)) => pool::serve_a_child(gives, kernels, real, bound),
+        Ok((real, bound)) => {
+            let again = move |kernels| begin_to_listen(kernels, backlog).map(|(real, _)| real);
+            pool::serve_a_child(gives, kernels, real, bound, again)
+        }
         Err(_) => Ok(()),
     }
 }

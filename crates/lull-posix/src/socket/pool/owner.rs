@@ -60,6 +60,10 @@ struct Counts {
     nobody_asks: bool,
     /// The process passes on no more.
     ends: bool,
+    /// Another program is about to be executed in its place: it passes on nothing meanwhile.
+    executes: bool,
+    /// So many times it was not, after all.
+    failed_to_execute: u64,
 }
 
 static COUNTS: Afresh<Mutex<Counts>> = Afresh::new();
@@ -97,7 +101,7 @@ impl PassedOn {
     /// Another one; none where the process is about to end.
     fn begin() -> Option<PassedOn> {
         let mut counts = counted();
-        if counts.ends {
+        if counts.is_over() {
             return None;
         }
         let stage = Stage::Giving;
@@ -113,10 +117,11 @@ impl PassedOn {
     /// Another process uses it from now on; false where this one is about to end.
     fn is_taken(&mut self) -> bool {
         let mut counts = counted();
-        if !counts.ends {
+        let may_be = !counts.is_over();
+        if may_be {
             self.comes_to(Stage::Used, &mut counts);
         }
-        !counts.ends
+        may_be
     }
 
     fn comes_to(&mut self, stage: Stage, counts: &mut Counts) {
@@ -128,6 +133,11 @@ impl PassedOn {
 }
 
 impl Counts {
+    /// Whether nothing more is passed on, for good or while a program is about to be executed.
+    fn is_over(&self) -> bool {
+        self.ends || self.executes
+    }
+
     fn at(&mut self, stage: Stage) -> &mut usize {
         match stage {
             Stage::Giving => &mut self.giving,
@@ -223,13 +233,14 @@ fn ends() -> Option<&'static OwnedFd> {
     ENDS.get_or_init(|| kernel::eventfd(0)).as_ref().ok()
 }
 
-/// Another program is about to be executed in this process's place. It passes on no more: what is offered, and what waits at its
-/// listeners once they are closed, is left to who listens next. A thread that does not hear of it is not waited for any longer than that.
+/// Another program is about to be executed in this process's place. It passes on nothing: what is offered, and what waits at its
+/// listeners once they are closed, is left to who listens next. The threads that give have no listener then, and wait whether it comes to
+/// that ([`goes_on`]). A thread that does not hear of it is not waited for any longer than that.
 pub(crate) fn ends_for_exec(at_most: Duration) {
     // Made here if it is not there: a thread that is about to wait for the first time finds it readable.
     let ends = ends();
     let mut counts = counted();
-    counts.ends = true;
+    counts.executes = true;
     if let Some(ends) = ends {
         kernel::add_to_eventfd(ends.as_raw_fd());
     }
@@ -245,8 +256,24 @@ pub(crate) fn ends_for_exec(at_most: Duration) {
 /// No program was executed after all: what listens again is passed on again.
 pub(crate) fn goes_on_after_exec() {
     let mut counts = counted();
-    counts.ends = false;
+    counts.executes = false;
+    counts.failed_to_execute += 1;
     ENDS.get().into_iter().flatten().for_each(|ends| kernel::empty_eventfd(ends.as_raw_fd()));
+    CHANGED.notify_all();
+}
+
+fn failed_to_execute() -> u64 {
+    counted().failed_to_execute
+}
+
+/// A thread that gave, when a program had failed to be executed so many times, gives nothing any more. Whether it goes on: another one
+/// has failed to be since. It is waited for.
+fn goes_on(failed: u64) -> bool {
+    let mut counts = counted();
+    while counts.executes {
+        counts = changed(counts);
+    }
+    counts.failed_to_execute != failed && !counts.ends
 }
 
 /// A thread that has a listener of this process's, for as long as this lives.
@@ -293,6 +320,14 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
         domain: listener.domain,
         options: listener.options.inherited(),
         kernels: None,
+        again: Box::new({
+            let (bound, asked) = (listener.bound, listener.asked_now());
+            move || {
+                let real = TcpListener::bind_with(&engine::engine()?.network, None, bound, asked)?;
+                real.set_nonblocking(true)?;
+                Ok(real)
+            }
+        }),
     };
     let real = Arc::downgrade(real);
     let _no_signals = NoSignals::begin();
@@ -342,7 +377,15 @@ pub(in crate::socket) fn serve_on(listener: &Listener, pool: &Pool, real: &Arc<T
 
 /// Gives what comes to `real` to a child that has made this listener, and so what comes to the kernel's half of it, until nobody has
 /// the other end of `gives`.
-pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener, bound: SocketAddr) -> io::Result<()> {
+///
+/// `again` makes the listener anew, by the kernel's socket.
+pub(crate) fn serve_a_child(
+    gives: OwnedFd,
+    kernels: OwnedFd,
+    real: TcpListener,
+    bound: SocketAddr,
+    again: impl Fn(c_int) -> crate::Result<TcpListener> + Send + Sync + 'static,
+) -> io::Result<()> {
     let number = kernels.as_raw_fd();
     let owner = Owner {
         gives: Arc::new(gives),
@@ -351,15 +394,24 @@ pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener,
         domain: kernel::int_option(number, libc::SOL_SOCKET, libc::SO_DOMAIN).map_err(to_io)?,
         options: Options::of_listener(number),
         kernels: Some(Mutex::new(KernelsHalf::new(kernels))),
+        again: Box::new(move || again(number)),
     };
     let mut children = served_for_children();
     children.retain(|(_, gives)| gives.strong_count() > 0);
     children.push((bound.port(), Arc::downgrade(&owner.gives)));
     drop(children);
     let run = move || {
-        owner.pass_on(&real, || false);
-        // Before the owner's end of the pool, by which a `bind` knows that the port is free.
-        drop(real);
+        let mut listening = Some(real);
+        while let Some(real) = listening {
+            let failed = failed_to_execute();
+            {
+                let _serving = Serving::begin();
+                owner.pass_on(&real, || false);
+                // Before the owner's end of the pool, by which a `bind` knows that the port is free.
+                drop(real);
+            }
+            listening = goes_on(failed).then(|| owner.listens_again()).flatten();
+        }
     };
     inherit::thread("lull-pool").spawn(run).map(drop)
 }
@@ -518,15 +570,50 @@ struct Owner {
     inode: u32,
     domain: c_int,
     options: Options,
+    /// Makes the listener anew, where it was closed for a program that could not be executed.
+    again: Box<dyn Fn() -> crate::Result<TcpListener> + Send + Sync>,
 }
 
 impl Owner {
     fn run(&self, real: &Weak<TcpListener>) {
         // Until another process asks, or none has the listener any more.
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
+        let mut failed = failed_to_execute();
+        self.give_while_it_listens(|| real.upgrade());
+        // Where the program has the listener again, that has a thread of its own.
+        while goes_on(failed) && (real.strong_count() > 0 || !has_listener(self.inode)) {
+            failed = failed_to_execute();
+            self.give_while_it_listens(|| {
+                let listens = real.upgrade().or_else(|| self.listens_again().map(Arc::new))?;
+                // They were told that it does not listen here any more.
+                elsewhere::others().inspect(|others| others.listens(self.bound, self.inode));
+                Some(listens)
+            });
+        }
+        // Behind it: the process may be about to end, and say the same of those that are served.
+        let mut served = served();
+        if served.get(&self.inode).is_some_and(|gives| gives.as_ptr() == Arc::as_ptr(&self.gives)) {
+            served.remove(&self.inode);
+        }
+    }
+
+    /// Makes the listener anew, for the others that still have it.
+    fn listens_again(&self) -> Option<TcpListener> {
+        let are_there = !is_hung_up(&self.gives);
+        let said = |error: &Errno| {
+            say::line(format_args!(
+                "process {} does not listen at {} again for others, since it failed to execute a program: {error}",
+                std::process::id(),
+                self.bound
+            ));
+        };
+        are_there.then(|| (self.again)().inspect_err(said).ok()).flatten()
+    }
+
+    fn give_while_it_listens(&self, real: impl FnOnce() -> Option<Arc<TcpListener>>) {
         // Dropped behind the listener.
         let _serving = Serving::begin();
-        let real = real.upgrade();
+        let real = real();
         // The program has closed it here, and others that ask have queues of their own: new connections come to those.
         let is_over = |real: &Arc<TcpListener>| Arc::strong_count(real) == 1 && self.is_shared_by_queues();
         real.iter().for_each(|real| self.pass_on(real, || is_over(real)));
@@ -534,8 +621,6 @@ impl Owner {
             drop(real);
             others.listens_no_more(self.bound, self.inode, !is_hung_up(&self.gives));
         }
-        // Behind it: the process may be about to end, and say the same of those that are served.
-        served().remove(&self.inode);
     }
 
     /// Whether processes that ask for its connections as well have queues of their own.
@@ -641,7 +726,7 @@ impl Owner {
             half.give_or_rest(&self.gives, self.bound, is_said);
         }
         waited?;
-        Ok(is_hung_up(&self.gives) || counted().ends)
+        Ok(is_hung_up(&self.gives) || counted().is_over())
     }
 
     /// Gives a connection, which is passed on by the first of a pair's ends, and left to who listens where that fails.
