@@ -113,7 +113,13 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> Option<Resu
             unread => unread.and_then(|bytes| int().map(|value| *value = bytes as c_int)),
         },
         // A listener has no data (`tcp_ioctl`).
-        (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD, File::Listener(_)) => Err(Errno::new(libc::EINVAL)),
+        (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD, File::Listener(listener)) => {
+            // One that was shut down listens no more, and neither does its placeholder.
+            if listener.stopped.load(Ordering::Relaxed) {
+                return None;
+            }
+            Err(Errno::new(libc::EINVAL))
+        }
         (libc::EPIOCSPARAMS, File::Epoll(context)) => {
             // SAFETY: as above; this request has the struct there.
             let params = unsafe { memory::object_at::<libc::epoll_params>(argument) };

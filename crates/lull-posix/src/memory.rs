@@ -57,6 +57,29 @@ pub unsafe fn if_any_mut<'a>(at: *mut c_void, length: usize) -> &'a mut [u8] {
     unsafe { bytes_mut(at, if at.is_null() { 0 } else { length }) }
 }
 
+/// The longest address that a call is given (`struct sockaddr_storage`).
+const ADDRESS_BYTES_MAX: usize = size_of::<libc::sockaddr_storage>();
+
+/// The address that a call is given (`move_addr_to_kernel`).
+///
+/// # Safety
+/// As [`bytes`].
+pub unsafe fn address<'a>(at: *const sockaddr, length: socklen_t) -> Result<&'a [u8]> {
+    match length as usize {
+        // SAFETY: as above.
+        length @ ..=ADDRESS_BYTES_MAX => Ok(unsafe { bytes(at.cast(), length) }),
+        // Also one that is below 0.
+        _ => Err(Errno::new(libc::EINVAL)),
+    }
+}
+
+/// How long a message's name is, if there is one; what is behind the longest address is not looked at (`__copy_msghdr`).
+pub fn name_of(message: &msghdr) -> Result<usize> {
+    let given = if message.msg_name.is_null() { 0 } else { message.msg_namelen };
+    c_int::try_from(given).map_err(|_| Errno::new(libc::EINVAL))?;
+    Ok((given as usize).min(ADDRESS_BYTES_MAX))
+}
+
 /// Calls with the program's buffers to write from.
 ///
 /// # Safety

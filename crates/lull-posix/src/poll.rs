@@ -122,7 +122,7 @@ impl Polled {
             _ => fds[nth].fd == fds[other].fd,
         };
         let same = (0..fds.len()).filter(|other| is_same(*other));
-        same.fold(Interest::empty(), |all, other| all | interest(fds[other].events))
+        same.fold(Interest::empty(), |all, other| all | interest(self.lulls[other].as_deref(), fds[other].events))
     }
 
     /// As [`Polled::wait`], in a process without an engine: all that it has is the kernel's, also where it waits in a context or for
@@ -149,7 +149,7 @@ impl Polled {
         let wait = Wait::new()?;
         let mut result = Ok(());
         for (nth, polled) in fds.iter().enumerate() {
-            let interest = interest(polled.events);
+            let interest = interest(self.lulls[nth].as_deref(), polled.events);
             let both = || self.interest_of_all(fds, nth);
             let added = match self.lulls[nth].as_deref() {
                 Some(File::Stream(stream)) => wait.add(stream.stream(), interest, both),
@@ -218,10 +218,21 @@ fn revents(file: &File, events: c_short) -> c_short {
             bits |= other;
         }
     }
+    if let File::Datagram(_) = file
+        && bits & libc::POLLOUT != 0
+    {
+        // And of a datagram socket, three (`datagram_poll`).
+        bits |= libc::POLLWRBAND;
+    }
     bits & (events | libc::POLLERR | libc::POLLHUP)
 }
 
-fn interest(events: c_short) -> Interest {
+fn interest(file: Option<&File>, mut events: c_short) -> Interest {
+    if let Some(File::Datagram(_)) = file
+        && events & libc::POLLWRBAND != 0
+    {
+        events |= libc::POLLWRNORM;
+    }
     const MAP: [(c_int, Interest); 4] = [
         ((libc::POLLIN | libc::POLLRDNORM) as c_int, Interest::READABLE),
         ((libc::POLLOUT | libc::POLLWRNORM) as c_int, Interest::WRITABLE),

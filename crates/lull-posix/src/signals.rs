@@ -188,6 +188,11 @@ pub fn call<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
     })
 }
 
+/// As [`call`], for what is not made again: whatever interrupts it has ended it.
+pub(crate) fn call_once<R>(call: impl FnOnce() -> Result<R>) -> Result<R> {
+    section(|| call().map_err(|error| if error == RESTARTS { INTERRUPTED } else { error }))
+}
+
 /// A call was interrupted, and holds nothing. Runs the handlers; true if all of them were installed with SA_RESTART.
 #[cold]
 pub(crate) fn restarts() -> bool {

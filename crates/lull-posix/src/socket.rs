@@ -48,7 +48,7 @@ pub use datagram::{Message, Room};
 pub(crate) use kept::{Before, adopt, adopt_kept, adopt_with, hand_on, keep_here, listen_as_before, listeners_before};
 pub(crate) use listen::asked;
 pub use listen::listen;
-pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
+pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, recvmsg_of_several, sendmmsg, sendmsg, sendto};
 pub use name::{getpeername, getsockname, has_names, is_named};
 pub use options::call::{getsockopt, setsockopt};
 pub use options::steer::{may_steer, steers};

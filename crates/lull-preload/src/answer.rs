@@ -40,7 +40,13 @@ pub(crate) fn done_at_point_if_lulls(call: impl FnMut() -> Result<bool>) -> Opti
 /// As [`number_at_point`], for a call that returns a count.
 #[inline]
 pub(crate) fn count(call: impl FnMut() -> Result<usize>) -> ssize_t {
-    at_point(|| signals::call(call)).map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
+    told(at_point(|| signals::call(call)))
+}
+
+/// What a call that returns a count has returned.
+#[inline]
+pub(crate) fn told(result: Result<usize>) -> ssize_t {
+    result.map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
 }
 
 /// As [`count`], with the signals blocked meanwhile that `mask` says.

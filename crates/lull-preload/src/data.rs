@@ -210,7 +210,11 @@ taken_over! {
         if !is_ours(fd) {
             return rights::all_received(real::recvmmsg(fd, messages, count, flags, timeout), messages);
         }
-        socket::recvmmsg(fd, messages, count, flags, timeout.as_mut(), |message, flags| recvmsg(fd, message, flags))
+        let receive = |message, flags, is_first| match netlink::is_one(fd) {
+            true => recvmsg(fd, message, flags),
+            false => answer::told(socket::recvmsg_of_several(fd, message, flags, is_first)),
+        };
+        socket::recvmmsg(fd, messages, count, flags, timeout.as_mut(), receive)
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {

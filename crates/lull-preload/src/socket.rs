@@ -37,10 +37,8 @@ taken_over! {
     }
 
     fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int,
-        if lulls::may_be_lulls() && !address.is_null() => {
-            let address = memory::bytes(address.cast(), length as usize);
-            answer::done(|| lulls::bind(fd, address))
-        };
+        if lulls::may_be_lulls() && !address.is_null() =>
+            answer::done(|| memory::address(address, length).and_then(|address| lulls::bind(fd, address)));
 
     /// A listener that shares its address gets its group's program.
     fn listen(fd: c_int, backlog: c_int) -> c_int {
@@ -51,13 +49,14 @@ taken_over! {
     }
 
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-        if is_involved() && !address.is_null() {
-            let address = memory::bytes(address.cast(), length as usize);
-            if lulls::connects(fd, address)
-                && let Some(result) = answer::done_at_point_if_lulls(|| lulls::connect_by_lull(fd, address))
-            {
-                return result;
-            }
+        // The kernel refuses what is no address.
+        if is_involved()
+            && !address.is_null()
+            && let Ok(address) = memory::address(address, length)
+            && lulls::connects(fd, address)
+            && let Some(result) = answer::done_at_point_if_lulls(|| lulls::connect_by_lull(fd, address))
+        {
+            return result;
         }
         real::connect(fd, address, length)
     }
@@ -80,6 +79,9 @@ taken_over! {
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
         if lulls::is_named(fd) || lulls::may_steer(level, name) {
+            if c_int::try_from(length).is_err() {
+                return answer::refused(libc::EINVAL);
+            }
             let value = memory::bytes(value, length as usize);
             return answer::done(|| lulls::setsockopt(fd, level, name, value));
         }

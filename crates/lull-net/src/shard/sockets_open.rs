@@ -164,8 +164,9 @@ impl Stack {
         remote: SocketAddr,
     ) -> Result<SocketAddr, NetError> {
         let ip = remote.ip();
-        if remote.port() == 0 {
-            return Err(NetError::Invalid);
+        if remote.port() == 0 && protocol == wire::PROTOCOL_TCP {
+            // Nobody listens there.
+            return Err(NetError::ConnectionRefused);
         }
         let mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
         if ip.is_unspecified() || ip.is_multicast() || mapped || self.is_broadcast(ip) {

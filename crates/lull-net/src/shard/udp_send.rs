@@ -67,6 +67,7 @@ impl Stack {
     ) -> Result<usize, NetError> {
         let SendOptions { from, each_bytes, ip } = options;
         let socket = self.udp(id)?;
+        let has_no_port = to.is_some_and(|to| to.port() == 0);
         let to = to.or(socket.peer).ok_or(NetError::DestinationRequired)?;
         let (local, waits) = (socket.local, !socket.unsent.is_empty());
         let length: usize = data.iter().map(|part| part.len()).sum();
@@ -74,7 +75,7 @@ impl Stack {
         let discovery = socket.discovery(to.ip());
         let fields = socket.ip_fields(to.ip(), ip);
         let unfit = to.is_ipv6() && local.is_ipv4() || to.is_ipv4() && local.is_ipv6() && !local.ip().is_unspecified();
-        if to.port() == 0 || to.ip().is_unspecified() || unfit {
+        if has_no_port || to.ip().is_unspecified() || unfit {
             return Err(NetError::Invalid);
         }
         let source = match from {
@@ -142,6 +143,15 @@ impl Stack {
             self.udp_emit(id, part, to, io);
         }
         io.pool.recycle(frame);
+    }
+
+    /// The MTU of the path to the peer (IP_MTU), as far as routers have told of it.
+    ///
+    /// # Errors
+    /// [`NetError::NotConnected`]: the socket has no peer. [`NetError::InvalidSocket`].
+    pub fn udp_path_mtu(&self, id: SocketId, now_ns: u64) -> Result<usize, NetError> {
+        let peer = self.udp(id)?.peer.ok_or(NetError::NotConnected)?;
+        Ok(self.datagram_mtu(peer.ip(), true, now_ns))
     }
 
     /// Sets how the socket heeds the path's MTU, over IPv4 or over IPv6 (IP_MTU_DISCOVER, IPV6_MTU_DISCOVER).

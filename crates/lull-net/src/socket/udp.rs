@@ -221,6 +221,14 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_path_mtu_discovery(id, is_v6, how))?)
     }
 
+    /// The MTU of the path to the peer (IP_MTU), as far as routers have told of it.
+    ///
+    /// # Errors
+    /// The socket has no peer, or is gone.
+    pub fn path_mtu(&self) -> io::Result<usize> {
+        Ok(self.0.part.call(|stack, id, io| stack.udp_path_mtu(id, io.now_ns))?)
+    }
+
     /// Bytes of the datagram that is read next, 0 if there is none (FIONREAD).
     ///
     /// # Errors

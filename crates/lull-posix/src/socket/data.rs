@@ -229,6 +229,16 @@ impl Stream {
         Ok(count)
     }
 
+    /// Whether there is nothing left to be received but an error.
+    pub(super) fn has_error_alone(&self) -> bool {
+        self.has_failed() && self.stream.unread().is_ok_and(|unread| unread == 0)
+    }
+
+    /// Whether an error waits to be told (`sk_err`).
+    fn has_failed(&self) -> bool {
+        self.stream.ready().contains(Ready::ERR)
+    }
+
     #[cold]
     fn recv_waiting(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
         if buffers.iter().all(|buffer| buffer.is_empty()) {
@@ -285,7 +295,7 @@ impl Stream {
         let mut goes_on = true;
         while count != 0 && count < wanted {
             // An error that is behind what was read is the next call's (`tcp_recvmsg_locked`).
-            if self.stream.unread()? == 0 && self.stream.ready().contains(Ready::ERR) {
+            if self.has_error_alone() {
                 break;
             }
             let mut rest = vec![0; room - count];
@@ -339,8 +349,8 @@ impl Stream {
 
     #[inline]
     fn send(&self, buffers: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
-        if flags & libc::MSG_OOB != 0 {
-            // The stack sends no urgent data.
+        if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
+            // The stack sends no urgent data, and begins no connection with data.
             return Err(Errno::new(libc::EOPNOTSUPP));
         }
         let more = flags & libc::MSG_MORE != 0;
@@ -379,6 +389,10 @@ impl Stream {
         let mut count = first;
         let cut_short = |count: usize, error: Errno| if count == 0 { Err(error) } else { Ok(count) };
         while !rest.is_empty() {
+            // An error that is behind what was taken is the next call's (`tcp_sendmsg_locked`).
+            if count > 0 && self.has_failed() {
+                break;
+            }
             match if more { self.send_more(rest) } else { self.send_now(rest) } {
                 Ok(sent) => {
                     count += sent;

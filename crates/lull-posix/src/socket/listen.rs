@@ -80,7 +80,15 @@ pub(super) fn worlds(fd: c_int, bound: SocketAddr) -> Option<Worlds> {
 /// bound instead. One that has a port refuses.
 fn has_a_port(fd: c_int, bound: SocketAddr) -> Result<()> {
     let domain = if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-    match bind_own(fd, &address::Bytes::new(SocketAddr::new(bound.ip(), 0), domain)) {
+    // With this one `bind` leaves the port to who listens (`inet_csk_listen_start`).
+    const LATER: (c_int, c_int) = (libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+    let is_left = bound.port() == 0 && kernel::int_option(fd, LATER.0, LATER.1) == Ok(1);
+    let set =
+        |value: c_int| if is_left { kernel::setsockopt(fd, LATER.0, LATER.1, &value.to_ne_bytes()) } else { Ok(()) };
+    set(0)?;
+    let found = bind_own(fd, &address::Bytes::new(SocketAddr::new(bound.ip(), 0), domain));
+    set(1)?;
+    match found {
         Err(error) if error.number() != libc::EINVAL => Err(error),
         _ => Ok(()),
     }

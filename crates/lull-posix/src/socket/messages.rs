@@ -11,7 +11,7 @@ use lull_net::Ready;
 
 use super::{Message, Receive, Room, Send, getsockopt, recv_message, send_message, sends_by_lull};
 use crate::files::File;
-use crate::{Errno, Result, files, inherit, is_engaged, memory, signals};
+use crate::{Errno, Result, cancel, files, inherit, is_engaged, memory, signals};
 
 /// As in the kernel, no more messages of a call are sent (`__sys_sendmmsg`). Receiving has no such limit (`do_recvmmsg`).
 const SENT_MAX: c_uint = 1024;
@@ -28,8 +28,11 @@ pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_
         return Ok(false);
     }
     // SAFETY: as above.
-    let address = unsafe { memory::bytes(address.cast(), length as usize) };
-    signals::section(|| sends_by_lull(fd, address, flags))
+    match unsafe { memory::address(address, length) } {
+        Ok(address) => signals::section(|| sends_by_lull(fd, address, flags)),
+        // The kernel refuses it.
+        Err(_) => Ok(false),
+    }
 }
 
 /// `recvfrom` with an address.
@@ -66,7 +69,7 @@ pub unsafe fn sendto(
     length: socklen_t,
 ) -> Result<usize> {
     // SAFETY: as above.
-    let (data, to) = unsafe { (memory::bytes(buffer, count), memory::bytes(address.cast(), length as usize)) };
+    let (data, to) = unsafe { (memory::bytes(buffer, count), memory::address(address, length)?) };
     send_message(fd, &[IoSlice::new(data)], to, &[], Send { flags })
 }
 
@@ -78,6 +81,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Result<u
     // SAFETY: as above.
     unsafe {
         let message = message.as_mut().ok_or(Errno::new(libc::EFAULT))?;
+        memory::name_of(message)?;
         let control = memory::if_any_mut(message.msg_control, message.msg_controllen as size_t);
         let mut got = Message::default();
         let received = memory::with_slices_mut(message.msg_iov, memory::buffers_of(message)?, |buffers| {
@@ -85,9 +89,21 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Result<u
             memory::write_address(got.from.as_bytes(), message.msg_name.cast(), &raw mut message.msg_namelen)?;
             Ok(got.bytes)
         })?;
-        (message.msg_controllen, message.msg_flags) = (got.control_bytes as _, got.flags);
+        (message.msg_controllen, message.msg_flags) =
+            (got.control_bytes as _, got.flags | flags & libc::MSG_CMSG_CLOEXEC);
         Ok(received)
     }
+}
+
+/// One message of `recvmmsg`. A signal that comes while a later one is waited for ends the call, also where its handler restarts calls,
+/// and so does a cancellation: what came before is what it returns (`do_recvmmsg`).
+///
+/// # Safety
+/// As [`recvmsg`].
+pub unsafe fn recvmsg_of_several(fd: c_int, message: *mut msghdr, flags: c_int, is_first: bool) -> Result<usize> {
+    // SAFETY: as above.
+    let receive = || unsafe { recvmsg(fd, message, flags) };
+    if is_first { cancel::at_point(|| signals::call(receive)) } else { signals::call_once(receive) }
 }
 
 /// `sendmsg`.
@@ -97,7 +113,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Result<u
 pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize> {
     // SAFETY: as above.
     unsafe {
-        let to = memory::if_any(message.msg_name, message.msg_namelen as usize);
+        let to = memory::if_any(message.msg_name, memory::name_of(message)?);
         let control = memory::if_any(message.msg_control, message.msg_controllen as size_t);
         memory::with_slices(message.msg_iov, memory::buffers_of(message)?, |buffers| {
             send_message(fd, buffers, to, control, Send { flags })
@@ -132,7 +148,7 @@ fn take_error(fd: c_int) -> Option<c_int> {
 /// Whether a connection has nothing left to be received but its error, which stays for the next call (`do_recvmmsg`).
 fn has_error_alone(fd: c_int) -> bool {
     let is_so = |file: &File| match file {
-        File::Stream(stream) => has_error(file) && stream.stream.unread().is_ok_and(|unread| unread == 0),
+        File::Stream(stream) => stream.has_error_alone(),
         _ => false,
     };
     signals::section(|| files::get(fd).is_some_and(|file| is_so(&file)))
@@ -143,7 +159,8 @@ fn is_valid(time: &timespec) -> bool {
     time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec)
 }
 
-/// `recvmmsg`, which is `recvmsg` again and again, but tells an error first, also where there is something to be received.
+/// `recvmmsg`, which is `recvmsg` again and again, but tells an error first, also where there is something to be received. `receive`
+/// is told of each message whether it is the first ([`recvmsg_of_several`]).
 ///
 /// # Safety
 /// The program vouches for the messages.
@@ -153,7 +170,7 @@ pub unsafe fn recvmmsg(
     count: c_uint,
     flags: c_int,
     timeout: Option<&mut timespec>,
-    mut receive: impl FnMut(*mut msghdr, c_int) -> ssize_t,
+    mut receive: impl FnMut(*mut msghdr, c_int, bool) -> ssize_t,
 ) -> c_int {
     if timeout.as_ref().is_some_and(|timeout| !is_valid(timeout)) {
         set_error(libc::EINVAL);
@@ -180,7 +197,9 @@ pub unsafe fn recvmmsg(
     let goes_on = |nth| nth == 0 || until.is_none_or(|until| Instant::now() < until) && !has_error_alone(fd);
     // SAFETY: as above.
     let done = unsafe {
-        each(messages, count, goes_on, |nth, message| receive(message, if nth == 0 { flags } else { flags | rest }))
+        each(messages, count, goes_on, |nth, message| {
+            receive(message, if nth == 0 { flags } else { flags | rest }, nth == 0)
+        })
     };
     if let (Some(timeout), Some(until)) = (timeout, until) {
         let left = until.saturating_duration_since(Instant::now());
@@ -262,7 +281,7 @@ mod tests {
         let mut messages: Vec<mmsghdr> = (0..1030).map(|_| unsafe { std::mem::zeroed() }).collect();
         // SAFETY: as many messages as it says.
         unsafe {
-            assert_eq!(recvmmsg(-1, messages.as_mut_ptr(), 1030, 0, None, |_, _| 1), 1030);
+            assert_eq!(recvmmsg(-1, messages.as_mut_ptr(), 1030, 0, None, |_, _, _| 1), 1030);
             assert_eq!(sendmmsg(-1, messages.as_mut_ptr(), 1030, |_| 1), 1024);
         }
     }
@@ -270,7 +289,7 @@ mod tests {
     #[test]
     fn only_the_first_message_is_waited_for_if_one_is_enough() {
         let mut flags_of_each = Vec::new();
-        let receive = |_: *mut msghdr, flags| {
+        let receive = |_: *mut msghdr, flags, _: bool| {
             flags_of_each.push(flags);
             1
         };
@@ -285,7 +304,7 @@ mod tests {
     fn a_time_that_is_none_is_refused_before_anything_is_received() {
         for (tv_sec, tv_nsec) in [(-1, 0), (0, -1), (0, 1_000_000_000)] {
             let mut timeout = timespec { tv_sec, tv_nsec };
-            let receive = |_: *mut msghdr, _| unreachable!("nothing is received");
+            let receive = |_: *mut msghdr, _, _: bool| unreachable!("nothing is received");
             // SAFETY: as many messages as it says.
             assert_eq!(unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, 0, Some(&mut timeout), receive) }, -1);
             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
@@ -296,7 +315,7 @@ mod tests {
     fn time_that_is_over_leaves_the_messages_behind_the_first() {
         let mut timeout = timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: as many messages as it says.
-        let told = unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, 0, Some(&mut timeout), |_, _| 5) };
+        let told = unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, 0, Some(&mut timeout), |_, _, _| 5) };
         assert_eq!((told, timeout.tv_sec, timeout.tv_nsec), (1, 0, 0));
     }
 }

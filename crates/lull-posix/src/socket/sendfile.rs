@@ -1,10 +1,10 @@
-//! `sendfile` to a socket of lull's: through a buffer.
+//! `sendfile` to a socket of lull's: through a buffer; from one into a pipe it is `splice`.
 
 use std::io::IoSlice;
 
 use libc::{c_int, off_t};
 
-use super::{Send, send};
+use super::{Send, send, splice};
 use crate::{Errno, Result, files, kernel};
 
 /// What is read at a time.
@@ -13,8 +13,12 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// `sendfile`. With an offset the file's own position stays where it is, and the offset moves; without, the position moves.
 pub fn sendfile(to: c_int, from: c_int, offset: Option<&mut off_t>, count: usize) -> Result<usize> {
     if files::is_lull(from) {
-        // A socket is no file that could be mapped.
-        return Err(Errno::new(libc::EINVAL));
+        return match offset {
+            // A socket has no place to begin at.
+            Some(_) => Err(Errno::new(libc::ESPIPE)),
+            // Into a pipe it is `splice` (`do_sendfile`). What is neither that nor mapped is refused there.
+            None => splice((from, false), (to, false), count, 0),
+        };
     }
     let mut at = match offset.as_deref() {
         Some(offset) => *offset,
@@ -35,6 +39,8 @@ pub fn sendfile(to: c_int, from: c_int, offset: Option<&mut off_t>, count: usize
         let read = match kernel::pread(from, &mut chunk[..room], at) {
             Ok(0) => break Ok(()),
             Ok(read) => read,
+            // A directory is no file that could be sent.
+            Err(error) if error.number() == libc::EISDIR => break Err(Errno::new(libc::EINVAL)),
             Err(error) => break Err(error),
         };
         match send(to, &[IoSlice::new(&chunk[..read])], Send::default()) {

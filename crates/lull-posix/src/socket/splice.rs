@@ -82,9 +82,10 @@ impl Splice {
     /// From a connection into a pipe (`tcp_splice_read`): what is there, and if that is nothing, what comes.
     fn out_of(&self, from: c_int, socket: &Open, end: c_int) -> Result<usize> {
         let waits = pipe::is_blocking(end, true)? && self.waits;
-        stream(socket)?;
+        let stream = stream(socket)?;
         let mut moved = 0;
-        while moved < self.count {
+        // An error that is behind what was moved is the next call's (`tcp_splice_read`).
+        while moved < self.count && !(moved > 0 && stream.has_error_alone()) {
             match self.chunk_out_of((from, socket), end, moved, waits && moved == 0) {
                 Ok(0) => break,
                 Ok(count) => moved += count,

@@ -392,8 +392,8 @@ impl Machine {
         let done = if self.is_lulls(fd) {
             // SAFETY: as many messages as it is told, with room for what they bring.
             unsafe {
-                socket::recvmmsg(fd, at, count, flags, None, |message, flags| {
-                    told(call(|| socket::recvmsg(fd, message, flags)), &failure)
+                socket::recvmmsg(fd, at, count, flags, None, |message, flags, is_first| {
+                    told(socket::recvmsg_of_several(fd, message, flags, is_first), &failure)
                 })
             }
         } else {

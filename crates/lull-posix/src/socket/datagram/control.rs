@@ -208,7 +208,9 @@ pub(super) fn asked(mut control: &[u8], each_bytes: u16) -> Result<SendOptions> 
             (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
                 v6.traffic_class = byte_or_sockets(data)?;
             }
-            _ => return Err(INVALID),
+            (libc::SOL_SOCKET | libc::SOL_IP | libc::SOL_IPV6 | libc::SOL_UDP, _) => return Err(INVALID),
+            // What is of another protocol nobody looks at (`ip_cmsg_send`).
+            _ => {}
         }
         control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
     }

@@ -88,6 +88,9 @@ impl Datagram {
                 Err(error) => Err(error),
             }),
             (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID) => Some(Ok(self.sockets.first().incoming_napi_id() as c_int)),
+            (libc::SOL_IP, libc::IP_MTU) | (libc::SOL_IPV6, libc::IPV6_MTU) if self.has_peer() => {
+                Some(self.sockets.first().path_mtu().map(|bytes| bytes as c_int).map_err(Errno::from))
+            }
             _ => None,
         }
     }

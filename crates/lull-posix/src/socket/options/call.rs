@@ -10,7 +10,7 @@ use super::{
     written,
 };
 use crate::files::{self, File};
-use crate::socket::{Listener, Stream};
+use crate::socket::{Listener, Stream, getpeername};
 use crate::{Errno, Result, inherit, kernel};
 
 /// `setsockopt` on a number that is lull's.
@@ -114,6 +114,9 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
         return Some(answer);
     }
     let file = files::get_to_send(fd)?;
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_PEERNAME) {
+        return Some(getpeername(fd)?.and_then(|peer| peers_name(&peer, value)));
+    }
     let answer = match &*file {
         File::Listener(listener) => listener_answer(listener, level, name)?,
         File::Stream(stream) if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) => {
@@ -125,10 +128,13 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
         File::Stream(stream) => match stream.options.acted.answer(level, name, &stream.stream) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(Err(error)),
-            None => {
-                let stored = stream.options.stored((level, name))?;
-                if (level, name) == egress::PACING { egress::answer(stored, value.len()) } else { stored }
-            }
+            None => match tcp_info::number(&stream.stream, (level, name)) {
+                Some(number) => number.to_ne_bytes().to_vec(),
+                None => {
+                    let stored = stream.options.stored((level, name))?;
+                    if (level, name) == egress::PACING { egress::answer(stored, value.len()) } else { stored }
+                }
+            },
         },
         File::Datagram(datagram) => match datagram.option(fd, level, name)? {
             Ok(answer) => answer.to_ne_bytes().to_vec(),
@@ -137,6 +143,11 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
         File::Epoll(_) => return None,
     };
     Some(Ok(written(&answer, value)))
+}
+
+/// SO_PEERNAME, which is as long as the call has room for (`sk_getsockopt`).
+fn peers_name(peer: &[u8], value: &mut [u8]) -> Result<usize> {
+    if peer.len() < value.len() { Err(Errno::new(libc::EINVAL)) } else { Ok(written(peer, value)) }
 }
 
 fn listener_answer(listener: &Listener, level: c_int, name: c_int) -> Option<Vec<u8>> {

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use libc::{c_int, tcp_info};
 use lull_net::TcpStream;
 
+use super::Name;
 use crate::{Result, kernel};
 
 /// Where `tcpi_notsent_bytes`, `tcpi_snd_wnd` and `tcpi_rcv_wnd` stand in newer structs (`include/uapi/linux/tcp.h`).
@@ -73,6 +74,18 @@ pub(super) fn of(stream: &TcpStream, domain: c_int) -> Result<Vec<u8>> {
     number(SND_WND_AT, info.snd_window);
     number(RCV_WND_AT, info.rcv_window);
     Ok(bytes)
+}
+
+/// What options of their own tell of it, over either IP version: TCP_MAXSEG, IP_MTU, IPV6_MTU. Nothing of any other.
+pub(super) fn number(stream: &TcpStream, name: Name) -> Option<c_int> {
+    let info = stream.info().ok();
+    let number = match name {
+        // Before the peer has said how much it takes, the placeholder has the same to say.
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => info.filter(|info| info.state != "SYN-SENT")?.snd_mss,
+        (libc::SOL_IP, libc::IP_MTU) | (libc::SOL_IPV6, libc::IPV6_MTU) => info?.path_mtu,
+        _ => return None,
+    };
+    Some(number as c_int)
 }
 
 /// How long the kernel's struct is: a socket of the kernel's says so.
