@@ -53,6 +53,9 @@ fn says(table: &CaseTable, row: &str, what: &str) -> bool {
 fn a_group_that_sends_traps_nobody_beside_a_flood_and_rings_for_many() {
     let table = tx_trap(1).expect("within its bounds");
     println!("{}", table.text());
+    for calls in ["calls of 0.3 us:", "calls of 0.5 us:", "calls of 1 us:"] {
+        assert!(says(&table, calls, "holds no frame back"), "{calls}");
+    }
     for calls in ["calls of 0.3 us:", "calls of 0.5 us:"] {
         for what in ["p99 of a send call", "senders are trapped", "doorbells a frame"] {
             assert!(says(&table, calls, what), "{calls} {what}");
@@ -65,7 +68,6 @@ fn a_group_that_sends_traps_nobody_beside_a_flood_and_rings_for_many() {
         for (calls, price_us) in [("0.3", 0.3), ("0.5", 0.5), ("1", 1.0)] {
             assert!(of(calls, "group", "send p99 us") <= 1.5 * price_us, "beside a group a call is its own price");
             assert_eq!(of(calls, "group", "trapped us per ms"), 0.0);
-            assert!(of(calls, "group", "held max us") < 10.0, "5 us and the visits that they end in");
             assert!(of(calls, "base", "doorbells per frame") > 0.9, "senders ring for each frame");
         }
         // The cheaper a call is against a frame and its doorbell, the more comes while one drains.

@@ -17,6 +17,7 @@ pub mod governor;
 mod outcome;
 pub mod poller;
 mod slots;
+mod visits;
 pub mod watch;
 
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
@@ -35,6 +36,7 @@ use crate::group::budget::Ledger;
 use crate::group::claim::{Claim, Claimant, Leaving};
 use crate::group::governor::Governor;
 use crate::group::slots::{MemberSlot, NEVER_NS, PollerCounters, PollerSlot};
+use crate::group::visits::Visits;
 use crate::group::watch::{Detached, GROUP_POLLERS_MAX, Watch};
 use crate::napi::Napi;
 use crate::owner::Owner;
@@ -84,6 +86,7 @@ impl Group {
             armed: AtomicBool::new(false),
             served_ns: PlainU64::new(0),
             full_runs: PlainU32::new(0),
+            visits: Visits::new(),
             transmit: PlainBool::new(false),
             blocked: PlainBool::new(false),
             due_ns: PlainU64::new(NEVER_NS),
@@ -161,6 +164,7 @@ impl Group {
         member.armed.store(false, Ordering::Relaxed);
         member.served_ns.store(cx.now_ns, Relaxed);
         member.full_runs.store(0, Relaxed);
+        member.visits.forget();
         member.transmit.store(transmit, Relaxed);
         member.blocked.store(false, Relaxed);
         member.due_ns.store(NEVER_NS, Relaxed);

@@ -52,6 +52,8 @@ struct Held {
     slot: u16,
     owner: Owner,
     budget: u32,
+    /// When it took the claim.
+    since_ns: u64,
 }
 
 /// A member of others that waited when this poller looked last.
@@ -173,7 +175,7 @@ impl GroupPoller {
             return GroupStep::Softirqs;
         }
         self.softirqs_ran = false;
-        if let Some(ring) = self.doorbell(group, false, cx) {
+        if let Some(ring) = self.doorbell(group, cx.now_ns, cx) {
             return GroupStep::Doorbell(ring);
         }
         if self.resched.is_due(need_resched, cx.now_ns) {
@@ -188,22 +190,22 @@ impl GroupPoller {
         if self.view != Some(view) {
             self.settle_in(group, view, cx);
         }
-        if let Some(visit) = self.next_home(group, &hint, cx) {
-            return self.serve(group, visit);
+        if let Some(step) = self.next_home(group, &hint, cx) {
+            return step;
         }
         if !self.worked
-            && let Some(visit) = self.stray(group, &hint, cx)
+            && let Some(step) = self.stray(group, &hint, cx)
         {
-            return self.serve(group, visit);
+            return step;
         }
         let worked = self.worked;
         let step = self.end_pass(group, cx);
         // After packets the next pass begins at once.
         if worked
             && step == GroupStep::Spin
-            && let Some(visit) = self.next_home(group, &hint, cx)
+            && let Some(step) = self.next_home(group, &hint, cx)
         {
-            return self.serve(group, visit);
+            return step;
         }
         step
     }
@@ -237,6 +239,8 @@ impl GroupPoller {
         flush(if full { GroFlush::Old } else { GroFlush::All });
         let member = &group.members[usize::from(held.slot)];
         member.served_ns.store(cx.now_ns, Relaxed);
+        let weight = member.weight.load(Relaxed);
+        member.visits.polled(cx.now_ns.saturating_sub(held.since_ns), work, held.budget, weight);
         let full_runs = if full { member.full_runs.load(Relaxed) + 1 } else { 0 };
         member.full_runs.store(full_runs, Relaxed);
         group.governor.filled(full_runs);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
 
 use super::claim::Claim;
+use super::visits::Visits;
 use crate::sync::{AtomicBool, AtomicU32};
 
 macro_rules! poller_stats {
@@ -92,6 +93,8 @@ pub(crate) struct MemberSlot {
     pub(super) served_ns: PlainU64,
     /// Visits in a row that filled its weight. Of the claim's holder.
     pub(super) full_runs: PlainU32,
+    /// What its visits take.
+    pub(crate) visits: Visits,
     /// It is a transmit queue (§16).
     pub(super) transmit: PlainBool,
     /// Its ring had no room for what waits. Of the claim's holder, for others a hint; so is what follows.
@@ -107,6 +110,10 @@ pub(crate) struct MemberSlot {
     pub(super) sent_ns: PlainU64,
     pub(super) is_busy: PlainBool,
 }
+
+// A look at a member that has nothing is a look at one line.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<MemberSlot>() == 64);
 
 /// No deadline.
 pub(super) const NEVER_NS: u64 = u64::MAX;

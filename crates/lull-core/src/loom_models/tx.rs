@@ -91,6 +91,8 @@ impl Tx {
     fn enter(&self) {
         self.word.group_enter().expect("nobody runs");
         let entered = self.group.enter_transmit(&self.napi, 64, &Cx::new(0, NOW)).expect("nobody has it");
+        // What a frame takes is known, so that a visit takes all there are.
+        self.group.members[0].visits.sent(1, 1);
         if let Some(wake) = entered.wake {
             self.wake(wake);
         }

@@ -2,8 +2,9 @@
 //! told of, and when it is told.
 //!
 //! A doorbell is a write to the device, or a system call; one for many frames is what transmitting by a group gains. It rings
-//! when enough frames or bytes wait for it, when two drains found nothing more and senders are not busy, when the first frame has waited for 5 us (a pass
-//! over many members can be long, so drains alone bound nothing), when the ring is full, and always before the poller stops
+//! when enough frames or bytes wait for it, when two drains found nothing more and senders are not busy, when the first frame has
+//! waited for 5 us (a pass over many members can be long, so drains alone bound nothing) or will have before the poller looks at
+//! the clock again ([`crate::group::poller`] knows what visits take), when the ring is full, and always before the poller stops
 //! looking: before it parks, rests, sleeps, runs softirqs, lets others run, or ends, and when the member leaves (I14, I15).
 
 /// Frames after which a doorbell is not held back any longer.
@@ -14,7 +15,7 @@ pub const DOORBELL_BYTES_MAX: u32 = 62_500;
 /// for: the one before came less than [`DOORBELL_AGE_NS`] earlier. A pass is short; without that exception a doorbell would ring for
 /// each frame of a sender that is busy.
 pub const DOORBELL_EMPTY_MAX: u32 = 2;
-/// The longest that it is held back, in nanoseconds, up to one visit of another member.
+/// The longest that it is held back, in nanoseconds, but for what a visit takes longer than could be expected.
 pub const DOORBELL_AGE_NS: u64 = 5_000;
 
 /// Why a doorbell rings.
@@ -26,7 +27,7 @@ pub enum Why {
     Bytes,
     /// [`DOORBELL_EMPTY_MAX`].
     Empty,
-    /// [`DOORBELL_AGE_NS`].
+    /// [`DOORBELL_AGE_NS`]: so old is the first frame, or will be before the poller looks again.
     Age,
     /// The ring is full, and only a doorbell makes room.
     Room,
@@ -103,19 +104,26 @@ impl HeldDoorbells {
         }
     }
 
-    /// One that is due, taken off the list; `all`: any, because the poller stops looking.
+    /// When the first frame of all was sent that was not rung for.
     #[inline]
-    pub(crate) fn take(&mut self, all: bool, now_ns: u64) -> Option<(u16, Why)> {
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        self.0.iter().map(|held| held.since_ns).min()
+    }
+
+    /// One that is due by then, which is when the poller looks again, taken off the list; [`u64::MAX`]: any, because it stops
+    /// looking.
+    #[inline]
+    pub(crate) fn take(&mut self, by_ns: u64) -> Option<(u16, Why)> {
         if self.0.is_empty() {
             return None;
         }
-        self.take_due(all, now_ns)
+        self.take_due(by_ns)
     }
 
-    fn take_due(&mut self, all: bool, now_ns: u64) -> Option<(u16, Why)> {
+    fn take_due(&mut self, by_ns: u64) -> Option<(u16, Why)> {
         let why = |held: &Held| {
-            let old = now_ns.saturating_sub(held.since_ns) >= DOORBELL_AGE_NS;
-            held.due.or(old.then_some(Why::Age)).or(all.then_some(Why::Stops))
+            let old = by_ns.saturating_sub(held.since_ns) >= DOORBELL_AGE_NS;
+            held.due.or(old.then_some(if by_ns == u64::MAX { Why::Stops } else { Why::Age }))
         };
         let index = self.0.iter().position(|held| why(held).is_some())?;
         let held = self.0.swap_remove(index);
@@ -141,12 +149,12 @@ mod tests {
 
     #[test]
     fn it_rings_at_its_limits_and_before_that_only_for_whoever_stops() {
-        assert_eq!(one(31, 61_000, false).take(false, NOW), None);
-        assert_eq!(one(1, 60, false).take(true, NOW), Some((7, Why::Stops)));
-        assert_eq!(one(32, 60, false).take(false, NOW), Some((7, Why::Frames)));
-        assert_eq!(one(1, 65_000, false).take(false, NOW), Some((7, Why::Bytes)));
-        assert_eq!(one(1, 60, true).take(false, NOW), Some((7, Why::Room)));
-        assert_eq!(one(1, 60, false).take(false, NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
+        assert_eq!(one(31, 61_000, false).take(NOW), None);
+        assert_eq!(one(1, 60, false).take(u64::MAX), Some((7, Why::Stops)));
+        assert_eq!(one(32, 60, false).take(NOW), Some((7, Why::Frames)));
+        assert_eq!(one(1, 65_000, false).take(NOW), Some((7, Why::Bytes)));
+        assert_eq!(one(1, 60, true).take(NOW), Some((7, Why::Room)));
+        assert_eq!(one(1, 60, false).take(NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
     }
 
     #[test]
@@ -154,13 +162,13 @@ mod tests {
         let mut held = one(1, 60, false);
         held.pass_ended();
         held.pass_ended();
-        assert_eq!(held.take(false, NOW), None, "the first of these sent the frame");
+        assert_eq!(held.take(NOW), None, "the first of these sent the frame");
         held.left(7, unrung(2, 120), true, false);
         held.pass_ended();
         held.pass_ended();
-        assert_eq!(held.take(false, NOW), None);
+        assert_eq!(held.take(NOW), None);
         held.pass_ended();
-        assert_eq!((held.take(false, NOW), held.take(true, NOW)), (Some((7, Why::Empty)), None));
+        assert_eq!((held.take(NOW), held.take(u64::MAX)), (Some((7, Why::Empty)), None));
     }
 
     #[test]
@@ -168,10 +176,10 @@ mod tests {
         let mut held = one(1, 60, false);
         for _ in 0..3 {
             held.left(7, unrung(1, 60), false, false);
-            assert_eq!(held.take(false, NOW), None);
+            assert_eq!(held.take(NOW), None);
             held.pass_ended();
         }
-        assert_eq!(held.take(false, NOW), Some((7, Why::Empty)));
+        assert_eq!(held.take(NOW), Some((7, Why::Empty)));
     }
 
     #[test]
@@ -179,14 +187,14 @@ mod tests {
         let mut held = one(1, 60, false);
         held.left(7, Unrung { is_busy: true, ..unrung(2, 120) }, true, false);
         (0..100).for_each(|_| held.pass_ended());
-        assert_eq!(held.take(false, NOW + DOORBELL_AGE_NS - 1), None);
-        assert_eq!(held.take(false, NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
+        assert_eq!(held.take(NOW + DOORBELL_AGE_NS - 1), None);
+        assert_eq!(held.take(NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
     }
 
     #[test]
     fn the_age_is_that_of_the_first_frame() {
         let mut held = one(1, 60, false);
         held.left(7, unrung(2, 120), true, false);
-        assert_eq!(held.take(false, NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
+        assert_eq!(held.take(NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
     }
 }

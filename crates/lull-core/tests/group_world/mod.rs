@@ -35,6 +35,9 @@ pub struct Queue {
     pub walks: Vec<u64>,
     /// Handed to softirq when it left.
     pub softirq: Vec<Owner>,
+    /// What a visit takes besides its packets, and what a packet takes.
+    pub visit_ns: u64,
+    pub packet_ns: u64,
     /// It is a transmit queue: `ring` is what its room interrupt is for.
     pub tx: Option<Transmit>,
 }
@@ -84,7 +87,8 @@ impl World {
             napi.enable(NAPI_ID_MIN + index as u32, Some(&settings));
             let (polls, walks, softirq) = (Vec::new(), Vec::new(), Vec::new());
             let (ring, masked, latched, hints, slot, tx) = (0, false, false, true, None, None);
-            Queue { napi, ring, masked, latched, hints, slot, polls, walks, softirq, tx }
+            let (visit_ns, packet_ns) = (0, PACKET_NS);
+            Queue { napi, ring, masked, latched, hints, slot, polls, walks, softirq, visit_ns, packet_ns, tx }
         };
         let group = Group::new(0, config).unwrap();
         World { group, queues: (0..queues).map(queue).collect(), pollers: Vec::new(), now_ns: 16 * MS, halts: false }
@@ -369,7 +373,8 @@ impl World {
         }
         let work = self.queues[queue].ring.min(visit.budget);
         self.queues[queue].ring -= work;
-        self.now_ns += PACKET_NS * u64::from(work.max(1));
+        let it = &self.queues[queue];
+        self.now_ns += it.visit_ns + it.packet_ns * u64::from(work.max(1));
         self.queues[queue].polls.push((self.now_ns, Some(cpu), work));
         let cx = Cx::new(cpu, self.now_ns);
         let stop = self.pollers[index].machine.polled(&self.group, &self.queues[queue].napi, work, &cx, |_| ());

@@ -8,6 +8,7 @@ mod followed;
 mod groups;
 mod transmit;
 mod violation;
+mod visits;
 
 use lull_core::event::EventKind;
 use lull_core::state;

@@ -53,7 +53,7 @@ impl GroupPoller {
             return None;
         }
         let napi = member.napi.load(Ordering::Relaxed);
-        self.held = Some(Held { slot, owner: Owner::new(napi), budget: 0 });
+        self.held = Some(Held { slot, owner: Owner::new(napi), budget: 0, since_ns: cx.now_ns });
         cx.emit(napi, EventKind::DryRun);
         Some(Walk { member: slot, napi })
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::transmit::wants_to_send;
-use super::{GroupPoller, Held, STEAL_AFTER_NS, Suspect, View, Visit};
+use super::{GroupPoller, GroupStep, Held, STEAL_AFTER_NS, Suspect, View, Visit};
 use crate::event::{Cx, EventKind};
 use crate::group::claim::Look;
 use crate::group::{Group, STALLED_NS};
@@ -46,9 +46,8 @@ impl GroupPoller {
         group: &Group,
         hint: &impl Fn(u16, u32) -> Option<bool>,
         cx: &Cx<'_>,
-    ) -> Option<Visit> {
+    ) -> Option<GroupStep> {
         while let Some(&slot) = self.homes.get(self.at) {
-            self.at += 1;
             let member = &group.members[usize::from(slot)];
             let ready = match member.claim.look() {
                 Look::Poked => true,
@@ -58,8 +57,12 @@ impl GroupPoller {
                 }
                 Look::Held(_) | Look::None => false,
             };
+            if ready && let Some(ring) = self.doorbell_before(group, member, cx) {
+                return Some(GroupStep::Doorbell(ring));
+            }
+            self.at += 1;
             if ready && let Some(visit) = self.claim(group, slot, self.previous_pass_ns, cx) {
-                return Some(visit);
+                return Some(self.serve(group, visit));
             }
         }
         None
@@ -72,7 +75,7 @@ impl GroupPoller {
             return None;
         }
         let napi = member.napi.load(Ordering::Relaxed);
-        let budget = member.weight.load(Relaxed);
+        let budget = self.fit(member, cx);
         let mask = member.armed.load(Ordering::Relaxed);
         if mask {
             member.armed.store(false, Ordering::Relaxed);
@@ -85,7 +88,7 @@ impl GroupPoller {
         let stray = !self.homes.contains(&slot);
         cx.emit(napi, EventKind::GroupClaim { stray });
         cx.emit(napi, EventKind::PollBegin { budget });
-        self.held = Some(Held { slot, owner: Owner::new(napi), budget });
+        self.held = Some(Held { slot, owner: Owner::new(napi), budget, since_ns: cx.now_ns });
         Some(Visit { member: slot, napi, budget, mask })
     }
 
@@ -96,7 +99,7 @@ impl GroupPoller {
         group: &Group,
         hint: &impl Fn(u16, u32) -> Option<bool>,
         cx: &Cx<'_>,
-    ) -> Option<Visit> {
+    ) -> Option<GroupStep> {
         let mut waits: Option<Suspect> = None;
         for index in 0..self.others.len() {
             let slot = self.others[index];
@@ -124,10 +127,13 @@ impl GroupPoller {
             if cx.now_ns.saturating_sub(before.seen_ns) < STEAL_AFTER_NS {
                 return None;
             }
+            if let Some(ring) = self.doorbell_before(group, &group.members[usize::from(now.slot)], cx) {
+                return Some(GroupStep::Doorbell(ring));
+            }
             self.suspect = None;
             let visit = self.claim(group, now.slot, before.seen_ns, cx)?;
             self.count(group, |counters| &counters.strays);
-            return Some(visit);
+            return Some(self.serve(group, visit));
         }
         self.suspect = waits;
         None

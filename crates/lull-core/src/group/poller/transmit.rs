@@ -34,24 +34,50 @@ impl GroupPoller {
                 | GroupStep::Yield
                 | GroupStep::Detached
         );
-        if stops && let Some(ring) = self.doorbell(group, true, cx) {
+        if stops && let Some(ring) = self.doorbell(group, u64::MAX, cx) {
             self.after_doorbells = Some(step);
             return GroupStep::Doorbell(ring);
         }
         step
     }
 
-    /// A doorbell that is due, with the claim of its member taken; `all`: any that was held back.
+    /// The doorbell that would become late during a visit of this member, if there is one: it rings first.
     #[inline]
-    pub(super) fn doorbell(&mut self, group: &Group, all: bool, cx: &Cx<'_>) -> Option<Ring> {
-        while let Some((slot, why)) = self.doorbells.take(all, cx.now_ns) {
+    pub(super) fn doorbell_before(&mut self, group: &Group, member: &MemberSlot, cx: &Cx<'_>) -> Option<Ring> {
+        if self.doorbells.is_empty() {
+            return None;
+        }
+        self.doorbell(group, cx.now_ns + member.visits.expected_ns(), cx)
+    }
+
+    /// Packets that a visit of this member may take, so that no doorbell becomes late meanwhile: none of those that were held
+    /// back, and not that of the frames which the visit itself sends.
+    #[inline]
+    pub(super) fn fit(&self, member: &MemberSlot, cx: &Cx<'_>) -> u32 {
+        let weight = member.weight.load(Relaxed);
+        let sends = member.transmit.load(Relaxed);
+        if self.doorbells.is_empty() && !sends {
+            return weight;
+        }
+        // Another poller may have left frames there, and waits for this visit's end to ring for them.
+        let own_ns =
+            if member.unrung_frames.load(Relaxed) == 0 { cx.now_ns } else { member.unrung_since_ns.load(Relaxed) };
+        let since_ns = self.doorbells.oldest_ns().into_iter().chain(sends.then_some(own_ns)).min();
+        let rings_ns = since_ns.unwrap_or(cx.now_ns).saturating_add(DOORBELL_AGE_NS);
+        member.visits.fit(rings_ns.saturating_sub(cx.now_ns), weight)
+    }
+
+    /// A doorbell that is due by then, with the claim of its member taken; [`u64::MAX`]: any that was held back.
+    #[inline]
+    pub(super) fn doorbell(&mut self, group: &Group, by_ns: u64, cx: &Cx<'_>) -> Option<Ring> {
+        while let Some((slot, why)) = self.doorbells.take(by_ns) {
             let member = &group.members[usize::from(slot)];
             // Nothing, if another poller rang. Who has the claim just now answers for the doorbell afterwards.
             if member.unrung_frames.load(Relaxed) == 0 || !member.claim.take_between(Group::claimant(self.slot)) {
                 continue;
             }
             let (napi, frames) = (member.napi.load(Ordering::Relaxed), member.unrung_frames.load(Relaxed));
-            self.held = Some(Held { slot, owner: Owner::new(napi), budget: 0 });
+            self.held = Some(Held { slot, owner: Owner::new(napi), budget: 0, since_ns: cx.now_ns });
             cx.emit(napi, EventKind::Doorbell { frames, why });
             return Some(Ring { member: slot, napi, frames, why });
         }
@@ -68,6 +94,7 @@ impl GroupPoller {
         napi.note_poll(sent.frames, cx);
         let member = &group.members[usize::from(held.slot)];
         member.served_ns.store(cx.now_ns, Relaxed);
+        member.visits.sent(cx.now_ns.saturating_sub(held.since_ns), sent.frames);
         let more = sent.left == TxLeft::More;
         let full_runs = if more { member.full_runs.load(Relaxed) + 1 } else { 0 };
         member.full_runs.store(full_runs, Relaxed);
@@ -86,7 +113,8 @@ impl GroupPoller {
         let frames = member.unrung_frames.load(Relaxed) + sent.frames;
         if frames == sent.frames {
             member.unrung_bytes.store(0, Relaxed);
-            member.unrung_since_ns.store(cx.now_ns, Relaxed);
+            // The first of them may be there since the visit began.
+            member.unrung_since_ns.store(held.since_ns, Relaxed);
         }
         let bytes = member.unrung_bytes.load(Relaxed).saturating_add(sent.bytes);
         member.unrung_frames.store(frames, Relaxed);

@@ -8,6 +8,7 @@ use lull_core::group::poller::STEAL_AFTER_NS;
 use lull_core::state;
 
 use super::violation::{Violation, waits_in_vain};
+use super::visits::Visits;
 use crate::engine::cpu::{Irq, Level};
 use crate::engine::id::{CpuId, GroupId, QueueId, Side, Table};
 use crate::engine::nic::Queue;
@@ -37,6 +38,7 @@ pub(super) struct Member {
     /// Since when it waits, and whom its home has visited since.
     waits_since_ns: Option<u64>,
     passed_over: Vec<u32>,
+    visits: Visits,
 }
 
 /// What is known of one CPU in one group.
@@ -110,7 +112,10 @@ impl GroupChecker {
                     return broken("I9", "is visited while another serves it, or as no member");
                 }
                 self.follow_homes(sim);
+                let held_since_ns = self.held_since_ns(sim, napi, cpu);
+                let transmits = sim.nic.queues[QueueId::new(napi)].transmit.is_some();
                 let it = &mut self.members[QueueId::new(napi)];
+                it.visits.begins(at_ns, held_since_ns, transmits);
                 (it.claimed, it.answers) = (Some(cpu), Some(cpu));
                 it.waits_since_ns = None;
                 it.home = if stray { it.home } else { Some(cpu) };
@@ -138,6 +143,14 @@ impl GroupChecker {
                     return broken("I9", "is given back by somebody who does not serve it");
                 }
                 it.free_since_ns = at_ns;
+                let unrung = sim.nic.queues[QueueId::new(napi)].transmit.as_ref().map_or(0, |tx| tx.unrung());
+                return match it.visits.ends(at_ns, unrung) {
+                    Ok(()) => Ok(None),
+                    Err(found) => broken("I15", &found),
+                };
+            }
+            EventKind::PollEnd { work } if it.grouped && it.claimed == Some(cpu) => {
+                it.visits.polled(work);
                 return Ok(None);
             }
             EventKind::GroupStalled { .. } => Transition::GroupStalled,
@@ -159,6 +172,15 @@ impl GroupChecker {
             _ => return Ok(None),
         };
         Ok(Some(transition))
+    }
+
+    /// Since when frames wait for a doorbell for which the poller of this CPU answers, in the group of that queue.
+    fn held_since_ns(&self, sim: &Sim, napi: u32, cpu: u16) -> Option<u64> {
+        let group = |queue: QueueId| sim.nic.queues[queue].group.map(|(group, _)| group);
+        let ours = |queue: QueueId| group(queue) == group(QueueId::new(napi));
+        let held =
+            self.members.rows().filter(|(queue, it)| it.answers == Some(cpu) && it.claimed.is_none() && ours(*queue));
+        held.filter_map(|(_, it)| it.visits.unrung_since_ns).min()
     }
 
     /// I12: a home that visits this member has not left out another that waited for two such visits.
