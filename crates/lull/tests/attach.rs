@@ -395,15 +395,13 @@ fn the_children_of_process_1_are_set_only_if_it_is_said() {
 
 #[test]
 fn children_are_left_out_if_it_is_said() {
-    let Some(program) = program("children_are_left_out_if_it_is_said") else { return };
-    let own = std::process::id().to_string();
-    // This test process has no contexts of its own; its child has three.
+    let Some(program) = below_a_shell("children_are_left_out_if_it_is_said") else { return };
+    // The shell has no contexts of its own; its child has three.
     let dry = |children: &str| {
-        let arguments = ["attach", "--pid", &own, "--mode", "suspend20", "--dry-run", "--children", children];
-        let output = Command::new(LULL).args(arguments).env("LULL_STATE_DIR", &program.state).output().unwrap();
+        let output = program.run(&[LULL, "attach", "--mode", "suspend20", "--dry-run", "--children", children]);
         String::from_utf8(output.stdout).unwrap()
     };
-    let named = format!("(process {})", program.child.id());
+    let named = format!("(process {})", program.pid);
     assert_eq!(dry("yes").matches(&named).count(), 4, "found, and three contexts: {}", dry("yes"));
     assert!(!dry("no").contains(&named));
 }

@@ -15,7 +15,7 @@ fn a_running_memcached_is_set_and_given_back() {
         return;
     }
     let scratch = Scratch::new("once");
-    let program = memcached(port());
+    let program = memcached();
     let pid = program.pid();
     let planned = scratch.ok(&format!("attach --pid {pid} --mode suspend20 --dry-run"));
     assert_eq!(planned.matches("would set memcached").count(), 3, "{planned}");

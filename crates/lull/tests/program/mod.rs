@@ -1,10 +1,11 @@
 //! Programs for the tests of the program's half of a mode: memcached, waiters, and a `lull attach` that stays.
 #![allow(dead_code, reason = "each test binary uses its share")]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::kernel::{World, lines_of, refused, script, succeeded};
@@ -164,11 +165,10 @@ pub fn build_preload() {
     });
 }
 
-/// Starts memcached with two workers on a port of loopback, and waits until it has its three contexts.
-pub fn memcached(port: u16) -> Program {
-    let port = port.to_string();
+/// Starts memcached with two workers on a port of loopback that it chooses, and waits until it has its three contexts.
+pub fn memcached() -> Program {
     let child = Command::new("memcached")
-        .args(["-u", "nobody", "-l", "127.0.0.1", "-t", "2", "-p", &port])
+        .args(["-u", "nobody", "-l", "127.0.0.1", "-t", "2", "-U", "0", "-p", "-1"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -177,9 +177,15 @@ pub fn memcached(port: u16) -> Program {
     program
 }
 
-/// A port that nobody has just now.
+/// A port that nobody has just now, and that no other test of this binary was given.
 pub fn port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    loop {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if GIVEN.lock().unwrap().insert(port) {
+            return port;
+        }
+    }
 }
 
 /// The statically linked program of `kernel/waiter.c`; nothing if it cannot be made here.
