@@ -78,11 +78,11 @@ def until(name):
 
 
 def connected(port):
-    # Until the child listens.
+    # Until there is the NIC, and the child listens.
     while True:
         try:
             return socket.create_connection((address, port), 120)
-        except ConnectionRefusedError:
+        except OSError:
             time.sleep(0.01)
 
 
