@@ -237,7 +237,7 @@ fn read_on_every_core() -> Vec<Reading> {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 #[inline]
-fn read_cycles() -> u64 {
+pub(crate) fn read_cycles() -> u64 {
     // SAFETY: every x86-64 processor has the instruction, and Linux leaves it to user space.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -250,7 +250,7 @@ fn tsc_is_steady() -> bool {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn read_cycles() -> u64 {
+pub(crate) fn read_cycles() -> u64 {
     0
 }
 

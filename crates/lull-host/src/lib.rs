@@ -12,7 +12,7 @@
 //! waits for the holder), `holder` and `on_cpu` (what the holder does), `softirq` (hard interrupts, timers, polls, and what
 //! completions owe), `delivery` (the instances, what stands above them, and what all handles share), `table` (where an
 //! instance is found), `unlock` (a shard's lock is given back), `threads` (the contexts that stand by), `worker` and `turn`
-//! (the application's side), `group` (the pollers of busy-polling CPU groups), `busy` (the busy loop), `timed` (who may have a deadline on a CPU), `deadlines` (who wakes up for it), `contain` (what a panic
+//! (the application's side), `group` (the pollers of busy-polling CPU groups), `parker` and `monitor` (how a thread sleeps), `busy` (the busy loop), `timed` (who may have a deadline on a CPU), `deadlines` (who wakes up for it), `contain` (what a panic
 //! does), `registry` (who can be found by id), `host` and `control` (what operators ask), `from_above` (what sockets and
 //! receivers ask).
 //!
@@ -57,6 +57,8 @@ mod lock;
 mod loom_models;
 #[cfg(not(loom))]
 mod memory;
+#[cfg(not(loom))]
+mod monitor;
 #[cfg(not(loom))]
 mod on_cpu;
 #[cfg(not(loom))]

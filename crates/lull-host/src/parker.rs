@@ -12,13 +12,17 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 #[cfg(not(loom))]
 use rustix::io::Errno;
 
-use crate::sync::{Futex, Ordering};
+#[cfg(not(loom))]
+use crate::monitor::Monitor;
+use crate::sync::{AtomicU32, Futex, Ordering};
 
 const RUNNING: u32 = 0;
 pub(crate) const ON_FUTEX: u32 = 1;
 #[cfg(not(loom))]
 const ON_FDS: u32 = 2;
 const NOTIFIED: u32 = 3;
+/// It watches the word itself ([`ParkWord::watch`]): a store is all that it takes to wake it.
+pub(crate) const ON_MONITOR: u32 = 4;
 
 /// What a sleeper and its wakers agree on. A wake-up that comes before the sleep is kept. Whoever takes one back (a
 /// sleep that ends for another reason included) does so with a swap, which acquires what the waker published: with a
@@ -38,6 +42,30 @@ impl ParkWord {
         }
         self.end();
         false
+    }
+
+    /// The sleeper has begun [`ON_MONITOR`], and watches the word before it sleeps in the kernel. `arm` begins to watch; `wait` waits
+    /// for a store since then, or for less, and says whether there was time to. None: it was woken. Otherwise it is to sleep in the
+    /// kernel in this way, of which its wakers know.
+    pub(crate) fn watch(&self, arm: impl Fn(&AtomicU32), wait: impl Fn() -> bool) -> Option<u32> {
+        let word: &AtomicU32 = &self.0;
+        loop {
+            arm(word);
+            // For a store that came before the watch began it would wait in vain.
+            if word.load(Ordering::Acquire) != ON_MONITOR {
+                return None;
+            }
+            if !wait() {
+                break;
+            }
+        }
+        let sleeps = word.compare_exchange(ON_MONITOR, ON_FUTEX, Ordering::AcqRel, Ordering::Acquire);
+        sleeps.is_ok().then_some(ON_FUTEX)
+    }
+
+    /// Whether the kernel has to wake somebody who sleeps in this way.
+    pub(crate) fn sleeps_in_the_kernel(kind: u32) -> bool {
+        kind != ON_MONITOR
     }
 
     /// Notes that the sleeper runs again.
@@ -99,6 +127,11 @@ impl Parker {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.word.0
+    }
+
     /// Wakes the sleeper, or keeps the wake-up for its next sleep. Returns whether a thread was really woken.
     pub(crate) fn wake(&self, counters: &SleepCounters) -> bool {
         self.wake_after(counters, || ())
@@ -108,13 +141,15 @@ impl Parker {
     pub(crate) fn wake_after(&self, counters: &SleepCounters, first: impl FnOnce()) -> bool {
         let Some(kind) = self.word.notify() else { return false };
         first();
-        if kind == ON_FUTEX {
-            self.word.0.wake();
-        } else {
-            // The counter cannot overflow: it is written only on this transition, and read before the next.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        if ParkWord::sleeps_in_the_kernel(kind) {
+            if kind == ON_FUTEX {
+                self.word.0.wake();
+            } else {
+                // The counter cannot overflow: it is written only on this transition, and read before the next.
+                let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+            }
+            counters.syscall();
         }
-        counters.syscall();
         counters.wakeups.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -126,20 +161,42 @@ impl Parker {
         if !self.word.begin(kind) {
             return 0;
         }
+        let readable = self.sleep_in_the_kernel(kind, timeout_ns, fds, counters);
+        self.word.end();
+        readable
+    }
+
+    /// As [`Parker::park`] without descriptors, but the sleeper watches the word for a while first, and occupies its core meanwhile.
+    /// [`Parker::wake_after`] does `first` too late for it.
+    pub(crate) fn park_watching(&self, timeout_ns: Option<u64>, monitor: &Monitor, counters: &SleepCounters) {
+        if !self.word.begin(ON_MONITOR) {
+            return;
+        }
+        if let Some(kind) = monitor.watch(&self.word, timeout_ns) {
+            self.sleep_in_the_kernel(kind, timeout_ns.map(Monitor::left_ns), &[], counters);
+        }
+        self.word.end();
+    }
+
+    fn sleep_in_the_kernel(
+        &self,
+        kind: u32,
+        timeout_ns: Option<u64>,
+        fds: &[BorrowedFd<'_>],
+        counters: &SleepCounters,
+    ) -> Readable {
         if timeout_ns.is_some() {
             counters.timer_ops.fetch_add(1, Ordering::Relaxed);
         }
         counters.syscall();
         let timeout =
             timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
-        let mut readable = 0;
         if fds.is_empty() {
             self.word.0.wait_for(kind, timeout.as_ref());
+            0
         } else {
-            readable = self.park_on_fds(timeout.as_ref(), fds, counters);
+            self.park_on_fds(timeout.as_ref(), fds, counters)
         }
-        self.word.end();
-        readable
     }
 
     /// Forgets a wake-up that was kept. The caller looks for its reason afterwards.

@@ -14,6 +14,7 @@ use crate::cpu::Cpu;
 use crate::delivery::{Delivery, Instance};
 use crate::group::parts::HostGroup;
 use crate::holder;
+use crate::monitor::Monitor;
 use crate::parker::Parker;
 use crate::seat::GROUP_POLLER;
 use crate::threads;
@@ -30,7 +31,8 @@ pub(crate) fn start(
     threads::spawn(host, cpu, name, false, move |host| {
         let members = Members { generation: None, by_slot: Vec::new() };
         let cpu = host.cpu(cpu);
-        Loop { host, group: &group, cpu, parker: &parker, members, in_seat: false }.run(poller);
+        let monitor = Monitor::of_this_machine(&host.clock);
+        Loop { host, group: &group, cpu, parker: &parker, monitor, members, in_seat: false }.run(poller);
     })
 }
 
@@ -78,6 +80,8 @@ struct Loop<'a> {
     group: &'a HostGroup,
     cpu: &'a Cpu,
     parker: &'a Parker,
+    /// How it waits for a wake-up before it sleeps in the kernel, where the CPU can.
+    monitor: Option<Monitor>,
     members: Members,
     in_seat: bool,
 }
@@ -99,16 +103,19 @@ impl Loop<'_> {
                 GroupStep::Softirqs => holder::pass_by(&host.on(cpu), GROUP_POLLER, &mut self.in_seat),
                 GroupStep::Yield => cpu.let_others_run(),
                 GroupStep::Wake(wake) => host.wake_poller(group, &wake),
-                GroupStep::Park => self.sleep(None),
+                GroupStep::Park => self.sleep(None, true),
                 GroupStep::Rest { until_ns } => {
+                    let mut by_thread = true;
                     group.group.unmask_for_rest(|member| {
                         if let Some(instance) = host.instance(member.napi) {
+                            by_thread &= !instance.vector.is_fd();
                             host.unmask(&instance, false);
                         }
                     });
-                    self.sleep(until_ns.map(|until_ns| until_ns.saturating_sub(now_ns).max(1)));
+                    // A descriptor is told of by the CPU's interrupt thread, which wants this very core.
+                    self.sleep(until_ns.map(|until_ns| until_ns.saturating_sub(now_ns).max(1)), by_thread);
                 }
-                GroupStep::Sleep { until_ns } => self.sleep(Some(until_ns.saturating_sub(now_ns).max(1))),
+                GroupStep::Sleep { until_ns } => self.sleep(Some(until_ns.saturating_sub(now_ns).max(1)), false),
                 GroupStep::Detached => break,
             }
         }
@@ -177,10 +184,16 @@ impl Loop<'_> {
         }
     }
 
-    /// Sleeps until woken, or for at most so long. A wake-up that came before is kept.
-    fn sleep(&mut self, for_ns: Option<u64>) {
+    /// Sleeps until woken, or for at most so long. A wake-up that came before is kept. `watches`: the wake-up may come soon, and
+    /// nobody whom it waits for needs the core.
+    fn sleep(&mut self, for_ns: Option<u64>, watches: bool) {
         self.leave_seat();
-        self.parker.park(for_ns, &[], &self.cpu.sleeps);
+        match self.monitor.filter(|_| watches && !self.cpu.need_resched()) {
+            Some(monitor) => self.parker.park_watching(for_ns, &monitor, &self.cpu.sleeps),
+            None => {
+                self.parker.park(for_ns, &[], &self.cpu.sleeps);
+            }
+        }
         // The seat again, and with it what waits for this CPU: its interrupts need no second thread now.
         if !self.host.stopping.load(Ordering::Acquire) {
             holder::pass_by(&self.host.on(self.cpu), GROUP_POLLER, &mut self.in_seat);

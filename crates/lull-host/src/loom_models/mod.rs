@@ -16,7 +16,10 @@ mod raised;
 mod seat;
 mod table;
 
-use crate::parker::{ON_FUTEX, ParkWord};
+use std::cell::Cell;
+
+use crate::parker::{ON_FUTEX, ON_MONITOR, ParkWord};
+use crate::sync::Ordering;
 
 /// Explores a model with so many preemptions, or fewer by LULL_LOOM_PREEMPTIONS, which is for a quick look.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -45,8 +48,31 @@ impl Bed {
         }
     }
 
+    /// The sleeper watches the word for so many waits first, each of which ends by a store that comes after the watch began and by
+    /// nothing else, or sleeps in the kernel then.
+    fn park_watching(&self, waits: u32) {
+        if !self.word.begin(ON_MONITOR) {
+            return;
+        }
+        let (armed, left) = (Cell::new(0), Cell::new(waits));
+        let wait = || {
+            if left.get() == 0 {
+                return false;
+            }
+            left.set(left.get() - 1);
+            while self.word.0.load(Ordering::Relaxed) == armed.get() {
+                loom::thread::yield_now();
+            }
+            true
+        };
+        if let Some(kind) = self.word.watch(|word| armed.set(word.load(Ordering::Relaxed)), wait) {
+            self.word.0.wait(kind);
+        }
+        self.word.end();
+    }
+
     fn wake(&self) {
-        if self.word.notify().is_some() {
+        if self.word.notify().is_some_and(ParkWord::sleeps_in_the_kernel) {
             self.word.0.wake();
         }
     }

@@ -150,9 +150,9 @@ fn hardware_counters() -> Check {
     }
 }
 
-/// A poller of a group that is parked sleeps in a futex, whatever the CPU could wait by.
+/// A poller of a group that parks or rests waits by an instruction first, where the CPU has one for programs.
 fn parked_pollers(roots: &Roots) -> Check {
-    /// What a program can wait by without the kernel, as `/proc/cpuinfo` names it.
+    /// What a program can wait by without the kernel, as `/proc/cpuinfo` names it. The host takes the first that is there.
     const INSTRUCTIONS: [(&str, &str); 2] = [("waitpkg", "UMWAIT"), ("mwaitx", "MWAITX")];
     let what = "parked pollers";
     let Ok(cpuinfo) = std::fs::read_to_string(roots.proc("cpuinfo")) else {
@@ -160,12 +160,11 @@ fn parked_pollers(roots: &Roots) -> Check {
     };
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let has = |flag: &str| flags.split_ascii_whitespace().any(|word| word == flag);
-    let there: Vec<&str> = INSTRUCTIONS.iter().filter(|(flag, _)| has(flag)).map(|(_, name)| *name).collect();
     Check::ok(
         what,
-        match &there[..] {
-            [] => "they sleep in a futex: the CPU has neither UMWAIT nor MWAITX".to_owned(),
-            names => format!("they sleep in a futex: lull does not use {}, which the CPU has", names.join(" and ")),
+        match INSTRUCTIONS.iter().find(|(flag, _)| has(flag)) {
+            None => "they sleep in a futex: the CPU has neither UMWAIT nor MWAITX".to_owned(),
+            Some((_, name)) => format!("they wait by {name} for up to 50 us, and sleep in a futex then"),
         },
     )
 }
@@ -263,7 +262,8 @@ mod tests {
             parked_pollers(&roots).reason
         };
         assert!(said("fpu monitor").contains("neither UMWAIT nor MWAITX"));
-        assert!(said("fpu waitpkg mwaitx").contains("UMWAIT and MWAITX, which the CPU has"));
+        assert!(said("fpu mwaitx").contains("by MWAITX for up to 50 us"));
+        assert!(said("fpu waitpkg").contains("by UMWAIT for up to 50 us"));
     }
 
     #[test]
