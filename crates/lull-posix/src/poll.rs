@@ -114,6 +114,30 @@ impl Polled {
         Ok(fds.iter().filter(|polled| polled.revents != 0).count())
     }
 
+    /// What an entry waits for. A file of the kernel's that says POLLOUT and not POLLWRNORM (an eventfd) never says that: who asks for it
+    /// by that name alone does not hear of it.
+    fn interest(&self, fds: &[pollfd], nth: usize) -> Interest {
+        const NAMES: [(c_short, c_short, Interest); 2] = [
+            (libc::POLLIN, libc::POLLRDNORM, Interest::READABLE),
+            (libc::POLLOUT, libc::POLLWRNORM, Interest::WRITABLE),
+        ];
+        let events = fds[nth].events;
+        let mut interest = interest(self.lulls[nth].as_deref(), events);
+        let by_other_names = NAMES.iter().filter(|(name, other, _)| events & other != 0 && events & name == 0);
+        if self.lulls[nth].is_none() && by_other_names.clone().next().is_some() {
+            let all = NAMES.iter().fold(0, |all, (name, other, _)| all | name | other);
+            let mut says = [pollfd { fd: fds[nth].fd, events: all, revents: 0 }];
+            // What cannot be asked is waited for.
+            let _ = kernel::poll(&mut says, 0, None);
+            for (name, other, one) in by_other_names {
+                if says[0].revents & (name | other) == *name {
+                    interest = interest.difference(*one);
+                }
+            }
+        }
+        interest
+    }
+
     /// Everything that any entry with the same file as this one asks for.
     #[cold]
     fn interest_of_all(&self, fds: &[pollfd], nth: usize) -> Interest {
@@ -122,7 +146,7 @@ impl Polled {
             _ => fds[nth].fd == fds[other].fd,
         };
         let same = (0..fds.len()).filter(|other| is_same(*other));
-        same.fold(Interest::empty(), |all, other| all | interest(self.lulls[other].as_deref(), fds[other].events))
+        same.fold(Interest::empty(), |all, other| all | self.interest(fds, other))
     }
 
     /// As [`Polled::wait`], in a process without an engine: all that it has is the kernel's, also where it waits in a context or for
@@ -148,8 +172,8 @@ impl Polled {
         }
         let wait = Wait::new()?;
         let mut result = Ok(());
-        for (nth, polled) in fds.iter().enumerate() {
-            let interest = interest(self.lulls[nth].as_deref(), polled.events);
+        for nth in 0..fds.len() {
+            let interest = self.interest(fds, nth);
             let both = || self.interest_of_all(fds, nth);
             let added = match self.lulls[nth].as_deref() {
                 Some(File::Stream(stream)) => wait.add(stream.stream(), interest, both),

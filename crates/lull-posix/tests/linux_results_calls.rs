@@ -127,6 +127,10 @@ fn a_peer_may_have_port_0_which_nobody_listens_at() {
     let fd = udp();
     socket::connect(fd, &bytes(&format!("{PEER}:0"))).unwrap();
     assert_eq!(name(fd).ip().to_string(), OWN);
+    assert!(
+        socket::getpeername(fd).is_some_and(|name| name.is_err()),
+        "which counts for none where its name is asked for"
+    );
     assert_eq!(send(fd, b"x", 0), Ok(1));
     let to = bytes(&format!("{PEER}:0"));
     let sent = socket::send_message(fd, &[IoSlice::new(b"x")], &to, &[], socket::Send { flags: 0 });
@@ -191,6 +195,26 @@ fn a_datagram_socket_that_takes_more_says_so_by_three_names() {
     let (stream, _peer) = connected();
     assert_eq!(poll_now(stream, NAMES), libc::POLLOUT | libc::POLLWRNORM, "and a connection by two");
     [fd, stream].into_iter().for_each(close);
+}
+
+/// An eventfd can always be written to, and says so by one name alone.
+#[test]
+fn poll_sleeps_by_a_name_that_a_file_of_the_kernels_never_says() {
+    // SAFETY: numbers only.
+    let eventfd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+    lull_posix::files::forget(eventfd);
+    let (fd, mut peer) = connected();
+    let waits = asleep(move || {
+        let one = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut polled = [one(eventfd, libc::POLLWRNORM), one(eventfd, libc::POLLIN), one(fd, libc::POLLIN)];
+        assert_eq!(poll::poll(&mut polled, Some(LOST)), Ok(1));
+        polled.map(|polled| polled.revents)
+    });
+    peer.write_all(b"x").unwrap();
+    assert_eq!(waits.join().unwrap(), [0, 0, libc::POLLIN]);
+    // SAFETY: the number is this test's own.
+    unsafe { libc::close(eventfd) };
+    close(fd);
 }
 
 #[test]

@@ -42,7 +42,11 @@ pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
     }
     match &*files::get_to_send(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.peer_addr())),
-        File::Datagram(datagram) => Some(named(datagram.domain, datagram.peer()?)),
+        File::Datagram(datagram) => Some(match datagram.peer()? {
+            // As one without a peer (`inet_getname`).
+            Ok(peer) if peer.port() == 0 => Err(Errno::new(libc::ENOTCONN)),
+            peer => named(datagram.domain, peer),
+        }),
         File::Listener(_) => Some(Err(Errno::new(libc::ENOTCONN))),
         File::Epoll(_) => None,
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 
-use libc::{c_int, epoll_event, pollfd};
+use libc::{c_int, c_ulong, epoll_event, pollfd};
 use lull_posix::Errno;
 
 use super::machine::Machine;
@@ -64,9 +64,20 @@ pub enum Call {
         data: Vec<Vec<u8>>,
         flags: c_int,
     },
-    /// FIONREAD.
-    Unread {
+    /// FIONREAD and its kin.
+    Queue {
         slot: Slot,
+        request: c_ulong,
+    },
+    MoveOut {
+        slot: Slot,
+        size: usize,
+        by_sendfile: bool,
+    },
+    MoveIn {
+        slot: Slot,
+        data: Vec<u8>,
+        by_sendfile: bool,
     },
     RecvMany {
         slot: Slot,
@@ -158,7 +169,14 @@ impl fmt::Debug for Call {
                 let sizes: Vec<usize> = data.iter().map(Vec::len).collect();
                 write!(f, "sendmsg(s{slot}, {sizes:?}, {flags:#x}) to {to}")
             }
-            Call::Unread { slot } => write!(f, "ioctl(s{slot}, FIONREAD)"),
+            Call::Queue { slot, request } => write!(f, "ioctl(s{slot}, {request:#x})"),
+            Call::MoveOut { slot, size, by_sendfile } => {
+                write!(f, "{}(s{slot}, a pipe, {size})", if *by_sendfile { "sendfile" } else { "splice" })
+            }
+            Call::MoveIn { slot, data, by_sendfile } => {
+                let what = if *by_sendfile { "sendfile(a file" } else { "splice(a pipe" };
+                write!(f, "{what}, s{slot}, {})", data.len())
+            }
             Call::Bind { slot, at } => write!(f, "bind(s{slot}, {at})"),
             Call::Listen { slot, backlog } => write!(f, "listen(s{slot}, {backlog})"),
             Call::Connect { slot, to } => write!(f, "connect(s{slot}, {to})"),
@@ -260,7 +278,13 @@ impl Given {
                 let slices: Vec<IoSlice<'_>> = data.iter().map(|part| IoSlice::new(part)).collect();
                 Outcome::Count(machine.send_to(fd(slot), &slices, &self.address, *flags)?)
             }
-            Call::Unread { slot } => Outcome::Count(machine.queue(fd(slot), libc::FIONREAD)?.max(0) as usize),
+            Call::Queue { slot, request } => Outcome::Count(machine.queue(fd(slot), *request)?.max(0) as usize),
+            Call::MoveOut { slot, size, by_sendfile } => {
+                Outcome::Data(machine.move_out(fd(slot), *size, *by_sendfile)?)
+            }
+            Call::MoveIn { slot, data, by_sendfile } => {
+                Outcome::Count(machine.move_in(fd(slot), data, *by_sendfile)?)
+            }
             Call::Bind { slot, .. } => done(machine.bind(fd(slot), &self.address))?,
             Call::Listen { slot, backlog } => done(machine.listen(fd(slot), *backlog))?,
             Call::Connect { slot, .. } => done(machine.connect(fd(slot), &self.address))?,

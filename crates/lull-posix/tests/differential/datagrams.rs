@@ -16,8 +16,8 @@
 //!   does not know of that.
 //! - "answers between messages": as in `step`, `sendmmsg` has one message for a peer that is not there. On loopback the answer to that
 //!   comes before the second message.
-//! - "room again": an edge-triggered member is not asked for room. Linux tells of it whenever a datagram has left the machine, which
-//!   is the device's affair.
+//! - "room again": an edge-triggered member is not asked for room, nor is one of a context that is such a member. Linux tells of it
+//!   whenever a datagram has left the machine, which is the device's affair.
 //! - "shared ports": a port is asked for a second time only by a socket without SO_REUSEADDR. Which of several that share one hears
 //!   what, is another program's test.
 //! - "nothing": as in `step`.
@@ -112,7 +112,7 @@ impl Run<'_> {
                 let flags = if sizes.len() > 1 { flags | libc::MSG_WAITFORONE } else { flags };
                 Call::RecvMany { slot: self.datagram(pick)?, sizes: sizes.clone(), flags }
             }
-            Op::Unread { pick } => Call::Unread { slot: self.datagram(pick)? },
+            Op::Unread { pick } => Call::Queue { slot: self.datagram(pick)?, request: libc::FIONREAD },
             Op::Shutdown { pick, how } => {
                 Call::Shutdown { slot: self.datagram(pick).filter(|slot| !self.is_bare(*slot))?, how }
             }

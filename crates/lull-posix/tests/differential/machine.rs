@@ -1,9 +1,11 @@
 //! The socket calls on numbers: of the kernel alone, and of a program that has the preload library.
 
 use std::cell::Cell;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, c_ulong, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
@@ -17,6 +19,7 @@ use super::world;
 const WORD_BITS: usize = u64::BITS as usize;
 /// From linux/sockios.h.
 pub const SIOCOUTQNSD: c_ulong = 0x894b;
+pub const SIOCATMARK: c_ulong = 0x8905;
 
 pub type Result<T> = std::result::Result<T, Errno>;
 
@@ -256,6 +259,74 @@ impl Machine {
     /// Bytes that were written and not sent yet, for Nagle's algorithm or want of room; none for what is no connection.
     pub fn unsent(self, fd: c_int) -> usize {
         self.queue(fd, SIOCOUTQNSD).map_or(0, |bytes| bytes.max(0) as usize)
+    }
+
+    /// `splice` into a pipe, or `sendfile`: what the pipe has then.
+    pub fn move_out(self, fd: c_int, size: usize, by_sendfile: bool) -> Result<Vec<u8>> {
+        let [end, into] = self.pipe();
+        let to = into.as_raw_fd();
+        let moved = if self.is_lulls(fd) {
+            call(|| match by_sendfile {
+                true => socket::sendfile(to, fd, None, size),
+                false => socket::splice((fd, false), (to, false), size, 0),
+            })
+        } else {
+            // SAFETY: numbers, and no offsets.
+            checked(unsafe {
+                match by_sendfile {
+                    true => libc::sendfile(to, fd, null_mut(), size),
+                    false => libc::splice(fd, null_mut(), to, null_mut(), size, 0),
+                }
+            })
+        };
+        drop(into);
+        let mut there = Vec::new();
+        std::fs::File::from(end).read_to_end(&mut there).unwrap();
+        moved.map(|moved| {
+            assert_eq!(moved, there.len());
+            there
+        })
+    }
+
+    /// `splice` out of a pipe that has these data, or `sendfile` of a file that has them.
+    pub fn move_in(self, fd: c_int, data: &[u8], by_sendfile: bool) -> Result<usize> {
+        let (from, size) = if by_sendfile {
+            // SAFETY: a name, and a number that is nobody else's.
+            let file =
+                unsafe { OwnedFd::from_raw_fd(self.given_out(libc::memfd_create(c"data".as_ptr(), 0)).unwrap()) };
+            let mut file = std::fs::File::from(file);
+            file.write_all(data).unwrap();
+            file.rewind().unwrap();
+            (OwnedFd::from(file), data.len())
+        } else {
+            let [end, into] = self.pipe();
+            std::fs::File::from(into).write_all(data).unwrap();
+            (end, data.len())
+        };
+        let from = from.as_raw_fd();
+        if self.is_lulls(fd) {
+            return call(|| match by_sendfile {
+                true => socket::sendfile(fd, from, None, size),
+                false => socket::splice((from, false), (fd, false), size, 0),
+            });
+        }
+        // SAFETY: numbers, and no offsets.
+        checked(unsafe {
+            match by_sendfile {
+                true => libc::sendfile(fd, from, null_mut(), size),
+                false => libc::splice(from, null_mut(), fd, null_mut(), size, 0),
+            }
+        })
+    }
+
+    /// Where it is read, and where it is written.
+    fn pipe(self) -> [OwnedFd; 2] {
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers, which are nobody else's.
+        unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            ends.map(|end| OwnedFd::from_raw_fd(self.given_out(end).unwrap()))
+        }
     }
 
     /// What an `ioctl` says of a socket's queues.

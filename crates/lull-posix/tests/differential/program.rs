@@ -1,10 +1,11 @@
 //! Random programs: what they are made of.
 
-use libc::c_int;
+use libc::{c_int, c_ulong};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::datagram_ops;
+use super::machine::SIOCATMARK;
 
 /// Which of the program's numbers: one of those that suit, or now and then any at all.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +83,23 @@ pub enum Op {
         pick: Pick,
         sizes: Vec<usize>,
         flags: Option<c_int>,
+    },
+    /// `splice` into a pipe, or `sendfile`.
+    MoveOut {
+        pick: Pick,
+        size: usize,
+        by_sendfile: bool,
+    },
+    /// `splice` out of a pipe, or `sendfile` of a file.
+    MoveIn {
+        pick: Pick,
+        size: usize,
+        by_sendfile: bool,
+    },
+    /// An `ioctl` that tells of a socket's queues.
+    Queue {
+        pick: Pick,
+        request: c_ulong,
     },
     /// `recvmmsg`.
     RecvMany {
@@ -283,6 +301,7 @@ fn recv_flags() -> impl Strategy<Value = Option<c_int>> {
             libc::MSG_WAITALL,
             libc::MSG_WAITALL | libc::MSG_DONTWAIT,
             libc::MSG_TRUNC | libc::MSG_DONTWAIT,
+            libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
             libc::MSG_OOB,
             libc::MSG_ERRQUEUE,
         ]).prop_map(Some),
@@ -297,7 +316,13 @@ fn many_flags() -> impl Strategy<Value = c_int> {
 fn send_flags() -> impl Strategy<Value = Option<c_int>> {
     prop_oneof![
         4 => Just(None),
-        4 => select(vec![0, libc::MSG_NOSIGNAL, libc::MSG_DONTWAIT, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL]).prop_map(Some),
+        4 => select(vec![
+            0,
+            libc::MSG_NOSIGNAL,
+            libc::MSG_DONTWAIT,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            libc::MSG_EOR | libc::MSG_CONFIRM,
+        ]).prop_map(Some),
     ]
 }
 
@@ -324,7 +349,11 @@ fn epoll_events() -> impl Strategy<Value = u32> {
 }
 
 fn poll_events() -> impl Strategy<Value = i16> {
-    select(vec![0, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT, libc::POLLIN | libc::POLLRDHUP])
+    const OTHER_NAMES: i16 = libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLWRNORM | libc::POLLWRBAND;
+    prop_oneof![
+        5 => select(vec![0, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT, libc::POLLIN | libc::POLLRDHUP]),
+        1 => select(vec![libc::POLLRDNORM, libc::POLLWRNORM, libc::POLLWRBAND, libc::POLLIN | libc::POLLPRI, OTHER_NAMES]),
+    ]
 }
 
 fn files() -> impl Strategy<Value = Op> {
@@ -348,6 +377,11 @@ fn data() -> impl Strategy<Value = Op> {
     prop_oneof![
         14 => (pick(), sizes(), recv_flags()).prop_map(|(pick, sizes, flags)| Op::Recv { pick, sizes, flags }),
         14 => (pick(), sizes(), send_flags()).prop_map(|(pick, sizes, flags)| Op::Send { pick, sizes, flags }),
+        2 => (pick(), 0..400_usize, any::<bool>())
+            .prop_map(|(pick, size, by_sendfile)| Op::MoveOut { pick, size, by_sendfile }),
+        2 => (pick(), 0..400_usize, any::<bool>())
+            .prop_map(|(pick, size, by_sendfile)| Op::MoveIn { pick, size, by_sendfile }),
+        1 => (pick(), select(vec![libc::FIONREAD, SIOCATMARK])).prop_map(|(pick, request)| Op::Queue { pick, request }),
         3 => (pick(), prop::collection::vec(size(), 0..4), many_flags())
             .prop_map(|(pick, sizes, flags)| Op::RecvMany { pick, sizes, flags }),
         3 => (pick(), prop::collection::vec(size(), 0..4), select(vec![0, libc::MSG_NOSIGNAL, libc::MSG_DONTWAIT]))

@@ -44,6 +44,8 @@ pub struct File {
     pub numbers: usize,
     /// It is or was a member of a context.
     pub is_member: bool,
+    /// A context with a datagram socket that is asked for room, or with such a context.
+    pub hears_of_room: bool,
     /// It listened or was connected, and is no more.
     pub is_spent: bool,
     /// It was shut down, one direction of it at least, whatever was said of that.
@@ -55,7 +57,17 @@ pub struct File {
 
 impl File {
     fn new(kind: Kind) -> File {
-        File { kind, sent: 0, numbers: 0, is_member: false, is_spent: false, is_shut: false, came: 0, heard_in: None }
+        File {
+            kind,
+            sent: 0,
+            numbers: 0,
+            is_member: false,
+            hears_of_room: false,
+            is_spent: false,
+            is_shut: false,
+            came: 0,
+            heard_in: None,
+        }
     }
 }
 
@@ -148,6 +160,7 @@ impl<'t> Run<'t> {
                 members.iter().any(|(member, _)| *member == slot)
             }
             Call::RecvMany { slot: received, sizes, .. } => *received == slot && sizes.len() > 1,
+            Call::MoveOut { slot: moved, .. } | Call::MoveIn { slot: moved, .. } => *moved == slot,
             // One in both worlds is looked up by its number.
             Call::Recv { slot: received, .. } | Call::RecvFrom { slot: received, .. } => {
                 *received == slot && self.kind(slot) == Kind::Datagram
@@ -252,10 +265,12 @@ impl<'t> Run<'t> {
             Call::Recv { slot, .. }
             | Call::RecvFrom { slot, .. }
             | Call::RecvMany { slot, .. }
+            | Call::MoveOut { slot, .. }
             | Call::Accept { slot, .. } => on_file(*slot, libc::SO_RCVTIMEO),
             Call::Send { slot, .. }
             | Call::SendTo { slot, .. }
             | Call::SendMany { slot, .. }
+            | Call::MoveIn { slot, .. }
             | Call::Connect { slot, .. } => on_file(*slot, libc::SO_SNDTIMEO),
             Call::EpollWait { timeout_ms, .. } | Call::Poll { timeout_ms, .. } | Call::Select { timeout_ms, .. } => {
                 match timeout_ms {
@@ -285,6 +300,8 @@ impl<'t> Run<'t> {
             | Call::RecvFrom { slot, .. }
             | Call::SendTo { slot, .. }
             | Call::RecvMany { slot, .. }
+            | Call::MoveOut { slot, .. }
+            | Call::MoveIn { slot, .. }
             | Call::Accept { slot, .. }
             | Call::Send { slot, .. }
             | Call::SendMany { slot, .. }
@@ -370,9 +387,13 @@ impl<'t> Run<'t> {
             {
                 self.file_mut(*slot).kind = Kind::Stream;
             }
-            Call::EpollCtl { member, .. } if succeeded => self.file_mut(*member).is_member = true,
+            Call::EpollCtl { slot, member, events, .. } if succeeded => {
+                let is_asked = self.kind(*member) == Kind::Datagram && events & libc::EPOLLOUT as u32 != 0;
+                self.file_mut(*slot).hears_of_room |= is_asked || self.file(*member).hears_of_room;
+                self.file_mut(*member).is_member = true;
+            }
             Call::SendTo { .. } => self.datagrams_sent += 1,
-            Call::Send { slot, .. } | Call::SendMany { slot, .. } => {
+            Call::Send { slot, .. } | Call::SendMany { slot, .. } | Call::MoveIn { slot, .. } => {
                 if self.kind(*slot) == Kind::Datagram {
                     self.datagrams_sent += match &outcomes[0] {
                         Outcome::Lengths(lengths) => lengths.len(),

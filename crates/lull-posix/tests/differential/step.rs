@@ -33,6 +33,10 @@
 //!   had when they came, and here those that it has when they are accepted (docs/user_plane.md, Limits).
 //! - "low water": a socket at which a thread waits for SO_RCVLOWAT's bytes is not shut down: on Linux that wakes who waits, who
 //!   takes what is there (docs/user_plane.md, Limits).
+//! - "pipes": bytes are moved between pipes and connections alone, by `splice` and `sendfile`; with other sockets lull refuses
+//!   (docs/user_plane.md, Limits). A number at which that waits is as one that is polled.
+//! - "names": what is no socket is polled by POLLIN and its kin, and not by POLLRDNORM: some files never say that, and Linux does not
+//!   wake who waits for a context so.
 //! - "look": see `machine`.
 //! - "one segment": while a thread waits, peers send what one segment carries. A reader is woken by the first of several.
 
@@ -118,9 +122,23 @@ impl Run<'_> {
                         if self.kind(member) == Fresh {
                             events &= !libc::EPOLLONESHOT as u32;
                         }
+                        // Rule "room again" of `datagrams`.
+                        if self.kind(member) == Kind::Datagram && self.file(slot).is_member {
+                            events &= !libc::EPOLLOUT as u32;
+                        }
+                        if self.file(member).hears_of_room {
+                            events &= !libc::EPOLLET as u32;
+                        }
                         self.call(by, Call::EpollCtl { slot, what: *what, member, events })
                     }
                     _ => Ok(None),
+                }
+            }
+            Op::MoveIn { pick, size, by_sendfile } => {
+                let slot = self.stream(*pick);
+                match slot.and_then(|slot| Some((slot, self.data(slot, &[*size])?.concat()))) {
+                    Some((slot, data)) => self.call(by, Call::MoveIn { slot, data, by_sendfile: *by_sendfile }),
+                    None => Ok(None),
                 }
             }
             Op::SendMany { pick, sizes, flags } => match self.pick(*pick, &[Stream]) {
@@ -184,6 +202,8 @@ impl Run<'_> {
                 let flags = if sizes.len() > 1 { flags | libc::MSG_WAITFORONE } else { flags };
                 Call::RecvMany { slot, sizes: sizes.clone(), flags }
             }
+            Op::MoveOut { pick, size, by_sendfile } => Call::MoveOut { slot: self.stream(pick)?, size, by_sendfile },
+            Op::Queue { pick, request } => Call::Queue { slot: self.pick(pick, SOCKETS)?, request },
             Op::SetLinger { pick, on, seconds } => {
                 let value = [c_int::from(on), seconds].map(c_int::to_ne_bytes).concat();
                 Call::SetOption { slot: self.to_be_set(pick)?, level: libc::SOL_SOCKET, name: libc::SO_LINGER, value }
@@ -226,6 +246,11 @@ impl Run<'_> {
             }
             _ => return None,
         })
+    }
+
+    /// Rule "pipes": bytes are moved between pipes and connections alone.
+    fn stream(&self, pick: Pick) -> Option<Slot> {
+        self.pick(Pick { any: false, ..pick }, &[Kind::Stream])
     }
 
     pub fn pick(&self, pick: Pick, kinds: &[Kind]) -> Option<Slot> {
@@ -388,6 +413,12 @@ impl Run<'_> {
             Some((self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll, Kind::Datagram])?, *events))
         };
         let mut members: Vec<(Slot, i16)> = members.iter().filter_map(member).collect();
+        // Rule "names".
+        for (slot, events) in &mut members {
+            if !SOCKETS.contains(&self.kind(*slot)) {
+                *events &= libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
+            }
+        }
         if by_select {
             // A set has a number once, and none that is not open.
             members.retain(|(slot, _)| self.slots[*slot].open);
