@@ -112,6 +112,16 @@ pub(crate) fn run<W: SeatWork>(work: &W) -> Ran {
     }
 }
 
+/// The holder is between two polls of softirq. Hard interrupts come in there, as they would between instructions. What else
+/// PENDING may have been set for (a deadline that somebody found passed) is seen to by [`leave`], which comes after the run.
+#[inline]
+pub(crate) fn between_polls(seat: &Seat, hard_interrupts: impl FnOnce()) {
+    if seat.is_pending() {
+        seat.begin();
+        hard_interrupts();
+    }
+}
+
 /// Lets go of the seat: what is pending is run first, leftovers go to ksoftirqd, and somebody watches and wakes for what is
 /// still to come.
 pub(crate) fn leave<W: SeatWork>(work: &W, me: Holder, mut ran: Ran) {

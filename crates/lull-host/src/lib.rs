@@ -61,7 +61,6 @@ mod memory;
 mod monitor;
 #[cfg(not(loom))]
 mod on_cpu;
-#[cfg(not(loom))]
 mod or_end;
 mod parker;
 mod raised;
@@ -81,7 +80,6 @@ mod timed;
 mod turn;
 #[cfg(not(loom))]
 mod unlock;
-#[cfg(not(loom))]
 mod vector;
 #[cfg(not(loom))]
 mod worker;

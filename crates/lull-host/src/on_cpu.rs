@@ -15,7 +15,6 @@ use crate::holder::{self, Ran, SeatWork, Seated, Served};
 use crate::or_end::or_end;
 use crate::seat::{Holder, Seat};
 use crate::sync::relock;
-use crate::vector::IrqEpoll;
 
 /// A CPU together with its host, on which the rules of the seat run.
 #[derive(Clone, Copy)]
@@ -188,8 +187,7 @@ impl Delivery {
         if interrupts {
             cpu.irq_epoll.fired(|index| {
                 let Some(instance) = self.instance(index) else { return };
-                IrqEpoll::disarmed(&instance.vector);
-                if instance.vector.fire() {
+                if instance.vector.reported() {
                     instance.receiver.raised(self);
                     self.push_raised(cpu, &instance);
                 }

@@ -26,6 +26,7 @@ pub(crate) fn or_end<R>(what: &dyn Fn() -> String, run: impl FnOnce() -> R) -> R
 }
 
 /// An event sink that may not panic: it is called in the middle of everything.
+#[cfg_attr(loom, allow(dead_code))]
 pub(crate) struct SinkOrEnd(pub(crate) Box<dyn EventSink + Send>);
 
 impl EventSink for SinkOrEnd {

@@ -73,6 +73,12 @@ impl ParkWord {
         self.0.swap(RUNNING, Ordering::AcqRel);
     }
 
+    /// Whether nobody has ended the sleep that began, for a model whose sleeper spins.
+    #[cfg(loom)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.0.fetch_or(0, Ordering::Relaxed) == ON_FUTEX
+    }
+
     /// Forgets a wake-up that was kept. The sleeper looks for its reason afterwards.
     pub(crate) fn forget(&self) {
         if self.0.load(Ordering::Acquire) != RUNNING {

@@ -7,7 +7,7 @@ use lull_core::{Completion, Cx, NetRx, Owner, Route, RxStep, Schedule, SoftirqNe
 
 use crate::cpu::Cpu;
 use crate::delivery::{Delivery, Instance, Receiver, TryPoll};
-use crate::holder::Ran;
+use crate::holder::{self, Ran};
 use crate::sync::relock;
 use crate::timed::Timed;
 
@@ -125,11 +125,7 @@ impl Delivery {
                 {
                     self.route(&instance, softnet, owner, &cx);
                 }
-                // Hard interrupts come in between polls, as they would between instructions.
-                if cpu.seat.is_pending() {
-                    cpu.seat.begin();
-                    self.hard_interrupts(cpu, softnet, now_ns);
-                }
+                holder::between_polls(&cpu.seat, || self.hard_interrupts(cpu, softnet, now_ns));
             }
             TryPoll::Handed => {}
         }

@@ -3,39 +3,57 @@
 //! A device that calls us raises through [`crate::sinks::VectorSink`]. A device whose interrupt the kernel raises shows it as a readable
 //! descriptor, watched one-shot by whoever sleeps for the CPU: the interrupt thread through an epoll set, armed when the
 //! seat is left to it; a worker that sleeps in the seat by polling the descriptor itself, so that no second thread wakes.
+//!
+//! What is known of a descriptor is one word, whose bits change by read-modify-writes alone:
+//!
+//! ```text
+//! unmask:   UNMASKED is set; who is not in the seat then arms
+//! arm:      ARMED is set, then the watch in the kernel; only if the word says UNMASKED and not ARMED
+//! report:   the watch has seen something, and is used up: ARMED and UNMASKED are cleared at once
+//! disarm:   ARMED is cleared, then the watch in the kernel
+//! fire:     UNMASKED is cleared by a worker that watches itself
+//! ```
+//!
+//! No edge is lost. Whoever finds ARMED when it comes to arm set UNMASKED before that (or has the seat from somebody who did): so the
+//! report, which comes later in the order of the word's changes, clears both and takes the interrupt. Two flags would need a
+//! sequentially consistent order for it.
+//!
+//! Whoever unmasks releases, and whoever takes the interrupt or masks it acquires: it schedules next, and has to see that the
+//! instance was enabled. A schedule that still found it disabled would be refused and recorded nowhere (§3). All else is relaxed: a
+//! look at the word has to show what its own thread did, or who had the seat before it, and nothing more.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+#[cfg(not(loom))]
+use std::os::fd::AsFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use lull_nic::{IrqLine, own};
+use lull_nic::IrqLine;
+#[cfg(not(loom))]
+use lull_nic::own;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::or_end::or_end;
-use crate::sync::relock;
+use crate::sync::{AtomicU32, Mutex, Ordering, relock};
+
+/// The descriptor is to be watched.
+const UNMASKED: u32 = 1 << 0;
+/// It is armed in the interrupt thread's epoll set.
+const ARMED: u32 = 1 << 1;
+/// It was taken out of that set for good. Changes under the set's lock.
+const GONE: u32 = 1 << 2;
 
 /// The interrupt of one instance.
 pub(crate) struct Vector {
     pub(crate) line: Arc<dyn IrqLine>,
     is_fd: bool,
-    /// Descriptor only: unmasked, that is to be watched.
-    unmasked: AtomicBool,
-    /// Descriptor only: armed in the interrupt thread's epoll set.
-    armed: AtomicBool,
-    /// Taken out of the epoll set for good. Changed under its lock.
-    is_gone: AtomicBool,
+    /// Descriptor only: [`UNMASKED`], [`ARMED`], [`GONE`].
+    word: AtomicU32,
 }
 
 impl Vector {
     pub(crate) fn new(line: Arc<dyn IrqLine>) -> Vector {
-        Vector {
-            is_fd: line.fd().is_some(),
-            line,
-            unmasked: AtomicBool::new(false),
-            armed: AtomicBool::new(false),
-            is_gone: AtomicBool::new(false),
-        }
+        Vector { is_fd: line.fd().is_some(), line, word: AtomicU32::new(0) }
     }
 
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -46,15 +64,21 @@ impl Vector {
         self.is_fd
     }
 
-    /// A watched descriptor became readable. The first who sees it takes the interrupt; that masks it.
+    /// A descriptor that a worker watches became readable. The first who sees it takes the interrupt; that masks it.
     pub(crate) fn fire(&self) -> bool {
-        self.unmasked.swap(false, Ordering::SeqCst)
+        self.word.fetch_and(!UNMASKED, Ordering::Acquire) & UNMASKED != 0
+    }
+
+    /// The one-shot watch of the interrupt thread saw the descriptor readable: it is armed no more. As [`Vector::fire`] otherwise.
+    pub(crate) fn reported(&self) -> bool {
+        self.word.fetch_and(!(UNMASKED | ARMED), Ordering::Acquire) & UNMASKED != 0
     }
 
     /// Masks. A descriptor that the interrupt thread is armed for wakes it once more, for nothing.
     pub(crate) fn mask(&self) {
-        if self.is_fd {
-            self.unmasked.store(false, Ordering::Release);
+        // As a rule it is masked, and a look is enough: an unmasking that the look does not show comes after this.
+        if self.is_fd && self.is_watched() {
+            self.word.fetch_and(!UNMASKED, Ordering::Acquire);
         }
         or_end(&|| "a device's interrupt line, which was being masked".to_owned(), || self.line.mask());
     }
@@ -63,9 +87,7 @@ impl Vector {
     /// not in it.
     pub(crate) fn unmask(&self) {
         if self.is_fd {
-            // Whoever unmasks writes this and then reads `armed`; the interrupt thread clears `armed` and then takes this.
-            // Sequentially consistent on both sides: one of the two sees the other.
-            self.unmasked.store(true, Ordering::SeqCst);
+            self.word.fetch_or(UNMASKED, Ordering::Release);
         } else {
             or_end(&|| "a device's interrupt line, which was being unmasked".to_owned(), || self.line.unmask());
         }
@@ -73,91 +95,136 @@ impl Vector {
 
     /// Whether a descriptor has to be watched.
     pub(crate) fn is_watched(&self) -> bool {
-        self.unmasked.load(Ordering::Acquire)
+        self.word.load(Ordering::Relaxed) & UNMASKED != 0
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & ARMED != 0
+    }
+
+    /// Whether a descriptor has to be watched, and the interrupt thread does not.
+    fn is_to_be_armed(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & (UNMASKED | ARMED) == UNMASKED
+    }
+}
+
+/// What an [`IrqEpoll`] asks of the kernel. The loom models have a kernel of their own.
+pub(crate) trait Watches {
+    /// Knows the descriptor of instance `index` from now on, and does not watch it yet.
+    fn add(&self, fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno>;
+
+    /// Watches a known descriptor until it is readable once, which it may be already; or does not watch it.
+    fn watch(&self, fd: BorrowedFd<'_>, index: u32, watched: bool) -> Result<(), Errno>;
+
+    /// Knows the descriptor no more.
+    fn remove(&self, fd: BorrowedFd<'_>);
+}
+
+/// An epoll set of the kernel.
+#[derive(Debug)]
+pub(crate) struct EpollSet(OwnedFd);
+
+impl Watches for EpollSet {
+    fn add(&self, fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
+        epoll::add(&self.0, fd, epoll::EventData::new_u64(u64::from(index)), epoll::EventFlags::ONESHOT)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, index: u32, watched: bool) -> Result<(), Errno> {
+        let what = if watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        epoll::modify(&self.0, fd, epoll::EventData::new_u64(u64::from(index)), what | epoll::EventFlags::ONESHOT)
+    }
+
+    fn remove(&self, fd: BorrowedFd<'_>) {
+        // Refused if the device was deleted, and its watch with it.
+        let _ = epoll::delete(&self.0, fd);
     }
 }
 
 /// The interrupt thread's epoll set.
 #[derive(Debug)]
-pub(crate) struct IrqEpoll {
-    fd: OwnedFd,
-    /// A flag `armed` and the kernel's watch change together: else the later of two changes of the flag could be the
-    /// earlier in the kernel, and a vector that is believed to be armed would be watched by nobody.
-    watch: Mutex<()>,
+pub(crate) struct IrqEpoll<W = EpollSet> {
+    pub(crate) watches: W,
+    /// ARMED and the kernel's watch change together: else the later of two changes of the bit could be the earlier in the
+    /// kernel, and a vector that is believed to be armed would be watched by nobody.
+    changing: Mutex<()>,
 }
 
+#[cfg(not(loom))]
 impl IrqEpoll {
     pub(crate) fn new() -> std::io::Result<IrqEpoll> {
-        Ok(IrqEpoll { fd: own::made(|| epoll::create(epoll::CreateFlags::CLOEXEC))?, watch: Mutex::new(()) })
+        Ok(IrqEpoll::over(EpollSet(own::made(|| epoll::create(epoll::CreateFlags::CLOEXEC))?)))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.watches.0.as_fd()
+    }
+
+    /// The instances whose descriptor became readable, without waiting. Each is [`Vector::reported`] next.
+    pub(crate) fn fired(&self, mut each: impl FnMut(u32)) {
+        let mut events = Vec::with_capacity(16);
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An interruption leaves the set readable: the thread comes back.
+        if epoll::wait(&self.watches.0, rustix::buffer::spare_capacity(&mut events), Some(&now)).is_ok() {
+            events.iter().for_each(|event| each(event.data.u64() as u32));
+        }
+    }
+}
+
+impl<W: Watches> IrqEpoll<W> {
+    pub(crate) fn over(watches: W) -> IrqEpoll<W> {
+        IrqEpoll { watches, changing: Mutex::new(()) }
     }
 
     pub(crate) fn add(&self, vector: &Vector, index: u32) -> std::io::Result<()> {
         let Some(fd) = vector.fd() else { return Ok(()) };
-        let nothing = epoll::EventFlags::ONESHOT;
-        Ok(epoll::add(&self.fd, fd, epoll::EventData::new_u64(u64::from(index)), nothing)?)
+        Ok(self.watches.add(fd, index)?)
     }
 
     /// Arms the one-shot watch if the vector is unmasked and not armed. Data already there is reported. Returns
     /// whether it took a system call.
     pub(crate) fn arm(&self, vector: &Vector, index: u32) -> bool {
-        if !vector.is_watched() || vector.armed.load(Ordering::SeqCst) {
+        if !vector.is_to_be_armed() {
             return false;
         }
-        let _watch = relock(&self.watch);
-        if vector.is_gone.load(Ordering::Relaxed) || vector.armed.swap(true, Ordering::AcqRel) {
+        let _changing = relock(&self.changing);
+        if vector.word.fetch_or(ARMED, Ordering::Relaxed) & (ARMED | GONE) != 0 {
             return false;
         }
-        self.modify(vector, index, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
+        self.watch(vector, index, true);
         true
     }
 
     /// Takes the watch back: a worker in the seat watches the descriptor itself.
     pub(crate) fn disarm(&self, vector: &Vector, index: u32) -> bool {
-        let _watch = relock(&self.watch);
-        if vector.is_gone.load(Ordering::Relaxed) || !vector.armed.swap(false, Ordering::AcqRel) {
+        let _changing = relock(&self.changing);
+        if vector.word.fetch_and(!ARMED, Ordering::Relaxed) & (ARMED | GONE) != ARMED {
             return false;
         }
-        self.modify(vector, index, epoll::EventFlags::ONESHOT);
+        self.watch(vector, index, false);
         true
     }
 
     /// Nobody watches the vector any more. Somebody who unmasks it late must not find the watch of another that has the
     /// same descriptor by then.
     pub(crate) fn remove(&self, vector: &Vector) {
-        let _watch = relock(&self.watch);
-        vector.is_gone.store(true, Ordering::Relaxed);
+        let _changing = relock(&self.changing);
+        vector.word.fetch_or(GONE, Ordering::Relaxed);
         if let Some(fd) = vector.fd() {
-            // Refused if the device was deleted, and its watch with it.
-            let _ = epoll::delete(&self.fd, fd);
+            self.watches.remove(fd);
         }
     }
 
-    fn modify(&self, vector: &Vector, index: u32, flags: epoll::EventFlags) {
+    fn watch(&self, vector: &Vector, index: u32, watched: bool) {
         let Some(fd) = vector.fd() else { return };
-        match epoll::modify(&self.fd, fd, epoll::EventData::new_u64(u64::from(index)), flags) {
+        match self.watches.watch(fd, index, watched) {
             Ok(()) => {}
             // The device was deleted (a TAP by `ip link del`), and its watch with it. No frame will come, and the device
             // says by itself that it is gone: there is nothing to watch any more.
-            Err(Errno::NOENT) => vector.unmasked.store(false, Ordering::SeqCst),
+            Err(Errno::NOENT) => {
+                vector.word.fetch_and(!UNMASKED, Ordering::Relaxed);
+            }
             Err(error) => debug_assert!(false, "watch of NAPI {index}: {error}"),
         }
-    }
-
-    /// The instances whose descriptor became readable, without waiting.
-    pub(crate) fn fired(&self, mut each: impl FnMut(u32)) {
-        let mut events = Vec::with_capacity(16);
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An interruption leaves the set readable: the thread comes back.
-        if epoll::wait(&self.fd, rustix::buffer::spare_capacity(&mut events), Some(&now)).is_ok() {
-            events.iter().for_each(|event| each(event.data.u64() as u32));
-        }
-    }
-
-    pub(crate) fn disarmed(vector: &Vector) {
-        vector.armed.store(false, Ordering::SeqCst);
     }
 }

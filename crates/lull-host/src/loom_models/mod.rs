@@ -1,5 +1,5 @@
 //! The host's small protocols under loom: the seat with its sleepers and the code of [`crate::holder`], the deadlines, the
-//! shard lock, the list of raised interrupts, the table of instances.
+//! shard lock, the list of raised interrupts, the table of instances, interrupts that are descriptors.
 //!
 //! A model that loses a wake-up ends with every thread asleep, which loom reports as a deadlock. Data that only the
 //! seat or the lock protects sits in loom's cells: two holders at once, or two in a row that are not ordered, panic.
@@ -15,11 +15,20 @@ mod parker;
 mod raised;
 mod seat;
 mod table;
+mod vector;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use lull_nic::{IrqLine, IrqSink};
 
 use std::cell::Cell;
 
 use crate::parker::{ON_FUTEX, ON_MONITOR, ParkWord};
 use crate::sync::Ordering;
+
+/// More preemptions than any model has room for.
+const ALL: usize = u8::MAX as usize;
 
 /// Explores a model with so many preemptions, or fewer by LULL_LOOM_PREEMPTIONS, which is for a quick look.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -75,5 +84,26 @@ impl Bed {
         if self.word.notify().is_some_and(ParkWord::sleeps_in_the_kernel) {
             self.word.0.wake();
         }
+    }
+}
+
+/// A line that is a descriptor. Which one it is does not matter: the kernel of a model knows it by its index.
+struct Line(std::io::Stdin);
+
+impl Line {
+    fn new() -> Arc<Line> {
+        Arc::new(Line(std::io::stdin()))
+    }
+}
+
+impl IrqLine for Line {
+    fn connect(&self, _: Arc<dyn IrqSink>) {}
+
+    fn mask(&self) {}
+
+    fn unmask(&self) {}
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 }

@@ -1,14 +1,18 @@
 //! The seat with the code of [`crate::holder`]: interrupt thread, ksoftirqd, workers and passers-by over a CPU whose work is a
 //! few flags, one timer and one descriptor.
 
+use std::os::fd::BorrowedFd;
+
 use loom::sync::Arc;
 use loom::thread;
+use rustix::io::Errno;
 
-use super::{Bed, check};
+use super::{Bed, Line, check};
 use crate::deadlines::{Deadlines, NEVER};
 use crate::holder::{self, Ran, SeatWork, Seated, Served, Sleeper};
 use crate::seat::{GUEST, Holder, KSOFTIRQD, Seat};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, UnsafeCell};
+use crate::vector::{IrqEpoll, Vector, Watches};
 
 /// When the timer of a model is due.
 const TIMER_NS: u64 = 50;
@@ -24,11 +28,33 @@ struct Kernel {
     timeout_ns: Option<(u32, u64)>,
     /// The descriptor's level.
     readable: bool,
-    /// The interrupt thread's one-shot watch, and that it has seen something.
-    armed: bool,
-    fired: bool,
+    /// The interrupt thread's one-shot watch.
+    watched: bool,
     /// The worker that watches in its sleep.
     watcher: Option<u32>,
+}
+
+/// The kernel, and the interrupt thread that waits for it.
+struct Machine {
+    kernel: Mutex<Kernel>,
+    irq: Bed,
+}
+
+impl Watches for Machine {
+    fn add(&self, _: BorrowedFd<'_>, _: u32) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn watch(&self, _: BorrowedFd<'_>, _: u32, watched: bool) -> Result<(), Errno> {
+        let mut kernel = self.kernel.lock().unwrap();
+        kernel.watched = watched;
+        if watched && kernel.readable {
+            self.irq.wake();
+        }
+        Ok(())
+    }
+
+    fn remove(&self, _: BorrowedFd<'_>) {}
 }
 
 // SAFETY: `delivered` is touched by one thread at a time, which is what the models verify.
@@ -39,16 +65,16 @@ struct Cpu {
     seat: Seat,
     deadlines: Deadlines,
     workers: Vec<Bed>,
-    irq: Bed,
     ksoftirqd: Bed,
-    kernel: Mutex<Kernel>,
+    irq_epoll: IrqEpoll<Machine>,
     moving: Mutex<()>,
     /// The next pass leaves something over.
     leftover: AtomicBool,
     items: Vec<AtomicBool>,
+    /// Item 1 comes while item 0 is polled. Not loom's: whoever sets it publishes item 0 afterwards.
+    follows: std::sync::atomic::AtomicBool,
     timer_ns: AtomicU64,
-    /// The descriptor's interrupt is unmasked.
-    unmasked: AtomicBool,
+    vector: Vector,
     /// The descriptor's interrupt was raised.
     raised: AtomicBool,
     /// Everything that has to be delivered.
@@ -69,9 +95,15 @@ impl Seated for Cpu {
         match holder.slot() {
             Some(slot) => self.workers[slot as usize].wake(),
             None if holder == KSOFTIRQD => self.ksoftirqd.wake(),
-            None => self.irq.wake(),
+            None => self.irq().wake(),
         }
     }
+}
+
+/// What softirq is to poll.
+enum Scheduled {
+    Item(usize),
+    Frame,
 }
 
 impl SeatWork for Cpu {
@@ -83,24 +115,8 @@ impl SeatWork for Cpu {
         if self.leftover.swap(false, Ordering::Relaxed) {
             return Served::Leftover;
         }
-        for item in &self.items {
-            if item.load(Ordering::Relaxed) {
-                item.store(false, Ordering::Relaxed);
-                self.deliver();
-            }
-        }
-        if self.raised.swap(false, Ordering::AcqRel) {
-            // An interrupt that was seen before an earlier poll took its frame finds none.
-            let frame = std::mem::take(&mut self.kernel().readable);
-            if frame {
-                self.deliver();
-                // The next frame comes when this one was taken and the interrupt is not yet unmasked.
-                if !self.is_finished() {
-                    self.arrive();
-                }
-            }
-            self.unmasked.swap(true, Ordering::AcqRel);
-        }
+        let mut scheduled = Vec::new();
+        self.hard_interrupts(&mut scheduled);
         let now_ns = self.kernel().now_ns;
         if self.deadlines.earliest_ns() <= now_ns {
             self.deadlines.forget();
@@ -111,20 +127,15 @@ impl SeatWork for Cpu {
             }
             self.deadlines.note(self.timer_ns.load(Ordering::Acquire));
         }
+        while let Some(what) = scheduled.pop() {
+            self.poll(what);
+            holder::between_polls(&self.seat, || self.hard_interrupts(&mut scheduled));
+        }
         Served::All
     }
 
     fn arm(&self) {
-        if !self.unmasked.load(Ordering::Acquire) {
-            return;
-        }
-        let mut kernel = self.kernel();
-        if kernel.readable {
-            kernel.fired = true;
-            self.irq.wake();
-        } else {
-            kernel.armed = true;
-        }
+        self.irq_epoll.arm(&self.vector, 0);
     }
 
     fn cover(&self) {
@@ -160,27 +171,69 @@ impl Cpu {
             seat: Seat::new(),
             deadlines: Deadlines::new(),
             workers: (0..workers).map(|_| Bed::new()).collect(),
-            irq: Bed::new(),
             ksoftirqd: Bed::new(),
-            kernel: Mutex::new(Kernel::default()),
+            irq_epoll: IrqEpoll::over(Machine { kernel: Mutex::new(Kernel::default()), irq: Bed::new() }),
             moving: Mutex::new(()),
             leftover: AtomicBool::new(false),
             items: (0..items).map(|_| AtomicBool::new(false)).collect(),
+            follows: Default::default(),
             timer_ns: AtomicU64::new(NEVER),
-            unmasked: AtomicBool::new(frames > 0),
+            vector: Vector::new(Line::new()),
             raised: AtomicBool::new(false),
             total: items + usize::from(timer) + frames,
             delivered: UnsafeCell::new(0),
             finished: AtomicBool::new(false),
             called_off: AtomicBool::new(false),
         };
-        // As an instance is enabled: the interrupt thread watches.
-        cpu.arm();
+        if frames > 0 {
+            // As an instance is enabled: the interrupt thread watches.
+            cpu.vector.unmask();
+            cpu.arm();
+        }
         Arc::new(cpu)
     }
 
     fn kernel(&self) -> loom::sync::MutexGuard<'_, Kernel> {
-        self.kernel.lock().unwrap()
+        self.irq_epoll.watches.kernel.lock().unwrap()
+    }
+
+    fn irq(&self) -> &Bed {
+        &self.irq_epoll.watches.irq
+    }
+
+    fn hard_interrupts(&self, scheduled: &mut Vec<Scheduled>) {
+        for (index, item) in self.items.iter().enumerate() {
+            if item.load(Ordering::Relaxed) {
+                item.store(false, Ordering::Relaxed);
+                scheduled.push(Scheduled::Item(index));
+            }
+        }
+        if self.raised.swap(false, Ordering::AcqRel) {
+            scheduled.push(Scheduled::Frame);
+        }
+    }
+
+    fn poll(&self, what: Scheduled) {
+        match what {
+            Scheduled::Item(index) => {
+                if index == 0 && self.follows.swap(false, Ordering::Relaxed) {
+                    self.publish(1);
+                }
+                self.deliver();
+            }
+            Scheduled::Frame => {
+                // An interrupt that was seen before an earlier poll took its frame finds none.
+                let frame = std::mem::take(&mut self.kernel().readable);
+                if frame {
+                    self.deliver();
+                    // The next frame comes when this one was taken and the interrupt is not yet unmasked.
+                    if !self.is_finished() {
+                        self.arrive();
+                    }
+                }
+                self.vector.unmask();
+            }
+        }
     }
 
     fn look_up(&self) -> u64 {
@@ -195,9 +248,9 @@ impl Cpu {
             *delivered
         });
         if delivered == self.total {
-            self.finished.swap(true, Ordering::AcqRel);
+            self.finished.swap(true, Ordering::Relaxed);
             self.workers.iter().for_each(Bed::wake);
-            self.irq.wake();
+            self.irq().wake();
             self.ksoftirqd.wake();
         }
     }
@@ -213,9 +266,8 @@ impl Cpu {
     fn arrive(&self) {
         let mut kernel = self.kernel();
         kernel.readable = true;
-        if std::mem::take(&mut kernel.armed) {
-            kernel.fired = true;
-            self.irq.wake();
+        if kernel.watched {
+            self.irq().wake();
         }
         if let Some(slot) = kernel.watcher {
             self.workers[slot as usize].wake();
@@ -239,7 +291,7 @@ impl Cpu {
         if kernel.backstop_ns.is_some_and(|at_ns| at_ns <= kernel.now_ns) {
             kernel.backstop_ns = None;
             kernel.backstop_fired = true;
-            self.irq.wake();
+            self.irq().wake();
         }
         if let Some((slot, _)) = kernel.timeout_ns.filter(|(_, at_ns)| *at_ns <= kernel.now_ns) {
             self.workers[slot as usize].wake();
@@ -251,26 +303,21 @@ impl Cpu {
     /// The interrupt thread. It may be woken for nothing: then it looks once, as after a kernel timer.
     fn irq_thread(&self) {
         while !self.is_finished() {
-            self.irq.park();
-            let (timer, fired) = {
+            self.irq().park();
+            let (timer, readable) = {
                 let mut kernel = self.kernel();
-                (std::mem::take(&mut kernel.backstop_fired), std::mem::take(&mut kernel.fired))
+                let readable = kernel.watched && kernel.readable;
+                kernel.watched &= !readable;
+                (std::mem::take(&mut kernel.backstop_fired), readable)
             };
             if timer {
                 let _moving = self.moving.lock().unwrap();
                 self.deadlines.backstop_has_fired();
             }
-            if fired {
-                self.fire();
+            if readable && self.vector.reported() {
+                self.raised.swap(true, Ordering::AcqRel);
             }
             holder::irq_thread_woke(self);
-        }
-    }
-
-    /// Somebody saw the descriptor readable: the first takes the interrupt.
-    fn fire(&self) {
-        if self.unmasked.swap(false, Ordering::SeqCst) {
-            self.raised.swap(true, Ordering::AcqRel);
         }
     }
 
@@ -301,9 +348,9 @@ impl Cpu {
         assert!(!in_seat, "it left the seat");
     }
 
-    /// Read by a swap, which sees the latest value: what a stale one does, the model of the sleeper's word explores.
+    /// Read by a swap, which sees the latest value, and orders nothing: what a stale one does, the model of the sleeper's word explores.
     fn is_finished(&self) -> bool {
-        self.finished.fetch_or(false, Ordering::AcqRel)
+        self.finished.fetch_or(false, Ordering::Relaxed)
     }
 
     fn check(&self) {
@@ -339,13 +386,13 @@ impl Sleeper for OfWorker<'_> {
 
     fn over(&mut self) -> Option<()> {
         (self.wake_ns, self.watches) = (NEVER, false);
-        let called_off = self.slot == 0 && self.cpu.called_off.fetch_or(false, Ordering::AcqRel);
+        let called_off = self.slot == 0 && self.cpu.called_off.fetch_or(false, Ordering::Relaxed);
         (called_off || self.cpu.is_finished()).then_some(())
     }
 
     fn promise(&mut self) -> bool {
-        if self.cpu.unmasked.load(Ordering::Acquire) {
-            self.cpu.kernel().armed = false;
+        if self.cpu.vector.is_watched() {
+            self.cpu.irq_epoll.disarm(&self.cpu.vector, 0);
             self.watches = true;
         }
         self.wake_ns = self.cpu.look_up();
@@ -373,8 +420,8 @@ impl Sleeper for OfWorker<'_> {
         kernel.timeout_ns = kernel.timeout_ns.filter(|(slot, _)| *slot != self.slot);
         let readable = self.watches && kernel.readable;
         drop(kernel);
-        if readable {
-            self.cpu.fire();
+        if readable && self.cpu.vector.fire() {
+            self.cpu.raised.swap(true, Ordering::AcqRel);
             self.cpu.raise();
         }
         None
@@ -430,6 +477,18 @@ fn loom_seat_worker_and_interrupt_thread() {
     seat_model(3, 2, 1, &[|cpu| cpu.sleep(0)]);
 }
 
+/// An interrupt comes while another one's queue is polled, and a third behind that poll, which may be when the second is taken
+/// between two polls of one run. Two preemptions.
+#[test]
+fn loom_seat_interrupts_come_between_the_polls_of_a_run() {
+    fn two_in_a_row(cpu: &Cpu) {
+        cpu.follows.store(true, Ordering::Relaxed);
+        cpu.publish(0);
+    }
+    let roles: &[Role] = &[|cpu| cpu.publish(2)];
+    Model { preemptions: 2, items: 3, workers: 0, timer: false, frames: 0, device: two_in_a_row, roles }.check();
+}
+
 /// A thread passes by, and gives the seat to the worker that goes to sleep just then, or wakes up. Two preemptions.
 #[test]
 fn loom_seat_passer_and_a_worker_that_goes_to_sleep() {
@@ -442,7 +501,7 @@ fn loom_seat_passer_and_a_worker_that_goes_to_sleep() {
 fn loom_seat_passer_and_a_worker_that_leaves() {
     fn calls_off(cpu: &Cpu) {
         let in_seat = cpu.seat.take(GUEST);
-        cpu.called_off.swap(true, Ordering::AcqRel);
+        cpu.called_off.swap(true, Ordering::Relaxed);
         cpu.workers[0].wake();
         if in_seat {
             holder::leave(cpu, GUEST, Ran::Done);
