@@ -119,6 +119,7 @@ mod busy_read;
 mod epoch;
 #[cfg(not(loom))]
 mod epoll;
+mod intake_room;
 mod level;
 #[cfg(all(test, loom))]
 mod loom_models;

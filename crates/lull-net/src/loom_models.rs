@@ -1,4 +1,4 @@
-//! The ready list, its waiters and the level under loom.
+//! The ready list, its waiters and the level under loom, and the room interrupt of a transmit queue's intake.
 //!
 //! A model that loses a wake-up ends with a thread asleep for ever, which loom reports as a deadlock. What the protocol
 //! publishes (arrivals) is written and read relaxed, so that nothing but the code under test orders it.
@@ -8,7 +8,9 @@
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use lull_nic::{IrqLine, IrqSink};
 
+use crate::intake_room::IntakeRoom;
 use crate::level::{Level, Masks, Wanted};
 use crate::ready_list::{Entry, ReadyList, Taken, Wake};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
@@ -256,5 +258,48 @@ fn loom_a_freed_context_keeps_no_entry() {
         list.close();
         delivery.join().unwrap();
         assert_eq!(Arc::strong_count(&socket), 1);
+    });
+}
+
+/// Where the room interrupt goes: to the shard, which is polled then.
+struct Raised(std::sync::Arc<AtomicBool>);
+
+impl IrqSink for Raised {
+    fn raise(&self) {
+        self.0.swap(true, Ordering::Relaxed);
+    }
+}
+
+/// Two senders of a shard find no room while those who run the transmit queue make some for the one and for the other: the shard is
+/// polled until both have it. Room is made and found relaxed, and the interrupt orders nothing either. Two preemptions.
+#[test]
+fn loom_room_that_is_made_while_its_interrupt_is_armed_is_told() {
+    check(2, || {
+        let raised = std::sync::Arc::new(AtomicBool::new(false));
+        let world = Arc::new((IntakeRoom::default(), [AtomicBool::new(false), AtomicBool::new(false)]));
+        world.0.connect(std::sync::Arc::new(Raised(raised.clone())));
+        let runners: Vec<_> = (0..2)
+            .map(|sender| {
+                let world = world.clone();
+                thread::spawn(move || {
+                    world.1[sender].store(true, Ordering::Relaxed);
+                    world.0.made();
+                })
+            })
+            .collect();
+        let (line, rooms) = &*world;
+        let has_room = |sender: &usize| line.look(|| usize::from(rooms[*sender].load(Ordering::Relaxed))) != 0;
+        let mut waiting = vec![0, 1];
+        loop {
+            waiting.retain(|sender| !has_room(sender));
+            if waiting.is_empty() {
+                break;
+            }
+            line.unmask();
+            while !raised.swap(false, Ordering::Relaxed) {
+                thread::yield_now();
+            }
+        }
+        runners.into_iter().for_each(|runner| runner.join().unwrap());
     });
 }

@@ -7,7 +7,7 @@ use lull_nic::frame::Sender;
 use lull_nic::{Doorbell, Frame, TxQueue};
 use lull_qdisc::{Kind, Limits};
 
-use super::line::IntakeRoom;
+use crate::intake_room::IntakeRoom;
 
 /// Frames that an intake holds; one that is full is a full ring to its senders.
 pub(super) const INTAKE_FRAMES: usize = 1024;

@@ -20,10 +20,12 @@ use lull_host::{Delivery, Receiver, Transmitter, TryPoll};
 use lull_nic::{IrqLine, TxQueue};
 use lull_qdisc::Kind;
 
+use crate::intake_room::IntakeRoom;
+
 pub(crate) use drain::Drain;
 pub(crate) use intake::Intake;
 use intake::Senders;
-pub(crate) use line::{IntakeRoom, RingRoom};
+pub(crate) use line::RingRoom;
 
 /// What a run sends from a queue that is down.
 const NOTHING: Transmitted = Transmitted { frames: 0, bytes: 0, left: TxLeft::Nothing };

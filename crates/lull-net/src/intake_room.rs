@@ -1,0 +1,118 @@
+//! The intake's room interrupt (rule 4 of the device contract), for the shard whose senders found none: armed by the shard, raised
+//! by whoever made some.
+//!
+//! Whoever arms it does so before it looks whether there was progress since it found no room, and whoever makes progress counts
+//! it before it looks whether somebody waits. One of the two has to see the other, as in Dekker's algorithm; here it is because
+//! both make a read-modify-write of the progress in between: who makes progress second acquires what the arming released, and who
+//! arms second finds it. Whoever looks for room acquires what was made before the progress that it notes.
+//!
+//! This file is explored by loom.
+
+use std::sync::{Arc, OnceLock};
+
+use lull_nic::{IrqLine, IrqSink};
+
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct IntakeRoom {
+    armed: AtomicBool,
+    progress: AtomicU64,
+    /// The progress that the shard knew of when it first found no room since it last armed the interrupt: a sender that
+    /// looked before another one may have been made room for in between. Written under the shard's lock.
+    seen: AtomicU64,
+    /// The shard has found no room since it last armed the interrupt. Written under the shard's lock.
+    found_none: AtomicBool,
+    sink: OnceLock<Arc<dyn IrqSink>>,
+}
+
+impl IntakeRoom {
+    /// Frames left the intake, or what a sender has in the queue became less.
+    #[inline]
+    pub(crate) fn made(&self) {
+        self.progress.fetch_add(1, Ordering::AcqRel);
+        if self.armed.load(Ordering::Relaxed) {
+            self.fire();
+        }
+    }
+
+    /// What `look` says of the room, with a note of the moment if it is the first time that there is none.
+    #[inline]
+    pub(crate) fn look(&self, look: impl FnOnce() -> usize) -> usize {
+        let progress = self.progress.load(Ordering::Acquire);
+        let room = look();
+        if room == 0 && !self.found_none.swap(true, Ordering::Relaxed) {
+            self.seen.store(progress, Ordering::Relaxed);
+        }
+        room
+    }
+
+    /// Orders nothing: what the shard looks at next is behind the progress.
+    fn fire(&self) {
+        if self.armed.swap(false, Ordering::Relaxed)
+            && let Some(sink) = self.sink.get()
+        {
+            sink.raise();
+        }
+    }
+}
+
+impl IrqLine for IntakeRoom {
+    fn connect(&self, sink: Arc<dyn IrqSink>) {
+        // It has one shard for as long as it is.
+        let _ = self.sink.set(sink);
+    }
+
+    fn mask(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+    }
+
+    fn unmask(&self) {
+        // A read-modify-write as in `fire`: so whoever takes an earlier arming late does so before this one, or takes this one.
+        self.armed.swap(true, Ordering::Relaxed);
+        self.found_none.store(false, Ordering::Relaxed);
+        // It adds nothing and is a read-modify-write nevertheless: see the head of this file. It need not acquire: the next look for
+        // room, which finds this progress or a later one, does.
+        if self.progress.fetch_add(0, Ordering::Release) != self.seen.load(Ordering::Relaxed) {
+            self.fire();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Raised(AtomicU64);
+
+    impl IrqSink for Raised {
+        fn raise(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn room_that_was_made_for_one_sender_before_another_found_none_is_told() {
+        let (room, raised) = (IntakeRoom::default(), Arc::new(Raised::default()));
+        room.connect(raised.clone());
+        let times = || raised.0.load(Ordering::Relaxed);
+        // Under one hold of the shard's lock: the first sender finds its own limit reached, its frames leave, and the second
+        // sender finds its limit reached.
+        assert_eq!(room.look(|| 0), 0);
+        room.made();
+        assert_eq!(room.look(|| 0), 0);
+        room.unmask();
+        assert_eq!(times(), 1, "the first sender has room");
+
+        // Both look again, in the poll that this brings, and nothing happens meanwhile.
+        assert_eq!((room.look(|| 0), room.look(|| 0)), (0, 0));
+        room.unmask();
+        assert_eq!(times(), 1, "there is nothing to tell");
+        room.made();
+        assert_eq!(times(), 2);
+        room.made();
+        assert_eq!(times(), 2, "it was told, and nobody has armed it again");
+    }
+}
