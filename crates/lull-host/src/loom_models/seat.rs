@@ -597,14 +597,14 @@ fn loom_seat_a_worker_sleeps_beside_it() {
     seat_model(2, 1, 2, &[|cpu| cpu.sleep(1), |cpu| cpu.sleep_beside(0)]);
 }
 
-/// It starts a timer, for which somebody else wakes. Two preemptions.
+/// It starts a timer, for which somebody else wakes, though who has the seat may be past the look that covers it. Two preemptions.
 #[test]
 fn loom_seat_a_timer_is_covered_when_its_starter_sleeps_beside() {
     fn starts_a_timer_and_sleeps(cpu: &Cpu) {
         cpu.start_timer();
         cpu.sleep_beside(0);
     }
-    let roles: &[Role] = &[starts_a_timer_and_sleeps];
+    let roles: &[Role] = &[starts_a_timer_and_sleeps, visits];
     Model { preemptions: 2, items: 0, workers: 1, timer: true, frames: 0, device: |cpu| cpu.time_passes(), roles }
         .check();
 }
