@@ -319,7 +319,9 @@ mod tests {
         // No machine has the last core of a set.
         let cpus = vec![Some(rustix::thread::CpuSet::MAX_CPU - 1)];
         let host = Host::without_threads(HostConfig { cpus, ..HostConfig::default() }).unwrap();
-        threads::irq_thread(host.inner(), 0).map(|_| ()).unwrap_err();
+        let refused = host.start(threads::irq_thread(host.inner(), 0)).unwrap_err().to_string();
+        let core = format!("cannot pin it to core {}", rustix::thread::CpuSet::MAX_CPU - 1);
+        assert!(refused.contains(&core) && refused.contains("taskset"), "{refused}");
         assert_eq!(host.threads(), []);
     }
 }

@@ -29,7 +29,8 @@ pub(crate) fn spawn(
     let role = name.clone();
     let (started, starting) = mpsc::channel();
     let join = std::thread::Builder::new().name(name).spawn(move || {
-        let pinned = inner.cpu(cpu).core.map_or(Ok(()), affinity::pin_to);
+        let pinned =
+            inner.cpu(cpu).core.map_or(Ok(()), |core| affinity::pin_to(core).map_err(|error| no_core(core, &error)));
         affinity::no_timer_slack();
         if realtime && let Err(error) = affinity::make_realtime() {
             *relock(&inner.realtime_error) = Some(error);
@@ -51,6 +52,16 @@ pub(crate) fn spawn(
         Ok(Err(error)) => Err(error),
         Err(_) => Err(io::Error::other("the thread died while starting")),
     }
+}
+
+/// What a core that a thread cannot be pinned to is refused with.
+fn no_core(core: usize, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!(
+            "cannot pin it to core {core}: {error}; name a core that this process may use, as `taskset -p PID` lists them"
+        ),
+    )
 }
 
 /// The interrupt context of a CPU while its workers compute.

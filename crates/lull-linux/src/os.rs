@@ -1,5 +1,6 @@
 //! System calls that no kept crate has: epoll's busy-poll ioctls, the NAPI id of a socket, the cookie of a network
-//! namespace, programs of reuseport groups, indirection tables, scheduling attributes, and whether two descriptors are one open file.
+//! namespace, programs of reuseport groups, indirection tables, scheduling attributes, and whether two descriptors are one open file;
+//! and the handler of the signals that end a command.
 //!
 //! Everything unsafe of this crate is in here.
 
@@ -11,6 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lull_bpf::Instruction;
 use lull_core::EpollParams;
@@ -35,6 +38,36 @@ struct RawEpollParams {
     busy_poll_budget: u16,
     prefer_busy_poll: u8,
     pad: u8,
+}
+
+/// Signals that come within half a second are one request to end: `timeout`, for one, sends it to its child and once more to the group
+/// that the child is in.
+const ONE_REQUEST_NS: u64 = 500_000_000;
+
+/// Sets `stop` at SIGINT and SIGTERM. One that comes later than half a second behind the first ends the process at once, in the usual
+/// way.
+pub fn stop_at_signals(stop: &Arc<AtomicBool>) {
+    let first_ns = Arc::new(AtomicU64::new(0));
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let (stop, first_ns) = (stop.clone(), first_ns.clone());
+        let heard = move || {
+            stop.store(true, Ordering::SeqCst);
+            let now_ns = monotonic_ns();
+            let first = first_ns.compare_exchange(0, now_ns, Ordering::SeqCst, Ordering::SeqCst);
+            if first.is_err_and(|first_ns| now_ns.saturating_sub(first_ns) > ONE_REQUEST_NS) {
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        };
+        // SAFETY: the action does only what a handler may: atomics, the clock, and what ends the process.
+        // Both are signals that can be caught.
+        let _ = unsafe { signal_hook::low_level::register(signal, heard) };
+    }
+}
+
+/// Never 0.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
 }
 
 fn done(result: libc::c_int) -> io::Result<()> {

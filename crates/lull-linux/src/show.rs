@@ -24,6 +24,8 @@ pub struct Show {
     pub idle_programs: Vec<Program>,
     /// Programs with contexts that hear from several NAPIs, where that makes packets wait.
     pub spanning_programs: Vec<SpanningProgram>,
+    /// The process that keeps it so until it is told to end (`apply --watch`, `run --dev`): nobody else changes the device meanwhile.
+    pub kept_by: Option<u32>,
     /// Processes that could not be looked into.
     pub processes_hidden: usize,
     /// What the controller of its timeouts has decided, if it has one (`apply --slo`, `run --slo`).
@@ -97,7 +99,8 @@ pub fn show(session: &mut Session) -> Result<Show> {
     let idle_programs = idle.collect();
     let spanning_programs = spanning(&polling.contexts, &snapshot.napis, session.roots());
     let (processes_hidden, controller) = (polling.hidden, session.store().decided());
-    Ok(Show { napis, idle_programs, spanning_programs, processes_hidden, controller, snapshot })
+    let kept_by = session.store().kept_by();
+    Ok(Show { napis, idle_programs, spanning_programs, kept_by, processes_hidden, controller, snapshot })
 }
 
 impl Program {

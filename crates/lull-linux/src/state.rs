@@ -206,6 +206,11 @@ impl Store {
         })
     }
 
+    /// The process that has the device until it is told to end (`apply --watch`, `run`), as far as its lock can be read.
+    pub(crate) fn kept_by(&self) -> Option<u32> {
+        self.lock_files().iter().find_map(|path| lock::stayer(path))
+    }
+
     /// Takes the device for this process. The lock ends with the process, however it ends.
     ///
     /// # Errors

@@ -93,8 +93,10 @@ impl Network {
     /// Takes all queues of `device`, makes each a NAPI instance of `host` with a shard, and enables them.
     ///
     /// # Errors
-    /// A queue that is taken, a CPU that does not exist, a setting out of its limits.
+    /// A queue that is taken, a CPU that does not exist, a setting out of its limits. Addresses and gateways are looked at before
+    /// a queue is taken ([`NetworkConfig::check`]).
     pub fn new(host: &Host, device: Arc<dyn Device>, config: NetworkConfig) -> Result<Network, NetworkError> {
+        config.check()?;
         let info = device.info();
         let moderation = device.moderation();
         let neighbours = Arc::new(Neighbours::default());

@@ -3,13 +3,17 @@
 mod pair;
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lull_core::NapiSettings;
-use lull_net::{Keepalive, PathMtuDiscovery, Ready, Shutdown, TcpStream, UdpOptions, UdpSocket};
+use lull_host::{Host, HostConfig};
+use lull_net::{
+    Keepalive, Network, NetworkConfig, PathMtuDiscovery, Ready, Shutdown, TcpStream, UdpOptions, UdpSocket,
+};
 use lull_nic::fault::{Fault, FaultConfig, Rates};
+use lull_nic::mem::{self, MemConfig};
 use lull_nic::{Device, Link};
 use pair::{CLIENT, Pair, SERVER, until};
 
@@ -145,6 +149,41 @@ fn connecting_where_nobody_listens_or_answers() {
     assert_eq!(again.unwrap_err().kind(), ErrorKind::AddrInUse);
     drop(taken);
     lull_net::TcpListener::bind(&pair.server, at(SERVER, 10)).unwrap();
+}
+
+/// The device's queues are still to be had when the configuration has been corrected.
+#[test]
+fn an_address_or_gateway_that_cannot_be_is_named_before_a_queue_is_taken() {
+    let host = Host::new(HostConfig::default()).unwrap();
+    let (device, _peer) = mem::pair(MemConfig::default());
+    let device: Arc<dyn Device> = Arc::new(device);
+    let own = |address: &str, prefix| NetworkConfig {
+        addresses: vec![(address.parse().unwrap(), prefix)],
+        ..NetworkConfig::default()
+    };
+    let by = |config: NetworkConfig, gateway: &str| match gateway.parse().unwrap() {
+        IpAddr::V4(ip) => NetworkConfig { gateway4: Some(ip), ..config },
+        IpAddr::V6(ip) => NetworkConfig { gateway6: Some(ip), ..config },
+    };
+    for (config, says) in [
+        (own("10.0.0.2", 40), "10.0.0.2/40: a prefix of IPv4 has 32 bits"),
+        (own("fd00::2", 129), "fd00::2/129: a prefix of IPv6 has 128 bits"),
+        (own("0.0.0.0", 0), "0.0.0.0/0: it stands for any address"),
+        (own("224.0.0.9", 8), "224.0.0.9/8: it is a group's"),
+        (own("255.255.255.255", 32), "255.255.255.255/32: it is everybody's"),
+        (own("::ffff:10.0.0.2", 96), "it is an IPv4 address"),
+        (
+            by(own("10.0.0.2", 24), "10.9.0.1"),
+            "gateway 10.9.0.1: it is on no network of the own addresses (10.0.0.2/24)",
+        ),
+        (by(own("fd00::2", 64), "fd01::1"), "gateway fd01::1: it is on no network of the own addresses (fd00::2/64)"),
+        (by(NetworkConfig::default(), "10.9.0.1"), "no network of the own addresses; name a router"),
+    ] {
+        let refused = Network::new(&host, device.clone(), config).map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains(says), "{says}: {refused}");
+    }
+    let config = by(by(own("10.0.0.2", 24), "10.0.0.1"), "fe80::1");
+    Network::new(&host, device, config).unwrap();
 }
 
 #[test]

@@ -39,6 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::interface;
 use crate::known::Known;
+use crate::namespace::control_socket;
 use crate::watch::{Wake, Watch};
 use crate::wire::{ETHERNET, VLAN_TAG};
 use bound::{Bound, memlock_bytes, ways};
@@ -68,6 +69,14 @@ impl std::fmt::Debug for Xdp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Xdp").field("name", &self.shared.name).finish_non_exhaustive()
     }
+}
+
+/// The receive queues of an interface that are not among `queues`: what comes by them is the host's, whatever its address. An interface
+/// that is not there has none.
+pub fn queues_of_the_host(name: &str, queues: &[u32]) -> Vec<u32> {
+    let Ok(control) = control_socket(libc::AF_INET) else { return Vec::new() };
+    let (receiving, _) = interface::queues(&control, name);
+    (0..receiving).filter(|queue| !queues.contains(queue)).collect()
 }
 
 /// Whether calls on the sockets busy poll the interface's driver.

@@ -117,15 +117,10 @@ fn sweep() {
 fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     // Those that `lull run` gets are its program's. What computes and leaves nothing behind ends in the usual way.
-    let signals: &[_] = match &cli.command {
-        Command::Run(_) | Command::Supervise(_) => &[],
-        Command::Sim(args) if !args.looks_at_stop() => &[],
-        _ => &[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM],
-    };
-    for &signal in signals {
-        // The second signal ends the process at once, in the usual way. Both are signals that can be caught.
-        let _ = signal_hook::flag::register_conditional_default(signal, stop.clone());
-        let _ = signal_hook::flag::register(signal, stop.clone());
+    match &cli.command {
+        Command::Run(_) | Command::Supervise(_) => {}
+        Command::Sim(args) if !args.looks_at_stop() => {}
+        _ => lull_linux::os::stop_at_signals(&stop),
     }
     sweep();
     match cli.command {

@@ -215,6 +215,18 @@ pub fn address(text: &str) -> Result<(IpAddr, u8), Failure> {
     Ok((ip, prefix))
 }
 
+/// No packet from or to a loopback address is taken from a TAP, so that nobody would reach a service there.
+pub fn refuse_loopback(addresses: &[(IpAddr, u8)]) -> Result<(), Failure> {
+    match addresses.iter().find(|(ip, _)| ip.is_loopback()) {
+        Some((ip, _)) => Err(format!(
+            "cannot have {ip} on a TAP: packets of loopback addresses never leave the kernel; give another address with --addr, \
+             such as 10.0.0.2/24"
+        )
+        .into()),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -93,7 +93,7 @@ fn print(device: &Show) -> Result<(), WriteError> {
     rows.extend(device.napis.iter().map(row));
     print_rows(&rows)?;
     for napi in &device.napis {
-        print_notes(napi)?;
+        print_notes(napi, device.kept_by)?;
     }
     if let Some(decided) = &device.controller {
         outln!("  controller: {}", decided.words())?;
@@ -112,7 +112,8 @@ fn print(device: &Show) -> Result<(), WriteError> {
     }
     if device.processes_hidden != 0 {
         let remedy = may_not_trace(&Roots::default());
-        outln!("  {} processes could not be looked into; to see all {remedy}", device.processes_hidden)?;
+        let processes = if device.processes_hidden == 1 { "process" } else { "processes" };
+        outln!("  {} {processes} could not be looked into; to see all {remedy}", device.processes_hidden)?;
     }
     Ok(())
 }
@@ -159,13 +160,18 @@ fn row(shown: &NapiShow) -> Row {
     ]
 }
 
-fn print_notes(shown: &NapiShow) -> Result<(), WriteError> {
+fn print_notes(shown: &NapiShow, kept_by: Option<u32>) -> Result<(), WriteError> {
     let queue = shown.state.key;
     if let Some(note) = &shown.recognised.note {
         outln!("  queue {queue}: {note}")?;
     }
     if let Some(applied) = &shown.applied {
-        outln!("  queue {queue}: {applied} was applied; `lull undo` takes it back")?;
+        match kept_by {
+            Some(pid) => outln!(
+                "  queue {queue}: {applied} was applied; process {pid} keeps it, and takes it back when it ends"
+            )?,
+            None => outln!("  queue {queue}: {applied} was applied; `lull undo` takes it back")?,
+        }
     }
     for program in &shown.programs {
         let prefers = if program.prefer_busy_poll { "prefers busy polling" } else { "busy polls" };

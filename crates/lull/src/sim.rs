@@ -217,11 +217,7 @@ pub fn run(args: SimArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
 fn example(name: Option<&str>) -> Result<ExitCode, Failure> {
     let Some(name) = name else {
         for (file, text) in EXAMPLES {
-            // The first sentence of a file says what it is.
-            let first: Vec<&str> = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
-            let what = first.join(" ");
-            let what = what.split_once(": ").map_or(what.as_str(), |(what, _)| what);
-            outln!("{:<12} {what}", file.trim_end_matches(".toml"))?;
+            outln!("{:<12} {}", file.trim_end_matches(".toml"), what_it_is(text))?;
         }
         return Ok(ExitCode::SUCCESS);
     };
@@ -231,6 +227,14 @@ fn example(name: Option<&str>) -> Result<ExitCode, Failure> {
     };
     out!("{text}")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What an example is: the beginning of its comment, up to the end of a sentence or a colon.
+fn what_it_is(text: &str) -> String {
+    let first: Vec<&str> = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
+    let what = first.join(" ");
+    let end = [": ", ". "].iter().filter_map(|end| what.find(end)).min();
+    what[..end.unwrap_or(what.len())].to_owned()
 }
 
 fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
@@ -394,6 +398,15 @@ mod tests {
     use lull_sim::published::CALIBRATION_CASES;
 
     use super::*;
+
+    #[test]
+    fn an_example_is_listed_by_its_first_sentence() {
+        let listed: Vec<String> = EXAMPLES.iter().map(|(_, text)| what_it_is(text)).collect();
+        assert!(
+            listed.contains(&"A service of 2 workers whose answers leave through a queueing discipline".to_owned())
+        );
+        assert!(listed.iter().all(|what| !what.is_empty() && what.len() < 100), "{listed:?}");
+    }
 
     #[test]
     fn each_case_of_a_table_is_simulated_once() {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use clap::Args;
 use lull_nic::Device;
-use lull_nic::xdp::{BusyPoll, Xdp, XdpAddress, XdpConfig};
+use lull_nic::xdp::{BusyPoll, Xdp, XdpAddress, XdpConfig, queues_of_the_host};
 
 use crate::failure::Failure;
 use crate::units::List;
@@ -73,6 +73,20 @@ pub fn named(spec: &str) -> Result<(String, Vec<u32>), Failure> {
     }
     let queues = queues.map(lull_units::numbers).transpose()?.unwrap_or_default();
     Ok((name.to_owned(), queues.into_iter().map(|queue| queue as u32).collect()))
+}
+
+/// What becomes of frames that come by queues which were not asked for; nothing if all were.
+pub fn left_to_the_host(config: &XdpConfig) -> Option<String> {
+    let numbers =
+        |queues: &[u32]| lull_units::numbers_text(&queues.iter().map(|queue| *queue as usize).collect::<Vec<_>>());
+    let others = queues_of_the_host(&config.name, &config.queues);
+    (!config.queues.is_empty() && !others.is_empty()).then(|| {
+        let (name, ours, others) = (&config.name, numbers(&config.queues), numbers(&others));
+        format!(
+            "what comes by queue {others} of {name} is the host's, for lull's addresses too: steer those to queue {ours} (ethtool \
+             -X, or -N), or take all queues, as xdp:{name}"
+        )
+    })
 }
 
 /// What the device turned out to be, in a few words: where the program runs, who copies, and how many queues.

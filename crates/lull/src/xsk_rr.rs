@@ -15,6 +15,7 @@ use lull_nic::Device;
 use lull_nic::tap::{Tap, TapConfig};
 
 use crate::failure::Failure;
+use crate::measure_args::ended;
 use crate::output::{WriteError, outln};
 use crate::{units, xdp};
 
@@ -72,7 +73,7 @@ pub struct XskRrArgs {
     /// Report latencies each so many seconds.
     #[arg(long, short = 'l', value_name = "SECONDS", value_parser = units::seconds)]
     report: Option<Duration>,
-    /// Seconds that are measured, for each cell.
+    /// Seconds that are measured, for each cell. A signal ends them earlier, with what was measured until then and exit status 130.
     #[arg(long, value_parser = units::seconds, default_value = "2")]
     seconds: Duration,
     /// The machine's cores to use, such as 0,2-5, by default all: the client's, the server's, the sending thread's, then
@@ -198,17 +199,19 @@ pub fn run(args: &XskRrArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
     if let Some(error) = unwritten {
         return Err(error.into());
     }
+    // A server goes on until it is told to end.
     let Some(shown) = shown else { return Ok(ExitCode::SUCCESS) };
+    let code = ended(stop, false);
     if json {
         let state = table::State::from(shown.verdict);
         outln!(
             "{}",
             serde_json::json!({ "mode": args.mode.name(), "device": words, "state": state, "outcome": shown.outcome })
         )?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     print_run(args, &settings, &placement, &shown, words.as_deref())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 type Ran = (Option<Shown>, Option<String>);
@@ -272,7 +275,7 @@ fn print_table(args: &XskRrArgs, place: Where, cores: Vec<usize>, stop: &Arc<Ato
     }
     // The rows that were not reached are missing.
     let interrupted = stop.load(Ordering::Relaxed);
-    let code = if interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS };
+    let code = ended(stop, false);
     if args.json {
         outln!("{}", serde_json::json!({ "nic": args.nic, "interrupted": interrupted, "rows": rows }))?;
         return Ok(code);

@@ -213,6 +213,38 @@ fn a_programs_nic_takes_its_own_options_only() {
     refused_in_one_line("run --mode base --dev lo --ports 80 -- /bin/true", &["--ports", "--nic xdp:DEV"]);
 }
 
+/// The stack starts in the program, which may go on without it: so it is told before.
+#[test]
+fn addresses_and_gateways_that_no_stack_can_have_are_refused_before_the_program_starts() {
+    let run = |options: &str| format!("run --nic tap:x --mode base {options} --dry-run -- /bin/true");
+    refused_in_one_line(&run("--addr 10.0.0.2/24 --gateway 10.9.0.1"), &["10.9.0.1", "10.0.0.2/24", "router"]);
+    refused_in_one_line(&run("--addr 0.0.0.0/0"), &["0.0.0.0/0", "any address"]);
+    refused_in_one_line(&run("--addr 224.0.0.9/8"), &["224.0.0.9/8", "group's"]);
+    refused_in_one_line(&run("--addr 127.0.0.1/8"), &["127.0.0.1", "TAP", "--addr"]);
+    let serve = "serve --nic tap:x --addr";
+    refused_in_one_line(&format!("{serve} 10.0.0.2/24 --gateway 10.9.0.1"), &["10.9.0.1", "10.0.0.2/24", "router"]);
+    refused_in_one_line(&format!("{serve} 127.0.0.1/8"), &["127.0.0.1", "TAP", "--addr"]);
+}
+
+/// `timeout` sends a signal to its child and once more to the group that the child is in.
+#[test]
+fn two_signals_at_once_are_one_request_to_end() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    command.args(["sim", "worlds", "--count", "1000000000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().contains(" worlds, "));
+    let drain = std::thread::spawn(move || said.for_each(drop));
+    // While it stands both come to wait, and it takes both before it does anything else.
+    for signal in ["-STOP", "-INT", "-TERM", "-CONT"] {
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    }
+    let output = child.wait_with_output().unwrap();
+    drain.join().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("transitions of the core"));
+}
+
 #[test]
 fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic eth0 --addr 10.0.0.2/24", &["eth0", "tap:NAME"]);

@@ -263,6 +263,10 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     let mut watcher = world.start("apply va --mode suspend20 --watch");
     watcher.wait_for("watching");
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    // Who looks is told who has it: `lull undo` would be refused.
+    let shown = world.ok("show va");
+    let keeps = format!("suspend20 was applied; process {} keeps it", watcher.id());
+    assert!(shown.contains(&keeps) && !shown.contains("lull undo"), "{shown}");
     world.run(&["ip", "link", "set", "va", "down"]);
     world.run(&["ip", "link", "set", "va", "up"]);
     let line = watcher.wait_for("again");

@@ -82,6 +82,25 @@ fn doctor_says_what_an_interface_has() {
 }
 
 #[test]
+fn whose_a_queue_without_a_socket_is_is_said() {
+    if !is_root("queues of the host") {
+        return;
+    }
+    let pair = "ip link add y0 numtxqueues 2 numrxqueues 2 type veth peer name y1 numtxqueues 2 numrxqueues 2";
+    let run = |queues: &str| {
+        let said = on_a_veth(&format!(
+            "{pair} && ip link set y0 up && ip link set y1 up && $0 run --nic xdp:y0{queues} --addr 192.0.2.7/24 --mode base -- true"
+        ));
+        assert!(said.status.success(), "{}", text(&said));
+        String::from_utf8(said.stderr).unwrap()
+    };
+    assert!(run(":0").contains("what comes by queue 1 of y0 is the host's"), "{}", run(":0"));
+    for all in ["", ":0-1"] {
+        assert!(!run(all).contains("is the host's"), "{}", run(all));
+    }
+}
+
+#[test]
 fn compare_runs_on_a_veth_pair_of_its_own() {
     if !is_root("compare") {
         return;

@@ -94,6 +94,22 @@ fn a_table_that_a_signal_ends_says_so_and_has_not_succeeded() {
 }
 
 #[test]
+fn a_run_that_a_signal_ends_has_not_succeeded() {
+    use std::io::{BufRead, BufReader};
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    let args = ["xsk-rr", "-P", "1ms", "--seconds", "600", "-l", "0.05", "--oversubscribe"];
+    let mut child = command.args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(" answers, ")));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(lines.any(|line| line.starts_with("requests ")));
+    lines.for_each(drop);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
 fn every_way_of_polling_answers_every_request_in_memory() {
     for mode in ["interrupts", "inline", "separate", "threaded", "threaded-busy", "group"] {
         let args = [&["--mode", mode, "-P", "2ms", "-d", "100us"], &SHORT[..]].concat();

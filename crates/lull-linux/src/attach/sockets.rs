@@ -91,14 +91,21 @@ pub(crate) fn shared_napis(contexts: &[&OnContext]) -> Vec<String> {
 
 impl fmt::Display for OnContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} descriptor {}:", self.pid, self.fd)?;
+        let mut parts: Vec<String> = Vec::new();
         for (napi, sockets) in &self.by_napi {
-            write!(f, " {} socket(s) on NAPI {napi} ({});", sockets.len(), few(sockets))?;
+            parts.push(format!("{} socket(s) on NAPI {napi} ({})", sockets.len(), few(sockets)));
         }
         if !self.without_napi.is_empty() {
-            write!(f, " {} with no NAPI id ({});", self.without_napi.len(), few(&self.without_napi))?;
+            parts.push(format!("{} with no NAPI id ({})", self.without_napi.len(), few(&self.without_napi)));
         }
-        write!(f, " {} other", self.others)
+        match self.others {
+            0 if parts.is_empty() => parts.push("no socket now".to_owned()),
+            0 => {}
+            others => {
+                parts.push(format!("{others} that no NAPI is expected of (listeners, loopback, nothing heard yet)"))
+            }
+        }
+        write!(f, "process {} descriptor {} has {}", self.pid, self.fd, parts.join("; "))
     }
 }
 
@@ -130,6 +137,19 @@ fn should_have_one(process: &Process, fd: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_on_a_context_is_told_in_words_that_stand_alone() {
+        let mut at = OnContext { pid: 7, fd: 5, ..OnContext::default() };
+        assert_eq!(at.to_string(), "process 7 descriptor 5 has no socket now");
+        at.others = 1;
+        let listener = "1 that no NAPI is expected of (listeners, loopback, nothing heard yet)";
+        assert_eq!(at.to_string(), format!("process 7 descriptor 5 has {listener}"));
+        at.by_napi = [(12, vec![8, 9])].into();
+        at.without_napi = vec![11];
+        let told = "process 7 descriptor 5 has 2 socket(s) on NAPI 12 (descriptors 8, 9); 1 with no NAPI id (descriptors 11); ";
+        assert_eq!(at.to_string(), told.to_owned() + listener);
+    }
 
     fn context(fd: i32, napis: &[u32]) -> OnContext {
         let by_napi = napis.iter().map(|&napi| (napi, vec![fd * 10])).collect();

@@ -75,11 +75,36 @@ fn name_of(poller: &Poller) -> String {
             let pid = poller.pid.filter(|pid| *pid != tid).map_or(String::new(), |pid| format!(", {tid} of {pid}"));
             if pid.is_empty() { format!(" {name} ({tid})") } else { format!(" {name} ({})", &pid[2..]) }
         }
-        (Some(tid), None) => format!(" of thread {tid}, which is gone"),
+        (Some(tid), None) => format!(" thread {tid}, which is gone"),
         (None, _) => String::new(),
     };
     let within = if poller.kind == "softirq" && !thread.is_empty() && poller.tid != Some(0) { " in" } else { "" };
     format!("{}{cpu}{within}{thread}", poller.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_gone_is_named_by_its_number() {
+        let poller = |kind| Poller {
+            kind,
+            cpu: Some(1),
+            pid: None,
+            tid: Some(77),
+            name: None,
+            rates: Rates {
+                polls_per_s: 1.0,
+                packets_per_s: 0.0,
+                mean_work: None,
+                empty_polls_per_s: 1.0,
+                budget_max: 64,
+            },
+        };
+        assert_eq!(name_of(&poller("softirq")), "softirq on CPU 1 in thread 77, which is gone");
+        assert_eq!(name_of(&poller("busy-poll")), "busy-poll on CPU 1 thread 77, which is gone");
+    }
 }
 
 fn by_cpu(rates: &[CpuRate]) -> String {

@@ -92,6 +92,11 @@ fn wait_for(path: PathBuf, device: &str, until: Instant, told: &mut bool, log: &
     }
 }
 
+/// The process that has the lock at `path` until it is told to end.
+pub(super) fn stayer(path: &Path) -> Option<u32> {
+    durable::lock_holder(path)?.trim().strip_suffix(STAYS)?.parse().ok()
+}
+
 fn attempt(path: &Path, holder: &str) -> Result<Taken> {
     durable::try_lock(path, holder).map_err(|error| {
         Error::file(format!("lock {}", path.display()), "name another directory with --state-dir", error)

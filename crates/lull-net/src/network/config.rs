@@ -12,7 +12,7 @@ use lull_nic::passing::QUEUES_MAX;
 use lull_qdisc::Kind;
 
 use super::NetworkError;
-use crate::shard::{BUFFER_BYTES, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCookies, Timeouts};
+use crate::shard::{self, BUFFER_BYTES, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCookies, Timeouts};
 use crate::siblings;
 
 /// How a network is made.
@@ -91,6 +91,24 @@ impl NetworkConfig {
         self.rx_usecs = mode.rx_usecs;
         self.group_polling = mode.group;
         self
+    }
+
+    /// Looks whether a stack can have these addresses and gateways, which takes no device: whoever opens one, or starts a program that
+    /// does, can ask before. [`Network::new`](crate::Network::new) asks, too.
+    ///
+    /// # Errors
+    /// [`NetworkError::Address`], [`NetworkError::Gateway`].
+    pub fn check(&self) -> Result<(), NetworkError> {
+        for &(address, prefix) in &self.addresses {
+            if let Some(why) = shard::refused_address(address, prefix) {
+                return Err(NetworkError::Address { address, prefix, why });
+            }
+        }
+        let mut gateways = self.gateway4.into_iter().map(IpAddr::V4).chain(self.gateway6.map(IpAddr::V6));
+        match gateways.find(|gateway| !shard::is_on_link(*gateway, &self.addresses)) {
+            Some(gateway) => Err(NetworkError::Gateway { gateway, addresses: self.addresses.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// The numbers by which frames know the device's queues (see [`siblings`]). None: it has more than frames can tell apart, and

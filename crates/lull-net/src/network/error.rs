@@ -1,6 +1,7 @@
 //! Why a network could not be made or changed.
 
 use std::io;
+use std::net::IpAddr;
 
 use lull_core::SettingError;
 use lull_host::HostError;
@@ -18,10 +19,30 @@ pub enum NetworkError {
     /// The host refused.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A setting of the stack is out of its limits.
+    /// An address that no stack can have.
+    #[error("cannot have the address {address}/{prefix}: {why}")]
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// The length of its prefix.
+        prefix: u8,
+        /// Why not, and what to do.
+        why: &'static str,
+    },
+    /// A gateway that is on none of the own networks, so that nobody there would answer for it.
     #[error(
-        "{device}: {error}: check addresses, prefixes, gateways (each on an own network), buffer sizes and the MTU"
+        "cannot send by the gateway {gateway}: it is on no network of the own addresses{}; name a router that is on one, or \
+         correct the address or its prefix",
+        listed(addresses)
     )]
+    Gateway {
+        /// The gateway.
+        gateway: IpAddr,
+        /// The own addresses with the lengths of their prefixes.
+        addresses: Vec<(IpAddr, u8)>,
+    },
+    /// Another setting of the stack is out of its limits.
+    #[error("{device}: {error}: check the buffer sizes, the number of connections, the ephemeral ports and the MTU")]
     Stack {
         /// The device.
         device: String,
@@ -54,6 +75,12 @@ pub enum NetworkError {
     Seed(#[source] io::Error),
 }
 
+/// Addresses behind a word, in brackets; nothing if there are none.
+fn listed(addresses: &[(IpAddr, u8)]) -> String {
+    let shown: Vec<String> = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
+    if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) }
+}
+
 impl From<SettingError> for NetworkError {
     fn from(error: SettingError) -> NetworkError {
         NetworkError::Host(HostError::Setting(error))
@@ -67,9 +94,11 @@ impl From<NetworkError> for io::Error {
             NetworkError::Host(error) => return error.into(),
             NetworkError::Device(error) => return error.into(),
             NetworkError::Seed(ref source) => source.kind(),
-            NetworkError::Stack { .. } | NetworkError::NoGroupCpus { .. } | NetworkError::QueueNumbers { .. } => {
-                io::ErrorKind::InvalidInput
-            }
+            NetworkError::Address { .. }
+            | NetworkError::Gateway { .. }
+            | NetworkError::Stack { .. }
+            | NetworkError::NoGroupCpus { .. }
+            | NetworkError::QueueNumbers { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)
     }

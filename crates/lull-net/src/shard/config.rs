@@ -204,13 +204,7 @@ impl StackConfig {
     /// # Errors
     /// [`NetError::Invalid`] if one is not.
     pub fn validate(&self) -> Result<(), NetError> {
-        let prefixes = self.addresses.iter().all(|&(ip, prefix)| {
-            let unicast = match ip {
-                IpAddr::V4(ip) => !ip.is_broadcast() && !ip.is_multicast(),
-                IpAddr::V6(ip) => !ip.is_multicast() && ip.to_ipv4_mapped().is_none(),
-            };
-            unicast && !ip.is_unspecified() && prefix <= if ip.is_ipv4() { 32 } else { 128 }
-        });
+        let prefixes = self.addresses.iter().all(|&(ip, prefix)| refused_address(ip, prefix).is_none());
         // A checksum is made of each part.
         let offloads = self.tx_checksum_offload || !self.tx_segmentation_offload;
         let fits = offloads
@@ -223,14 +217,30 @@ impl StackConfig {
             && self.mac[0] & 1 == 0
             && *self.ephemeral_ports.start() > 0
             && !self.ephemeral_ports.is_empty();
-        // Who else would answer for its Ethernet address (`fib_check_nh`)? A link-local network is added to any of IPv6.
-        let on_link = |gateway: IpAddr| {
-            let mut networks = self.addresses.iter();
-            networks.any(|&(ip, prefix)| wire::inside(gateway, ip, prefix)) || wire::is_link_local(gateway)
-        };
-        let gateways = self.gateway4.into_iter().map(IpAddr::V4).chain(self.gateway6.map(IpAddr::V6)).all(on_link);
+        let mut gateways = self.gateway4.into_iter().map(IpAddr::V4).chain(self.gateway6.map(IpAddr::V6));
+        let gateways = gateways.all(|gateway| is_on_link(gateway, &self.addresses));
         if prefixes && gateways && fits { Ok(()) } else { Err(NetError::Invalid) }
     }
+}
+
+/// Why a stack cannot have an address with this prefix; `None` if it can.
+pub fn refused_address(ip: IpAddr, prefix: u8) -> Option<&'static str> {
+    let bits = if ip.is_ipv4() { 32 } else { 128 };
+    match ip {
+        _ if prefix > bits && bits == 32 => Some("a prefix of IPv4 has 32 bits at the most"),
+        _ if prefix > bits => Some("a prefix of IPv6 has 128 bits at the most"),
+        _ if ip.is_unspecified() => Some("it stands for any address, and is no station's; name one"),
+        _ if ip.is_multicast() => Some("it is a group's; name a station's address"),
+        IpAddr::V4(ip) if ip.is_broadcast() => Some("it is everybody's; name a station's address"),
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => Some("it is an IPv4 address; write it as one"),
+        _ => None,
+    }
+}
+
+/// Whether a gateway is on a network of these addresses: who else would answer for its Ethernet address (`fib_check_nh`)? A
+/// link-local network is added to any of IPv6.
+pub fn is_on_link(gateway: IpAddr, addresses: &[(IpAddr, u8)]) -> bool {
+    addresses.iter().any(|&(ip, prefix)| wire::inside(gateway, ip, prefix)) || wire::is_link_local(gateway)
 }
 
 impl std::fmt::Debug for StackConfig {

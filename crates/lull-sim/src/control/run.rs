@@ -115,8 +115,10 @@ pub fn run(
     // A second application keeps the load that it has.
     let own = world.second.map_or(world.connections.len(), |second| second.first_group as usize);
     if world.connections[..own].iter().any(|group| !matches!(group.traffic, Traffic::Open { .. })) {
-        let why = "load that changes comes as a Poisson process: leave arrivals and its trace out of the world file";
-        return Err(PredictError::Load(why.to_owned()));
+        let name = &file.name;
+        return Err(PredictError::Load(format!(
+            "{name}: load.arrivals: a load that changes comes as a Poisson process; leave arrivals and trace out of the file"
+        )));
     }
     let shares: Vec<(u32, f64)> = world.connections[..own]
         .iter()

@@ -17,7 +17,7 @@ pub(super) fn examine(spec: &str) -> Result<Report, Failure> {
     let config = XdpConfig { name: name.clone(), queues, addresses: vec![nobody], ..XdpConfig::default() };
     let checks = match Xdp::open(&config) {
         Ok(device) => checks(&device.report()),
-        Err(error) => vec![check("AF_XDP", Verdict::Wrong, error.to_string(), "the error says what would help")],
+        Err(error) => vec![check("AF_XDP", Verdict::Wrong, error.to_string(), "")],
     };
     Ok(Report { kernel: kernel_release().to_string(), device: Some(format!("xdp:{name}")), checks, modes: Vec::new() })
 }

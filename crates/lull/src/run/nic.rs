@@ -16,6 +16,7 @@ use super::depot::Depot;
 use super::inboxes::Inboxes;
 use super::queues::{Attached, Queues};
 use crate::failure::Failure;
+use crate::xdp;
 
 /// Which NIC was asked for.
 #[derive(Clone)]
@@ -50,6 +51,14 @@ impl Asked {
         };
         Err(format!("cannot run a program in mode {mode}: it is made of the NIC's own coalescing, and {why}; {remedy}")
             .into())
+    }
+
+    /// What becomes of frames that come by queues which were not asked for.
+    pub(super) fn left_to_the_host(&self) -> Option<String> {
+        match self {
+            Asked::Tap { .. } => None,
+            Asked::Xdp(config) => xdp::left_to_the_host(config),
+        }
     }
 
     /// In a few words.

@@ -31,7 +31,7 @@ use crate::failure::Failure;
 use crate::keeper::Keeper;
 use crate::output::{outln, say};
 use crate::own_addresses::OwnAddresses;
-use crate::serve::{address, gateways, refuse as refuse_nic};
+use crate::serve::{address, gateways, refuse as refuse_nic, refuse_loopback};
 use crate::xdp::XdpArgs;
 
 /// Arguments of `lull run` that make it the user plane's.
@@ -137,18 +137,15 @@ impl Asked {
             )
             .into());
         }
+        let network =
+            NetworkConfig { addresses, gateway4, gateway6, coalesce_ns, qdisc: user.qdisc, ..NetworkConfig::default() };
+        // The program would be told at its first socket, and might go on without.
+        network.check()?;
         Ok(Asked {
             nic,
             pcap: user.pcap.clone(),
             mode,
-            network: NetworkConfig {
-                addresses,
-                gateway4,
-                gateway6,
-                coalesce_ns,
-                qdisc: user.qdisc,
-                ..NetworkConfig::default()
-            },
+            network,
             gateways: user.gateway.clone(),
             routes,
             allowed: user.allow.iter().map(|text| address(text)).collect::<Result<_, _>>()?,
@@ -202,6 +199,7 @@ fn nic_of(args: &RunArgs, addresses: &[(IpAddr, u8)]) -> Result<nic::Asked, Fail
             };
             let queues = queues.map_or(Ok(1), number)?;
             let peer = user.peer_addr.as_deref().map(address).transpose()?;
+            refuse_loopback(addresses)?;
             Ok(nic::Asked::Tap { config: TapConfig { name: name.to_owned(), queues, ..TapConfig::default() }, peer })
         }
         Some(("xdp", spec)) => {
@@ -256,7 +254,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let nic = asked.nic.open()?;
-    nic.notes().iter().for_each(|note| args.say(note));
+    nic.notes().iter().chain(&asked.nic.left_to_the_host()).for_each(|note| args.say(note));
     let _addresses = (asked.nic.ports().is_empty()).then(|| {
         let name = args.user.nic.as_deref().unwrap_or_default();
         OwnAddresses::take(&asked.network.addresses, name, |line| args.say(line))

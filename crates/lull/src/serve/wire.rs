@@ -17,7 +17,7 @@ use lull_nic::packet::{Packet, PacketConfig};
 use lull_nic::tap::{Tap, TapConfig};
 use lull_nic::xdp::Xdp;
 
-use super::{Offloads, Serve, address, decorated, offer, refuse};
+use super::{Offloads, Serve, address, decorated, offer, refuse, refuse_loopback};
 use crate::failure::Failure;
 use crate::output::{outln, say};
 use crate::own_addresses::OwnAddresses;
@@ -98,6 +98,9 @@ impl Wire<'_> {
                     )
                     .into());
                 }
+                if let Some(note) = xdp::left_to_the_host(&config) {
+                    say!("lull: {note}");
+                }
                 let words = format!("{} ({words})", config.name);
                 Ok(Opened { device: xdp.clone(), words, xdp: Some(xdp) })
             }
@@ -132,6 +135,10 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
         return Err("cannot serve without an address: give one with --addr, such as --addr 10.0.0.2/24".into());
     }
     let config = configured(args, mode)?;
+    config.network.check()?;
+    if let Wire::Tap(_) = wire {
+        refuse_loopback(&config.network.addresses)?;
+    }
     let (addresses, port) = (config.network.addresses.clone(), config.address.port());
     let Opened { device, words: name, xdp } = wire.open(args, &addresses, port)?;
     let _addresses =
