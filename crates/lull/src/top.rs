@@ -145,22 +145,51 @@ fn screen(
     Ok(())
 }
 
-/// The columns, with their widths.
-const COLUMNS: [(&str, Constraint); 13] = [
-    ("whose", Constraint::Fill(2)),
-    ("cpu %", Constraint::Length(6)),
-    ("queue", Constraint::Length(12)),
-    ("napi", Constraint::Length(11)),
-    ("mode", Constraint::Length(14)),
-    ("packets/s", Constraint::Length(10)),
-    ("polls/s", Constraint::Length(9)),
-    ("empty", Constraint::Length(6)),
-    ("batch", Constraint::Length(6)),
-    ("suspend/s", Constraint::Length(9)),
-    ("timers/s", Constraint::Length(9)),
-    ("p99", Constraint::Length(8)),
-    ("who polls", Constraint::Fill(3)),
+/// A column: its name, the columns that it takes, and whether what is left over is for it.
+struct Column {
+    name: &'static str,
+    width: u16,
+    grows: bool,
+    /// Where the screen is too narrow for all, columns of higher ranks are left out first.
+    rank: u8,
+}
+
+const fn column(name: &'static str, width: u16, rank: u8) -> Column {
+    Column { name, width, grows: false, rank }
+}
+
+/// All columns, from left to right. A cell that is cut off would say something else: `defer2` for `defer20`.
+const COLUMNS: [Column; 13] = [
+    Column { name: "whose", width: 18, grows: true, rank: 0 },
+    column("cpu %", 6, 5),
+    column("queue", 12, 1),
+    column("napi", 11, 12),
+    column("mode", 14, 2),
+    column("packets/s", 10, 4),
+    column("polls/s", 9, 6),
+    column("empty", 6, 9),
+    column("batch", 6, 8),
+    column("suspend/s", 9, 10),
+    column("timers/s", 9, 11),
+    column("p99", 8, 7),
+    Column { name: "who polls", width: 20, grows: true, rank: 3 },
 ];
+
+/// Which columns a screen of this width has room for, a space between two of them.
+fn fitting(width: u16) -> Vec<usize> {
+    let mut by_rank: Vec<usize> = (0..COLUMNS.len()).collect();
+    by_rank.sort_by_key(|&at| COLUMNS[at].rank);
+    let (mut fit, mut taken) = (Vec::new(), 0);
+    for at in by_rank {
+        let with = taken + COLUMNS[at].width + u16::from(!fit.is_empty());
+        if with <= width || fit.is_empty() {
+            fit.push(at);
+            taken = with;
+        }
+    }
+    fit.sort_unstable();
+    fit
+}
 
 fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &[Rate]) {
     let width = usize::from(frame.area().width);
@@ -171,9 +200,12 @@ fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &
         sentences.map(wrapped).collect()
     };
     let foot: String = figures.iter().map(below).collect();
-    let lines = u16::try_from(foot.lines().count()).unwrap_or(u16::MAX);
-    let rows = Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(lines)]);
-    let [head, body, below] = rows.areas(frame.area());
+    let fit = fitting(frame.area().width);
+    let left_out: Vec<&str> = (0..COLUMNS.len()).filter(|at| !fit.contains(at)).map(|at| COLUMNS[at].name).collect();
+    let narrow = match left_out[..] {
+        [] => String::new(),
+        _ => format!(" Too narrow for {}: widen the terminal.", left_out.join(", ")),
+    };
     let what = match (figures.is_empty(), rates.is_empty()) {
         (true, _) => {
             "no process runs lull's user plane, and no mode is applied to a device; `lull top DEV` watches one"
@@ -181,24 +213,32 @@ fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &
         (false, true) => "counting",
         (false, false) => "",
     };
-    let every = format!("lull top, every {:.1} s; q ends it.  {what}", interval.as_secs_f64());
-    frame.render_widget(Paragraph::new(every), head);
+    let top = wrap(&format!("lull top, every {:.1} s; q ends it.{narrow} {what}", interval.as_secs_f64()), width, "  ");
+    let lines = |text: &str| Constraint::Length(u16::try_from(text.lines().count()).unwrap_or(u16::MAX));
+    let rows = Layout::vertical([lines(&top), Constraint::Fill(1), lines(&foot)]);
+    let [head, body, below] = rows.areas(frame.area());
+    frame.render_widget(Paragraph::new(top), head);
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let table = Table::new(rates.iter().map(row), COLUMNS.map(|(_, width)| width))
-        .header(Row::new(COLUMNS.map(|(name, _)| name)).style(bold));
+    let width_of = |column: &Column| match column.grows {
+        true => Constraint::Min(column.width),
+        false => Constraint::Length(column.width),
+    };
+    let chosen = |cells: [String; COLUMNS.len()]| Row::new(fit.iter().map(|&at| cells[at].clone()).collect::<Vec<_>>());
+    let table = Table::new(rates.iter().map(|rate| chosen(cells(rate))), fit.iter().map(|&at| width_of(&COLUMNS[at])))
+        .header(chosen(COLUMNS.map(|column| column.name.to_owned())).style(bold));
     frame.render_widget(table, body);
     frame.render_widget(Paragraph::new(foot), below);
 }
 
 /// What is not known is a dash, and never a zero.
-fn row(rate: &Rate) -> Row<'static> {
+fn cells(rate: &Rate) -> [String; COLUMNS.len()] {
     let number = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
     let whose = match rate.subject.pid {
         Some(pid) => format!("{} ({pid})", rate.subject.name),
         None => rate.subject.name.clone(),
     };
     let by = rate.by.iter().map(|(who, percent)| format!("{} {percent:.0} %", who.name()));
-    Row::new([
+    [
         whose,
         number(rate.cpu_percent, 1),
         format!("{}:{}", rate.napi.device, rate.napi.queue),
@@ -212,7 +252,7 @@ fn row(rate: &Rate) -> Row<'static> {
         number(rate.deferrals, 0),
         rate.latency.map_or("-".to_owned(), |latency| lull_units::time_text(latency.p99_ns / 1_000 * 1_000)),
         by.collect::<Vec<_>>().join(", "),
-    ])
+    ]
 }
 
 #[cfg(test)]
@@ -223,7 +263,11 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn drawn(figures: &[Figures], rates: &[Rate]) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(150, 6)).unwrap();
+        drawn_on(150, figures, rates)
+    }
+
+    fn drawn_on(columns: u16, figures: &[Figures], rates: &[Rate]) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(columns, 8)).unwrap();
         terminal.draw(|frame| draw(frame, Duration::from_secs(1), figures, rates)).unwrap();
         terminal.backend().to_string()
     }
@@ -254,6 +298,17 @@ mod tests {
         let expected = "memcached (77) - tap0:1 1073741824 suspend20 1000 400 0.0 2.50 - 0 - busy-poll 100 %";
         assert_eq!(cells.join(" "), expected, "{screen}");
         assert!(screen.contains("memcached: something is not known"), "{screen}");
+        assert!(!screen.contains("Too narrow"), "{screen}");
+        // An ordinary terminal has what the screen is about, whole, and says what it has no room for.
+        let screen = drawn_on(80, &after, &between(&before, &after));
+        let row = screen.lines().find(|line| line.contains("memcached (77)")).unwrap_or_else(|| panic!("{screen}"));
+        let cells: Vec<&str> = row.trim_matches('"').split_whitespace().collect();
+        assert_eq!(cells.join(" "), "memcached (77) tap0:1 suspend20 1000 busy-poll 100 %", "{screen}");
+        let said: Vec<&str> = screen.lines().flat_map(|line| line.trim_matches('"').split_whitespace()).collect();
+        assert!(said.join(" ").contains("Too narrow for cpu %, napi, polls/s,"), "{screen}");
+        for columns in [1, 20] {
+            drawn_on(columns, &after, &between(&before, &after));
+        }
     }
 
     /// One device that is there at first.
@@ -282,5 +337,6 @@ mod tests {
     #[test]
     fn an_empty_screen_says_what_to_do() {
         assert!(drawn(&[], &[]).contains("`lull top DEV` watches one"));
+        assert!(drawn_on(80, &[], &[]).contains("`lull top"), "{}", drawn_on(80, &[], &[]));
     }
 }
