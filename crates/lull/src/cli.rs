@@ -45,7 +45,7 @@ pub enum Command {
     Compare(Compare),
     /// Floods sinks on one core with datagrams: what each delivery mode leaves them, and where the rest is dropped.
     Flood(FloodArgs),
-    /// Forwards between two devices in NAPI context, in any delivery mode, or measures that.
+    /// Forwards between two devices in NAPI context, in a mode that takes no application, or measures that.
     Forward(ForwardArgs),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(LoadArgs),

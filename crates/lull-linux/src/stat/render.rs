@@ -82,6 +82,13 @@ fn name_of(poller: &Poller) -> String {
     format!("{}{cpu}{within}{thread}", poller.kind)
 }
 
+fn by_cpu(rates: &[CpuRate]) -> String {
+    if rates.is_empty() {
+        return "not told by /proc".to_owned();
+    }
+    rates.iter().map(|rate| format!("cpu{} {:.0}", rate.cpu, rate.per_s)).collect::<Vec<_>>().join("  ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,11 +112,4 @@ mod tests {
         assert_eq!(name_of(&poller("softirq")), "softirq on CPU 1 in thread 77, which is gone");
         assert_eq!(name_of(&poller("busy-poll")), "busy-poll on CPU 1 thread 77, which is gone");
     }
-}
-
-fn by_cpu(rates: &[CpuRate]) -> String {
-    if rates.is_empty() {
-        return "not told by /proc".to_owned();
-    }
-    rates.iter().map(|rate| format!("cpu{} {:.0}", rate.cpu, rate.per_s)).collect::<Vec<_>>().join("  ")
 }
