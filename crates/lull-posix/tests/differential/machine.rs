@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, c_ulong, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
@@ -502,10 +503,12 @@ impl Machine {
 
     /// Closes these numbers in a child, which then ends; whether it could.
     pub fn fork_that_closes(self, fds: &[c_int]) -> bool {
-        let threads_before = threads();
+        let begun = || super::BEGUN.load(Ordering::SeqCst);
+        let (begun_before, threads_before) = (begun(), threads());
         let could = self.fork_and_wait(fds);
-        // What lull keeps open for a child it lets go of in a thread that ends when it has heard of the child's end.
-        world::until("what was the child's is closed", || threads() <= threads_before);
+        // What lull keeps open for a child it lets go of in a thread that ends when it has heard of the child's end. A test that begins
+        // meanwhile is a thread, too, which waits for this one.
+        world::until("what was the child's is closed", || threads() <= threads_before + begun() - begun_before);
         could
     }
 

@@ -20,6 +20,7 @@ mod words;
 mod world;
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -112,8 +113,11 @@ fn run_seed(seed: u64, threads: &RefCell<Threads>, counts: &RefCell<Counts>) -> 
 
 /// The sides settle by what the whole process has sent: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
+/// Tests that have begun, each in a thread of its own: the next one begins when another has ended.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 fn alone() -> MutexGuard<'static, ()> {
+    BEGUN.fetch_add(1, Ordering::SeqCst);
     world::peers();
     world::signals_that_interrupt();
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
