@@ -131,8 +131,7 @@ fn options_that_are_set_while_connect_is_under_way_are_there_when_it_is_given_up
     let expected = tcp();
     set_all(expected);
     let fd = tcp();
-    // An address of lull's network at which nobody is.
-    begin(fd, &bytes("10.0.0.77:9"));
+    begin(fd, &bytes(nobody()));
     set_all(fd);
     socket::shutdown(fd, libc::SHUT_RDWR).unwrap();
     assert!(!is_lull(fd));
@@ -145,7 +144,7 @@ fn options_that_are_set_while_connect_is_under_way_are_there_when_it_is_given_up
 fn what_is_refused_while_connect_is_under_way_changes_nothing() {
     peers();
     let fd = tcp();
-    begin(fd, &bytes("10.0.0.77:9"));
+    begin(fd, &bytes(nobody()));
     let before = get_all(fd);
     let set = |name: c_int, value: &[u8]| socket::setsockopt(fd, IPPROTO_TCP, name, value);
     assert_eq!(set(libc::TCP_KEEPIDLE, &0_i32.to_ne_bytes()), Err(Errno::new(libc::EINVAL)));

@@ -558,15 +558,12 @@ fn after_a_shutdown_connect_has_nothing_more_to_tell() {
     close(fd);
 }
 
-/// An address of lull's network at which nobody is.
-const NOBODY: &str = "10.0.0.77:9";
-
 #[test]
 fn who_shuts_down_before_anybody_answered_has_a_socket_as_before() {
-    peers();
+    let nobody = bytes(nobody());
     let fd = tcp();
     set_nonblocking(fd);
-    assert_eq!(socket::connect(fd, &bytes(NOBODY)), error(libc::EINPROGRESS));
+    assert_eq!(socket::connect(fd, &nobody), error(libc::EINPROGRESS));
     assert!(is_lull(fd));
     assert_eq!(socket::shutdown(fd, libc::SHUT_WR), Ok(()));
     assert!(!is_lull(fd));
@@ -579,7 +576,7 @@ fn who_shuts_down_before_anybody_answered_has_a_socket_as_before() {
     close(fd);
     // A thread that waits for the answer does not wait on.
     let fd = tcp();
-    let waits = std::thread::spawn(move || socket::connect(fd, &bytes(NOBODY)));
+    let waits = std::thread::spawn(move || socket::connect(fd, &nobody));
     until("the thread connects", || is_lull(fd));
     until("it is given up", || socket::shutdown(fd, libc::SHUT_RDWR).is_ok() || !is_lull(fd));
     assert_eq!(waits.join().unwrap(), error(libc::ECONNRESET));
@@ -726,16 +723,14 @@ fn a_receive_buffer_is_as_large_as_is_asked_for_before_or_afterwards() {
     assert_eq!(told(fd).tcpi_rcv_space, 30_000);
     set_lulls(fd, libc::SO_RCVBUF, 70_000).unwrap();
     assert_eq!(told(fd).tcpi_rcv_space, 70_000);
-    send(fd, b"question", 0).unwrap();
-    peer.read_exact(&mut [0; 8]).unwrap();
-    peer.write_all(b"answer").unwrap();
-    until("the answer", || recv(fd, libc::MSG_DONTWAIT).is_ok_and(|answer| answer == b"answer"));
-    let told = told(fd);
-    assert!(
-        told.tcpi_rtt > 0 && told.tcpi_rttvar > 0 && told.tcpi_snd_cwnd >= 10,
-        "{} {}",
-        told.tcpi_rtt,
-        told.tcpi_rttvar
-    );
+    // On a busy machine a question may be sent again, which tells no round trip, and makes the window smaller for a while.
+    until("a question that is answered in time", || {
+        send(fd, b"question", 0).unwrap();
+        peer.read_exact(&mut [0; 8]).unwrap();
+        peer.write_all(b"answer").unwrap();
+        assert_eq!(recv(fd, 0).unwrap(), b"answer");
+        let told = told(fd);
+        told.tcpi_rtt > 0 && told.tcpi_rttvar > 0 && told.tcpi_snd_cwnd >= 10
+    });
     close(fd);
 }

@@ -149,6 +149,15 @@ pub fn at(fd: c_int) -> SocketAddr {
     SocketAddr::new(OWN.parse().unwrap(), name_of(fd).port())
 }
 
+/// An address of lull's network at which nobody is, though its station is known: who connects there is not told so within seconds, as
+/// where no station answers.
+pub fn nobody() -> &'static str {
+    // Whoever has a connection has a network.
+    close(connected().0);
+    own().neighbours().add_permanent("10.0.0.77".parse().unwrap(), [2, 0, 0, 0, 0, 77]);
+    "10.0.0.77:9"
+}
+
 /// A connection: the program's number, and the peer's end.
 pub fn connected() -> (c_int, TcpStream) {
     let (listening, at) = listener();
