@@ -224,19 +224,27 @@ fn a_context_that_prefers_busy_polling_suspends_and_resumes_its_napi() {
     assert_eq!(epoll.napi_id(), server.incoming_napi_id(), "noted by the add");
     let napi = pair.server.napis()[0];
     let mut buffer = [0; 8];
-    for round in 1..=3 {
-        send(&client, b"x");
-        assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
-        assert_eq!(pair.host.napi_stats(napi).suspends, round);
-        server.recv(&mut buffer).unwrap();
-    }
-    // Whoever delivered the last packet may not be done yet, and would win against the busy poller.
-    until("nobody owns the instance", || !pair.host.napis()[0].state.has(lull_core::state::SCHED));
-    let irqs = pair.host.napi_irqs(napi);
-    let before = pair.host.napi_stats(napi);
-    assert!(wait(&epoll, &worker, 8, Duration::from_millis(1)).is_empty());
-    let after = pair.host.napi_stats(napi) - before;
-    assert_eq!((after.busy_polls, after.resumes), (2, 1), "one round and the stop's poll, then the resume");
+    let mut irqs = 0;
+    // Whoever delivered a packet may complete it late, and the timer of that deferral has the instance when the context comes to poll
+    // it: on a machine that stalls that thread, it is tried again.
+    let resumed = (0..50).any(|_| {
+        for _ in 0..3 {
+            let suspends = pair.host.napi_stats(napi).suspends;
+            send(&client, b"x");
+            assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+            assert_eq!(pair.host.napi_stats(napi).suspends, suspends + 1);
+            server.recv(&mut buffer).unwrap();
+        }
+        // It would win against the busy poller.
+        until("nobody owns the instance", || !pair.host.napis()[0].state.has(lull_core::state::SCHED));
+        irqs = pair.host.napi_irqs(napi);
+        let before = pair.host.napi_stats(napi);
+        assert!(wait(&epoll, &worker, 8, Duration::from_millis(1)).is_empty());
+        let after = pair.host.napi_stats(napi) - before;
+        assert!(after.busy_polls <= 2 && after.resumes <= 1, "{after:?}");
+        (after.busy_polls, after.resumes) == (2, 1)
+    });
+    assert!(resumed, "not once there were one round and the stop's poll, and then the resume");
     // Deferral runs out, and the interrupt is back. The waiter may find a packet before its interrupt has been taken.
     until("an interrupt is taken", || {
         until("the interrupt is unmasked", || {
