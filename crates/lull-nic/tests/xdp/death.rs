@@ -43,27 +43,29 @@ fn a_process_that_is_killed_leaves_the_hosts_traffic_alone() {
         }
     }
     isolated(TEST, || {
-        const PINGS: u32 = 1000;
         let peer = Peer::new(1);
-        let ping = peer.within(|| {
-            let mut ping = Command::new("ping");
-            let options = ["-i", "0.002", "-W", "60", "-c", &PINGS.to_string(), "-q", &HOST.to_string()];
-            ping.args(options).stdout(Stdio::piped()).spawn().unwrap()
+        // On a busy machine the second process may not be there yet when so many pings are over.
+        let killed = [1_000, 5_000, 25_000].map(|pings| pings.to_string()).into_iter().map(|pings| {
+            let mut ping = peer.within(|| {
+                let mut ping = Command::new("ping");
+                let options = ["-i", "0.002", "-W", "60", "-c", &pings, "-q", &HOST.to_string()];
+                ping.args(options).stdout(Stdio::piped()).spawn().unwrap()
+            });
+            let mut killed = 0;
+            while ping.try_wait().unwrap().is_none() {
+                let mut child = start(TEST, |command| command);
+                exchange([0; 6], HOST, &mut [], &peer.client((HOST, PORT)), b"is it there?");
+                child.kill().unwrap();
+                child.wait().unwrap();
+                killed += 1;
+            }
+            let output = ping.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(text.contains(" 0% packet loss"), "{killed} processes were killed meanwhile: {text}");
+            println!("{killed} processes were killed during {pings} pings");
+            killed
         });
-        let mut killed = 0;
-        let mut ping = Some(ping);
-        while ping.as_mut().is_some_and(|ping| ping.try_wait().unwrap().is_none()) {
-            let mut child = start(TEST, |command| command);
-            exchange([0; 6], HOST, &mut [], &peer.client((HOST, PORT)), b"is it there?");
-            child.kill().unwrap();
-            child.wait().unwrap();
-            killed += 1;
-        }
-        assert!(killed > 1, "{killed}");
-        let output = ping.take().unwrap().wait_with_output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains(" 0% packet loss"), "{killed} processes were killed meanwhile: {text}");
-        println!("{killed} processes were killed during {PINGS} pings");
+        assert!({ killed }.any(|killed| killed > 1), "one process was killed at most each time");
         // Nothing is left attached.
         let link = run(&format!("ip link show {}", crate::net::DEV));
         assert!(!String::from_utf8_lossy(&link.stdout).contains("xdp"));

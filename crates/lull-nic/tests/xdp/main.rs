@@ -221,7 +221,13 @@ fn a_full_ring_leaves_with_one_doorbell_and_has_room_again() {
         assert!(room.wait(Some(LIMIT)).unwrap(), "the room interrupt");
         queue.tx.reap_sent(&mut FramePool::new(0));
         assert_eq!(queue.tx.free_slots(), slots);
-        assert_eq!(wire.take().len(), slots);
+        // Another thread of the kernel's may hand the last ones over.
+        let mut taken = 0;
+        until("frames are missing", || {
+            taken += wire.take().len();
+            taken >= slots
+        });
+        assert_eq!(taken, slots);
     });
 }
 
