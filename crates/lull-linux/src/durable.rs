@@ -96,6 +96,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::starting;
 
     /// A file that is removed with it.
     struct Scratch(PathBuf);
@@ -108,6 +109,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_its_owners_alone_also_where_it_was_not() {
+        let _nobody_starts = starting::no_program();
         let scratch = Scratch(std::env::temp_dir().join(format!("lull-durable-{}.lock", std::process::id())));
         let path = &scratch.0;
         let mode = || fs::metadata(path).unwrap().mode() & 0o777;
@@ -125,6 +127,7 @@ mod tests {
 
     #[test]
     fn who_only_asks_for_the_holder_keeps_nobody_from_the_lock() {
+        let _nobody_starts = starting::no_program();
         let scratch = Scratch(std::env::temp_dir().join(format!("lull-durable-asked-{}.lock", std::process::id())));
         let path = &scratch.0;
         fs::write(path, "1").unwrap();

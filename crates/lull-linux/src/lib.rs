@@ -96,6 +96,8 @@ mod session;
 pub mod set;
 pub mod show;
 pub mod spans;
+#[cfg(test)]
+mod starting;
 pub mod stat;
 pub mod state;
 pub mod ticks;

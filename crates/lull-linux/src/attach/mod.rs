@@ -53,6 +53,7 @@ mod sweep_tests {
 
     #[test]
     fn a_lock_that_a_killed_command_left_goes_and_one_that_is_held_stays() {
+        let _nobody_starts = crate::starting::no_program();
         let directory = std::env::temp_dir().join(format!("lull-sweep-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         // Programs that live on: this process, and the first one.

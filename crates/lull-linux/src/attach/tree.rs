@@ -173,12 +173,17 @@ mod tests {
     use super::*;
     use crate::proc_stat::start_of;
 
+    fn sleeps() -> std::process::Child {
+        let _starting = crate::starting::a_program();
+        std::process::Command::new("sleep").arg("600").spawn().unwrap()
+    }
+
     #[test]
     fn a_child_is_found_and_its_end_is_noticed() {
         let roots = Roots::default();
         let me = Member::open(std::process::id() as i32, &roots).unwrap();
         let mut tree = Tree::of(me, &roots);
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut child = sleeps();
         let pid = child.id() as i32;
         assert!(tree.refresh().started.contains(&pid));
         assert!(!tree.refresh().started.contains(&pid));
@@ -195,7 +200,7 @@ mod tests {
         // As if a member had started before this process, and this one had got its number since.
         me.start -= 1;
         let mut tree = Tree::of(me, &roots);
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut child = sleeps();
         let adopted = tree.refresh().started;
         child.kill().unwrap();
         child.wait().unwrap();

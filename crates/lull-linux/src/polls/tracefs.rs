@@ -167,6 +167,7 @@ mod tests {
 
     #[test]
     fn a_busy_instance_is_removed_once_its_files_are_closed() {
+        let _nobody_starts = crate::starting::no_program();
         let instance = match Instance::new() {
             Ok(instance) => instance,
             Err(error) => {
