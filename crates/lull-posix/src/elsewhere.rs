@@ -21,6 +21,8 @@ pub(crate) struct Others {
     secret: u64,
     /// The listeners of this process that others may have inherited, too.
     listeners: Mutex<Vec<(SocketAddr, u32)>>,
+    /// Those for which `listen` was called before this process had queues, until it asks for their connections or closes them.
+    unasked: Mutex<Vec<(SocketAddr, u32)>>,
 }
 
 /// What nobody has accepted when the last process that listened ended, until one listens again: all processes and the launcher have
@@ -64,7 +66,7 @@ pub(crate) fn expects(at: SocketAddr) -> impl Drop {
     Expected(at)
 }
 
-/// Those of this process, if its NIC has several queues and it has some.
+/// Those of this process, if it has queues.
 pub(crate) fn others() -> Option<&'static Arc<Others>> {
     OTHERS.get()
 }
@@ -90,15 +92,19 @@ fn next_in_ring(own: u32, others: &[u32], asked: u8) -> Option<u32> {
 }
 
 impl Others {
-    /// Makes them known to this process.
+    /// Makes them known to this process, which has these listeners already and has not asked for their connections.
     pub(crate) fn new(
         flows: Arc<Flows>,
         own: Vec<u32>,
         inboxes: Vec<OwnedFd>,
         lobby: Lobby,
         secret: u64,
+        unasked: Vec<(SocketAddr, u32)>,
     ) -> &'static Arc<Others> {
-        OTHERS.get_or_init(|| Arc::new(Others { flows, own, inboxes, lobby, secret, listeners: Mutex::default() }))
+        OTHERS.get_or_init(|| {
+            let (listeners, unasked) = (Mutex::default(), Mutex::new(unasked));
+            Arc::new(Others { flows, own, inboxes, lobby, secret, listeners, unasked })
+        })
     }
 
     /// Whether another process has a queue.
@@ -116,6 +122,11 @@ impl Others {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unasked(&self) -> MutexGuard<'_, Vec<(SocketAddr, u32)>> {
+        // An entry is removed whole.
+        self.unasked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// This process asks for the connections of a listener from now on, whoever did before.
     pub(crate) fn listens(&self, at: SocketAddr, listener: u32) {
         let mut listeners = self.listeners();
@@ -123,6 +134,12 @@ impl Others {
             listeners.push((at, listener));
         }
         self.flows.listens(listener, at.port(), self.own[0]);
+        self.never_listens(listener);
+    }
+
+    /// A listener that this process has not asked for connections is closed here, or need not be waited for.
+    pub(crate) fn never_listens(&self, listener: u32) {
+        self.unasked().retain(|(_, known)| *known != listener);
     }
 
     /// The listener is closed here. `inherited`: the process that made it has it, and another one may listen.
@@ -170,7 +187,9 @@ impl Others {
         // Looked at first: this process says to others that it closes a listener, and forgets it then.
         let own: Vec<u32> =
             self.listeners().iter().filter(|(at, _)| is_at(*at, local)).map(|(_, listener)| *listener).collect();
-        let soon = !own.is_empty() || expected().iter().any(|at| is_at(*at, local));
+        let soon = !own.is_empty()
+            || expected().iter().any(|at| is_at(*at, local))
+            || self.unasked().iter().any(|(at, _)| is_at(*at, local));
         let mut takers = Takers { now: None, soon };
         for (listener, queue) in self.flows.listeners_at(local.port()) {
             if queue.is_some_and(|queue| self.own.contains(&queue)) {

@@ -46,8 +46,8 @@ pub use data::{Receive, Send, read, recv, recv_message, send, send_message, writ
 pub(crate) use datagram::{Datagram, Reader, World};
 pub use datagram::{Message, Room};
 pub(crate) use kept::{Before, adopt, adopt_kept, adopt_with, hand_on, keep_here, listen_as_before, listeners_before};
-pub(crate) use listen::asked;
 pub use listen::listen;
+pub(crate) use listen::{asked, unasked_listeners};
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, recvmsg_of_several, sendmmsg, sendmsg, sendto};
 pub use name::{getpeername, getsockname, has_names, is_named};
 pub use options::call::{getsockopt, setsockopt};

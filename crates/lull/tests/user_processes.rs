@@ -54,6 +54,13 @@ fn a_start_that_came_to_nothing_leaves_the_next_one_all_it_needs() {
 }
 
 #[test]
+fn who_connects_before_the_first_accept_waits_for_it() {
+    for queues in ["1", "2"] {
+        user::run("listened", "command -v python3 && command -v ip", "suspend20", queues);
+    }
+}
+
+#[test]
 fn connections_that_a_worker_has_offered_are_the_others_when_it_executes_a_program() {
     user::run("exec_gives", "command -v python3 && command -v ip", "suspend20", "");
 }

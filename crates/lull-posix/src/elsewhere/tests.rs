@@ -11,7 +11,18 @@ fn others(flows: &Arc<Flows>) -> (Others, OwnedFd) {
     let (reads, writes) = inbox().unwrap();
     let (_, own) = inbox().unwrap();
     let (inboxes, lobby) = (vec![writes, own], inbox().unwrap());
-    (Others { flows: flows.clone(), own: vec![1], inboxes, lobby, secret: 7, listeners: Mutex::default() }, reads)
+    (
+        Others {
+            flows: flows.clone(),
+            own: vec![1],
+            inboxes,
+            lobby,
+            secret: 7,
+            listeners: Mutex::default(),
+            unasked: Mutex::default(),
+        },
+        reads,
+    )
 }
 
 /// By whom the frame was seen that came to an inbox.
@@ -158,6 +169,26 @@ fn a_syn_for_a_listener_that_is_being_made_is_kept_for_it() {
     assert!(!others.takes_stranger(Some(at), &frame));
 }
 
+/// A process that has two listeners takes its queues when it first asks for connections of one of them.
+#[test]
+fn a_syn_for_a_listener_that_nobody_has_asked_yet_is_kept_for_it_until_it_is_closed() {
+    let flows = Arc::new(Flows::create().unwrap());
+    let (others, _inbox) = others(&flows);
+    let (frame, at) = (Frame::copy_from(&[7; 60]), "10.0.0.2:7001".parse().unwrap());
+    let unasked = [("0.0.0.0:7001".parse().unwrap(), 5), ("10.0.0.3:7001".parse().unwrap(), 6)];
+    others.unasked().extend(unasked);
+    assert!(others.takes_stranger(Some(at), &frame) && others.kept().len() == 1);
+    others.listens(unasked[0].0, 5);
+    assert!(
+        others.takes_stranger(Some(at), &frame) && others.kept().len() == 1,
+        "it comes just before the listener is real"
+    );
+    others.listens_no_more(unasked[0].0, 5, false);
+    assert!(!others.takes_stranger(Some(at), &frame), "it is closed, and the one that is left has another address");
+    others.never_listens(6);
+    assert!(others.unasked().is_empty());
+}
+
 /// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
 #[test]
 fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_one_has_closed_it() {
@@ -271,7 +302,15 @@ fn what_finds_the_inbox_of_another_process_full_is_lost_and_not_nobodys() {
     // This process has queue 1, and does not look into its inbox.
     flows.claim(1).unwrap();
     let (own, inboxes, listeners) = (vec![0], vec![here.1, there.1], Mutex::default());
-    let others = Others { flows, own, inboxes, lobby: passing::inbox().unwrap(), secret: 7, listeners };
+    let others = Others {
+        flows,
+        own,
+        inboxes,
+        lobby: passing::inbox().unwrap(),
+        secret: 7,
+        listeners,
+        unasked: Mutex::default(),
+    };
     let frame = Frame::copy_from(&[0; 1400]);
     // SAFETY: the child passes frames on, and ends without running anything of the parent's.
     let status = match unsafe { libc::fork() } {

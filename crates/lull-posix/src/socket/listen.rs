@@ -241,13 +241,26 @@ impl Drop for Listener {
                 others.inspect(|others| others.listens_no_more(self.bound, self.inode, stays));
             }
             (Some(Err(_serves_on)), _) => {}
-            // Whoever made it leaves it to those who inherit it, until now.
-            (None, _) if !stays => {
-                flows::of_the_program().inspect(|flows| flows.closed_for_good(self.inode));
+            (None, others) => {
+                // Whoever made it leaves it to those who inherit it, until now.
+                if !stays {
+                    flows::of_the_program().inspect(|flows| flows.closed_for_good(self.inode));
+                }
+                others.inspect(|others| others.never_listens(self.inode));
             }
-            _ => {}
         }
     }
+}
+
+/// Those of this process that nobody here has asked for connections so far: where they listen, and their inodes.
+pub(crate) fn unasked_listeners() -> Vec<(SocketAddr, u32)> {
+    let unasked = |number| match files::get(number).as_deref() {
+        Some(File::Listener(listener)) if listener.if_real().is_none() && !listener.stopped.load(Ordering::Relaxed) => {
+            Some((listener.bound, listener.inode))
+        }
+        _ => None,
+    };
+    files::numbers().filter_map(unasked).collect()
 }
 
 /// What was asked for, by `listen` and by options before it.

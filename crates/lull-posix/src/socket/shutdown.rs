@@ -8,7 +8,7 @@ use lull_net::Shutdown;
 use super::Connecting;
 use super::failed::is_as_before;
 use crate::files::{self, File};
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, elsewhere, kernel};
 
 /// `shutdown`.
 pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
@@ -60,6 +60,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             }
             kernel::shutdown(fd, how)?;
             listener.stopped.store(true, Ordering::Release);
+            elsewhere::others().inspect(|others| others.never_listens(listener.inode));
             Ok(listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words))?)
         }
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
