@@ -20,9 +20,9 @@ pub(crate) struct Others {
     lobby: Lobby,
     secret: u64,
     /// The listeners of this process that others may have inherited, too.
-    listeners: Mutex<Vec<(SocketAddr, u32)>>,
+    listeners: Mutex<Vec<(Heard, u32)>>,
     /// Those for which `listen` was called before this process had queues, until it asks for their connections or closes them.
-    unasked: Mutex<Vec<(SocketAddr, u32)>>,
+    unasked: Mutex<Vec<(Heard, u32)>>,
 }
 
 /// What nobody has accepted when the last process that listened ended, until one listens again: all processes and the launcher have
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Others {
 
 static OTHERS: Afresh<Arc<Others>> = Afresh::new();
 /// Listeners of which this process makes lull's half just now.
-static EXPECTED: Afresh<Mutex<Vec<SocketAddr>>> = Afresh::new();
+static EXPECTED: Afresh<Mutex<Vec<Heard>>> = Afresh::new();
 
 /// A child of `fork` has no queue yet.
 pub(crate) fn forget() {
@@ -45,25 +45,25 @@ pub(crate) fn forget() {
     EXPECTED.forget();
 }
 
-fn expected() -> MutexGuard<'static, Vec<SocketAddr>> {
+fn expected() -> MutexGuard<'static, Vec<Heard>> {
     // An entry is added or removed whole.
     EXPECTED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// This process is about to listen there, until what is returned is dropped: of the queue that it may take first, whose process has
 /// ended, who connects is not refused.
-pub(crate) fn expects(at: SocketAddr) -> impl Drop {
-    struct Expected(SocketAddr);
+pub(crate) fn expects(heard: Heard) -> impl Drop {
+    struct Expected(Heard);
     impl Drop for Expected {
         fn drop(&mut self) {
             let mut expected = expected();
-            if let Some(nth) = expected.iter().position(|at| *at == self.0) {
+            if let Some(nth) = expected.iter().position(|heard| *heard == self.0) {
                 expected.swap_remove(nth);
             }
         }
     }
-    expected().push(at);
-    Expected(at)
+    expected().push(heard);
+    Expected(heard)
 }
 
 /// Those of this process, if it has queues.
@@ -79,9 +79,20 @@ struct Takers {
     soon: bool,
 }
 
-/// Whether a listener at `at` hears who connects to `local`.
-fn is_at(at: SocketAddr, local: SocketAddr) -> bool {
-    at.port() == local.port() && (at.ip().is_unspecified() || at.ip() == local.ip())
+/// Where a listener hears who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) at: SocketAddr,
+    pub(crate) v6_only: bool,
+}
+
+impl Heard {
+    /// Whether it hears who connects to `local`. A wildcard of IPv6 stands for IPv4 as well, unless that was taken from it.
+    fn is_at(&self, local: SocketAddr) -> bool {
+        let at = self.at;
+        let has_family = at.is_ipv6() == local.is_ipv6() || at.is_ipv6() && !self.v6_only;
+        at.port() == local.port() && (at.ip() == local.ip() || at.ip().is_unspecified() && has_family)
+    }
 }
 
 /// Whom the process with the queue `own` asks next for what somebody may take, once so many have been asked, itself among them unless
@@ -99,12 +110,17 @@ impl Others {
         inboxes: Vec<OwnedFd>,
         lobby: Lobby,
         secret: u64,
-        unasked: Vec<(SocketAddr, u32)>,
+        unasked: Vec<(Heard, u32)>,
     ) -> &'static Arc<Others> {
         OTHERS.get_or_init(|| {
             let (listeners, unasked) = (Mutex::default(), Mutex::new(unasked));
             Arc::new(Others { flows, own, inboxes, lobby, secret, listeners, unasked })
         })
+    }
+
+    /// Whether another process may have a queue beside this one.
+    pub(crate) fn may_have_queues(&self) -> bool {
+        self.inboxes.len() > self.own.len()
     }
 
     /// Whether another process has a queue.
@@ -117,23 +133,23 @@ impl Others {
         std::iter::from_fn(|| passing::taken(self.lobby.0.as_fd())).collect()
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Vec<(SocketAddr, u32)>> {
+    fn listeners(&self) -> MutexGuard<'_, Vec<(Heard, u32)>> {
         // An entry is added or removed whole.
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unasked(&self) -> MutexGuard<'_, Vec<(SocketAddr, u32)>> {
+    fn unasked(&self) -> MutexGuard<'_, Vec<(Heard, u32)>> {
         // An entry is removed whole.
         self.unasked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This process asks for the connections of a listener from now on, whoever did before.
-    pub(crate) fn listens(&self, at: SocketAddr, listener: u32) {
+    pub(crate) fn listens(&self, heard: Heard, listener: u32) {
         let mut listeners = self.listeners();
-        if !listeners.contains(&(at, listener)) {
-            listeners.push((at, listener));
+        if !listeners.contains(&(heard, listener)) {
+            listeners.push((heard, listener));
         }
-        self.flows.listens(listener, at.port(), self.own[0]);
+        self.flows.listens(listener, heard.at.port(), self.own[0]);
         self.never_listens(listener);
     }
 
@@ -143,10 +159,10 @@ impl Others {
     }
 
     /// The listener is closed here. `inherited`: the process that made it has it, and another one may listen.
-    pub(crate) fn listens_no_more(&self, at: SocketAddr, listener: u32, inherited: bool) {
+    pub(crate) fn listens_no_more(&self, listener: u32, inherited: bool) {
         // Until others may know, a SYN for it is dropped here.
         self.flows.listens_no_more(listener, self.own[0], inherited);
-        self.listeners().retain(|known| *known != (at, listener));
+        self.listeners().retain(|(_, known)| *known != listener);
     }
 
     /// Whether a process with other queues asks for the connections of a listener of this one's.
@@ -186,10 +202,10 @@ impl Others {
     fn takers(&self, local: SocketAddr) -> Takers {
         // Looked at first: this process says to others that it closes a listener, and forgets it then.
         let own: Vec<u32> =
-            self.listeners().iter().filter(|(at, _)| is_at(*at, local)).map(|(_, listener)| *listener).collect();
+            self.listeners().iter().filter(|(heard, _)| heard.is_at(local)).map(|(_, listener)| *listener).collect();
         let soon = !own.is_empty()
-            || expected().iter().any(|at| is_at(*at, local))
-            || self.unasked().iter().any(|(at, _)| is_at(*at, local));
+            || expected().iter().any(|heard| heard.is_at(local))
+            || self.unasked().iter().any(|(heard, _)| heard.is_at(local));
         let mut takers = Takers { now: None, soon };
         for (listener, queue) in self.flows.listeners_at(local.port()) {
             if queue.is_some_and(|queue| self.own.contains(&queue)) {

@@ -25,6 +25,25 @@ fn others(flows: &Arc<Flows>) -> (Others, OwnedFd) {
     )
 }
 
+fn heard(at: SocketAddr) -> Heard {
+    Heard { at, v6_only: false }
+}
+
+#[test]
+fn a_wildcard_hears_the_other_family_only_as_linux_has_it() {
+    let local = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let (v4, v6) = (local("10.0.0.2:80"), local("[fd00::2]:80"));
+    let hears = |at: &str, v6_only| {
+        let heard = Heard { at: local(at), v6_only };
+        (heard.is_at(v4), heard.is_at(v6))
+    };
+    assert_eq!(hears("0.0.0.0:80", false), (true, false));
+    assert_eq!(hears("[::]:80", false), (true, true));
+    assert_eq!(hears("[::]:80", true), (false, true));
+    assert_eq!(hears("10.0.0.2:80", false), (true, false));
+    assert_eq!(hears("[::]:81", false), (false, false));
+}
+
 /// By whom the frame was seen that came to an inbox.
 fn came(inbox: &OwnedFd) -> Option<u32> {
     let mut bytes = [0; 8 + 64];
@@ -95,9 +114,9 @@ fn a_syn_for_a_listener_that_is_being_closed_is_asked_for_again() {
     let mut frame = Frame::copy_from(&[1; 60]);
     frame.set_seen_by(1);
     let at: SocketAddr = "0.0.0.0:80".parse().unwrap();
-    others.listens(at, 7);
+    others.listens(heard(at), 7);
     assert!(others.takes_stranger(Some(HERE.parse().unwrap()), &frame), "the stack has it no more, and others not yet");
-    others.listens_no_more(at, 7, false);
+    others.listens_no_more(7, false);
     assert!(!others.takes_stranger(Some(HERE.parse().unwrap()), &frame));
 }
 
@@ -110,8 +129,8 @@ fn a_syn_waits_for_who_begins_to_listen() {
     let (at, local) = ("0.0.0.0:80".parse().unwrap(), HERE.parse().unwrap());
     let mut frame = Frame::copy_from(&[1; 60]);
     frame.set_seen_by(1);
-    others.listens(at, 7);
-    others.listens_no_more(at, 7, true);
+    others.listens(heard(at), 7);
+    others.listens_no_more(7, true);
     assert!(others.takes_stranger(Some(local), &frame));
     assert_eq!(others.kept().iter().map(|frame| frame.seen_by()).collect::<Vec<_>>(), [1]);
     // It begins to before what waits is there.
@@ -137,22 +156,22 @@ fn of_several_processes_one_that_listens_still_has_what_comes_to_those_that_do_n
     let (others, _inbox) = others(&flows);
     let at = HERE.parse().unwrap();
     flows.listens(7, 80, 0);
-    others.listens(at, 7);
+    others.listens(heard(at), 7);
     assert!(others.share(7) && !others.share(8));
     flows.listens(7, 80, 5);
     assert_eq!(flows.who_listens(7), Some(5));
     flows.begins_with(5, |_| false);
     assert_eq!(flows.who_listens(7), Some(0), "whoever had queue 5 has died");
-    others.listens(at, 7);
-    others.listens_no_more(at, 7, true);
+    others.listens(heard(at), 7);
+    others.listens_no_more(7, true);
     assert_eq!((flows.who_listens(7), flows.sharers(7)), (Some(0), 1));
     flows.listens(7, 80, 5);
     let takers = others.takers(at);
     assert_eq!((takers.now, takers.soon), (Some(0), false), "whoever has queue 5 has died");
-    others.listens(at, 7);
+    others.listens(heard(at), 7);
     drop(other);
     assert!(!others.share(7), "it has died");
-    others.listens_no_more(at, 7, true);
+    others.listens_no_more(7, true);
     assert_eq!(flows.listeners_at(80).collect::<Vec<_>>(), [(7, None)]);
 }
 
@@ -163,7 +182,7 @@ fn a_syn_for_a_listener_that_is_being_made_is_kept_for_it() {
     let (others, _inbox) = others(&flows);
     let (frame, at) = (Frame::copy_from(&[7; 60]), "10.0.0.2:7001".parse().unwrap());
     assert!(!others.takes_stranger(Some(at), &frame), "nobody is about to listen there");
-    let expected = expects("0.0.0.0:7001".parse().unwrap());
+    let expected = expects(heard("0.0.0.0:7001".parse().unwrap()));
     assert!(others.takes_stranger(Some(at), &frame) && others.kept().len() == 1);
     drop(expected);
     assert!(!others.takes_stranger(Some(at), &frame));
@@ -175,7 +194,7 @@ fn a_syn_for_a_listener_that_nobody_has_asked_yet_is_kept_for_it_until_it_is_clo
     let flows = Arc::new(Flows::create().unwrap());
     let (others, _inbox) = others(&flows);
     let (frame, at) = (Frame::copy_from(&[7; 60]), "10.0.0.2:7001".parse().unwrap());
-    let unasked = [("0.0.0.0:7001".parse().unwrap(), 5), ("10.0.0.3:7001".parse().unwrap(), 6)];
+    let unasked = [(heard("0.0.0.0:7001".parse().unwrap()), 5), (heard("10.0.0.3:7001".parse().unwrap()), 6)];
     others.unasked().extend(unasked);
     assert!(others.takes_stranger(Some(at), &frame) && others.kept().len() == 1);
     others.listens(unasked[0].0, 5);
@@ -183,7 +202,7 @@ fn a_syn_for_a_listener_that_nobody_has_asked_yet_is_kept_for_it_until_it_is_clo
         others.takes_stranger(Some(at), &frame) && others.kept().len() == 1,
         "it comes just before the listener is real"
     );
-    others.listens_no_more(unasked[0].0, 5, false);
+    others.listens_no_more(5, false);
     assert!(!others.takes_stranger(Some(at), &frame), "it is closed, and the one that is left has another address");
     others.never_listens(6);
     assert!(others.unasked().is_empty());
@@ -198,12 +217,12 @@ fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_o
     let mut frame = Frame::copy_from(&[1; 60]);
     frame.set_seen_by(EVERYBODY);
     let (at, local) = ("0.0.0.0:80".parse().unwrap(), Some(HERE.parse().unwrap()));
-    others.listens(at, 7);
+    others.listens(heard(at), 7);
     flows.listens(7, 80, 0);
     assert!(others.takes_stranger(local, &frame), "it is dropped, and asked for again");
     let elsewhere = Some("10.0.0.2:81".parse().unwrap());
     assert!(!others.takes_stranger(elsewhere, &frame), "nobody listens at that port");
-    others.listens_no_more(at, 7, true);
+    others.listens_no_more(7, true);
     assert!(!others.takes_stranger(local, &frame), "it is nobody's here");
     assert!(came(&inbox).is_none(), "it does not go round again");
 }
@@ -216,9 +235,9 @@ fn a_connection_goes_to_who_listens_and_waits_for_who_will() {
     let (others, inbox) = others(&flows);
     let frame = Frame::copy_from(&[1; 60]);
     let (at, local) = ("0.0.0.0:80".parse().unwrap(), HERE.parse().unwrap());
-    others.listens(at, 7);
+    others.listens(heard(at), 7);
     assert_eq!(others.takes_over(local, &frame), HandedOn::Later, "it is being closed");
-    others.listens_no_more(at, 7, true);
+    others.listens_no_more(7, true);
     assert_eq!(others.takes_over(local, &frame), HandedOn::Later, "who made the listener has it");
     assert!(came(&inbox).is_none());
     flows.listens(7, 80, 0);
@@ -227,7 +246,7 @@ fn a_connection_goes_to_who_listens_and_waits_for_who_will() {
     flows.listens_no_more(7, 0, false);
     assert_eq!(others.takes_over(local, &frame), HandedOn::Nobody, "all have closed it");
     // Another listener of the port.
-    others.listens(at, 7);
+    others.listens(heard(at), 7);
     flows.listens(8, 80, 0);
     assert_eq!((others.takes_over(local, &frame), came(&inbox)), (HandedOn::Given, Some(EVERYBODY)));
     // Its process takes nothing.
@@ -240,8 +259,8 @@ fn where_no_other_process_has_a_queue_the_end_of_a_handshake_is_kept_too() {
     let flows = Arc::new(Flows::create().unwrap());
     let (others, _inbox) = others(&flows);
     let local: SocketAddr = HERE.parse().unwrap();
-    others.listens(local, 7);
-    others.listens_no_more(local, 7, true);
+    others.listens(heard(local), 7);
+    others.listens_no_more(7, true);
     let mut frame = Frame::copy_from(&[1; 60]);
     frame.set_seen_by(passing::LAST_ROUND);
     assert_eq!(others.keeps(local, &frame, 0), HandedOn::Given);
@@ -260,8 +279,8 @@ fn what_is_kept_goes_to_who_begins_to_listen() {
         frame.set_seen_by(seen_by);
         assert_eq!(others.keeps(local, &frame, 0), HandedOn::Nobody, "nobody has a listener there");
     }
-    others.listens(local, 7);
-    others.listens_no_more(local, 7, true);
+    others.listens(heard(local), 7);
+    others.listens_no_more(7, true);
     frame.set_seen_by(EVERYBODY);
     assert!(others.keeps(local, &frame, 0) == HandedOn::Given && others.kept().is_empty());
     assert_eq!(came(&inbox), Some(EVERYBODY), "it may listen, though it was not the last that began to");

@@ -10,6 +10,7 @@ use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 use super::bind::bind_own;
 use super::options::{Options, refused, steer};
 use super::{Listener, bound, pool};
+use crate::elsewhere::Heard;
 use crate::engine::{self, Share};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, elsewhere, epoll, flows, fork, inherit, kernel};
@@ -148,7 +149,7 @@ impl Listener {
             return Err(Errno::new(libc::EINVAL));
         }
         let asked = self.asked_now();
-        let _expected = elsewhere::expects(self.bound);
+        let _expected = elsewhere::expects(self.heard());
         let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })
             .inspect_err(|_| self.waits_for_a_queue())?;
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
@@ -161,6 +162,11 @@ impl Listener {
             real.set_reuseport_program(Some(program))?;
         }
         Ok(real)
+    }
+
+    /// Where it hears who connects.
+    pub(super) fn heard(&self) -> Heard {
+        Heard { at: self.bound, v6_only: self.asked.v6_only }
     }
 
     /// What lull's half is made with.
@@ -203,7 +209,7 @@ impl Listener {
     /// one does not accept soon goes to all.
     pub(crate) fn asked_for(&self) {
         if let Some(others) = elsewhere::others() {
-            others.listens(self.bound, self.inode);
+            others.listens(self.heard(), self.inode);
             if others.share(self.inode) {
                 self.is_everybodys();
             }
@@ -238,7 +244,7 @@ impl Drop for Listener {
         match (self.real.take().map(Arc::try_unwrap), elsewhere::others()) {
             (Some(Ok(closed)), others) => {
                 drop(closed);
-                others.inspect(|others| others.listens_no_more(self.bound, self.inode, stays));
+                others.inspect(|others| others.listens_no_more(self.inode, stays));
             }
             (Some(Err(_serves_on)), _) => {}
             (None, others) => {
@@ -253,10 +259,10 @@ impl Drop for Listener {
 }
 
 /// Those of this process that nobody here has asked for connections so far: where they listen, and their inodes.
-pub(crate) fn unasked_listeners() -> Vec<(SocketAddr, u32)> {
+pub(crate) fn unasked_listeners() -> Vec<(Heard, u32)> {
     let unasked = |number| match files::get(number).as_deref() {
         Some(File::Listener(listener)) if listener.if_real().is_none() && !listener.stopped.load(Ordering::Relaxed) => {
-            Some((listener.bound, listener.inode))
+            Some((listener.heard(), listener.inode))
         }
         _ => None,
     };

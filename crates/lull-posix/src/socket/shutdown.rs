@@ -60,8 +60,13 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             }
             kernel::shutdown(fd, how)?;
             listener.stopped.store(true, Ordering::Release);
-            elsewhere::others().inspect(|others| others.never_listens(listener.inode));
-            Ok(listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words))?)
+            let shut = listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words));
+            // Who connects is refused from here on, for the socket is shut down in all that have it.
+            elsewhere::others().inspect(|others| {
+                others.never_listens(listener.inode);
+                others.listens_no_more(listener.inode, false);
+            });
+            Ok(shut?)
         }
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
     }

@@ -321,10 +321,12 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
         options: listener.options.inherited(),
         kernels: None,
         again: Box::new({
-            let (bound, asked) = (listener.bound, listener.asked_now());
+            let (bound, inode, asked, heard) = (listener.bound, listener.inode, listener.asked_now(), listener.heard());
             move || {
                 let real = TcpListener::bind_with(&engine::engine()?.network, None, bound, asked)?;
                 real.set_nonblocking(true)?;
+                // They were told that it does not listen here any more.
+                elsewhere::others().inspect(|others| others.listens(heard, inode));
                 Ok(real)
             }
         }),
@@ -354,10 +356,10 @@ const LOOKS_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// comes.
 pub(in crate::socket) fn serve_on(listener: &Listener, pool: &Pool, real: &Arc<TcpListener>) {
     let (gives, real) = (Arc::clone(&pool.gives), Arc::clone(real));
-    let (bound, inode) = (listener.bound, listener.inode);
+    let inode = listener.inode;
     let others = elsewhere::others();
     // Where all queues are here, nobody else gets one.
-    let apart = others.is_some().then_some(&LOOKS_APART);
+    let apart = others.is_some_and(|others| others.may_have_queues()).then_some(&LOOKS_APART);
     let run = move || {
         let is_anothers = || others.is_some_and(|others| others.listens_in_our_stead(inode));
         while !is_hung_up(&gives) && !is_anothers() {
@@ -367,7 +369,7 @@ pub(in crate::socket) fn serve_on(listener: &Listener, pool: &Pool, real: &Arc<T
         // Where the pool's thread has it, that goes on.
         if let (Ok(closed), Some(others)) = (Arc::try_unwrap(real), others) {
             drop(closed);
-            others.listens_no_more(bound, inode, !is_hung_up(&gives));
+            others.listens_no_more(inode, !is_hung_up(&gives));
         }
     };
     let _no_signals = NoSignals::begin();
@@ -583,12 +585,7 @@ impl Owner {
         // Where the program has the listener again, that has a thread of its own.
         while goes_on(failed) && (real.strong_count() > 0 || !has_listener(self.inode)) {
             failed = failed_to_execute();
-            self.give_while_it_listens(|| {
-                let listens = real.upgrade().or_else(|| self.listens_again().map(Arc::new))?;
-                // They were told that it does not listen here any more.
-                elsewhere::others().inspect(|others| others.listens(self.bound, self.inode));
-                Some(listens)
-            });
+            self.give_while_it_listens(|| real.upgrade().or_else(|| self.listens_again().map(Arc::new)));
         }
         // Behind it: the process may be about to end, and say the same of those that are served.
         let mut served = served();
@@ -619,7 +616,7 @@ impl Owner {
         real.iter().for_each(|real| self.pass_on(real, || is_over(real)));
         if let (Some(real), Some(others)) = (real, elsewhere::others()) {
             drop(real);
-            others.listens_no_more(self.bound, self.inode, !is_hung_up(&self.gives));
+            others.listens_no_more(self.inode, !is_hung_up(&self.gives));
         }
     }
 
