@@ -6,6 +6,9 @@
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longest line; the rest is cut off. Below PIPE_BUF, so that lines of several processes do not mix.
 const LINE_BYTES_MAX: usize = 256;
@@ -53,25 +56,27 @@ pub fn line(message: fmt::Arguments<'_>) {
     if let Some(end) = line.bytes.get_mut(length) {
         *end = b'\n';
     }
-    // SAFETY: `length + 1` bytes of the buffer are initialised. A short write loses the end of a message, nothing else.
-    unsafe { libc::write(2, line.bytes.as_ptr().cast(), length + 1) };
+    // A short write loses the end of a message, nothing else.
+    let _ = rustix::io::write(stderr(), line.bytes.get(..=length).unwrap_or_default());
 }
 
-fn stderr_file() -> Option<(libc::dev_t, libc::ino_t)> {
-    // SAFETY: `stat` is plain data, for which zeroes are a value, and `fstat` writes no more than it.
-    let (result, stat) = unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        (libc::fstat(2, &mut stat), stat)
-    };
-    (result == 0).then_some((stat.st_dev, stat.st_ino))
+/// The calls here go to the kernel itself: the C library's functions are taken over, and `poll` would send what this thread holds back
+/// on its connections, by a lock that it may have at this moment.
+fn stderr() -> BorrowedFd<'static> {
+    // SAFETY: the number is borrowed for one call each time, and what it names is looked at first.
+    unsafe { BorrowedFd::borrow_raw(2) }
+}
+
+fn stderr_file() -> Option<(u64, u64)> {
+    rustix::fs::fstat(stderr()).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Whether a line can be written at once: not to a full pipe, nor to one that nobody reads.
 fn writable() -> bool {
-    let mut stderr = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one valid pollfd.
-    let ready = unsafe { libc::poll(&mut stderr, 1, 0) };
-    ready == 1 && stderr.revents == libc::POLLOUT
+    let stderr = stderr();
+    let mut entries = [PollFd::new(&stderr, PollFlags::OUT)];
+    let ready = rustix::event::poll(&mut entries, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    ready == Ok(1) && entries[0].revents() == PollFlags::OUT
 }
 
 struct Line {
