@@ -136,6 +136,24 @@ fn a_visit_that_sends_ends_in_time_for_its_own_doorbell() {
     assert!(tx.held_ns.iter().all(|held_ns| *held_ns <= 5 * US), "{:?}", tx.held_ns);
 }
 
+/// A visit that ends for the sake of a doorbell has not filled the weight: four of them are less than one poller's work.
+#[test]
+fn visits_that_end_in_time_for_a_doorbell_ask_for_no_second_poller() {
+    let mut world = world(GroupConfig::default(), 2, 1_024);
+    world.queues[1].packet_ns = 400;
+    world.enqueue(1, 0);
+    world.run_until("rung for", |world| world.queues[1].tx.as_ref().unwrap().doorbells.len() == 1);
+    let send = |world: &mut World, frames: u32| {
+        (0..frames).for_each(|_| world.enqueue(1, 0));
+        world.run_until("all sent", |world| world.queues[1].tx.as_ref().unwrap().waiting() == 0);
+        world.run_until("a pass", |world| world.group.unrung(1) == 0);
+        world.pollers[1].wakes.len()
+    };
+    // Ten visits or more, each of which leaves some behind; of the weight that is two.
+    assert_eq!(send(&mut world, 128), 0, "{:?}", world.tx(1).doorbells);
+    assert_eq!(send(&mut world, 512), 1, "eight times its weight waits");
+}
+
 /// Whatever visits take, and whatever comes.
 #[test]
 fn random_visits_hold_no_doorbell_back_for_too_long() {

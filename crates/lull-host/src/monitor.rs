@@ -62,25 +62,42 @@ impl Monitor {
     }
 
     /// The sleeper of `word`, who has begun so, waits for a store to it, and no longer than `timeout_ns`. None: it was woken;
-    /// otherwise it is to sleep in the kernel, in this way.
-    pub(crate) fn watch(&self, word: &ParkWord, timeout_ns: Option<u64>) -> Option<u32> {
-        let most_cycles = timeout_ns.map_or(self.most_cycles, |ns| cycles(ns, self.khz).min(self.most_cycles));
-        let until = read_cycles().saturating_add(most_cycles);
-        word.watch(
+    /// otherwise it is to sleep in the kernel, in this way, and so many nanoseconds of its timeout have passed.
+    pub(crate) fn watch(&self, word: &ParkWord, timeout_ns: Option<u64>) -> Option<(u32, u64)> {
+        let most = timeout_ns.map_or(self.most_cycles, |ns| cycles(ns, self.khz).min(self.most_cycles));
+        let watch = Watch { began: read_cycles(), most };
+        let kind = word.watch(
             |word| arm(self.by, word),
             || {
-                let left = until.saturating_sub(read_cycles());
+                let now = read_cycles();
+                let left = watch.left(now);
                 if left != 0 {
-                    wait(self.by, until, left);
+                    wait(self.by, now.saturating_add(left), left);
                 }
                 left != 0
             },
-        )
+        );
+        kind.map(|kind| (kind, watch.passed_ns(read_cycles(), self.khz)))
+    }
+}
+
+/// A watch that goes on, in cycles.
+struct Watch {
+    began: u64,
+    most: u64,
+}
+
+impl Watch {
+    /// For how long it is to go on. A counter that is behind where it was has started again, as after a suspend to RAM: nobody knows
+    /// how long that was.
+    fn left(&self, now: u64) -> u64 {
+        now.checked_sub(self.began).map_or(0, |passed| self.most.saturating_sub(passed))
     }
 
-    /// What is left of a timeout after the longest watch.
-    pub(crate) fn left_ns(timeout_ns: u64) -> u64 {
-        timeout_ns.saturating_sub(WATCHES_NS)
+    /// How long it took. The thread may have had no core for a while.
+    fn passed_ns(&self, now: u64, khz: u64) -> u64 {
+        let passed = u128::from(now.saturating_sub(self.began)) * 1_000_000 / u128::from(khz.max(1));
+        u64::try_from(passed).unwrap_or(u64::MAX)
     }
 }
 
@@ -146,3 +163,24 @@ fn wait(by: Instructions, _until: u64, _left: u64) {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod emulated;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_ends_when_its_time_is_up_or_the_cycle_counter_starts_again() {
+        let watch = Watch { began: 5_000_000, most: 1_000 };
+        assert_eq!([5_000_000, 5_000_400, 5_000_999].map(|now| watch.left(now)), [1_000, 600, 1]);
+        assert_eq!([5_001_000, 9_000_000, u64::MAX].map(|now| watch.left(now)), [0, 0, 0]);
+        assert_eq!([4_999_999, 100, 0].map(|now| watch.left(now)), [0, 0, 0], "it started again");
+    }
+
+    #[test]
+    fn what_a_watch_took_is_off_the_timeout_also_where_the_thread_had_no_core() {
+        let watch = Watch { began: 5_000_000, most: 150_000 };
+        assert_eq!(watch.passed_ns(5_150_000, 3_000_000), 50_000);
+        assert_eq!(watch.passed_ns(17_000_000, 3_000_000), 4_000_000, "4 ms without a core");
+        assert_eq!(watch.passed_ns(100, 3_000_000), 0);
+    }
+}

@@ -178,8 +178,9 @@ impl Parker {
         if !self.word.begin(ON_MONITOR) {
             return;
         }
-        if let Some(kind) = monitor.watch(&self.word, timeout_ns) {
-            self.sleep_in_the_kernel(kind, timeout_ns.map(Monitor::left_ns), &[], counters);
+        if let Some((kind, passed_ns)) = monitor.watch(&self.word, timeout_ns) {
+            let left_ns = timeout_ns.map(|ns| ns.saturating_sub(passed_ns));
+            self.sleep_in_the_kernel(kind, left_ns, &[], counters);
         }
         self.word.end();
     }

@@ -20,7 +20,7 @@ pub const WAKE_WINDOWS: u32 = 2;
 pub const PARK_WINDOWS: u32 = 8;
 /// A member that waited longer than this asks for one more poller, in nanoseconds.
 pub const WAIT_NS: u64 = 20_000;
-/// Visits in a row that fill a member's weight and so ask for one more poller.
+/// Visits in a row that fill a member's weight and so ask for one more poller. One that ends early for a doorbell counts for its part.
 pub const FULL_VISITS: u32 = 4;
 /// A poller that was woken does not park, and one that was parked is not woken, for so many nanoseconds.
 pub const CHANGE_NS: u64 = 1_000_000;

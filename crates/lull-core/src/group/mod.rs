@@ -85,7 +85,7 @@ impl Group {
             weight: PlainU32::new(WEIGHT_DEFAULT),
             armed: AtomicBool::new(false),
             served_ns: PlainU64::new(0),
-            full_runs: PlainU32::new(0),
+            full_packets: PlainU32::new(0),
             visits: Visits::new(),
             transmit: PlainBool::new(false),
             blocked: PlainBool::new(false),
@@ -163,7 +163,7 @@ impl Group {
         member.weight.store(weight, Relaxed);
         member.armed.store(false, Ordering::Relaxed);
         member.served_ns.store(cx.now_ns, Relaxed);
-        member.full_runs.store(0, Relaxed);
+        member.full_packets.store(0, Relaxed);
         member.visits.forget();
         member.transmit.store(transmit, Relaxed);
         member.blocked.store(false, Relaxed);

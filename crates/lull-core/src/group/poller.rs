@@ -241,9 +241,7 @@ impl GroupPoller {
         member.served_ns.store(cx.now_ns, Relaxed);
         let weight = member.weight.load(Relaxed);
         member.visits.polled(cx.now_ns.saturating_sub(held.since_ns), work, held.budget, weight);
-        let full_runs = if full { member.full_runs.load(Relaxed) + 1 } else { 0 };
-        member.full_runs.store(full_runs, Relaxed);
-        group.governor.filled(full_runs);
+        group.governor.filled(member.filled(full, held.budget, work));
         self.worked |= work != 0;
         self.count(group, |counters| &counters.polls);
         self.give_back(group, held, napi, cx)

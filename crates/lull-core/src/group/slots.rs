@@ -91,8 +91,8 @@ pub(crate) struct MemberSlot {
     pub(super) armed: AtomicBool,
     /// When it was last polled. A hint.
     pub(super) served_ns: PlainU64,
-    /// Visits in a row that filled its weight. Of the claim's holder.
-    pub(super) full_runs: PlainU32,
+    /// Packets of visits in a row of which each left some behind. Of the claim's holder.
+    pub(super) full_packets: PlainU32,
     /// What its visits take.
     pub(crate) visits: Visits,
     /// It is a transmit queue (§16).
@@ -109,6 +109,23 @@ pub(crate) struct MemberSlot {
     /// When frames were sent last, and whether that was soon after the time before.
     pub(super) sent_ns: PlainU64,
     pub(super) is_busy: PlainBool,
+}
+
+impl MemberSlot {
+    /// A visit might have taken `budget` packets, took so many, and left some behind if it is `full`. Returns how many in a row have
+    /// filled the weight: one that ends early for a doorbell is the part of one that it took.
+    #[inline]
+    pub(super) fn filled(&self, full: bool, budget: u32, packets: u32) -> u32 {
+        if !full {
+            self.full_packets.store(0, Relaxed);
+            return 0;
+        }
+        let weight = self.weight.load(Relaxed);
+        let took = if budget < weight { packets } else { weight };
+        let packets = self.full_packets.load(Relaxed).saturating_add(took);
+        self.full_packets.store(packets, Relaxed);
+        packets / weight
+    }
 }
 
 // A look at a member that has nothing is a look at one line.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use lull_core::group::{Ring, Transmitted, Visit, Walk};
+use lull_core::group::{GroupConfig, Ring, Transmitted, Visit, Walk};
 use lull_core::tx::TxLeft;
 use lull_core::{GroupPoller, GroupStep};
 
@@ -31,9 +31,14 @@ pub(crate) fn start(
     threads::spawn(host, cpu, name, false, move |host| {
         let members = Members { generation: None, by_slot: Vec::new() };
         let cpu = host.cpu(cpu);
-        let monitor = Monitor::of_this_machine(&host.clock);
+        let monitor = Monitor::of_this_machine(&host.clock).filter(|_| may_watch(group.group.config()));
         Loop { host, group: &group, cpu, parker: &parker, monitor, members, in_seat: false }.run(poller);
     })
+}
+
+/// Who has a budget sleeps in the kernel at once: a watch occupies the core, which the budget leaves to others.
+fn may_watch(config: &GroupConfig) -> bool {
+    config.budget.empty_percent.is_none() && config.budget.total_percent.is_none()
 }
 
 /// The members as this thread found them last, so that a look at one of them is a look at its device.
@@ -205,5 +210,21 @@ impl Loop<'_> {
             let ran = self.host.run(self.cpu);
             self.host.leave(self.cpu, GROUP_POLLER, ran);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lull_core::group::Budget;
+
+    use super::*;
+
+    #[test]
+    fn a_group_with_a_budget_leaves_its_core_to_others_at_once() {
+        let with = |empty_percent, total_percent| {
+            may_watch(&GroupConfig { budget: Budget { empty_percent, total_percent }, ..GroupConfig::default() })
+        };
+        assert!(with(None, None));
+        assert!(!with(Some(5), None) && !with(None, Some(50)) && !with(Some(5), Some(50)));
     }
 }

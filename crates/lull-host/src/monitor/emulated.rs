@@ -144,6 +144,10 @@ struct Slept {
     syscalls: u64,
 }
 
+/// A parker on lines of its own: what else is changed beside it ends no wait.
+#[repr(align(64))]
+struct Alone(Parker);
+
 /// A sleeper that may watch for so many cycles, the first of whose waits end early, and a waker.
 fn sleep(by: Instructions, wakes: Wakes, early: u32, most_cycles: u64) -> Slept {
     for counter in [&WATCHES, &WAITS, &BY_UMWAIT, &WRONG] {
@@ -153,10 +157,11 @@ fn sleep(by: Instructions, wakes: Wakes, early: u32, most_cycles: u64) -> Slept 
     EARLY.store(early, SeqCst);
     ASKED.store(false, SeqCst);
     WOKEN.store(false, SeqCst);
-    let (parker, counters) = (Arc::new(Parker::new().unwrap()), Arc::new(SleepCounters::default()));
+    let (alone, counters) = (Arc::new(Alone(Parker::new().unwrap())), Arc::new(SleepCounters::default()));
     let waker = {
-        let (parker, counters) = (parker.clone(), counters.clone());
+        let (alone, counters) = (alone.clone(), counters.clone());
         std::thread::spawn(move || {
+            let parker = &alone.0;
             let now = || match wakes {
                 Wakes::Never => parker.word().load(SeqCst) == ON_FUTEX,
                 _ => ASKED.load(SeqCst),
@@ -169,6 +174,7 @@ fn sleep(by: Instructions, wakes: Wakes, early: u32, most_cycles: u64) -> Slept 
             woke
         })
     };
+    let parker = &alone.0;
     let monitor = Monitor { by, most_cycles, khz: KHZ };
     STEPPING.store(true, SeqCst);
     // SAFETY: its handler is installed, and returns.

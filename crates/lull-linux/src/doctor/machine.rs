@@ -164,6 +164,12 @@ fn parked_pollers(roots: &Roots) -> Check {
         what,
         match INSTRUCTIONS.iter().find(|(flag, _)| has(flag)) {
             None => "they sleep in a futex: the CPU has neither UMWAIT nor MWAITX".to_owned(),
+            // The host waits by it only where it uses the cycle counter, in whose cycles such a wait is counted.
+            Some((_, name)) if !has("nonstop_tsc") => {
+                format!(
+                    "they sleep in a futex: the CPU has {name}, and no cycle counter that always runs, by which it ends"
+                )
+            }
             Some((_, name)) => format!("they wait by {name} for up to 50 us, and sleep in a futex then"),
         },
     )
@@ -262,8 +268,9 @@ mod tests {
             parked_pollers(&roots).reason
         };
         assert!(said("fpu monitor").contains("neither UMWAIT nor MWAITX"));
-        assert!(said("fpu mwaitx").contains("by MWAITX for up to 50 us"));
-        assert!(said("fpu waitpkg").contains("by UMWAIT for up to 50 us"));
+        assert!(said("fpu nonstop_tsc mwaitx").contains("by MWAITX for up to 50 us"));
+        assert!(said("fpu waitpkg nonstop_tsc").contains("by UMWAIT for up to 50 us"));
+        assert!(said("fpu tsc waitpkg").contains("no cycle counter that always runs"));
     }
 
     #[test]

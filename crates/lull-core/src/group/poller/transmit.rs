@@ -96,9 +96,7 @@ impl GroupPoller {
         member.served_ns.store(cx.now_ns, Relaxed);
         member.visits.sent(cx.now_ns.saturating_sub(held.since_ns), sent.frames);
         let more = sent.left == TxLeft::More;
-        let full_runs = if more { member.full_runs.load(Relaxed) + 1 } else { 0 };
-        member.full_runs.store(full_runs, Relaxed);
-        group.governor.filled(full_runs);
+        group.governor.filled(member.filled(more, held.budget, sent.frames));
         if more {
             // Nobody else speaks of what is in the discipline.
             member.claim.poke();
