@@ -59,7 +59,7 @@ fn no_core(core: usize, error: &io::Error) -> io::Error {
     io::Error::new(
         error.kind(),
         format!(
-            "cannot pin it to core {core}: {error}; name a core that this process may use, as `taskset -p PID` lists them"
+            "cannot pin it to core {core}: {error}; name a core that this process may use, as `taskset -cp PID` lists them"
         ),
     )
 }

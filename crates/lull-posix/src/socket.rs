@@ -48,7 +48,9 @@ pub use datagram::{Message, Room};
 pub(crate) use kept::{Before, adopt, adopt_kept, adopt_with, hand_on, keep_here, listen_as_before, listeners_before};
 pub use listen::listen;
 pub(crate) use listen::{asked, unasked_listeners};
-pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, recvmsg_of_several, sendmmsg, sendmsg, sendto};
+pub use messages::{
+    goes_by_lull, message_goes_by_lull, recvfrom, recvmmsg, recvmsg, recvmsg_of_several, sendmmsg, sendmsg, sendto,
+};
 pub use name::{getpeername, getsockname, has_names, is_named};
 pub use options::call::{getsockopt, setsockopt};
 pub use options::steer::{may_steer, steers};

@@ -160,6 +160,27 @@ fn an_address_of_a_length_that_none_has_is_not_valid() {
     close(fd);
 }
 
+/// Programs name the buffer that they have for an address, which may be longer than any.
+#[test]
+fn a_message_with_a_name_that_is_longer_than_any_address_goes_by_lull() {
+    let fd = udp();
+    let peer = UdpSocket::bind(peers(), format!("{PEER}:0")).unwrap();
+    let mut to = bytes(&peer.local_addr().unwrap().to_string());
+    to.resize(200, 0);
+    let mut buffer = iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+    // SAFETY: plain data, for which zeroes are a value; the message, its buffer and its name are here.
+    unsafe {
+        let mut message: msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut buffer, 1);
+        (message.msg_name, message.msg_namelen) = (to.as_mut_ptr().cast(), 200);
+        assert_eq!(socket::message_goes_by_lull(fd, &message, 0), Ok(true));
+        assert_eq!(socket::sendmsg(fd, &message, 0), Ok(1));
+        message.msg_namelen = u32::MAX;
+        assert_eq!(socket::message_goes_by_lull(udp(), &message, 0), Ok(false), "the kernel refuses it");
+    }
+    close(fd);
+}
+
 #[test]
 fn a_message_of_a_stream_tells_the_flag_that_it_was_asked_with() {
     let (fd, mut peer) = connected();

@@ -197,7 +197,7 @@ taken_over! {
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         let Some(given) = message.as_ref() else { return real::sendmsg(fd, message, flags) };
-        match socket::goes_by_lull(fd, given.msg_name.cast(), given.msg_namelen, flags) {
+        match socket::message_goes_by_lull(fd, given, flags) {
             Err(error) => answer::refused(error.number()) as ssize_t,
             Ok(false) if netlink::is_one(fd) => ask(fd, given, flags),
             Ok(false) if rights::are_in(given) => answer::count(|| rights::sendmsg(fd, given, flags)),
@@ -219,7 +219,7 @@ taken_over! {
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let given = if messages.is_null() { &[][..] } else { core::slice::from_raw_parts(messages, count as usize) };
-        let is_lulls = |one: &msghdr| socket::goes_by_lull(fd, one.msg_name.cast(), one.msg_namelen, flags) != Ok(false);
+        let is_lulls = |one: &msghdr| socket::message_goes_by_lull(fd, one, flags) != Ok(false);
         if !given.iter().any(|one| is_lulls(&one.msg_hdr)) && !netlink::is_one(fd) && !rights::are_in_any(messages, count) {
             return real::sendmmsg(fd, messages, count, flags);
         }

@@ -116,10 +116,12 @@ fn sweep() {
 
 fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    // Those that `lull run` gets are its program's. What computes and leaves nothing behind ends in the usual way.
+    // Those that `lull run` gets are its program's. What computes or shows, and leaves nothing behind, ends in the usual way.
     match &cli.command {
         Command::Run(_) | Command::Supervise(_) => {}
         Command::Sim(args) if !args.looks_at_stop() => {}
+        Command::Merge(_) | Command::Show(_) | Command::Doctor(_) | Command::Diff(_) | Command::Ss(_) => {}
+        Command::Man(_) | Command::Completions(_) => {}
         _ => lull_linux::os::stop_at_signals(&stop),
     }
     sweep();

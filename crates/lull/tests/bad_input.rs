@@ -245,6 +245,33 @@ fn two_signals_at_once_are_one_request_to_end() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("transitions of the core"));
 }
 
+/// It has nothing to give back, and would not look whether it is to end.
+#[test]
+fn a_command_that_only_shows_ends_at_the_first_signal() {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let fifo = std::env::temp_dir().join(format!("lull-merge-{}", std::process::id()));
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    let mut child = command.arg("merge").arg(&fifo).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    // Nobody can write until it reads.
+    let end = loop {
+        match std::fs::OpenOptions::new().write(true).custom_flags(nonblocking).open(&fifo) {
+            Ok(end) => break end,
+            Err(error) => assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NXIO.raw_os_error())),
+        }
+        assert_eq!(child.try_wait().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    // One that waited on would find that nothing was written.
+    drop(end);
+    let status = child.wait().unwrap();
+    std::fs::remove_file(&fifo).unwrap();
+    assert_eq!(status.signal(), Some(15), "{status}");
+}
+
 #[test]
 fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic eth0 --addr 10.0.0.2/24", &["eth0", "tap:NAME"]);

@@ -35,6 +35,16 @@ pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_
     }
 }
 
+/// As [`goes_by_lull`], for `sendmsg`: of a name that is longer than the longest address the rest is not looked at.
+///
+/// # Safety
+/// The program vouches for the message's name.
+pub unsafe fn message_goes_by_lull(fd: c_int, message: &msghdr, flags: c_int) -> Result<bool> {
+    let length = memory::name_of(message).map_or(message.msg_namelen, |length| length as socklen_t);
+    // SAFETY: as above.
+    unsafe { goes_by_lull(fd, message.msg_name.cast(), length, flags) }
+}
+
 /// `recvfrom` with an address.
 ///
 /// # Safety

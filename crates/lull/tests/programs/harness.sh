@@ -147,10 +147,13 @@ $(cat)
 END
 }
 
-# Waits until a command succeeds, for two minutes or LULL_TEST_PATIENCE seconds.
+# Waits until a command succeeds, for two minutes or LULL_TEST_PATIENCE seconds; for ten times as long where the command itself waits,
+# which may be a minute each time.
 until_it() {
-    for _ in $(seq "$((10 * ${LULL_TEST_PATIENCE:-120}))"); do
+    local patience=${LULL_TEST_PATIENCE:-120} since=$SECONDS
+    for _ in $(seq "$((10 * patience))"); do
         "$@" >/dev/null 2>&1 && return
+        [ "$((SECONDS - since))" -lt "$((10 * patience))" ] || break
         sleep 0.1
     done
     echo "never: $*"

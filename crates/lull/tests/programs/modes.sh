@@ -32,6 +32,8 @@ for _ in range(600):
     try:
         connection = socket.create_connection((own, 7000))
         break
+    except TimeoutError:
+        raise
     except OSError:
         time.sleep(0.1)
 connection.settimeout(120)

@@ -187,6 +187,8 @@ def connect():
     for _ in range(600):
         try:
             return socket.create_connection((own, 7000), timeout=120)
+        except TimeoutError:
+            raise
         except OSError:
             time.sleep(0.1)
 def deferrals():
