@@ -15,6 +15,8 @@ pub(crate) struct Others {
     flows: Arc<Flows>,
     /// This process's queues.
     own: Vec<u32>,
+    /// It has all queues: there is nobody else while it has them.
+    is_alone: bool,
     /// The end that is written of each queue's inbox.
     inboxes: Vec<OwnedFd>,
     lobby: Lobby,
@@ -66,7 +68,7 @@ pub(crate) fn expects(heard: Heard) -> impl Drop {
     Expected(heard)
 }
 
-/// Those of this process, if it has queues.
+/// Those of this process, if it has queues, and the NIC no more of them than frames can tell apart.
 pub(crate) fn others() -> Option<&'static Arc<Others>> {
     OTHERS.get()
 }
@@ -103,18 +105,18 @@ fn next_in_ring(own: u32, others: &[u32], asked: u8) -> Option<u32> {
 }
 
 impl Others {
-    /// Makes them known to this process, which has these listeners already and has not asked for their connections.
+    /// Makes them known to this process. `is_alone`: it has all queues.
     pub(crate) fn new(
         flows: Arc<Flows>,
         own: Vec<u32>,
+        is_alone: bool,
         inboxes: Vec<OwnedFd>,
         lobby: Lobby,
         secret: u64,
-        unasked: Vec<(Heard, u32)>,
     ) -> &'static Arc<Others> {
         OTHERS.get_or_init(|| {
-            let (listeners, unasked) = (Mutex::default(), Mutex::new(unasked));
-            Arc::new(Others { flows, own, inboxes, lobby, secret, listeners, unasked })
+            let (listeners, unasked) = (Mutex::default(), Mutex::default());
+            Arc::new(Others { flows, own, is_alone, inboxes, lobby, secret, listeners, unasked })
         })
     }
 
@@ -139,7 +141,7 @@ impl Others {
     }
 
     fn unasked(&self) -> MutexGuard<'_, Vec<(Heard, u32)>> {
-        // An entry is removed whole.
+        // An entry is added or removed whole.
         self.unasked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,6 +155,14 @@ impl Others {
         self.never_listens(listener);
     }
 
+    /// This process has a listener, and may ask for its connections.
+    pub(crate) fn may_listen(&self, heard: Heard, listener: u32) {
+        let mut unasked = self.unasked();
+        if !unasked.contains(&(heard, listener)) {
+            unasked.push((heard, listener));
+        }
+    }
+
     /// A listener that this process has not asked for connections is closed here, or need not be waited for.
     pub(crate) fn never_listens(&self, listener: u32) {
         self.unasked().retain(|(_, known)| *known != listener);
@@ -162,6 +172,7 @@ impl Others {
     pub(crate) fn listens_no_more(&self, listener: u32, inherited: bool) {
         // Until others may know, a SYN for it is dropped here.
         self.flows.listens_no_more(listener, self.own[0], inherited);
+        self.never_listens(listener);
         self.listeners().retain(|(_, known)| *known != listener);
     }
 
@@ -207,6 +218,9 @@ impl Others {
             || expected().iter().any(|heard| heard.is_at(local))
             || self.unasked().iter().any(|(heard, _)| heard.is_at(local));
         let mut takers = Takers { now: None, soon };
+        if self.is_alone {
+            return takers;
+        }
         for (listener, queue) in self.flows.listeners_at(local.port()) {
             if queue.is_some_and(|queue| self.own.contains(&queue)) {
                 continue;
@@ -277,6 +291,10 @@ impl Others {
 impl Elsewhere for Others {
     fn secret(&self) -> u64 {
         self.secret
+    }
+
+    fn is_nobody(&self) -> bool {
+        self.is_alone
     }
 
     fn queues(&self) -> &[u32] {

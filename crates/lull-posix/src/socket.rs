@@ -47,7 +47,7 @@ pub(crate) use datagram::{Datagram, Reader, World};
 pub use datagram::{Message, Room};
 pub(crate) use kept::{Before, adopt, adopt_kept, adopt_with, hand_on, keep_here, listen_as_before, listeners_before};
 pub use listen::listen;
-pub(crate) use listen::{asked, unasked_listeners};
+pub(crate) use listen::{asked, await_unasked};
 pub use messages::{
     goes_by_lull, message_goes_by_lull, recvfrom, recvmmsg, recvmsg, recvmsg_of_several, sendmmsg, sendmsg, sendto,
 };

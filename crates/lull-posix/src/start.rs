@@ -12,7 +12,7 @@ use lull_control::place::Places;
 use lull_fd::say;
 use lull_net::lull_core::{EpollOptions, Sysctl};
 use lull_net::lull_nic::own as own_numbers;
-use lull_net::lull_nic::passing::WithInboxes;
+use lull_net::lull_nic::passing::{QUEUES_MAX, WithInboxes};
 use lull_net::lull_nic::tap::{self, Tap};
 use lull_net::lull_nic::xdp::Xdp;
 use lull_net::lull_nic::{Device, Frame};
@@ -86,7 +86,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let unless_it_fails = GivesBack::new(hand_over, &flows, claimed.clone())?;
     let (device, for_the_one_before) = device(hand_over, &flows, &claimed)?;
     claimed::note(hand_over, &claimed);
-    let elsewhere = others(hand_over, &flows, &claimed);
+    let elsewhere = others(hand_over, &flows, &claimed, share);
     // On a single core, an interrupt thread of its own for each queue would only be one more switch for each interrupt.
     let cpus = if lull_net::lull_host::usable_cores().len() == 1 { 1 } else { queues };
     let host = Host::new(HostConfig {
@@ -105,7 +105,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
         gateway4: gateway(true).and_then(|gateway| if let IpAddr::V4(ip) = gateway { Some(*ip) } else { None }),
         gateway6: gateway(false).and_then(|gateway| if let IpAddr::V6(ip) = gateway { Some(*ip) } else { None }),
         cpus: (0..queues).map(|queue| (queue % cpus) as u16).collect(),
-        elsewhere: Some(elsewhere.clone() as Arc<dyn Elsewhere>),
+        elsewhere: elsewhere.map(|others| others.clone() as Arc<dyn Elsewhere>),
         allowed_sources: hand_over.allowed_sources.clone(),
         ephemeral_ports: ports_of(&claimed, hand_over.nic.queues()),
         coalesce_ns: hand_over.coalesce_ns,
@@ -266,13 +266,22 @@ fn has_others(hand_over: &HandOver, claimed: &[u32]) -> bool {
     hand_over.inboxes.len() > claimed.len()
 }
 
-/// The other processes that may have queues: at once, or after this one. They are there for a program of one process, too: what comes
-/// for one of its listeners that is not real yet waits until it is, as on Linux, where `listen` alone decides, and is not refused.
-fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32]) -> &'static Arc<Others> {
+/// The other processes that may have queues: at once, or after this one. Of those that inherited a listener, one takes the queue of
+/// the other, and must not refuse what comes before it listens. They stand for nobody in a program of one process: what comes for one of
+/// its listeners that is not real yet waits until it is, as on Linux, where `listen` alone decides, and is not refused. None: the NIC has
+/// more queues than frames can tell apart.
+fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32], share: Share) -> Option<&'static Arc<Others>> {
+    if hand_over.nic.queues() > QUEUES_MAX {
+        return None;
+    }
+    let takes_turns = share == Share::One && hand_over.nic.queues() == 1;
+    let is_alone = !takes_turns && !has_others(hand_over, claimed);
     let inboxes = hand_over.inboxes.iter().map(|(_, writes)| own(*writes)).collect();
     let (reads, writes) = hand_over.lobby;
-    let unasked = socket::unasked_listeners();
-    Others::new(flows.clone(), claimed.to_vec(), inboxes, (own(reads), own(writes)), hand_over.secret, unasked)
+    let lobby = (own(reads), own(writes));
+    let others = Others::new(flows.clone(), claimed.to_vec(), is_alone, inboxes, lobby, hand_over.secret);
+    socket::await_unasked(others);
+    Some(others)
 }
 
 /// The ports for connections of a process that has these queues: no other process takes the same for the same peer.

@@ -61,6 +61,13 @@ fn who_connects_before_the_first_accept_waits_for_it() {
 }
 
 #[test]
+fn who_connects_to_a_listener_that_is_shut_down_is_refused_on_any_number_of_queues() {
+    for queues in ["1", "2", "31"] {
+        user::run("shut", "command -v python3 && command -v ip", "suspend20", queues);
+    }
+}
+
+#[test]
 fn connections_that_a_worker_has_offered_are_the_others_when_it_executes_a_program() {
     user::run("exec_gives", "command -v python3 && command -v ip", "suspend20", "");
 }

@@ -168,6 +168,11 @@ pub struct StackConfig {
 }
 
 impl StackConfig {
+    /// The stacks of other processes, if there may be any.
+    pub(super) fn others(&self) -> Option<&Arc<dyn Elsewhere>> {
+        self.elsewhere.as_ref().filter(|elsewhere| !elsewhere.is_nobody())
+    }
+
     /// Defaults for a station with this Ethernet address and no IP address yet.
     pub fn new(mac: [u8; 6]) -> StackConfig {
         StackConfig {

@@ -13,6 +13,12 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// A secret that all these stacks have: by it one can go on with a handshake that another began.
     fn secret(&self) -> u64;
 
+    /// Whether there are none, and will be none while the asking network has its queues: it is only asked to keep what comes before
+    /// somebody listens ([`Elsewhere::takes_stranger`]), and the stack is as one without others in all else.
+    fn is_nobody(&self) -> bool {
+        false
+    }
+
     /// The numbers of the asking network's own queues, in the device's order. All these stacks number the interface's queues alike,
     /// below [`QUEUES_MAX`](lull_nic::passing::QUEUES_MAX): a frame has a bit for each that it has been to ([`Frame::seen_by`]), and
     /// what comes to one queue of a network goes to its others before `Elsewhere` is asked.

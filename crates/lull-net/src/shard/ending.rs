@@ -88,7 +88,7 @@ impl Stack {
     /// Forgets a connection altogether, which has ended.
     pub(super) fn free(&mut self, index: u32) {
         if let Some(ended) = self.free_what_goes_on(index)
-            && self.config.elsewhere.is_some()
+            && self.config.others().is_some()
         {
             self.ended.note(ended.flow, ended.peer_isn);
         }
@@ -235,7 +235,7 @@ impl Stack {
     /// peer sends nothing behind its own end, and a new SYN finds no listener here. TIME-WAIT must not answer for that connection.
     pub(super) fn is_of_a_later_connection(&self, index: u32, arrived: &Arrived<'_>) -> bool {
         let segment = &arrived.segment;
-        let is_alone = self.config.elsewhere.is_none() && self.siblings.is_none();
+        let is_alone = self.config.others().is_none() && self.siblings.is_none();
         let Some(record) = self.time_waits.records.get(index).filter(|_| !is_alone) else { return false };
         let is_behind = segment.flags & wire::RST == 0 && seq_lt(record.rcv_nxt, segment.seq);
         is_behind && (segment.flags & wire::SYN == 0 || self.listener_for(arrived).is_none())

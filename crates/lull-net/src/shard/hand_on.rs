@@ -166,7 +166,7 @@ impl Stack {
             if self.is_kept(&left, io) { self.goes_on(&left) } else { self.give_up(&left, io) }
         }
         let ends = std::mem::take(&mut self.handing_on.ends);
-        let Some(elsewhere) = &self.config.elsewhere else { return };
+        let Some(elsewhere) = self.config.others() else { return };
         for End { frame, flow, .. } in ends {
             // Another stack goes on to hold it. If it finds nobody either, the peer sends its data again.
             let _ = elsewhere.takes_last_acknowledgement(&frame)
@@ -178,7 +178,7 @@ impl Stack {
         let Some(local) = self.open_flow(left.waiting.index, left.generation).map(|flow| flow.local()) else {
             return false;
         };
-        let Some(elsewhere) = self.config.elsewhere.clone() else { return false };
+        let Some(elsewhere) = self.config.others().cloned() else { return false };
         self.as_one_segment(&left.waiting, io).is_some_and(|mut frame| {
             frame.set_seen_by(EVERYBODY);
             elsewhere.keeps(local, &frame, 0) == HandedOn::Given
@@ -201,7 +201,7 @@ impl Stack {
         let index = waiting.index;
         let Some(local) = self.open_flow(index, generation).map(|flow| flow.local()) else { return HandedOn::Nobody };
         // A stack without others does as Linux does by default.
-        let Some(elsewhere) = self.config.elsewhere.clone() else { return HandedOn::Nobody };
+        let Some(elsewhere) = self.config.others().cloned() else { return HandedOn::Nobody };
         let here = self.listener_ports.find(local.ip(), local.port(), |_| u32::MAX, || 0).is_some();
         let Some(mut frame) = self.as_one_segment(waiting, io) else { return HandedOn::Nobody };
         if !here {
@@ -311,7 +311,7 @@ impl Stack {
     fn hand_further(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Result<(), Reason> {
         let Arrived { flow, frame, packet, .. } = &mut *arrived;
         if let Some(asked) = wire::take_hop(&mut frame.data_mut()[packet.l3..])
-            && let Some(elsewhere) = &self.config.elsewhere
+            && let Some(elsewhere) = self.config.others()
             && (elsewhere.takes_over(flow.local(), frame) == HandedOn::Given
                 || elsewhere.keeps(flow.local(), frame, asked) == HandedOn::Given)
         {

@@ -88,7 +88,7 @@ impl Stack {
         }
         listener.half_open += 1;
         self.counters.tcp_syns += 1;
-        handshake.isn = isn.unwrap_or_else(|| match self.config.elsewhere {
+        handshake.isn = isn.unwrap_or_else(|| match self.config.others() {
             // Another stack may have to go on with it.
             Some(_) => self.secret.cookie(&flow, segment.seq, offer.mss.unwrap_or(MSS_DEFAULT), io.now_ns),
             None => self.secret.isn(&flow, io.now_ns),
@@ -108,7 +108,7 @@ impl Stack {
     pub(super) fn accept_cookie(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Option<Result<(), Reason>> {
         let Arrived { flow, segment, .. } = *arrived;
         let index = self.listener_for(arrived)?;
-        let others_begin = self.config.elsewhere.is_some();
+        let others_begin = self.config.others().is_some();
         if self.listeners.get(index)?.cookies_until_ns <= io.now_ns && !others_begin {
             return None;
         }

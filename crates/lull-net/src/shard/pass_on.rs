@@ -34,7 +34,15 @@ impl Stack {
 
     /// The stacks of other processes, for what came by the device.
     pub(super) fn others(&self, frame: &Frame) -> Option<&dyn Elsewhere> {
-        self.config.elsewhere.as_deref().filter(|_| !self.is_looped(frame))
+        self.config.others().filter(|_| !self.is_looped(frame)).map(|others| &**others)
+    }
+
+    /// As [`Stack::others`]; of what begins a connection, also where it is only kept for who will listen.
+    fn whoever_keeps(&self, frame: &Frame, syn: Option<SocketAddr>) -> Option<&dyn Elsewhere> {
+        match syn {
+            Some(_) => self.config.elsewhere.as_deref().filter(|_| !self.is_looped(frame)),
+            None => self.others(frame),
+        }
     }
 
     /// The other shards of this network, for what came by the device.
@@ -47,7 +55,7 @@ impl Stack {
     pub(super) fn is_elsewhere(&mut self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
         // Its own shards first: that costs no system call, and other processes are told that all of them have seen it.
         let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_stranger(frame))
-            || self.others(frame).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
+            || self.whoever_keeps(frame, syn).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }
@@ -82,7 +90,7 @@ impl Stack {
 
     /// The clock's value for a SYN-ACK, before the offset. Another stack must be able to read from it what was agreed on.
     pub(super) fn syn_ack_clock(&self, handshake: &Handshake, now_ns: u64) -> u32 {
-        match self.config.elsewhere {
+        match self.config.others() {
             Some(_) => self.secret.cookie_value(handshake.offer.window_scale, handshake.offer.sack, now_ns),
             None => paws::clock(now_ns),
         }
@@ -156,7 +164,7 @@ impl Stack {
     /// Gives the others what a neighbour answered, or said unasked. Each copy costs a system call, and any station may say such things in
     /// any name: they are not given more than an allowance, of which what is said unasked takes none of the answers'.
     pub(super) fn tell_elsewhere(&mut self, frame: &Frame, is_answer: bool, now_ns: u64) {
-        let Some(elsewhere) = &self.config.elsewhere else { return };
+        let Some(elsewhere) = self.config.others() else { return };
         let budget = if is_answer { &mut self.answers_budget } else { &mut self.unasked_budget };
         // Another process has passed it on: it goes no further, and costs nothing.
         if frame.seen_by() == 0 && budget.take(now_ns) {

@@ -197,8 +197,8 @@ impl Stack {
             held_back: HeldBack::new(),
             looped: Looped::new(),
             siblings: None,
-            epoch_due_ns: if config.elsewhere.is_some() { 0 } else { u64::MAX },
-            secret: match &config.elsewhere {
+            epoch_due_ns: if config.others().is_some() { 0 } else { u64::MAX },
+            secret: match config.others() {
                 Some(elsewhere) => Secret::common(mix(elsewhere.secret()), config.epoch_ns),
                 None => Secret::new(mix(config.seed ^ 2)),
             },

@@ -12,6 +12,7 @@ use super::*;
 #[derive(Debug, Default)]
 struct Beside {
     takes: bool,
+    is_nobody: bool,
     strangers: Mutex<Vec<Option<SocketAddr>>>,
     /// What it took.
     passed: Mutex<Vec<Frame>>,
@@ -24,6 +25,10 @@ struct Beside {
 impl Elsewhere for Beside {
     fn secret(&self) -> u64 {
         7
+    }
+
+    fn is_nobody(&self) -> bool {
+        self.is_nobody
     }
 
     fn queues(&self) -> &[u32] {
@@ -54,7 +59,11 @@ impl Elsewhere for Beside {
 }
 
 fn beside(takes: bool) -> (Arc<Beside>, Host) {
-    let others = Arc::new(Beside { takes, ..Beside::default() });
+    beside_as(Beside { takes, ..Beside::default() })
+}
+
+fn beside_as(others: Beside) -> (Arc<Beside>, Host) {
+    let others = Arc::new(others);
     let mut config = server_config();
     config.elsewhere = Some(others.clone());
     (others, Host::server_with(config))
@@ -109,6 +118,24 @@ fn time_wait_leaves_a_new_syn_to_the_stack_that_listens() {
     host.receive(again.syn().frame());
     let here = SocketAddr::new(ip(SERVER), 80);
     assert_eq!((asked(&others), host.segments().len(), host.stack.time_waits()), (vec![Some(here)], 0, 0));
+}
+
+/// A program of one process has what comes before it accepts kept, and is alone with everything else.
+#[test]
+fn a_stack_beside_nobody_has_syns_kept_and_asks_nothing_else() {
+    let (others, mut host) = beside_as(Beside { takes: true, is_nobody: true, ..Beside::default() });
+    let listener = host.listen(80);
+    let mut later = in_time_wait(&mut host, listener);
+    later.seq += 1_000;
+    host.run_for(SECOND);
+    later.send(&mut host, ACK | PSH, b"request");
+    assert_eq!((host.segments()[0].flags, host.stack.time_waits()), (ACK, 1), "it is of the former connection");
+    host.close(listener);
+    let mut stranger = Peer::new(4001);
+    stranger.send(&mut host, ACK | PSH, b"request");
+    assert_eq!((asked(&others), host.segments()[0].flags & RST), (vec![], RST));
+    host.receive(stranger.syn().frame());
+    assert_eq!((asked(&others), host.segments().len()), (vec![Some(SocketAddr::new(ip(SERVER), 80))], 0));
 }
 
 /// A SYN that was sent again came to both stacks: what the peer goes on with must not be reset by the one it does not talk to.

@@ -15,6 +15,7 @@ fn others(flows: &Arc<Flows>) -> (Others, OwnedFd) {
         Others {
             flows: flows.clone(),
             own: vec![1],
+            is_alone: false,
             inboxes,
             lobby,
             secret: 7,
@@ -208,6 +209,22 @@ fn a_syn_for_a_listener_that_nobody_has_asked_yet_is_kept_for_it_until_it_is_clo
     assert!(others.unasked().is_empty());
 }
 
+/// Nobody else takes it.
+#[test]
+fn where_one_process_has_all_queues_what_it_has_closed_is_refused_at_once() {
+    let flows = Arc::new(Flows::create().unwrap());
+    let (mut others, _inbox) = others(&flows);
+    let (frame, at) = (Frame::copy_from(&[7; 60]), "10.0.0.2:7003".parse().unwrap());
+    for is_alone in [false, true] {
+        others.is_alone = is_alone;
+        others.may_listen(heard(at), 5);
+        assert!(others.takes_stranger(Some(at), &frame));
+        others.listens(heard(at), 5);
+        others.listens_no_more(5, true);
+        assert_eq!((others.takes_stranger(Some(at), &frame), others.is_nobody()), (!is_alone, is_alone));
+    }
+}
+
 /// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
 #[test]
 fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_one_has_closed_it() {
@@ -324,6 +341,7 @@ fn what_finds_the_inbox_of_another_process_full_is_lost_and_not_nobodys() {
     let others = Others {
         flows,
         own,
+        is_alone: false,
         inboxes,
         lobby: passing::inbox().unwrap(),
         secret: 7,

@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use lull_fd::say;
 
-use super::listen::{Worlds, bound_stream, worlds};
+use super::listen::{Worlds, awaits, bound_stream, worlds};
 use super::options::refused;
 use super::pool::Pool;
 use super::{Listener, bound};
 use crate::files::{self, File, Open};
 use crate::flows::{End, Kept, NOT_LISTENING};
-use crate::{Errno, Result, epoll, flows, husk, kernel};
+use crate::{Errno, Result, elsewhere, epoll, flows, husk, kernel};
 
 /// A program is about to be executed: the listeners that it has open, by these numbers, become known to it. Whether there are any.
 pub(crate) fn hand_on() -> bool {
@@ -77,7 +77,10 @@ pub(crate) fn adopt_with(kept: &Kept, pool: impl FnOnce() -> Option<Pool>) -> Re
         return Err(NONE);
     }
     let listener = Listener::new(kept.number, bound, worlds, kept.backlog as usize, kept.called_in, pool())?;
-    epoll::becomes_lulls(kept.number, || files::put(kept.number, File::Listener(listener)))
+    epoll::becomes_lulls(kept.number, || files::put(kept.number, File::Listener(listener)))?;
+    // Where the engine runs, what comes before somebody asks is not refused.
+    elsewhere::others().inspect(|others| awaits(others, kept.number));
+    Ok(())
 }
 
 /// How a listener was before a program was to be executed.

@@ -10,7 +10,7 @@ use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 use super::bind::bind_own;
 use super::options::{Options, refused, steer};
 use super::{Listener, bound, pool};
-use crate::elsewhere::Heard;
+use crate::elsewhere::{Heard, Others};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, elsewhere, epoll, flows, fork, inherit, kernel};
@@ -55,7 +55,10 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     if !engine::listens_lazily() || engine::running().is_some() {
         listener.real()?;
     }
-    epoll::becomes_lulls(fd, || files::put(fd, File::Listener(listener)))
+    epoll::becomes_lulls(fd, || files::put(fd, File::Listener(listener)))?;
+    // Another thread may be starting the engine, and have looked for listeners before.
+    elsewhere::others().inspect(|others| awaits(others, fd));
+    Ok(())
 }
 
 /// Whose the connections are that a listener hears of.
@@ -258,15 +261,26 @@ impl Drop for Listener {
     }
 }
 
-/// Those of this process that nobody here has asked for connections so far: where they listen, and their inodes.
-pub(crate) fn unasked_listeners() -> Vec<(Heard, u32)> {
-    let unasked = |number| match files::get(number).as_deref() {
+/// The listeners that nobody here has asked for connections so far are waited for, each until somebody does, or it is closed.
+pub(crate) fn await_unasked(others: &Others) {
+    files::numbers().for_each(|number| awaits(others, number));
+}
+
+/// As [`await_unasked`], of what is behind a number.
+pub(super) fn awaits(others: &Others, number: c_int) {
+    let unasked = || match files::get(number).as_deref() {
         Some(File::Listener(listener)) if listener.if_real().is_none() && !listener.stopped.load(Ordering::Relaxed) => {
             Some((listener.heard(), listener.inode))
         }
         _ => None,
     };
-    files::numbers().filter_map(unasked).collect()
+    if let Some((heard, inode)) = unasked() {
+        others.may_listen(heard, inode);
+        // Another thread may have closed it, or shut it down, before it was noted.
+        if unasked().is_none() {
+            others.never_listens(inode);
+        }
+    }
 }
 
 /// What was asked for, by `listen` and by options before it.
