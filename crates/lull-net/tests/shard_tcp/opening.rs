@@ -63,7 +63,7 @@ fn connect_to_places_that_cannot_be() {
     assert_eq!(connect(at("224.0.0.1", 80)), Err(NetError::NetworkUnreachable));
     assert_eq!(connect(at("10.0.0.255", 80)), Err(NetError::NetworkUnreachable));
     assert_eq!(connect(at("127.0.0.1", 80)), Err(NetError::NetworkUnreachable), "the kernel's");
-    assert_eq!(connect(at(SERVER, 0)), Err(NetError::Invalid));
+    assert_eq!(connect(at(SERVER, 0)), Err(NetError::ConnectionRefused), "nobody can listen there");
     let options = ConnectOptions { rx_buffer_bytes: 1, ..Default::default() };
     let small = host.call(|stack, io| stack.tcp_connect(None, at(SERVER, 80), options, io));
     assert_eq!(small, Err(NetError::Invalid));
