@@ -145,12 +145,12 @@ fn screen(
     Ok(())
 }
 
-/// A column: its name, the columns that it takes, and whether what is left over is for it.
+/// A column: its name, how many places it takes at least, and whether what is left over is for it.
 struct Column {
     name: &'static str,
     width: u16,
     grows: bool,
-    /// Where the screen is too narrow for all, columns of higher ranks are left out first.
+    /// Where the screen is too narrow for all, a column has what those of lower ranks leave.
     rank: u8,
 }
 
@@ -175,13 +175,22 @@ const COLUMNS: [Column; 13] = [
     Column { name: "who polls", width: 20, grows: true, rank: 3 },
 ];
 
+/// How many places each column takes for these cells. Who polls may be a long list, which is cut off at its end.
+fn widths(rows: &[[String; COLUMNS.len()]]) -> [u16; COLUMNS.len()] {
+    std::array::from_fn(|at| {
+        let longest = rows.iter().map(|cells| cells[at].chars().count()).max().unwrap_or(0);
+        let longest = if at == COLUMNS.len() - 1 { 0 } else { u16::try_from(longest).unwrap_or(u16::MAX) };
+        COLUMNS[at].width.max(longest)
+    })
+}
+
 /// Which columns a screen of this width has room for, a space between two of them.
-fn fitting(width: u16) -> Vec<usize> {
+fn fitting(width: u16, widths: &[u16; COLUMNS.len()]) -> Vec<usize> {
     let mut by_rank: Vec<usize> = (0..COLUMNS.len()).collect();
     by_rank.sort_by_key(|&at| COLUMNS[at].rank);
-    let (mut fit, mut taken) = (Vec::new(), 0);
+    let (mut fit, mut taken) = (Vec::new(), 0_u16);
     for at in by_rank {
-        let with = taken + COLUMNS[at].width + u16::from(!fit.is_empty());
+        let with = taken.saturating_add(widths[at]).saturating_add(u16::from(!fit.is_empty()));
         if with <= width || fit.is_empty() {
             fit.push(at);
             taken = with;
@@ -200,7 +209,9 @@ fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &
         sentences.map(wrapped).collect()
     };
     let foot: String = figures.iter().map(below).collect();
-    let fit = fitting(frame.area().width);
+    let table: Vec<[String; COLUMNS.len()]> = rates.iter().map(cells).collect();
+    let widths = widths(&table);
+    let fit = fitting(frame.area().width, &widths);
     let left_out: Vec<&str> = (0..COLUMNS.len()).filter(|at| !fit.contains(at)).map(|at| COLUMNS[at].name).collect();
     let narrow = match left_out[..] {
         [] => String::new(),
@@ -219,12 +230,12 @@ fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &
     let [head, body, below] = rows.areas(frame.area());
     frame.render_widget(Paragraph::new(top), head);
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let width_of = |column: &Column| match column.grows {
-        true => Constraint::Min(column.width),
-        false => Constraint::Length(column.width),
+    let constraint = |at: usize| match COLUMNS[at].grows {
+        true => Constraint::Min(widths[at]),
+        false => Constraint::Length(widths[at]),
     };
     let chosen = |cells: [String; COLUMNS.len()]| Row::new(fit.iter().map(|&at| cells[at].clone()).collect::<Vec<_>>());
-    let table = Table::new(rates.iter().map(|rate| chosen(cells(rate))), fit.iter().map(|&at| width_of(&COLUMNS[at])))
+    let table = Table::new(table.into_iter().map(chosen), fit.iter().map(|&at| constraint(at)))
         .header(chosen(COLUMNS.map(|column| column.name.to_owned())).style(bold));
     frame.render_widget(table, body);
     frame.render_widget(Paragraph::new(foot), below);
@@ -308,6 +319,32 @@ mod tests {
         assert!(said.join(" ").contains("Too narrow for cpu %, napi, polls/s,"), "{screen}");
         for columns in [1, 20] {
             drawn_on(columns, &after, &between(&before, &after));
+        }
+    }
+
+    #[test]
+    fn long_names_of_processes_and_interfaces_are_not_cut_off() {
+        let figures = |now_ns| Figures {
+            subject: Subject { name: "memcached-large".to_owned(), pid: Some(4_194_303) },
+            now_ns,
+            napis: vec![Napi {
+                device: "enp129s0f1np1v7".to_owned(),
+                queue: "127".to_owned(),
+                mode: "threaded-busy".to_owned(),
+                counted: true,
+                id: 1_073_741_824,
+                polls: vec![(Poller::BusyPoll, now_ns / 1_000_000)],
+                packets: now_ns / 1_000_000,
+                ..Napi::default()
+            }],
+            ..Figures::default()
+        };
+        let (before, after) = ([figures(0)], [figures(1_000_000_000)]);
+        for columns in [80, 100, 150] {
+            let screen = drawn_on(columns, &after, &between(&before, &after));
+            for whole in ["memcached-large (4194303)", "enp129s0f1np1v7:127", "threaded-busy"] {
+                assert!(screen.contains(whole), "{columns}: {screen}");
+            }
         }
     }
 
