@@ -7,7 +7,7 @@
 //! the waiter comes again until its own time is up. A store between the two instructions ends the wait at once; of one before the
 //! first nothing is known, so the waiter looks at the word in between ([`ParkWord::watch`]).
 //!
-//! No machine of ours has either: the instructions are tried by an emulation of them alone (the tests below), and no gain was
+//! No machine that tried this has either: the instructions are tried by an emulation of them alone (the tests below), and no gain was
 //! measured.
 
 use crate::clock::{Clock, read_cycles};

@@ -62,10 +62,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             listener.stopped.store(true, Ordering::Release);
             let shut = listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words));
             // Who connects is refused from here on, for the socket is shut down in all that have it.
-            elsewhere::others().inspect(|others| {
-                others.never_listens(listener.inode);
-                others.listens_no_more(listener.inode, false);
-            });
+            elsewhere::others().inspect(|others| others.listens_no_more(listener.inode, false));
             Ok(shut?)
         }
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
