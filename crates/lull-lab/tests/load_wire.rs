@@ -12,7 +12,7 @@ use std::time::Duration;
 use lull_lab::load::wire::{WireClient, WireConfig};
 use lull_lab::load::{Arrivals, Clock, LoadError, Pace, Rng, Summary, Workload, WorkloadConfig};
 use lull_lab::memcached::{Session, Store, StoreConfig};
-use lull_net::shard::{Io, ListenOptions, Neighbours, NetError, SocketId, Stack, StackConfig};
+use lull_net::shard::{Batch, Io, ListenOptions, Neighbours, NetError, SocketId, Stack, StackConfig};
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Frame, FramePool, Queue, RxQueue};
 
@@ -122,7 +122,13 @@ impl Server {
         let mut worked = !frames.is_empty();
         macro_rules! io {
             () => {
-                &mut Io { now_ns, tx: &mut *self.queue.tx, pool: &mut self.pool, changes: &mut changes, batch: 0 }
+                &mut Io {
+                    now_ns,
+                    tx: &mut *self.queue.tx,
+                    pool: &mut self.pool,
+                    changes: &mut changes,
+                    batch: Batch::NONE,
+                }
             };
         }
         for frame in frames {
@@ -158,7 +164,13 @@ impl Server {
     fn close_all(&mut self, now_ns: u64) {
         let mut changes = Vec::new();
         for bits in std::mem::take(&mut self.connections).into_keys() {
-            let io = &mut Io { now_ns, tx: &mut *self.queue.tx, pool: &mut self.pool, changes: &mut changes, batch: 0 };
+            let io = &mut Io {
+                now_ns,
+                tx: &mut *self.queue.tx,
+                pool: &mut self.pool,
+                changes: &mut changes,
+                batch: Batch::NONE,
+            };
             self.stack.close(SocketId::from_bits(bits), io).expect("an open connection");
         }
         self.queue.tx.doorbell();

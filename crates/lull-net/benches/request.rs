@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use lull_core::Mode;
 use lull_host::{Host, HostConfig, Worker};
-use lull_net::shard::{ConnectOptions, Io, SocketId, Stack, StackConfig};
+use lull_net::shard::{Batch, ConnectOptions, Io, SocketId, Stack, StackConfig};
 use lull_net::{Epoll, Event, Interest, ListenOptions, Network, NetworkConfig, TcpListener, TcpStream};
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
@@ -87,7 +87,7 @@ impl Client {
     fn call<R>(&mut self, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
         let mut changes = Vec::new();
         let (tx, pool) = (&mut self.kept, &mut self.pool);
-        f(&mut self.stack, &mut Io { now_ns: self.now_ns, tx, pool, changes: &mut changes, batch: 0 })
+        f(&mut self.stack, &mut Io { now_ns: self.now_ns, tx, pool, changes: &mut changes, batch: Batch::NONE })
     }
 
     /// Takes what arrived, and puts what it has to send on the wire.

@@ -5,7 +5,7 @@ mod shard_harness;
 
 use std::time::Instant;
 
-use lull_net::shard::{Gro, Io};
+use lull_net::shard::{Batch, Gro, Io};
 use lull_nic::{Checksum, Frame, FramePool};
 use shard_harness::*;
 
@@ -82,7 +82,7 @@ fn nanoseconds_per_request(connections: usize, rounds: usize, offload: bool, gro
                         tx: &mut host.ring,
                         pool: &mut host.pool,
                         changes: &mut host.changes,
-                        batch: 0,
+                        batch: Batch::NONE,
                     };
                     match &mut gro {
                         None => host.stack.receive(frame, &mut io),
@@ -137,7 +137,7 @@ fn nanoseconds_per_segment(burst: usize, with_gro: bool) -> f64 {
                 tx: &mut host.ring,
                 pool: &mut host.pool,
                 changes: &mut host.changes,
-                batch: 0,
+                batch: Batch::NONE,
             };
             for frame in frames {
                 match &mut gro {

@@ -2,8 +2,11 @@
 //!
 //! What the thread writes meanwhile may be held back ([`crate::shard`]'s `coalesce`), and every place where the thread may wait
 //! lets go of it first: who answers one peer and then waits for another must have answered. Those places are the calls of this
-//! crate that wait (`epoll_wait`; a call that blocks, and one that would have), the end of the thread, and
-//! [`about_to_wait`] for whoever waits elsewhere. What a thread does past all of them is bounded by the shard's own time.
+//! crate that wait (`epoll_wait`; a call that blocks), the end of the thread, and [`about_to_wait`] for whoever waits elsewhere.
+//! What a thread does past all of them is bounded by the shard's own time.
+//!
+//! A call that would have blocked is no such place by itself: a server that reads until EAGAIN has one for each event. But who
+//! has been told so as often as the batch has events waits by asking again.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -11,12 +14,15 @@ use std::sync::{Arc, Weak};
 use lull_host::Delivery;
 
 use crate::queue::Queue;
+use crate::shard::Batch;
 
 thread_local! {
-    /// The present batch, counted from 1; 0 between two.
-    static NUMBER: Cell<u32> = const { Cell::new(0) };
-    /// The last batch.
-    static LAST: Cell<u32> = const { Cell::new(0) };
+    /// The present batch.
+    static PRESENT: Cell<Batch> = const { Cell::new(Batch::NONE) };
+    /// The number of the last batch.
+    static LAST: Cell<u8> = const { Cell::new(0) };
+    /// How many more calls may find nothing before that is a way to wait.
+    static IN_VAIN: Cell<usize> = const { Cell::new(0) };
     /// Whether `HELD` has something.
     static HOLDS: Cell<bool> = const { Cell::new(false) };
     static HELD: RefCell<Held> = const { RefCell::new(Held { queues: Vec::new(), process: 0 }) };
@@ -49,26 +55,37 @@ impl Drop for Held {
     }
 }
 
-/// The present batch; 0 if the thread is in none.
+/// The batch that the calling thread answers.
 #[inline]
-pub(crate) fn number() -> u32 {
-    NUMBER.get()
+pub(crate) fn present() -> Batch {
+    PRESENT.get()
 }
 
-/// A call returns events: a batch begins.
+/// A call returns so many events: a batch begins.
 #[inline]
-pub(crate) fn begins() {
-    // A connection keeps eight bits of it, to tell one batch from the next; 0 is no batch.
-    let next = if LAST.get() >= u32::from(u8::MAX) { 1 } else { LAST.get() + 1 };
+pub(crate) fn begins(events: usize) {
+    let next = LAST.get().wrapping_add(1).max(1);
     LAST.set(next);
-    NUMBER.set(next);
+    PRESENT.set(Batch::new(next, events));
+    IN_VAIN.set(events - 1);
 }
 
 /// The batch is over: the thread is about to wait for the next.
 #[inline]
 pub(crate) fn ends() {
-    NUMBER.set(0);
+    PRESENT.set(Batch::NONE);
     about_to_wait();
+}
+
+/// A call finds nothing, and does not wait for it.
+#[inline]
+pub(crate) fn in_vain() {
+    if HOLDS.get() {
+        match IN_VAIN.get().checked_sub(1) {
+            Some(left) => IN_VAIN.set(left),
+            None => let_go(),
+        }
+    }
 }
 
 /// Whether the calling thread's writes hold something back, as far as it knows.
@@ -104,7 +121,7 @@ pub fn forget_held_back() {
 /// Something is held back on `queue`, by this thread perhaps.
 #[inline]
 pub(crate) fn holds(queue: &Arc<Queue>, host: &Arc<Delivery>) {
-    if number() != 0 {
+    if !present().is_none() {
         note(queue, host);
     }
 }

@@ -273,7 +273,7 @@ impl Epoll {
                         return Err(io::Error::from_raw_os_error(libc_errno::EINTR));
                     }
                     if count > 0 {
-                        batch::begins();
+                        batch::begins(count);
                     }
                     return Ok(count);
                 }

@@ -18,7 +18,7 @@ use lull_slo::Latencies;
 
 use crate::busy_read::ModeBusyPoll;
 use crate::ready::{Level, WaitList};
-use crate::shard::{Change, Io, Ready, SocketId, Stack};
+use crate::shard::{Batch, Change, Io, Ready, SocketId, Stack};
 use crate::siblings::Inbox;
 
 pub use sending::CORKED_FRAMES_MAX;
@@ -61,7 +61,13 @@ impl Inside {
     /// The stack, everything that a call into it needs, and what is on its way up to it.
     #[inline]
     fn parts(&mut self, now_ns: u64) -> (&mut Stack, Io<'_>, &mut Reception) {
-        let io = Io { now_ns, tx: &mut *self.sending.tx, pool: &mut self.pool, changes: &mut self.changes, batch: 0 };
+        let io = Io {
+            now_ns,
+            tx: &mut *self.sending.tx,
+            pool: &mut self.pool,
+            changes: &mut self.changes,
+            batch: Batch::NONE,
+        };
         (&mut self.stack, io, &mut self.reception)
     }
 

@@ -118,6 +118,34 @@ fn a_read_that_would_block_lets_go() {
     });
 }
 
+/// Three connections have events in one batch, and one is answered twice, so that something is held back.
+#[test]
+fn a_server_that_reads_until_nothing_is_there_lets_go_behind_the_last_event() {
+    let pair = Pair::coalescing(HOUR_NS);
+    let mut connections: Vec<_> = (7..10).map(|port| pair.connected(port)).collect();
+    let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
+    for (server, client) in &mut connections {
+        server.set_nodelay(true).unwrap();
+        server.set_nonblocking(true).unwrap();
+        client.write_all(b"?").unwrap();
+        epoll.add(server, 1, Interest::READABLE).unwrap();
+    }
+    // What is not read is reported again: one batch has all three.
+    while wait(&epoll, &worker, 8, LOST).len() < connections.len() {}
+    let mut held_back = Vec::new();
+    for (server, _) in &connections {
+        assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+        assert_eq!((server.send(b"a").unwrap(), server.send(b"b").unwrap()), (1, 1));
+        blocks(server.recv(&mut [0; 8]));
+        held_back.push(lull_net::holds_back());
+    }
+    assert_eq!(held_back, [true, true, false]);
+    for (_, client) in &mut connections {
+        client.set_read_timeout(Some(LOST)).unwrap();
+        client.read_exact(&mut [0; 2]).unwrap();
+    }
+}
+
 #[test]
 fn a_write_that_blocks_lets_go() {
     answered("write", HOUR_NS, |served| {
@@ -258,10 +286,11 @@ impl TxQueue for Rings {
 
 /// Three connections have an answer each in one batch. How many doorbells those took before the thread waits again, and in all.
 fn doorbells_of_three_answers(dear_doorbell: bool) -> (u64, u64) {
-    // A thread that is kept from its CPU for long has a request acknowledged before its answer, which rings as well: not always.
-    let mut tries = (0..20).map(|_| doorbells_and_frames(dear_doorbell));
-    let (meanwhile, rung, _) = tries.find(|(.., frames)| *frames == 3).expect("more than the answers leaves each time");
-    (meanwhile, rung)
+    // A thread that is kept from its CPU is not quick, and has a request acknowledged before its answer, which rings as well: not
+    // always.
+    let mut tries = (0..20).map(|_| doorbells_and_frames(dear_doorbell)).filter(|(.., frames)| *frames == 3);
+    let fewest = tries.by_ref().min_by_key(|(_, rung, _)| *rung).expect("more than the answers leaves each time");
+    (fewest.0, fewest.1)
 }
 
 /// The same, and how many frames left in all.
@@ -303,7 +332,8 @@ fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
 }
 
 #[test]
-fn answers_to_several_peers_share_a_doorbell_where_it_is_dear_and_only_there() {
-    assert_eq!(doorbells_of_three_answers(true), (0, 1));
+fn quick_answers_to_several_peers_share_a_doorbell_where_it_is_dear_and_only_there() {
+    // Nobody knows at the first one that the program is quick.
+    assert_eq!(doorbells_of_three_answers(true), (1, 2));
     assert_eq!(doorbells_of_three_answers(false), (3, 3));
 }

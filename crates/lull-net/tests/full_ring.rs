@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lull_core::EpollParams;
 use lull_host::{Host, HostConfig, Worker};
-use lull_net::shard::{Io, ListenOptions, Stack, StackConfig};
+use lull_net::shard::{Batch, Io, ListenOptions, Stack, StackConfig};
 use lull_net::{Epoll, Interest, Network, NetworkConfig, Ready, TcpStream, UdpSocket};
 use lull_nic::fault::{Fault, FaultConfig};
 use lull_nic::mem::{self, MemConfig, MemPort};
@@ -76,8 +76,13 @@ impl Bench {
         let connecting = thread::spawn(move || TcpStream::connect(&network, address(SERVER, PORT)).unwrap());
         until("the connection", || {
             for frame in self.take(64) {
-                let mut io =
-                    Io { now_ns: 1, tx: &mut *self.queue.tx, pool: &mut pool, changes: &mut changes, batch: 0 };
+                let mut io = Io {
+                    now_ns: 1,
+                    tx: &mut *self.queue.tx,
+                    pool: &mut pool,
+                    changes: &mut changes,
+                    batch: Batch::NONE,
+                };
                 stack.receive(frame, &mut io);
             }
             self.queue.tx.doorbell();

@@ -9,7 +9,7 @@ use std::thread;
 
 use lull_core::{NapiSettings, Stats};
 use lull_host::{Host, HostConfig};
-use lull_net::shard::{ConnectOptions, Io, SocketId, Stack, StackConfig};
+use lull_net::shard::{Batch, ConnectOptions, Io, SocketId, Stack, StackConfig};
 use lull_net::{Network, NetworkConfig, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
@@ -93,7 +93,7 @@ impl Bench {
 
 fn call<R>(stack: &mut Stack, kept: &mut Kept, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
     let (mut pool, mut changes) = (FramePool::new(0), Vec::new());
-    f(stack, &mut Io { now_ns: 1, tx: kept, pool: &mut pool, changes: &mut changes, batch: 0 })
+    f(stack, &mut Io { now_ns: 1, tx: kept, pool: &mut pool, changes: &mut changes, batch: Batch::NONE })
 }
 
 fn send(wire: &mut Queue, frames: impl IntoIterator<Item = Frame>) {

@@ -3,7 +3,7 @@
 mod shard_harness;
 
 use lull_net::Shutdown;
-use lull_net::shard::SocketId;
+use lull_net::shard::{Batch, SocketId, StackConfig};
 use shard_harness::*;
 
 const BOUND_NS: u64 = 500_000;
@@ -15,10 +15,15 @@ fn with_a_peer() -> (Host, SocketId, Peer, SocketId) {
     (host, listener, peer, id)
 }
 
-/// Writes as a thread does that answers batch `batch`.
-fn answer(host: &mut Host, batch: u32, id: SocketId, data: &[u8]) {
+/// Writes as a thread does that answers the only event of batch `batch`.
+fn answer(host: &mut Host, batch: u8, id: SocketId, data: &[u8]) {
+    answer_one_of(1, host, batch, id, data);
+}
+
+/// Writes as a thread does that answers one of so many events of batch `batch`.
+fn answer_one_of(events: usize, host: &mut Host, batch: u8, id: SocketId, data: &[u8]) {
     let written = host.call(|stack, io| {
-        io.batch = batch;
+        io.batch = Batch::new(batch, events);
         stack.tcp_send(id, data, io)
     });
     assert_eq!(written, Ok(data.len()));
@@ -68,9 +73,9 @@ fn answers_of_a_batch_leave_in_one_segment_once_there_were_several() {
 #[test]
 fn one_answer_per_batch_never_waits_and_several_are_forgotten_after_a_batch_with_one() {
     let (mut host, _, mut peer, id) = with_a_peer();
-    for batch in 1..300 {
-        // The number that a connection keeps comes round.
-        answer(&mut host, (batch - 1) % 255 + 1, id, b"x");
+    for batch in 1..300u16 {
+        // The number comes round.
+        answer(&mut host, ((batch - 1) % 255 + 1) as u8, id, b"x");
         assert_eq!(letters(&left(&mut host, &mut peer)), ["x"]);
         peer.send(&mut host, ACK, b"");
     }
@@ -85,23 +90,63 @@ fn one_answer_per_batch_never_waits_and_several_are_forgotten_after_a_batch_with
     assert_eq!(letters(&left(&mut host, &mut peer)), ["d"], "one answer in the batch before");
 }
 
-#[test]
-fn all_answers_of_a_batch_wait_where_a_doorbell_is_dear() {
-    let mut host = Host::server_with(lull_net::shard::StackConfig { share_doorbells: true, ..server_config() });
+/// A server with so many connections, whose doorbell is dear or not.
+fn with_peers(share_doorbells: bool, peers: u16) -> (Host, Vec<SocketId>) {
+    let mut host = Host::server_with(StackConfig { share_doorbells, ..server_config() });
+    host.run_for(SECOND);
     let listener = host.listen(80);
-    let mut peers: Vec<Peer> = (0..12).map(|nth| Peer::new(4000 + nth)).collect();
-    let ids: Vec<SocketId> = peers.iter_mut().map(|peer| host.establish(listener, peer)).collect();
-    let mut gone = Vec::new();
-    for &id in &ids {
+    let establish = |nth| {
+        let id = host.establish(listener, &mut Peer::new(4000 + nth));
         host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
-        answer(&mut host, 1, id, b"a");
-        gone.push(host.segments().len());
-    }
-    assert_eq!(gone, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0], "the oldest leave together");
-    waits(&mut host);
-    assert_eq!(host.segments().len(), 4);
+        id
+    };
+    let ids = (0..peers).map(establish).collect();
+    (host, ids)
+}
+
+/// One answer to each of `ids` in a batch of so many events, by a program that takes so long for each. How many have left behind
+/// each of them, and how many leave when the thread waits.
+fn departures(host: &mut Host, ids: &[SocketId], events: usize, each_ns: u64) -> (Vec<usize>, usize) {
+    let mut answered = |id| {
+        host.now_ns += each_ns;
+        answer_one_of(events, host, 1, id, b"a");
+        host.segments().len()
+    };
+    let gone = ids.iter().map(|&id| answered(id)).collect();
+    waits(host);
+    (gone, host.segments().len())
+}
+
+#[test]
+fn quick_answers_to_several_peers_leave_together_where_a_doorbell_is_dear() {
+    let (mut host, ids) = with_peers(true, 70);
+    let (gone, rest) = departures(&mut host, &ids, 70, 3_000);
+    // Nobody knows at the first one that the program is quick.
+    let together: Vec<(usize, usize)> = gone.into_iter().enumerate().filter(|(_, count)| *count != 0).collect();
+    assert_eq!((together, rest), (vec![(0, 1), (33, 32), (65, 32)], 5), "the oldest leave together");
+    host.now_ns += 3_000;
     host.send(ids[0], b"b").unwrap();
     assert_eq!(host.segments().len(), 1, "outside of any batch");
+}
+
+#[test]
+fn answers_of_a_slow_program_do_not_wait_for_one_another() {
+    let (mut host, ids) = with_peers(true, 8);
+    assert_eq!(departures(&mut host, &ids, 8, 20_000), (vec![1, 0, 0, 0, 0, 0, 0, 0], 7));
+    let (mut host, ids) = with_peers(true, 8);
+    assert_eq!(departures(&mut host, &ids, 8, 20_001), (vec![1; 8], 0));
+}
+
+#[test]
+fn the_answer_to_the_only_event_of_a_batch_waits_for_no_other() {
+    let (mut host, ids) = with_peers(true, 8);
+    assert_eq!(departures(&mut host, &ids, 1, 3_000), (vec![1; 8], 0));
+}
+
+#[test]
+fn answers_to_several_peers_leave_each_by_itself_where_a_doorbell_is_cheap() {
+    let (mut host, ids) = with_peers(false, 8);
+    assert_eq!(departures(&mut host, &ids, 8, 3_000), (vec![1; 8], 0));
 }
 
 #[test]
@@ -111,7 +156,7 @@ fn a_write_outside_of_any_batch_and_a_stack_that_is_told_not_to_hold_nothing_bac
         host.send(id, letter.as_bytes()).unwrap();
         assert_eq!(letters(&left(&mut host, &mut peer)), [letter]);
     }
-    let mut host = Host::server_with(lull_net::shard::StackConfig { coalesce_ns: 0, ..server_config() });
+    let mut host = Host::server_with(StackConfig { coalesce_ns: 0, ..server_config() });
     let (mut peer, listener) = (Peer::new(4000), host.listen(80));
     let id = host.establish(listener, &mut peer);
     host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
@@ -183,11 +228,11 @@ fn what_waits_leaves_before_a_fin_and_before_a_reset() {
 }
 
 /// Answers the only request of a connection in a batch of its own, and closes it if the program does.
-fn answers_once(host: &mut Host, batch: u32, id: SocketId, closes: bool) {
+fn answers_once(host: &mut Host, batch: u8, id: SocketId, closes: bool) {
     answer(host, batch, id, b"only");
     if closes {
         host.call(|stack, io| {
-            io.batch = batch;
+            io.batch = Batch::new(batch, 1);
             stack.close(id, io)
         })
         .unwrap();
@@ -198,7 +243,7 @@ fn answers_once(host: &mut Host, batch: u32, id: SocketId, closes: bool) {
 fn segments_of_an_only_answer(host: &mut Host, listener: SocketId, port: u16, closes: bool) -> (usize, usize) {
     let mut peer = Peer::new(port);
     let id = host.establish(listener, &mut peer);
-    answers_once(host, u32::from(port) % 200 + 1, id, closes);
+    answers_once(host, (port % 200) as u8 + 1, id, closes);
     let meanwhile = host.segments().len();
     waits(host);
     (meanwhile, host.segments().len())
@@ -237,9 +282,9 @@ fn an_only_answer_leaves_at_once_where_connections_are_kept() {
 }
 
 /// Reads as a thread does that answers batch `batch`.
-fn reads(host: &mut Host, batch: u32, id: SocketId) {
+fn reads(host: &mut Host, batch: u8, id: SocketId) {
     let count = host.call(|stack, io| {
-        io.batch = batch;
+        io.batch = Batch::new(batch, 1);
         stack.tcp_recv(id, &mut [0; 100], io)
     });
     assert_eq!(count, Ok(7));
@@ -272,7 +317,7 @@ fn a_first_answer_in_parts_leaves_at_once_with_the_acknowledgement() {
     let (mut host, peer, id) = with_a_first_request();
     reads(&mut host, 1, id);
     let written = host.call(|stack, io| {
-        io.batch = 1;
+        io.batch = Batch::new(1, 1);
         stack.tcp_send_more(id, &[std::io::IoSlice::new(b"head")], io)
     });
     assert_eq!(written, Ok(4));
@@ -316,7 +361,7 @@ fn a_first_request_that_is_not_answered_for_long_is_acknowledged_though_the_thre
 
 #[test]
 fn a_first_request_is_acknowledged_as_it_comes_where_nothing_is_held_back() {
-    let mut host = Host::server_with(lull_net::shard::StackConfig { coalesce_ns: 0, ..server_config() });
+    let mut host = Host::server_with(StackConfig { coalesce_ns: 0, ..server_config() });
     let listener = host.listen(80);
     let mut peer = Peer::new(4000);
     host.establish(listener, &mut peer);
@@ -358,21 +403,22 @@ fn what_waits_leaves_when_nodelay_is_set_and_with_a_write_from_outside_of_the_ba
 fn the_oldest_leave_when_many_connections_wait() {
     let mut host = Host::server();
     let listener = host.listen(80);
-    let mut peers: Vec<Peer> = (0..20).map(|nth| Peer::new(4000 + nth)).collect();
+    let mut peers: Vec<Peer> = (0..70).map(|nth| Peer::new(4000 + nth)).collect();
     let ids: Vec<SocketId> = peers.iter_mut().map(|peer| host.establish(listener, peer)).collect();
     for &id in &ids {
         host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
         answer(&mut host, 1, id, b"a");
     }
-    assert_eq!(host.segments().len(), 20);
+    assert_eq!(host.segments().len(), 70);
     let mut gone = Vec::new();
     for &id in &ids {
         answer(&mut host, 1, id, b"b");
         gone.push(host.segments().len());
     }
-    assert_eq!(gone, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
+    let together: Vec<(usize, usize)> = gone.into_iter().enumerate().filter(|(_, count)| *count != 0).collect();
+    assert_eq!(together, [(32, 32), (64, 32)]);
     waits(&mut host);
-    assert_eq!(host.segments().len(), 4);
+    assert_eq!(host.segments().len(), 6);
 }
 
 #[test]

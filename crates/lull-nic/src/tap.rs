@@ -400,7 +400,7 @@ impl Device for Tap {
             queues: self.shared.files.len(),
             rx_ring: self.shared.rx_ring,
             tx_ring: TX_RING_SLOTS,
-            dear_doorbell: false,
+            dear_doorbell: true,
             offloads: Offloads {
                 rx_checksum: self.shared.virtio,
                 tx_checksum: self.shared.virtio,

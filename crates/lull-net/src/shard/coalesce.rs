@@ -4,8 +4,10 @@
 //! gathers such writes while a packet of theirs is still in the device (`tcp_autocorking`). Here the end of the batch is known:
 //! the thread comes back to wait for events. So a connection that is written to for the second time in a batch keeps what is
 //! written until then, and one that was written to several times in its last batch keeps the first write as well. A
-//! connection that has one answer per batch is never held back, whatever the others do; but where a doorbell is dear
-//! ([`lull_nic::DeviceInfo::dear_doorbell`]) everything is, and answers to several peers leave by one doorbell.
+//! connection that has one answer per batch is not held back for its own sake. But where a doorbell is dear
+//! ([`lull_nic::DeviceInfo::dear_doorbell`]), the answers of a batch to several peers leave together, if the program is quick: an
+//! answer waits for the next if the one before is at most [`QUICK_NS`] old. They wake the peer's machine once, and its part of the
+//! work, which is done in the doorbell with some NICs, finds its code and data in the caches.
 //!
 //! Two things that often follow are waited for in the same way, because each is a segment of its own otherwise:
 //!
@@ -31,12 +33,15 @@ use smoltcp::time::Duration;
 
 use super::clock::duration;
 use super::connection::{Connection, Flags, HEADERS_BYTES, Phase};
+use super::held_back::Batch;
 use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 
-/// As many frames as a cork holds back ([`crate::Network::cork`]): it bounds what one batch adds to latency.
-const HELD_BACK_MAX: usize = 8;
+/// So many connections hold something back at most: it bounds what one batch adds to latency.
+const HELD_BACK_MAX: usize = 32;
+/// Answers of a batch leave together if one follows the other as soon.
+pub const QUICK_NS: u64 = 20_000;
 /// So many connections in turn that were closed in the batch of their only answer say that the next will be.
 const CLOSES_MIN: u8 = 2;
 /// How long the acknowledgement of a first request waits for a program to read it. One with many connections takes milliseconds for a
@@ -60,12 +65,12 @@ impl Stack {
     #[inline]
     pub(super) fn hold_back(&mut self, id: SocketId, io: &mut Io<'_>) -> bool {
         let Some(connection) = self.connections.get_mut(id.index()) else { return false };
-        if io.batch == 0 || self.config.coalesce_ns == 0 {
+        if io.batch.is_none() || self.config.coalesce_ns == 0 {
             // Another thread's write takes along what is there.
             connection.flags.remove(Flags::HELD_BACK);
             return false;
         }
-        let again = connection.batch == io.batch as u8;
+        let again = connection.batch == io.batch.number();
         let before = connection.flags.contains(Flags::SEVERAL_WRITES);
         let is_first = connection.batch == 0;
         let may_be_all = is_first && self.held_back.closes == CLOSES_MIN;
@@ -73,8 +78,10 @@ impl Stack {
             self.held_back.closes = 0;
         }
         connection.flags.set(Flags::SEVERAL_WRITES, again);
-        connection.batch = io.batch as u8;
-        if again || before || may_be_all || self.config.share_doorbells {
+        connection.batch = io.batch.number();
+        let since_last_ns = io.now_ns.saturating_sub(std::mem::replace(&mut self.held_back.written_ns, io.now_ns));
+        let shares = self.config.share_doorbells && io.batch.has_several() && since_last_ns <= QUICK_NS;
+        if again || before || may_be_all || shares {
             self.counters.tcp_held_back += 1;
             self.keep(id, io);
             return true;
@@ -96,7 +103,7 @@ impl Stack {
         if !self.owes_an_acknowledgement(id) {
             return;
         }
-        if io.batch == 0 || self.config.coalesce_ns == 0 {
+        if io.batch.is_none() || self.config.coalesce_ns == 0 {
             self.pump_put_off(id.index(), io);
         } else {
             self.lists(id, io);
@@ -104,10 +111,10 @@ impl Stack {
     }
 
     /// Nothing more will be written to a connection: what it holds back leaves with the FIN.
-    pub(super) fn holds_back_no_more(&mut self, id: SocketId, batch: u32) {
+    pub(super) fn holds_back_no_more(&mut self, id: SocketId, batch: Batch) {
         let Some(connection) = self.connections.get_mut(id.index()) else { return };
         connection.flags.remove(Flags::HELD_BACK);
-        if batch != 0 && connection.batch == batch as u8 {
+        if !batch.is_none() && connection.batch == batch.number() {
             self.held_back.closes = (self.held_back.closes + 1).min(CLOSES_MIN);
         }
     }

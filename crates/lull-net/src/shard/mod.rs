@@ -135,6 +135,7 @@ pub use error::NetError;
 pub use fragment::PathMtuDiscovery;
 pub use gro::Gro;
 pub use hand_on::{Unaccepted, addresses_of};
+pub use held_back::Batch;
 pub use listing::Listed;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use queues::TcpInfo;

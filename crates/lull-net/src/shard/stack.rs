@@ -17,7 +17,7 @@ use super::flow::{FlowTable, hash_state};
 use super::fragment::Identifications;
 use super::half_open::HalfOpens;
 use super::handing_on::HandingOn;
-use super::held_back::HeldBack;
+use super::held_back::{Batch, HeldBack};
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
 use super::narrow::{Interfaces, PathMtus};
@@ -43,9 +43,8 @@ pub struct Io<'a> {
     pub pool: &'a mut FramePool,
     /// What became ready is appended here.
     pub changes: &'a mut Vec<Change>,
-    /// The batch of events that the caller answers, any number that tells it from the one before; 0: none, so that nothing
-    /// that is written waits for more.
-    pub batch: u32,
+    /// The batch of events that the caller answers.
+    pub batch: Batch,
 }
 
 /// A TCP/IP stack for one shard.

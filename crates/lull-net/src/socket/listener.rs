@@ -209,10 +209,11 @@ impl TcpListener {
             // That a queue went down was told, and no connection comes by it any more: it ends no wait for those of the others. One
             // that has gone down since it was asked does.
             down.into_iter().for_each(Part::waits_for_others);
-            batch::about_to_wait();
             if self.0.nonblocking.load(Ordering::Relaxed) {
+                batch::in_vain();
                 return Err(NetError::WouldBlock.into());
             }
+            batch::about_to_wait();
             self.block();
         }
     }

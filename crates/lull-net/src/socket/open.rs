@@ -71,7 +71,7 @@ impl Part {
     pub(super) fn call<R>(&self, f: impl FnOnce(&mut Stack, SocketId, &mut Io<'_>) -> R) -> R {
         self.queue.with(&self.host, |inside, now_ns| {
             let result = inside.call(now_ns, |stack, io| {
-                io.batch = batch::number();
+                io.batch = batch::present();
                 f(stack, self.id, io)
             });
             if let Ok(ready) = inside.stack.ready(self.id) {
@@ -178,9 +178,12 @@ impl Open {
                 Err(NetError::WouldBlock) => {}
                 other => return other.map_err(io::Error::from),
             }
-            // Whoever asks for what is not there waits for it, if only by asking again.
-            batch::about_to_wait();
             let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+            if nonblocking {
+                batch::in_vain();
+            } else {
+                batch::about_to_wait();
+            }
             if wants == Ready::READABLE && self.busy_poll(nonblocking) {
                 continue;
             }
@@ -214,7 +217,7 @@ impl Drop for Open {
             let list = inside.unwatch(part.id);
             // A socket that the stack forgot meanwhile is closed already.
             let _ = inside.call(now_ns, |stack, io| {
-                io.batch = batch::number();
+                io.batch = batch::present();
                 stack.close(part.id, io)
             });
             list

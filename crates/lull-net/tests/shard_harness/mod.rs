@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use lull_net::shard::{
-    Change, ConnectOptions, Io, ListenOptions, Neighbours, NetError, Ready, SocketId, Stack, StackConfig,
+    Batch, Change, ConnectOptions, Io, ListenOptions, Neighbours, NetError, Ready, SocketId, Stack, StackConfig,
 };
 use lull_nic::frame::Sender;
 use lull_nic::{Doorbell, Frame, FramePool, TxQueue};
@@ -117,8 +117,13 @@ impl Host {
     }
 
     pub fn call<R>(&mut self, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
-        let mut io =
-            Io { now_ns: self.now_ns, tx: &mut self.ring, pool: &mut self.pool, changes: &mut self.changes, batch: 0 };
+        let mut io = Io {
+            now_ns: self.now_ns,
+            tx: &mut self.ring,
+            pool: &mut self.pool,
+            changes: &mut self.changes,
+            batch: Batch::NONE,
+        };
         f(&mut self.stack, &mut io)
     }
 
