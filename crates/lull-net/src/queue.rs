@@ -41,6 +41,8 @@ pub(crate) struct Inside {
     changes: Vec<Change>,
     /// What the host was told last about this shard's timers.
     told_deadline_ns: u64,
+    /// The call under way comes from a thread that answers a batch: the doorbell may wait for it.
+    in_batch: bool,
 }
 
 impl Inside {
@@ -78,7 +80,17 @@ impl Inside {
         f(stack, &mut io)
     }
 
-    /// The same, and `tx` takes what the stack sends.
+    /// The same for a thread that answers this batch.
+    #[inline]
+    pub(crate) fn call_in<R>(&mut self, batch: Batch, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
+        let (stack, mut io, _) = self.parts(now_ns);
+        io.batch = batch;
+        let result = f(stack, &mut io);
+        self.in_batch = !batch.is_none();
+        result
+    }
+
+    /// Calls into the stack, and `tx` takes what it sends.
     pub(crate) fn call_with<R>(
         &mut self,
         now_ns: u64,
@@ -150,6 +162,7 @@ impl Queue {
                 pool: FramePool::new(POOL_FRAMES_MAX),
                 changes: Vec::with_capacity(256),
                 told_deadline_ns: u64::MAX,
+                in_batch: false,
             }),
             napi: AtomicU32::new(NO_NAPI),
             napi_id: AtomicU32::new(0),

@@ -8,7 +8,7 @@ use lull_host::Delivery;
 use lull_nic::{Doorbell, Frame, IrqLine, IrqSink, TxQueue};
 
 use super::{Inside, Queue};
-use crate::shard::Stack;
+use crate::shard::{SHARED_FRAMES_MAX, Stack};
 use crate::transmit::{Ring, TxSide};
 
 /// Frames that a cork holds back at most before the doorbell rings nevertheless: it bounds what batching adds to latency.
@@ -66,6 +66,7 @@ impl Inside {
     fn ring(&mut self) {
         let sending = &mut self.sending;
         sending.rung_for = self.stack.tx_frames();
+        self.stack.doorbell_rang();
         sending.unsent = sending.tx.doorbell() == Doorbell::Again;
         sending.kick = sending.transmit.is_some();
         sending.tx.reap_sent(&mut self.pool);
@@ -152,18 +153,22 @@ impl Queue {
         self.with(host, |inside, _| inside.sending.transmit.clone())
     }
 
-    /// Rings for what was staged, unless a cork holds it back.
+    /// Rings for what was staged, unless a cork holds it back, or the batch that the calling thread answers.
     #[inline]
     pub(super) fn ring_for_staged(&self, inside: &mut Inside) {
+        let in_batch = std::mem::take(&mut inside.in_batch);
         let staged = inside.sending.staged(&inside.stack);
-        // A full ring ends `xmit_more`, too: room comes only behind a doorbell.
-        let corked = || {
-            self.corks.load(Ordering::Relaxed) != 0
-                && !inside.stack.has_blocked()
-                // A group holds doorbells back itself.
-                && !inside.sending.transmit.as_ref().is_some_and(|transmit| transmit.is_grouped())
+        if staged == 0 {
+            return;
+        }
+        let most = match in_batch && inside.stack.holds_doorbell_back() {
+            true => SHARED_FRAMES_MAX,
+            false if self.corks.load(Ordering::Relaxed) != 0 => u64::from(CORKED_FRAMES_MAX),
+            false => 0,
         };
-        if staged > 0 && (staged >= u64::from(CORKED_FRAMES_MAX) || !corked()) {
+        // A full ring ends `xmit_more`, too: room comes only behind a doorbell. A group holds doorbells back itself.
+        let is_grouped = || inside.sending.transmit.as_ref().is_some_and(|transmit| transmit.is_grouped());
+        if staged >= most || inside.stack.has_blocked() || is_grouped() {
             inside.ring();
         }
     }

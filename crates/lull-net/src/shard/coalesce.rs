@@ -4,10 +4,10 @@
 //! gathers such writes while a packet of theirs is still in the device (`tcp_autocorking`). Here the end of the batch is known:
 //! the thread comes back to wait for events. So a connection that is written to for the second time in a batch keeps what is
 //! written until then, and one that was written to several times in its last batch keeps the first write as well. A
-//! connection that has one answer per batch is not held back for its own sake. But where a doorbell is dear
-//! ([`lull_nic::DeviceInfo::dear_doorbell`]), the answers of a batch to several peers leave together, if the program is quick: an
-//! answer waits for the next if the one before is at most [`QUICK_NS`] old. They wake the peer's machine once, and its part of the
-//! work, which is done in the doorbell with some NICs, finds its code and data in the caches.
+//! connection that has one answer per batch is never held back, whatever the others do. But where a doorbell is dear
+//! ([`lull_nic::DeviceInfo::dear_doorbell`]), it rings once for the answers of a batch to several peers, if the program is quick: that
+//! of an answer waits for the next one if the one before is at most [`QUICK_NS`] old. The peer's machine is woken once, and what it
+//! does in the doorbell, as with a TAP, finds its code in the caches.
 //!
 //! Two things that often follow are waited for in the same way, because each is a segment of its own otherwise:
 //!
@@ -22,7 +22,7 @@
 //! ```text
 //! the thread waits          (crate::batch: epoll_wait, a call that blocks or would, the thread's end)
 //! a segment is full         the full ones leave, the rest stays
-//! another connection's turn the oldest leave when HELD_BACK_MAX are there
+//! another connection's turn the oldest leave when HELD_BACK_MAX are there, and the doorbell rings for SHARED_FRAMES_MAX
 //! it was asked for          close and shutdown (with the FIN), TCP_NODELAY
 //! time is up                `coalesce_ns` after the first: the thread computes, or waits where lull cannot see it
 //! ```
@@ -38,9 +38,11 @@ use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 
-/// So many connections hold something back at most: it bounds what one batch adds to latency.
-const HELD_BACK_MAX: usize = 32;
-/// Answers of a batch leave together if one follows the other as soon.
+/// As many frames as a cork holds back ([`crate::Network::cork`]): it bounds what one batch adds to latency.
+const HELD_BACK_MAX: usize = 8;
+/// So many frames wait for a doorbell that answers share, at most.
+pub const SHARED_FRAMES_MAX: u64 = 32;
+/// Answers of a batch share a doorbell if one follows the other so soon.
 pub const QUICK_NS: u64 = 20_000;
 /// So many connections in turn that were closed in the batch of their only answer say that the next will be.
 const CLOSES_MIN: u8 = 2;
@@ -49,10 +51,25 @@ const CLOSES_MIN: u8 = 2;
 pub(super) const ACK_SOON_NS: u64 = 5_000_000;
 
 impl Stack {
-    /// Whether any connection holds something back.
+    /// Whether any connection holds something back, or a doorbell waits for more answers of a batch.
     #[inline]
     pub fn holds_back(&self) -> bool {
-        !self.held_back.ids.is_empty()
+        !self.held_back.ids.is_empty() || self.held_back.doorbell
+    }
+
+    /// Whether the doorbell may wait for more answers, if the caller answers a batch and will come back for it
+    /// ([`Stack::let_go_of_all`]).
+    #[inline]
+    pub fn holds_doorbell_back(&self) -> bool {
+        self.held_back.doorbell
+    }
+
+    /// The doorbell has rung.
+    #[inline]
+    pub fn doorbell_rang(&mut self) {
+        if std::mem::take(&mut self.held_back.doorbell) && self.held_back.ids.is_empty() {
+            self.held_back.until_ns = NEVER_NS;
+        }
     }
 
     /// When that ends at the latest: [`Stack::run_timers`] is wanted then. Not put off to a tick, as TCP's own timers may be.
@@ -79,15 +96,23 @@ impl Stack {
         }
         connection.flags.set(Flags::SEVERAL_WRITES, again);
         connection.batch = io.batch.number();
-        let since_last_ns = io.now_ns.saturating_sub(std::mem::replace(&mut self.held_back.written_ns, io.now_ns));
-        let shares = self.config.share_doorbells && io.batch.has_several() && since_last_ns <= QUICK_NS;
-        if again || before || may_be_all || shares {
+        if again || before || may_be_all {
             self.counters.tcp_held_back += 1;
             self.keep(id, io);
             return true;
         }
         connection.flags.remove(Flags::HELD_BACK);
+        self.hold_doorbell_back(io);
         false
+    }
+
+    /// An answer leaves by itself: its doorbell waits for the next one if that is dear, and follows soon.
+    fn hold_doorbell_back(&mut self, io: &Io<'_>) {
+        let since_last_ns = io.now_ns.saturating_sub(std::mem::replace(&mut self.held_back.written_ns, io.now_ns));
+        if self.config.share_doorbells && io.batch.has_several() && since_last_ns <= QUICK_NS {
+            self.begins_to_hold_back(io);
+            self.held_back.doorbell = true;
+        }
     }
 
     /// How long smoltcp is to wait before it acknowledges a segment soon; `None`: not at all.
@@ -139,18 +164,24 @@ impl Stack {
             return;
         }
         connection.flags.insert(Flags::HELD_BACK);
-        if self.held_back.ids.is_empty() {
-            self.held_back.until_ns = io.now_ns.saturating_add(self.config.coalesce_ns);
-        }
+        self.begins_to_hold_back(io);
         self.held_back.ids.push(id);
         if self.held_back.ids.len() > HELD_BACK_MAX {
             self.let_go_of_all_but(1, io);
         }
     }
 
-    /// Sends what is held back.
+    /// Sets the time at which what is held back leaves at the latest, if nothing is yet.
+    fn begins_to_hold_back(&mut self, io: &Io<'_>) {
+        if !self.holds_back() {
+            self.held_back.until_ns = io.now_ns.saturating_add(self.config.coalesce_ns);
+        }
+    }
+
+    /// Sends what is held back. The caller rings the doorbell.
     pub fn let_go_of_all(&mut self, io: &mut Io<'_>) {
         self.let_go_of_all_but(0, io);
+        self.held_back.doorbell = false;
         self.held_back.until_ns = NEVER_NS;
     }
 

@@ -47,12 +47,14 @@ pub(super) struct HeldBack {
     pub(super) until_ns: u64,
     /// Connections in turn that were closed in the batch of their only answer, up to `coalesce`'s `CLOSES_MIN`.
     pub(super) closes: u8,
+    /// Frames may be behind a doorbell that has not rung.
+    pub(super) doorbell: bool,
     /// When an answer of a batch was last written.
     pub(super) written_ns: u64,
 }
 
 impl HeldBack {
     pub(super) fn new() -> HeldBack {
-        HeldBack { ids: Vec::new(), until_ns: NEVER_NS, closes: 0, written_ns: 0 }
+        HeldBack { ids: Vec::new(), until_ns: NEVER_NS, closes: 0, doorbell: false, written_ns: 0 }
     }
 }

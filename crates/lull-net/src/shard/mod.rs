@@ -124,6 +124,7 @@ mod warm;
 mod wire;
 
 pub use asked::SendRoom;
+pub use coalesce::SHARED_FRAMES_MAX;
 pub use config::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, Place,
     StackConfig, Steering, SynCookies, Timeouts, is_on_link, refused_address,

@@ -70,10 +70,7 @@ impl Part {
     #[inline]
     pub(super) fn call<R>(&self, f: impl FnOnce(&mut Stack, SocketId, &mut Io<'_>) -> R) -> R {
         self.queue.with(&self.host, |inside, now_ns| {
-            let result = inside.call(now_ns, |stack, io| {
-                io.batch = batch::present();
-                f(stack, self.id, io)
-            });
+            let result = inside.call_in(batch::present(), now_ns, |stack, io| f(stack, self.id, io));
             if let Ok(ready) = inside.stack.ready(self.id) {
                 self.level.set(ready);
             }
@@ -216,10 +213,7 @@ impl Drop for Open {
         let list = part.queue.with(&part.host, |inside, now_ns| {
             let list = inside.unwatch(part.id);
             // A socket that the stack forgot meanwhile is closed already.
-            let _ = inside.call(now_ns, |stack, io| {
-                io.batch = batch::present();
-                stack.close(part.id, io)
-            });
+            let _ = inside.call_in(batch::present(), now_ns, |stack, io| stack.close(part.id, io));
             list
         });
         if let Some(mut list) = list {
