@@ -118,15 +118,15 @@ pub fn forget_held_back() {
     }
 }
 
-/// Something is held back on `queue`, by this thread perhaps.
+/// Something is held back on `queue`, by this thread perhaps. False if it will not come back for it.
 #[inline]
-pub(crate) fn holds(queue: &Arc<Queue>, host: &Arc<Delivery>) {
-    if !present().is_none() {
-        note(queue, host);
-    }
+#[must_use]
+pub(crate) fn holds(queue: &Arc<Queue>, host: &Arc<Delivery>) -> bool {
+    present().is_none() || note(queue, host)
 }
 
-fn note(queue: &Arc<Queue>, host: &Arc<Delivery>) {
+/// False if the thread is ending.
+fn note(queue: &Arc<Queue>, host: &Arc<Delivery>) -> bool {
     let noted = HELD.try_with(|held| {
         let Ok(mut held) = held.try_borrow_mut() else { return };
         if !held.queues.iter().any(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(queue))) {
@@ -137,8 +137,5 @@ fn note(queue: &Arc<Queue>, host: &Arc<Delivery>) {
         }
         HOLDS.set(true);
     });
-    // A thread that is ending has nobody who would come back.
-    if noted.is_err() {
-        queue.let_go(host);
-    }
+    noted.is_ok()
 }

@@ -104,49 +104,64 @@ fn with_peers(share_doorbells: bool, peers: u16) -> (Host, Vec<SocketId>) {
     (host, ids)
 }
 
-/// One answer to each of `ids` in a batch of so many events, by a program that takes so long for each. How many have left behind
-/// each of them, and how many leave when the thread waits.
-fn departures(host: &mut Host, ids: &[SocketId], events: usize, each_ns: u64) -> (Vec<usize>, usize) {
+/// One answer to each of `ids` in a batch of so many events, by a program that takes so long for each. Whether the doorbell may wait
+/// behind each of them; each has left so far.
+fn waits_for_the_next(host: &mut Host, ids: &[SocketId], events: usize, each_ns: u64) -> Vec<bool> {
     let mut answered = |id| {
         host.now_ns += each_ns;
         answer_one_of(events, host, 1, id, b"a");
-        host.segments().len()
+        assert_eq!(host.segments().len(), 1);
+        assert_eq!(host.stack.holds_back(), host.stack.holds_doorbell_back());
+        host.stack.holds_doorbell_back()
     };
-    let gone = ids.iter().map(|&id| answered(id)).collect();
-    waits(host);
-    (gone, host.segments().len())
+    ids.iter().map(|&id| answered(id)).collect()
 }
 
 #[test]
-fn quick_answers_to_several_peers_leave_together_where_a_doorbell_is_dear() {
-    let (mut host, ids) = with_peers(true, 70);
-    let (gone, rest) = departures(&mut host, &ids, 70, 3_000);
+fn the_doorbell_of_a_quick_answer_waits_for_the_next_where_it_is_dear() {
+    let (mut host, ids) = with_peers(true, 4);
     // Nobody knows at the first one that the program is quick.
-    let together: Vec<(usize, usize)> = gone.into_iter().enumerate().filter(|(_, count)| *count != 0).collect();
-    assert_eq!((together, rest), (vec![(0, 1), (33, 32), (65, 32)], 5), "the oldest leave together");
+    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
+    assert_eq!(host.stack.held_back_until_ns(), host.now_ns - 2 * 3_000 + BOUND_NS);
+    waits(&mut host);
+    assert!(!host.stack.holds_back());
     host.now_ns += 3_000;
     host.send(ids[0], b"b").unwrap();
-    assert_eq!(host.segments().len(), 1, "outside of any batch");
+    assert!(!host.stack.holds_back(), "outside of any batch");
+}
+
+#[test]
+fn the_doorbell_waits_no_longer_than_its_time_and_not_once_it_has_rung() {
+    let (mut host, ids) = with_peers(true, 4);
+    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
+    host.run_for(BOUND_NS - 2 * 3_000 - 1);
+    assert!(host.stack.holds_doorbell_back());
+    host.run_for(1);
+    assert!(!host.stack.holds_back());
+    let (mut host, ids) = with_peers(true, 4);
+    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
+    host.stack.doorbell_rang();
+    assert!(!host.stack.holds_back() && host.stack.held_back_until_ns() == u64::MAX);
 }
 
 #[test]
 fn answers_of_a_slow_program_do_not_wait_for_one_another() {
-    let (mut host, ids) = with_peers(true, 8);
-    assert_eq!(departures(&mut host, &ids, 8, 20_000), (vec![1, 0, 0, 0, 0, 0, 0, 0], 7));
-    let (mut host, ids) = with_peers(true, 8);
-    assert_eq!(departures(&mut host, &ids, 8, 20_001), (vec![1; 8], 0));
+    let (mut host, ids) = with_peers(true, 4);
+    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 20_000), [false, true, true, true]);
+    let (mut host, ids) = with_peers(true, 4);
+    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 20_001), [false; 4]);
 }
 
 #[test]
-fn the_answer_to_the_only_event_of_a_batch_waits_for_no_other() {
-    let (mut host, ids) = with_peers(true, 8);
-    assert_eq!(departures(&mut host, &ids, 1, 3_000), (vec![1; 8], 0));
+fn answers_in_a_batch_of_few_events_do_not_wait_for_one_another() {
+    let (mut host, ids) = with_peers(true, 4);
+    assert_eq!(waits_for_the_next(&mut host, &ids, 7, 3_000), [false; 4]);
 }
 
 #[test]
-fn answers_to_several_peers_leave_each_by_itself_where_a_doorbell_is_cheap() {
-    let (mut host, ids) = with_peers(false, 8);
-    assert_eq!(departures(&mut host, &ids, 8, 3_000), (vec![1; 8], 0));
+fn answers_to_several_peers_do_not_wait_for_one_another_where_a_doorbell_is_cheap() {
+    let (mut host, ids) = with_peers(false, 4);
+    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false; 4]);
 }
 
 #[test]
@@ -403,22 +418,21 @@ fn what_waits_leaves_when_nodelay_is_set_and_with_a_write_from_outside_of_the_ba
 fn the_oldest_leave_when_many_connections_wait() {
     let mut host = Host::server();
     let listener = host.listen(80);
-    let mut peers: Vec<Peer> = (0..70).map(|nth| Peer::new(4000 + nth)).collect();
+    let mut peers: Vec<Peer> = (0..20).map(|nth| Peer::new(4000 + nth)).collect();
     let ids: Vec<SocketId> = peers.iter_mut().map(|peer| host.establish(listener, peer)).collect();
     for &id in &ids {
         host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
         answer(&mut host, 1, id, b"a");
     }
-    assert_eq!(host.segments().len(), 70);
+    assert_eq!(host.segments().len(), 20);
     let mut gone = Vec::new();
     for &id in &ids {
         answer(&mut host, 1, id, b"b");
         gone.push(host.segments().len());
     }
-    let together: Vec<(usize, usize)> = gone.into_iter().enumerate().filter(|(_, count)| *count != 0).collect();
-    assert_eq!(together, [(32, 32), (64, 32)]);
+    assert_eq!(gone, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
     waits(&mut host);
-    assert_eq!(host.segments().len(), 6);
+    assert_eq!(host.segments().len(), 4);
 }
 
 #[test]

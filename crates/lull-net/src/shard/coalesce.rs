@@ -109,7 +109,7 @@ impl Stack {
     /// An answer leaves by itself: its doorbell waits for the next one if that is dear, and follows soon.
     fn hold_doorbell_back(&mut self, io: &Io<'_>) {
         let since_last_ns = io.now_ns.saturating_sub(std::mem::replace(&mut self.held_back.written_ns, io.now_ns));
-        if self.config.share_doorbells && io.batch.has_several() && since_last_ns <= QUICK_NS {
+        if self.config.share_doorbells && io.batch.has_many() && since_last_ns <= QUICK_NS {
             self.begins_to_hold_back(io);
             self.held_back.doorbell = true;
         }

@@ -3,22 +3,26 @@
 use super::socket::SocketId;
 use super::timers::NEVER_NS;
 
+/// Answers share a doorbell in batches of so many events and more. What it saves with few is less than what the time costs that
+/// bounds it, a timer.
+const MANY_EVENTS: usize = 8;
+
 /// The batch of events that a caller answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Tells it from the batch before.
     number: u8,
-    /// It has more events than one.
-    several: bool,
+    /// It has enough events for answers to share a doorbell.
+    many: bool,
 }
 
 impl Batch {
     /// None: nothing that is written waits for more.
-    pub const NONE: Batch = Batch { number: 0, several: false };
+    pub const NONE: Batch = Batch { number: 0, many: false };
 
     /// The batch with this number, which is not 0, and so many events.
     pub fn new(number: u8, events: usize) -> Batch {
-        Batch { number, several: events > 1 }
+        Batch { number, many: events >= MANY_EVENTS }
     }
 
     /// Its number; 0 if the caller is in none.
@@ -27,10 +31,10 @@ impl Batch {
         self.number
     }
 
-    /// Whether other events are answered in it, too.
+    /// Whether it has so many events that answers may share a doorbell.
     #[inline]
-    pub fn has_several(self) -> bool {
-        self.several
+    pub fn has_many(self) -> bool {
+        self.many
     }
 
     /// Whether the caller is in none.

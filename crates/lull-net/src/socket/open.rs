@@ -69,16 +69,18 @@ impl Part {
     /// A call into the stack; the level is brought up to date before the lock is given back.
     #[inline]
     pub(super) fn call<R>(&self, f: impl FnOnce(&mut Stack, SocketId, &mut Io<'_>) -> R) -> R {
-        self.queue.with(&self.host, |inside, now_ns| {
+        let (result, stays) = self.queue.with(&self.host, |inside, now_ns| {
             let result = inside.call_in(batch::present(), now_ns, |stack, io| f(stack, self.id, io));
             if let Ok(ready) = inside.stack.ready(self.id) {
                 self.level.set(ready);
             }
-            if inside.stack.holds_back() {
-                batch::holds(&self.queue, &self.host);
-            }
-            result
-        })
+            let stays = !inside.stack.holds_back() || batch::holds(&self.queue, &self.host);
+            (result, stays)
+        });
+        if !stays {
+            self.queue.let_go(&self.host);
+        }
+        result
     }
 
     /// Sleeps until one of `wants`, an error that a call is told of, or a hang-up is there; false if `until` came first.
