@@ -369,6 +369,39 @@ fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
     (meanwhile, rung, sent)
 }
 
+/// A thread outside of any batch has nobody who comes back for its frames: they leave, and with them what waited.
+#[test]
+fn a_write_from_outside_rings_the_doorbell_that_a_batch_holds_back() {
+    let wrap =
+        |inner| Arc::new(Wrapped { dear_doorbell: true, ..Wrapped::new(inner, |queue| queue) }) as Arc<dyn Device>;
+    let pair = Pair::coalescing_over(wrap, HOUR_NS);
+    let mut connections: Vec<_> = (7..17).map(|port| pair.connected(port)).collect();
+    let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
+    for (server, client) in &mut connections {
+        client.write_all(b"?").unwrap();
+        epoll.add(server, 1, Interest::READABLE).unwrap();
+    }
+    // A thread that is kept from its CPU is not quick: not always.
+    let mut answers = 0;
+    while !lull_net::holds_back() {
+        // What is not read is reported again: one batch has all of them.
+        while wait(&epoll, &worker, 16, LOST).len() < connections.len() {}
+        answers += 1;
+        for (server, _) in &connections[..3] {
+            assert_eq!(server.send(b"a").unwrap(), 1);
+        }
+    }
+    let (server, client) = &mut connections[3];
+    std::thread::scope(|scope| scope.spawn(|| assert_eq!(server.send(b"b").unwrap(), 1)).join().unwrap());
+    client.set_read_timeout(Some(LOST)).unwrap();
+    client.read_exact(&mut [0; 1]).unwrap();
+    for (_, client) in &mut connections[..3] {
+        client.set_read_timeout(Some(LOST)).unwrap();
+        client.read_exact(&mut vec![0; answers]).unwrap();
+    }
+    assert!(lull_net::holds_back(), "this thread has not waited");
+}
+
 #[test]
 fn quick_answers_to_several_peers_share_a_doorbell_where_it_is_dear_and_only_there() {
     // Nobody knows at the first one that the program is quick; then 32 share one.
