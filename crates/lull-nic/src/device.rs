@@ -231,8 +231,8 @@ pub struct DeviceInfo {
     pub tx_ring: usize,
     /// What it offloads.
     pub offloads: Offloads,
-    /// A doorbell is dear, and costs hardly more for several frames than for one: frames that leave at about the same time should
-    /// share one. (AF_XDP in copy mode, where it is a call in which the kernel sends.)
+    /// A doorbell is dear, or cheaper for each of several frames than for one: frames that leave at about the same time should
+    /// share one. (A TAP, and AF_XDP in copy mode: the kernel takes the frames to their receivers meanwhile, and wakes these.)
     pub dear_doorbell: bool,
 }
 

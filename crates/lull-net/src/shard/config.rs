@@ -146,8 +146,8 @@ pub struct StackConfig {
     /// How long what is written while a batch of events is answered may wait for more to leave with it, in nanoseconds; 0:
     /// nothing waits.
     pub coalesce_ns: u64,
-    /// So waits also what connections have one of in a batch, so that a doorbell rings for several of them
-    /// ([`lull_nic::DeviceInfo::dear_doorbell`]).
+    /// The doorbell of a quick answer waits for others of the batch ([`lull_nic::DeviceInfo::dear_doorbell`],
+    /// [`Stack::holds_doorbell_back`](super::Stack::holds_doorbell_back)).
     pub share_doorbells: bool,
     /// Secret of this shard: initial sequence numbers, hash seeds, port choice. Give every shard its own, from
     /// `getrandom(2)`; a fixed value makes a run repeatable.

@@ -68,8 +68,8 @@ pub struct UserArgs {
     #[arg(long, value_name = "FILE", help_heading = USER, requires = "nic")]
     pcap: Option<PathBuf>,
     /// With --nic: how long an answer may wait for others that the program writes to the same connection before it waits for
-    /// events again; they then leave in one segment. It never waits while the program does, and an answer that was the only
-    /// one in the last batch of events never waits, but over AF_XDP in copy mode. A time such as 500us, or 'off'.
+    /// events again; they then leave in one segment. It never waits while the program does. An answer that was the only one in
+    /// the last batch of events waits for those to other connections only, if they follow at once. A time such as 500us, or 'off'.
     #[arg(long, value_name = "TIME", help_heading = USER, requires = "nic")]
     coalesce: Option<String>,
     /// With --nic: the queueing discipline of the transmit queues: noqueue (a call that sends puts its frames on the ring),
