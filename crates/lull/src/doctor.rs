@@ -11,14 +11,16 @@ use lull_linux::doctor::{ModeVerdict, Report, Verdict, doctor};
 use crate::device_args::StateArgs;
 use crate::failure::Failure;
 use crate::output::{WriteError, outln};
+use crate::target::Target;
 
 /// Arguments of `lull doctor`.
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// The device; without one, the machine is looked at. xdp:DEV says what AF_XDP has on DEV: it is opened for a moment,
-    /// with a program that takes no frame.
-    dev: Option<String>,
-    /// A program to look at.
+    /// The device, or the process of a program; without one, the machine is looked at. xdp:DEV says what AF_XDP has on DEV: it is
+    /// opened for a moment, with a program that takes no frame.
+    #[arg(value_name = "DEV|PID")]
+    target: Option<Target>,
+    /// A program to look at beside the device.
     #[arg(long, allow_negative_numbers = true)]
     pid: Option<i32>,
     /// Print JSON.
@@ -30,12 +32,22 @@ pub struct DoctorArgs {
 
 /// Examines; status 1 says that something is wrong.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
-    let report = match args.dev.as_deref().and_then(|dev| dev.strip_prefix("xdp:")) {
-        Some(_) if args.pid.is_some() => return Err("cannot look at a program with xdp:DEV: leave --pid out".into()),
+    let (dev, pid) = match (&args.target, args.pid) {
+        (Some(Target::Process(pid)), Some(other)) => {
+            return Err(format!("cannot look at two programs, {pid} and {other}: leave one out").into());
+        }
+        (Some(Target::Process(pid)), None) => {
+            (None, Some(i32::try_from(*pid).map_err(|_| format!("no process {pid}"))?))
+        }
+        (Some(Target::Device(dev)), pid) => (Some(dev.as_str()), pid),
+        (None, pid) => (None, pid),
+    };
+    let report = match dev.and_then(|dev| dev.strip_prefix("xdp:")) {
+        Some(_) if pid.is_some() => return Err("cannot look at a program with xdp:DEV: leave --pid out".into()),
         Some(spec) => xdp::examine(spec)?,
         None => {
-            let mut report = doctor(args.dev.as_deref(), args.pid, &args.state.options())?;
-            report.checks.extend(groups::checks(args.dev.as_deref(), args.pid));
+            let mut report = doctor(dev, pid, &args.state.options())?;
+            report.checks.extend(groups::checks(dev, pid));
             report
         }
     };

@@ -24,7 +24,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 #[derive(Args)]
 pub struct UndoArgs {
     /// The device, or the process that runs lull's user plane.
-    #[arg(required_unless_present = "all", value_name = "DEV|PID")]
+    #[arg(value_name = "DEV|PID")]
     target: Option<Target>,
     /// All devices of this network namespace; says what was applied to devices of others, and removes the state files of
     /// devices that are gone.
@@ -65,6 +65,9 @@ enum OfAll {
 /// Gives one device, or all, back what they had. What a lull that was killed has left recording costs every poll of the machine:
 /// it goes, too.
 pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
+    if args.target.is_none() && !args.all {
+        return Err("cannot tell what is to be undone: name a device or a process, or say --all for all devices".into());
+    }
     let options = args.state.options();
     if !args.dry_run {
         for name in lull_linux::polls::remove_left_over() {

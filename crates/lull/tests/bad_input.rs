@@ -289,6 +289,8 @@ fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic packet:lo --addr 10.0.0.2/24 --ports 11211", &["--ports", "xdp:DEV"]);
     refused_in_one_line("serve --nic packet:lo --addr 127.0.0.1/24", &["127.0.0.1 is the host's own", "xdp:DEV"]);
     refused_in_one_line("doctor xdp:lo --pid 1", &["--pid"]);
+    refused_in_one_line("doctor 1 --pid 2", &["two programs, 1 and 2"]);
+    refused_in_one_line("undo", &["a device or a process", "--all"]);
     refused_in_one_line("serve --nic mem --load 25%", &["25%", "200K"]);
     refused_in_one_line("attach --pid 1 --mode coalesce-20 --once", &["coalesce-20", "suspend20", "ethtool"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --load 1K", &["--load", "tap", "lull load"]);
