@@ -6,7 +6,7 @@
 //! What a thread does past all of them is bounded by the shard's own time.
 //!
 //! A call that would have blocked is no such place by itself: a server that reads until EAGAIN has one for each event. But who
-//! has been told so as often as the batch has events waits by asking again.
+//! has been told so as often as the batch has events, while it holds something back, waits by asking again.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -61,6 +61,12 @@ pub(crate) fn present() -> Batch {
     PRESENT.get()
 }
 
+/// What is known of the batch since a call.
+#[inline]
+pub(crate) fn is_now(batch: Batch) {
+    PRESENT.set(batch);
+}
+
 /// A call returns so many events: a batch begins.
 #[inline]
 pub(crate) fn begins(events: usize) {
@@ -77,7 +83,7 @@ pub(crate) fn ends() {
     about_to_wait();
 }
 
-/// A call finds nothing, and does not wait for it.
+/// A call finds nothing to read or accept, and does not wait for it.
 #[inline]
 pub(crate) fn in_vain() {
     if HOLDS.get() {

@@ -41,8 +41,10 @@ pub(crate) struct Inside {
     changes: Vec<Change>,
     /// What the host was told last about this shard's timers.
     told_deadline_ns: u64,
-    /// The call under way comes from a thread that answers a batch: the doorbell may wait for it.
-    in_batch: bool,
+    /// The same of what is not put off to a tick.
+    told_exact_ns: u64,
+    /// The call under way comes from a thread that answers a batch of many events, and comes back: the doorbell may wait for it.
+    comes_back: bool,
 }
 
 impl Inside {
@@ -80,13 +82,19 @@ impl Inside {
         f(stack, &mut io)
     }
 
-    /// The same for a thread that answers this batch.
+    /// The same for a thread that answers `batch` and will let go of what it holds back.
     #[inline]
-    pub(crate) fn call_in<R>(&mut self, batch: Batch, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
+    pub(crate) fn call_in<R>(
+        &mut self,
+        batch: &mut Batch,
+        now_ns: u64,
+        f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R,
+    ) -> R {
         let (stack, mut io, _) = self.parts(now_ns);
-        io.batch = batch;
+        io.batch = *batch;
         let result = f(stack, &mut io);
-        self.in_batch = !batch.is_none();
+        *batch = io.batch;
+        self.comes_back = batch.has_many();
         result
     }
 
@@ -162,7 +170,8 @@ impl Queue {
                 pool: FramePool::new(POOL_FRAMES_MAX),
                 changes: Vec::with_capacity(256),
                 told_deadline_ns: u64::MAX,
-                in_batch: false,
+                told_exact_ns: u64::MAX,
+                comes_back: false,
             }),
             napi: AtomicU32::new(NO_NAPI),
             napi_id: AtomicU32::new(0),
@@ -283,8 +292,8 @@ impl Queue {
         }
         self.ring_for_staged(inside);
         let held_back_until_ns = inside.stack.held_back_until_ns();
-        if held_back_until_ns < inside.told_deadline_ns {
-            inside.told_deadline_ns = held_back_until_ns;
+        if held_back_until_ns < inside.told_exact_ns {
+            inside.told_exact_ns = held_back_until_ns;
             host.set_exact_receiver_deadline(self.napi(), held_back_until_ns);
         }
         if let Some(deadline_ns) = inside.stack.next_deadline_ns()
@@ -362,7 +371,7 @@ impl Receiver for Queue {
 
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool {
         let Some(mut guard) = self.lock.try_lock() else { return false };
-        guard.told_deadline_ns = u64::MAX;
+        (guard.told_deadline_ns, guard.told_exact_ns) = (u64::MAX, u64::MAX);
         guard.call(now_ns, |stack, io| stack.run_timers(io));
         if guard.waits_for_room() {
             guard.use_room(now_ns);

@@ -17,14 +17,16 @@ fn with_a_peer() -> (Host, SocketId, Peer, SocketId) {
 
 /// Writes as a thread does that answers the only event of batch `batch`.
 fn answer(host: &mut Host, batch: u8, id: SocketId, data: &[u8]) {
-    answer_one_of(1, host, batch, id, data);
+    answer_in(&mut Batch::new(batch, 1), host, id, data);
 }
 
-/// Writes as a thread does that answers one of so many events of batch `batch`.
-fn answer_one_of(events: usize, host: &mut Host, batch: u8, id: SocketId, data: &[u8]) {
+/// Writes as a thread does that answers an event of this batch.
+fn answer_in(batch: &mut Batch, host: &mut Host, id: SocketId, data: &[u8]) {
     let written = host.call(|stack, io| {
-        io.batch = Batch::new(batch, events);
-        stack.tcp_send(id, data, io)
+        io.batch = *batch;
+        let written = stack.tcp_send(id, data, io);
+        *batch = io.batch;
+        written
     });
     assert_eq!(written, Ok(data.len()));
 }
@@ -104,24 +106,26 @@ fn with_peers(share_doorbells: bool, peers: u16) -> (Host, Vec<SocketId>) {
     (host, ids)
 }
 
-/// One answer to each of `ids` in a batch of so many events, by a program that takes so long for each. Whether the doorbell may wait
-/// behind each of them; each has left so far.
-fn waits_for_the_next(host: &mut Host, ids: &[SocketId], events: usize, each_ns: u64) -> Vec<bool> {
-    let mut answered = |id| {
-        host.now_ns += each_ns;
-        answer_one_of(events, host, 1, id, b"a");
-        assert_eq!(host.segments().len(), 1);
-        assert_eq!(host.stack.holds_back(), host.stack.holds_doorbell_back());
-        host.stack.holds_doorbell_back()
-    };
-    ids.iter().map(|&id| answered(id)).collect()
+/// A thread's answer to an event of this batch, so long after the one before it. Whether the doorbell may wait behind it.
+fn waits_for_the_next(host: &mut Host, batch: &mut Batch, id: SocketId, since_ns: u64) -> bool {
+    host.now_ns += since_ns;
+    answer_in(batch, host, id, b"a");
+    assert_eq!(host.segments().len(), 1, "the frame is on the ring");
+    assert_eq!(host.stack.holds_back(), host.stack.holds_doorbell_back());
+    host.stack.holds_doorbell_back()
+}
+
+/// One answer to each of `ids` in a batch of so many events, by a thread that takes so long for each.
+fn wait_for_the_next(host: &mut Host, ids: &[SocketId], events: usize, each_ns: u64) -> Vec<bool> {
+    let mut batch = Batch::new(1, events);
+    ids.iter().map(|&id| waits_for_the_next(host, &mut batch, id, each_ns)).collect()
 }
 
 #[test]
 fn the_doorbell_of_a_quick_answer_waits_for_the_next_where_it_is_dear() {
     let (mut host, ids) = with_peers(true, 4);
     // Nobody knows at the first one that the program is quick.
-    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
+    assert_eq!(wait_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
     assert_eq!(host.stack.held_back_until_ns(), host.now_ns - 2 * 3_000 + BOUND_NS);
     waits(&mut host);
     assert!(!host.stack.holds_back());
@@ -133,13 +137,13 @@ fn the_doorbell_of_a_quick_answer_waits_for_the_next_where_it_is_dear() {
 #[test]
 fn the_doorbell_waits_no_longer_than_its_time_and_not_once_it_has_rung() {
     let (mut host, ids) = with_peers(true, 4);
-    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
+    assert_eq!(wait_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
     host.run_for(BOUND_NS - 2 * 3_000 - 1);
     assert!(host.stack.holds_doorbell_back());
     host.run_for(1);
     assert!(!host.stack.holds_back());
     let (mut host, ids) = with_peers(true, 4);
-    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
+    assert_eq!(wait_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
     host.stack.doorbell_rang();
     assert!(!host.stack.holds_back() && host.stack.held_back_until_ns() == u64::MAX);
 }
@@ -147,21 +151,51 @@ fn the_doorbell_waits_no_longer_than_its_time_and_not_once_it_has_rung() {
 #[test]
 fn answers_of_a_slow_program_do_not_wait_for_one_another() {
     let (mut host, ids) = with_peers(true, 4);
-    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 20_000), [false, true, true, true]);
+    assert_eq!(wait_for_the_next(&mut host, &ids, 8, 20_000), [false, true, true, true]);
     let (mut host, ids) = with_peers(true, 4);
-    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 20_001), [false; 4]);
+    assert_eq!(wait_for_the_next(&mut host, &ids, 8, 20_001), [false; 4]);
+}
+
+#[test]
+fn a_slow_answer_ends_the_wait_of_the_quick_ones_before_it() {
+    let (mut host, ids) = with_peers(true, 5);
+    let mut batch = Batch::new(1, 8);
+    let gaps = ids.iter().zip([3_000, 3_000, 300_000, 100_000, 3_000]);
+    let waits: Vec<bool> =
+        gaps.map(|(&id, since_ns)| waits_for_the_next(&mut host, &mut batch, id, since_ns)).collect();
+    assert_eq!(waits, [false, true, false, false, true]);
+}
+
+#[test]
+fn a_large_answer_ends_the_wait_of_the_small_ones_before_it() {
+    let (mut host, ids) = with_peers(true, 3);
+    let mut batch = Batch::new(1, 8);
+    let waits: Vec<bool> = ids[..2].iter().map(|&id| waits_for_the_next(&mut host, &mut batch, id, 3_000)).collect();
+    assert_eq!(waits, [false, true]);
+    answer_in(&mut batch, &mut host, ids[2], &[b'l'; 4000]);
+    assert!(!host.stack.holds_doorbell_back());
+}
+
+/// Each of two threads takes 30 us for an answer.
+#[test]
+fn two_slow_threads_are_not_taken_for_a_quick_one() {
+    let (mut host, ids) = with_peers(true, 6);
+    let mut batches = [Batch::new(1, 8), Batch::new(2, 8)];
+    for (nth, &id) in ids.iter().enumerate() {
+        assert!(!waits_for_the_next(&mut host, &mut batches[nth % 2], id, 15_000), "answer {nth}");
+    }
 }
 
 #[test]
 fn answers_in_a_batch_of_few_events_do_not_wait_for_one_another() {
     let (mut host, ids) = with_peers(true, 4);
-    assert_eq!(waits_for_the_next(&mut host, &ids, 7, 3_000), [false; 4]);
+    assert_eq!(wait_for_the_next(&mut host, &ids, 7, 3_000), [false; 4]);
 }
 
 #[test]
 fn answers_to_several_peers_do_not_wait_for_one_another_where_a_doorbell_is_cheap() {
     let (mut host, ids) = with_peers(false, 4);
-    assert_eq!(waits_for_the_next(&mut host, &ids, 8, 3_000), [false; 4]);
+    assert_eq!(wait_for_the_next(&mut host, &ids, 8, 3_000), [false; 4]);
 }
 
 #[test]

@@ -156,14 +156,14 @@ impl Queue {
     /// Rings for what was staged, unless a cork holds it back, or the batch that the calling thread answers.
     #[inline]
     pub(super) fn ring_for_staged(&self, inside: &mut Inside) {
-        let in_batch = std::mem::take(&mut inside.in_batch);
+        let shares = std::mem::take(&mut inside.comes_back) && inside.stack.holds_doorbell_back();
         let staged = inside.sending.staged(&inside.stack);
         if staged == 0 {
             return;
         }
-        let most = match in_batch && inside.stack.holds_doorbell_back() {
+        let most = match shares {
+            _ if self.corks.load(Ordering::Relaxed) != 0 => u64::from(CORKED_FRAMES_MAX),
             true => SHARED_FRAMES_MAX,
-            false if self.corks.load(Ordering::Relaxed) != 0 => u64::from(CORKED_FRAMES_MAX),
             false => 0,
         };
         // A full ring ends `xmit_more`, too: room comes only behind a doorbell. A group holds doorbells back itself.

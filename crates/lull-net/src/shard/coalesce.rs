@@ -5,8 +5,8 @@
 //! the thread comes back to wait for events. So a connection that is written to for the second time in a batch keeps what is
 //! written until then, and one that was written to several times in its last batch keeps the first write as well. A
 //! connection that has one answer per batch is never held back, whatever the others do. But where a doorbell is dear
-//! ([`lull_nic::DeviceInfo::dear_doorbell`]), it rings once for the answers of a batch to several peers, if the program is quick: that
-//! of an answer waits for the next one if the one before is at most [`QUICK_NS`] old. The peer's machine is woken once, and what it
+//! ([`lull_nic::DeviceInfo::dear_doorbell`]), it rings once for the answers of a batch to several peers, if the thread is quick: that
+//! of an answer waits for the next one if the thread's one before is at most [`QUICK_NS`] old. The peer's machine is woken once, and what it
 //! does in the doorbell, as with a TAP, finds its code in the caches.
 //!
 //! Two things that often follow are waited for in the same way, because each is a segment of its own otherwise:
@@ -20,14 +20,14 @@
 //! What is held back leaves when
 //!
 //! ```text
-//! the thread waits          (crate::batch: epoll_wait, a call that blocks or would, the thread's end)
+//! the thread waits          (crate::batch: epoll_wait, a call that blocks, or would as often as there are events)
 //! a segment is full         the full ones leave, the rest stays
 //! another connection's turn the oldest leave when HELD_BACK_MAX are there, and the doorbell rings for SHARED_FRAMES_MAX
 //! it was asked for          close and shutdown (with the FIN), TCP_NODELAY
 //! time is up                `coalesce_ns` after the first: the thread computes, or waits where lull cannot see it
 //! ```
 //!
-//! A flagged connection is always on the list, and the list always has a time: nothing can stay behind.
+//! A flagged connection is always on the list, and the list, and a doorbell that waits, always has a time: nothing can stay behind.
 
 use smoltcp::time::Duration;
 
@@ -64,7 +64,7 @@ impl Stack {
         self.held_back.doorbell
     }
 
-    /// The doorbell has rung.
+    /// The doorbell has rung, or need not wait any more.
     #[inline]
     pub fn doorbell_rang(&mut self) {
         if std::mem::take(&mut self.held_back.doorbell) && self.held_back.ids.is_empty() {
@@ -78,9 +78,9 @@ impl Stack {
         self.held_back.until_ns
     }
 
-    /// Decides whether what was just written to a connection waits for what comes after it, and keeps it if so.
+    /// Decides whether so many bytes that were just written to a connection wait for what comes after it, and keeps it if so.
     #[inline]
-    pub(super) fn hold_back(&mut self, id: SocketId, io: &mut Io<'_>) -> bool {
+    pub(super) fn hold_back(&mut self, id: SocketId, bytes: usize, io: &mut Io<'_>) -> bool {
         let Some(connection) = self.connections.get_mut(id.index()) else { return false };
         if io.batch.is_none() || self.config.coalesce_ns == 0 {
             // Another thread's write takes along what is there.
@@ -102,16 +102,22 @@ impl Stack {
             return true;
         }
         connection.flags.remove(Flags::HELD_BACK);
-        self.hold_doorbell_back(io);
+        if self.config.share_doorbells && io.batch.has_many() {
+            self.hold_doorbell_back(bytes, io);
+        }
         false
     }
 
-    /// An answer leaves by itself: its doorbell waits for the next one if that is dear, and follows soon.
-    fn hold_doorbell_back(&mut self, io: &Io<'_>) {
-        let since_last_ns = io.now_ns.saturating_sub(std::mem::replace(&mut self.held_back.written_ns, io.now_ns));
-        if self.config.share_doorbells && io.batch.has_many() && since_last_ns <= QUICK_NS {
+    /// An answer leaves by itself: its doorbell waits for the next one if that is likely to follow soon, and it is small. Otherwise
+    /// it rings, and for those before it, too.
+    fn hold_doorbell_back(&mut self, bytes: usize, io: &mut Io<'_>) {
+        let since_last_ns = io.now_ns.saturating_sub(io.batch.answered_ns);
+        io.batch.answered_ns = io.now_ns;
+        if since_last_ns <= QUICK_NS && bytes <= self.config.mtu_bytes {
             self.begins_to_hold_back(io);
             self.held_back.doorbell = true;
+        } else {
+            self.doorbell_rang();
         }
     }
 

@@ -14,15 +14,17 @@ pub struct Batch {
     number: u8,
     /// It has enough events for answers to share a doorbell.
     many: bool,
+    /// When the last answer was written; 0 before.
+    pub(super) answered_ns: u64,
 }
 
 impl Batch {
     /// None: nothing that is written waits for more.
-    pub const NONE: Batch = Batch { number: 0, many: false };
+    pub const NONE: Batch = Batch { number: 0, many: false, answered_ns: 0 };
 
     /// The batch with this number, which is not 0, and so many events.
     pub fn new(number: u8, events: usize) -> Batch {
-        Batch { number, many: events >= MANY_EVENTS }
+        Batch { number, many: events >= MANY_EVENTS, answered_ns: 0 }
     }
 
     /// Its number; 0 if the caller is in none.
@@ -53,12 +55,10 @@ pub(super) struct HeldBack {
     pub(super) closes: u8,
     /// Frames may be behind a doorbell that has not rung.
     pub(super) doorbell: bool,
-    /// When an answer of a batch was last written.
-    pub(super) written_ns: u64,
 }
 
 impl HeldBack {
     pub(super) fn new() -> HeldBack {
-        HeldBack { ids: Vec::new(), until_ns: NEVER_NS, closes: 0, doorbell: false, written_ns: 0 }
+        HeldBack { ids: Vec::new(), until_ns: NEVER_NS, closes: 0, doorbell: false }
     }
 }

@@ -175,7 +175,7 @@ impl Stack {
             connection.progress_ns = io.now_ns;
         }
         self.answer_goes(id.index(), io.now_ns);
-        if !self.hold_back(id, io) {
+        if !self.hold_back(id, sent, io) {
             self.pump(id.index(), true, io);
         }
         let connection = self.connection_mut(id)?;

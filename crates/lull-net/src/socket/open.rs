@@ -70,7 +70,9 @@ impl Part {
     #[inline]
     pub(super) fn call<R>(&self, f: impl FnOnce(&mut Stack, SocketId, &mut Io<'_>) -> R) -> R {
         let (result, stays) = self.queue.with(&self.host, |inside, now_ns| {
-            let result = inside.call_in(batch::present(), now_ns, |stack, io| f(stack, self.id, io));
+            let mut batch = batch::present();
+            let result = inside.call_in(&mut batch, now_ns, |stack, io| f(stack, self.id, io));
+            batch::is_now(batch);
             if let Ok(ready) = inside.stack.ready(self.id) {
                 self.level.set(ready);
             }
@@ -178,7 +180,7 @@ impl Open {
                 other => return other.map_err(io::Error::from),
             }
             let nonblocking = self.nonblocking.load(Ordering::Relaxed);
-            if nonblocking {
+            if nonblocking && wants == Ready::READABLE {
                 batch::in_vain();
             } else {
                 batch::about_to_wait();
@@ -215,7 +217,10 @@ impl Drop for Open {
         let list = part.queue.with(&part.host, |inside, now_ns| {
             let list = inside.unwatch(part.id);
             // A socket that the stack forgot meanwhile is closed already.
-            let _ = inside.call_in(batch::present(), now_ns, |stack, io| stack.close(part.id, io));
+            let _ = inside.call(now_ns, |stack, io| {
+                io.batch = batch::present();
+                stack.close(part.id, io)
+            });
             list
         });
         if let Some(mut list) = list {

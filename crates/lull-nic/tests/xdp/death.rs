@@ -61,7 +61,10 @@ fn a_process_that_is_killed_leaves_the_hosts_traffic_alone() {
             }
             let output = ping.wait_with_output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
-            assert!(text.contains(" 0% packet loss"), "{killed} processes were killed meanwhile: {text}");
+            // A frame that is on the veth's ring in the moment when a program is detached is freed by the driver (`veth_disable_xdp`).
+            let received = text.split(" packets transmitted, ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+            let lost = pings.parse::<u32>().unwrap() - received.parse::<u32>().unwrap();
+            assert!(lost <= killed, "{killed} processes were killed meanwhile: {text}");
             println!("{killed} processes were killed during {pings} pings");
             killed
         });
