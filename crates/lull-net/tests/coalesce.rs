@@ -285,6 +285,8 @@ struct WritesLast(std::cell::RefCell<Option<Arc<TcpStream>>>);
 impl Drop for WritesLast {
     fn drop(&mut self) {
         let server = self.0.take().unwrap();
+        // An acknowledgement that comes later would take along what waits.
+        until("both are acknowledged", || server.info().is_ok_and(|info| info.in_flight + info.unsent == 0));
         assert_eq!((server.send(b"c").unwrap(), server.send(b"d").unwrap()), (1, 1));
     }
 }
@@ -429,8 +431,13 @@ fn a_doorbell_that_is_held_back_rings_when_its_time_is_up() {
 /// A thread outside of any batch has nobody who comes back for its frames: they leave, and with them what waited.
 #[test]
 fn a_write_from_outside_rings_the_doorbell_that_a_batch_holds_back() {
-    let wrap =
-        |inner| Arc::new(Wrapped { dear_doorbell: true, ..Wrapped::new(inner, |queue| queue) }) as Arc<dyn Device>;
+    let rings = Arc::new(AtomicU64::new(0));
+    let counted = rings.clone();
+    let count = move |mut queue: Queue| {
+        queue.tx = Box::new(Rings { inner: queue.tx, staged: false, rings: counted.clone() });
+        queue
+    };
+    let wrap = |inner| Arc::new(Wrapped { dear_doorbell: true, ..Wrapped::new(inner, count) }) as Arc<dyn Device>;
     let pair = Pair::coalescing_over(wrap, HOUR_NS);
     let mut connections: Vec<_> = (7..17).map(|port| pair.connected(port)).collect();
     let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
@@ -449,7 +456,12 @@ fn a_write_from_outside_rings_the_doorbell_that_a_batch_holds_back() {
         }
     }
     let (server, client) = &mut connections[3];
-    std::thread::scope(|scope| scope.spawn(|| assert_eq!(server.send(b"b").unwrap(), 1)).join().unwrap());
+    let writes = || {
+        let before = rings.load(Ordering::Relaxed);
+        assert_eq!(server.send(b"b").unwrap(), 1);
+        assert!(rings.load(Ordering::Relaxed) > before, "within the call");
+    };
+    std::thread::scope(|scope| scope.spawn(writes).join().unwrap());
     client.set_read_timeout(Some(LOST)).unwrap();
     client.read_exact(&mut [0; 1]).unwrap();
     for (_, client) in &mut connections[..3] {
