@@ -348,6 +348,18 @@ impl TxQueue for Rings {
     }
 }
 
+/// A server whose doorbells are dear or not, and how often one has rung.
+fn over_counted_doorbells(dear_doorbell: bool, coalesce_ns: u64) -> (Pair, Arc<AtomicU64>) {
+    let rings = Arc::new(AtomicU64::new(0));
+    let counted = rings.clone();
+    let count = move |mut queue: Queue| {
+        queue.tx = Box::new(Rings { inner: queue.tx, staged: false, rings: counted.clone() });
+        queue
+    };
+    let wrap = |inner| Arc::new(Wrapped { dear_doorbell, ..Wrapped::new(inner, count) }) as Arc<dyn Device>;
+    (Pair::coalescing_over(wrap, coalesce_ns), rings)
+}
+
 /// Forty connections have an answer each in one batch. How many doorbells those took before the thread waits again, and in all.
 fn doorbells_of_forty_answers(dear_doorbell: bool) -> (u64, u64) {
     // A thread that is kept from its CPU is not quick, and has a request acknowledged before its answer, which rings as well: not
@@ -362,14 +374,7 @@ fn doorbells_of_forty_answers(dear_doorbell: bool) -> (u64, u64) {
 
 /// The same, and how many frames left in all.
 fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
-    let rings = Arc::new(AtomicU64::new(0));
-    let counted = rings.clone();
-    let count = move |mut queue: Queue| {
-        queue.tx = Box::new(Rings { inner: queue.tx, staged: false, rings: counted.clone() });
-        queue
-    };
-    let wrap = |inner| Arc::new(Wrapped { dear_doorbell, ..Wrapped::new(inner, count) }) as Arc<dyn Device>;
-    let pair = Pair::coalescing_over(wrap, HOUR_NS);
+    let (pair, rings) = over_counted_doorbells(dear_doorbell, HOUR_NS);
     let mut connections: Vec<_> = (7..47).map(|port| pair.connected(port)).collect();
     let worker = pair.worker();
     let epoll = Epoll::new(&pair.host);
@@ -401,14 +406,7 @@ fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
 /// Only the doorbell waits, and the thread does nothing that lull sees.
 #[test]
 fn a_doorbell_that_is_held_back_rings_when_its_time_is_up() {
-    let rings = Arc::new(AtomicU64::new(0));
-    let counted = rings.clone();
-    let count = move |mut queue: Queue| {
-        queue.tx = Box::new(Rings { inner: queue.tx, staged: false, rings: counted.clone() });
-        queue
-    };
-    let wrap = |inner| Arc::new(Wrapped { dear_doorbell: true, ..Wrapped::new(inner, count) }) as Arc<dyn Device>;
-    let pair = Pair::coalescing_over(wrap, 1_000_000);
+    let (pair, rings) = over_counted_doorbells(true, 1_000_000);
     let mut connections: Vec<_> = (7..17).map(|port| pair.connected(port)).collect();
     let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
     for (server, client) in &mut connections {
@@ -431,14 +429,7 @@ fn a_doorbell_that_is_held_back_rings_when_its_time_is_up() {
 /// A thread outside of any batch has nobody who comes back for its frames: they leave, and with them what waited.
 #[test]
 fn a_write_from_outside_rings_the_doorbell_that_a_batch_holds_back() {
-    let rings = Arc::new(AtomicU64::new(0));
-    let counted = rings.clone();
-    let count = move |mut queue: Queue| {
-        queue.tx = Box::new(Rings { inner: queue.tx, staged: false, rings: counted.clone() });
-        queue
-    };
-    let wrap = |inner| Arc::new(Wrapped { dear_doorbell: true, ..Wrapped::new(inner, count) }) as Arc<dyn Device>;
-    let pair = Pair::coalescing_over(wrap, HOUR_NS);
+    let (pair, rings) = over_counted_doorbells(true, HOUR_NS);
     let mut connections: Vec<_> = (7..17).map(|port| pair.connected(port)).collect();
     let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
     for (server, client) in &mut connections {
