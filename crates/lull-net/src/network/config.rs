@@ -49,7 +49,8 @@ pub struct NetworkConfig {
     /// How long what a thread writes while it answers a batch of events may wait for more of the same batch, in nanoseconds, so
     /// that it leaves in one segment; 0: every write leaves by itself. It never waits while the thread does. What is written to a
     /// connection once per batch waits only for what is written to others, and only if a doorbell is dear
-    /// ([`lull_nic::DeviceInfo::dear_doorbell`]), the batch has eight events or more, and a thread's answers, none longer than a packet, follow one another within 20 us.
+    /// ([`lull_nic::DeviceInfo::dear_doorbell`]), the batch has eight events or more, and a thread's answers, none longer than a
+    /// packet, follow one another within 20 us.
     pub coalesce_ns: u64,
     /// Segments of one TCP stream that came one behind the other go through the stack as one (GRO, Linux's `rx-gro`), and
     /// datagrams of one flow to a UDP socket that asks for it ([`UdpSocket::set_gro`](crate::UdpSocket::set_gro)). What is held for more waits for the end of the poll, or for `gro_flush_timeout` where that is set.

@@ -33,17 +33,13 @@ use smoltcp::time::Duration;
 
 use super::clock::duration;
 use super::connection::{Connection, Flags, HEADERS_BYTES, Phase};
-use super::held_back::Batch;
+use super::held_back::{Batch, QUICK_NS};
 use super::socket::{SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 
 /// As many frames as a cork holds back ([`crate::Network::cork`]): it bounds what one batch adds to latency.
 const HELD_BACK_MAX: usize = 8;
-/// So many frames wait for a doorbell that answers share, at most.
-pub const SHARED_FRAMES_MAX: u64 = 32;
-/// Answers of a batch share a doorbell if one follows the other so soon.
-pub const QUICK_NS: u64 = 20_000;
 /// So many connections in turn that were closed in the batch of their only answer say that the next will be.
 const CLOSES_MIN: u8 = 2;
 /// How long the acknowledgement of a first request waits for a program to read it. One with many connections takes milliseconds for a

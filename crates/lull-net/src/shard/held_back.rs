@@ -6,6 +6,10 @@ use super::timers::NEVER_NS;
 /// Answers share a doorbell in batches of so many events and more. What it saves with few is less than what the time costs that
 /// bounds it, a timer.
 const MANY_EVENTS: usize = 8;
+/// They share it if one follows the other so soon.
+pub(super) const QUICK_NS: u64 = 20_000;
+/// So many frames wait for it at most.
+pub const SHARED_FRAMES_MAX: u64 = 32;
 
 /// The batch of events that a caller answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,7 +124,6 @@ mod warm;
 mod wire;
 
 pub use asked::SendRoom;
-pub use coalesce::SHARED_FRAMES_MAX;
 pub use config::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, Place,
     StackConfig, Steering, SynCookies, Timeouts, is_on_link, refused_address,
@@ -136,7 +135,7 @@ pub use error::NetError;
 pub use fragment::PathMtuDiscovery;
 pub use gro::Gro;
 pub use hand_on::{Unaccepted, addresses_of};
-pub use held_back::Batch;
+pub use held_back::{Batch, SHARED_FRAMES_MAX};
 pub use listing::Listed;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use queues::TcpInfo;

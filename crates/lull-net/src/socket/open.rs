@@ -216,7 +216,7 @@ impl Drop for Open {
         let part = &self.part;
         let list = part.queue.with(&part.host, |inside, now_ns| {
             let list = inside.unwatch(part.id);
-            // A socket that the stack forgot meanwhile is closed already.
+            // A socket that the stack forgot meanwhile is closed already. The doorbell rings: this thread may not come back for it.
             let _ = inside.call(now_ns, |stack, io| {
                 io.batch = batch::present();
                 stack.close(part.id, io)
