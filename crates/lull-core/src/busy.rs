@@ -67,7 +67,8 @@ pub struct BusyPlan {
     pub catch_up: bool,
 }
 
-/// So many packets a busy loop takes at the most because it is to catch up, whatever comes in meanwhile: four rings of 1,024 slots.
+/// The most packets that a busy loop takes in order to catch up, whatever comes in meanwhile: four rings of 1,024
+/// slots.
 pub const CATCH_UP_PACKETS: u64 = 4096;
 
 impl BusyPlan {
@@ -86,9 +87,10 @@ pub enum BusyRound {
         /// Packets allowed.
         budget: u32,
     },
-    /// Nothing to poll: the last poll is the only one ([`BusyEnd::LastPoll`]), and comes with [`BusyLoop::stop`]. The executor
-    /// masks the interrupt now, while the instance is the caller's: the context comes back before it sleeps, and an interrupt
-    /// would only disturb it. What the last poll leads to unmasks, as after an interrupt.
+    /// Do not poll in this round: the last poll is the only one ([`BusyEnd::LastPoll`]), and comes with
+    /// [`BusyLoop::stop`]. The executor masks the interrupt now, while the caller owns the instance: the context comes
+    /// back before it sleeps, and an interrupt would only disturb it. What follows the last poll unmasks, as after an
+    /// interrupt.
     Last,
     /// Somebody else owns the instance; this round does nothing.
     Lost,
@@ -209,10 +211,10 @@ impl BusyStop {
 
     /// The last poll took `work` packets, and `gro_held` says whether GRO holds some back.
     ///
-    /// The driver completes within this poll as within any other (§4): what GRO holds after a poll that took packets waits for the
-    /// timer if `gro_flush_timeout` is set, whether or not interrupts are deferred, else it is flushed at once. A full budget is no
-    /// completion: old packets are flushed when the instance is parked with its timer, and softirq sees to GRO when it is handed
-    /// over (`__busy_poll_stop`).
+    /// The driver completes within this poll as within any other (§4): what GRO holds after a poll that took packets
+    /// waits for the timer if `gro_flush_timeout` is set, whether or not interrupts are deferred; otherwise it is
+    /// flushed at once. A full budget is no completion: old packets are flushed when the instance is parked with its
+    /// timer, and softirq sees to GRO when it is handed over (`__busy_poll_stop`).
     #[inline]
     pub fn polled(
         self,

@@ -14,7 +14,8 @@ impl Napi {
     }
 
     /// Puts settings in force, from the next decision on. They are checked by [`NapiSettings::check`] and kept by
-    /// [`crate::DeviceConfig`]; the thread of a threaded instance is the executor's to start before and to stop after.
+    /// [`crate::DeviceConfig`]; the executor starts the thread of a threaded instance before this call, and stops it
+    /// after.
     pub fn set(&self, settings: &NapiSettings) {
         self.settings.set(settings);
     }
@@ -25,8 +26,9 @@ impl Napi {
     }
 
     /// Tries to turn threading off: refused while somebody other than the thread owns the instance. After success the
-    /// caller waits until [`Napi::thread_has_round`] is false, then stops the thread. Whoever gave the thread its last round
-    /// may be about to wake it still ([`crate::Route::Thread`]): what it wakes by has to outlive the thread.
+    /// caller waits until [`Napi::thread_has_round`] is false, then stops the thread. Whoever gave the thread its last
+    /// round may still be about to wake it ([`crate::Route::Thread`]), so the thing by which it is woken has to outlive
+    /// the thread.
     pub fn threaded_off(&self) -> ThreadedOff {
         self.state.threaded_off()
     }
@@ -68,8 +70,9 @@ impl Napi {
         self.state.enable(threaded != Threaded::Off, threaded == Threaded::BusyPoll);
     }
 
-    /// The ownership that a panic destroyed with its [`Owner`], so that its executor can let the instance go. For an
-    /// executor that knows of no other owner: [`Napi::disable_begin`] came before, and keeps new ones away.
+    /// Returns the ownership that a panic destroyed with its [`Owner`], so that the executor can let the instance go.
+    /// Only an executor that knows of no other owner may call this: [`Napi::disable_begin`] came before, and keeps new
+    /// owners away.
     pub fn owner_lost_in_a_panic(&self) -> Option<Owner> {
         let state = self.state.load();
         assert!(state.has(DISABLE), "an ownership can only be replaced while nobody can take the instance");

@@ -26,7 +26,7 @@ impl EpollParams {
     /// Checks the limits.
     ///
     /// # Errors
-    /// The parameter that exceeds its limit, or that takes CAP_NET_ADMIN which `privileged` says is not there.
+    /// Returns the parameter that exceeds its limit, or that needs CAP_NET_ADMIN where `privileged` is false.
     pub fn check(&self, privileged: bool) -> Result<(), SettingError> {
         limit("busy_poll_usecs", u64::from(self.busy_poll_usecs), BUSY_POLL_USECS_MAX, Errno::Invalid)?;
         limit_budget("busy_poll_budget", self.busy_poll_budget, BUSY_POLL_BUDGET_UNPRIVILEGED_MAX, privileged)
@@ -59,10 +59,11 @@ pub struct EpollOptions {
     /// resumed that another thread is polling); each return with events suspends each; those that bring nothing are
     /// forgotten after a while.
     pub every_napi: bool,
-    /// With [`EpollOptions::every_napi`], for a context that prefers busy polling and has several instances: a call that was
-    /// woken from its sleep polls them all before it returns. Before the sleep their interrupts were unmasked, and one of them
-    /// ended it; the others would come while the application works. It pays where such an interrupt wakes a thread, as in user
-    /// space, and not quite where it is one (`cargo test -p lull-sim --test several_napis -- --nocapture`: 3 points of CPU more).
+    /// With [`EpollOptions::every_napi`], for a context that prefers busy polling and has several instances: a call
+    /// that was woken from its sleep polls them all before it returns. Before the sleep their interrupts were unmasked,
+    /// and one of them ended it; the others would come while the application works. This pays where such an interrupt
+    /// wakes a thread, as in user space, and not quite where it is a real interrupt (`cargo test -p lull-sim --test
+    /// several_napis -- --nocapture`: 3 points of CPU more).
     pub tour_when_woken: bool,
     /// A context whose calls have used the whole budget of a poll [`BEHIND_CALLS`] times in a row is behind: more comes in while the
     /// application answers a batch than a poll takes, so that the ring fills, and loses frames. Then each call polls before
@@ -178,8 +179,8 @@ impl EpollBusy {
         }
     }
 
-    /// Edge 14 mended: the instance that is suspended though the context's attention is on `id` now. It need not be the
-    /// one noted before `id`: a waiter may suspend A just after a wakeup changed A to B.
+    /// Mends edge 14: returns the instance that is suspended although the context's attention is on `id` now. That need
+    /// not be the one noted before `id`: a waiter may suspend A just after a wakeup changed A to B.
     #[inline]
     fn left_behind(&self, id: u32) -> Option<u32> {
         if !self.options.resume_on_id_change {
@@ -192,7 +193,8 @@ impl EpollBusy {
         .then_some(suspended)
     }
 
-    /// The context is freed (`ep_free`): the instances to resume, if prefer is still set. Linux knows one.
+    /// The context is freed (`ep_free`): returns the instances to resume, if prefer is still set. Linux knows one
+    /// instance only.
     pub fn free(&self) -> impl Iterator<Item = u32> {
         let prefer = self.prefer.load(Relaxed);
         let one = Some(self.napi_id()).filter(|id| prefer && !self.options.every_napi && *id >= NAPI_ID_MIN);
@@ -226,7 +228,7 @@ impl EpollBusy {
         self.options.catch_up && self.full_calls.load(Relaxed) >= BEHIND_CALLS
     }
 
-    /// A call has polled, and took so many packets at the most with one poll.
+    /// A call has polled; `most` is the most packets that one of its polls took.
     #[inline]
     pub(crate) fn note_polled(&self, most: u32) {
         if !self.options.catch_up {
@@ -236,7 +238,7 @@ impl EpollBusy {
         let calls = self.full_calls.load(Relaxed);
         match is_full {
             true if calls < 2 * BEHIND_CALLS => self.full_calls.store(calls + 1, Relaxed),
-            // What it catches up with comes in waves.
+            // What it catches up with comes in waves, so one call below its budget does not end it.
             false if calls > BEHIND_CALLS => self.full_calls.store(calls - 1, Relaxed),
             false if calls != 0 => self.full_calls.store(0, Relaxed),
             _ => {}

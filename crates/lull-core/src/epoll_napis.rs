@@ -16,13 +16,14 @@
 //!          that is gone (edge 20)
 //! ```
 //!
-//! Another thread on the context may suspend an instance in the very moment in which it is forgotten, and no tour would ask
-//! that instance before its long timer. Both threads therefore look: who suspends reads the place again afterwards and resumes
-//! what is not there any more; who forgets frees the place first and then resumes. The instance's own words order the two: a
-//! resume ends in the timer of a completion (or in the interrupt), so a suspension that replaces that timer acquires the free
-//! place through it (`Timer::start`), and one that came before it was replaced itself.
+//! Another thread on the context may suspend an instance in the very moment in which it is forgotten, and no tour would
+//! ask that instance before its long timer. Both threads therefore look: the one that suspends reads the place again
+//! afterwards and resumes the instance if it is not there any more; the one that forgets frees the place first and then
+//! resumes. The instance's own words order the two: a resume ends in the timer of a completion (or in the interrupt),
+//! so a suspension that replaces that timer acquires the free place through it (`Timer::start`), and one that came
+//! before it was replaced itself.
 
-// A hint; nothing depends on who sees it when.
+// This is a hint: nothing depends on who sees it when.
 use std::sync::atomic::AtomicBool;
 
 use crate::config::NAPI_ID_MIN;
@@ -47,8 +48,8 @@ struct Slot {
     /// 0: free.
     id: AtomicU32,
     idle_calls: AtomicU32,
-    /// Whether the context has busy polled it since it last found nothing: its interrupt is masked, as far as the context
-    /// knows. A hint, for those who save a poll by it.
+    /// Whether the context has busy polled it since it last found nothing: if so, its interrupt is masked, as far as
+    /// the context knows. Callers use this hint to save a poll.
     masked: AtomicBool,
 }
 
@@ -69,7 +70,7 @@ impl<const N: usize> Napis<N> {
         for slot in &self.0 {
             match slot.id.load(Relaxed) {
                 known if known == id => {
-                    // Only when it changes: the line is shared by all who deliver.
+                    // Written only when it changes, because all who deliver share this cache line.
                     if slot.idle_calls.load(Relaxed) != 0 {
                         slot.idle_calls.store(0, Relaxed);
                     }
@@ -119,8 +120,8 @@ impl<const N: usize> Napis<N> {
         self.0[place].id.compare_exchange(id, 0, Relaxed, Relaxed).is_ok()
     }
 
-    /// A call found events: each instance at or behind place `from` is a call older, up to the first that brought none for so
-    /// long that it is forgotten. That one is to be resumed, and the others are behind its place.
+    /// A call found events: each instance at or behind place `from` is a call older, up to the first that brought none
+    /// for so long that it is forgotten. The caller resumes that one, and goes on behind its place.
     #[inline]
     pub(crate) fn age_from(&self, mut from: usize) -> Option<(usize, u32)> {
         while let Some((place, id)) = self.first_from(from) {
@@ -190,7 +191,8 @@ impl Tour {
         }
     }
 
-    /// The instance that was to be polled is gone. Should it be there again, it is to be resumed.
+    /// The instance that was to be polled is gone, and is forgotten. The caller resumes what is returned, in case it is
+    /// there again.
     pub(crate) fn forget(&self, napis: &Napis) -> Option<u32> {
         let (place, id) = self.at?;
         napis.forget(place, id).then_some(id)

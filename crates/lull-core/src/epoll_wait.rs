@@ -131,8 +131,8 @@ pub struct EpollWait {
     phase: Phase,
 }
 
-/// So many tours in a row may leave instances out while a call spins. The next polls all of them, which keeps their interrupts
-/// masked.
+/// The most tours in a row that may leave instances out while a call spins. The next one polls all of them, which keeps
+/// their interrupts masked.
 const ASKING_TOURS_MAX: u32 = 16;
 
 impl EpollWait {
@@ -257,9 +257,9 @@ impl EpollWait {
         Some(plan)
     }
 
-    /// The next instance of the tour: one poll for each, so that none waits while another is spun on. With one instance
-    /// it is as in Linux. So it is for a context that does not prefer busy polling, whose last poll may hand an instance to
-    /// softirq.
+    /// The next instance of the tour: each gets one poll, so that none waits while another is spun on. A context with
+    /// one instance spins as in Linux, and so does one that does not prefer busy polling, whose last poll may hand an
+    /// instance to softirq.
     fn tour_on(&mut self, ep: &EpollBusy) -> Option<BusyPlan> {
         let is_one = ep.napis.is_one();
         let plan = ep.plan(self.tour.next(&ep.napis)?, self.tours_end == BusyEnd::OneRound || !is_one)?;
@@ -278,8 +278,8 @@ impl EpollWait {
     /// instance ([`EpollWait::left_out`]).
     ///
     /// Only with [`EpollOptions::every_napi`], for an instance whose interrupt this context keeps masked by polling and
-    /// suspending it: a busy call of it would cost two polls to find nothing, and hold up what others brought. If the whole
-    /// tour finds nothing, the next leaves nobody out, so what ends the suspensions is as it was.
+    /// suspending it: to busy poll it would cost two polls that find nothing, and hold up what others brought. If the
+    /// whole tour finds nothing, the next one leaves nobody out, so that suspensions end as they would without this.
     ///
     /// [`EpollOptions::every_napi`]: crate::EpollOptions::every_napi
     #[inline]
@@ -331,9 +331,9 @@ impl EpollWait {
         }
     }
 
-    /// `events` were copied out. With none (they were stale) nothing is suspended, and the call goes on; an executor whose
-    /// copy faulted before the first event returns that error instead. Returns the step to take at once: a suspension, if
-    /// one is due.
+    /// `events` were copied out. If there are none (the ready ones were stale), nothing is suspended, and the call goes
+    /// on; an executor whose copy faulted before the first event returns that error instead. Returns the step to take
+    /// at once: a suspension, if one is due.
     #[inline]
     pub fn copied(&mut self, ep: &EpollBusy, events: usize) -> Option<WaitStep> {
         self.available = false;
@@ -387,7 +387,7 @@ impl EpollWait {
         if self.available || !self.tour.is_over(&ep.napis) {
             return;
         }
-        // One that is alone was spun on until the end.
+        // An instance that is alone was spun on until the end.
         let time_is_up = ep.napis.is_one() || self.tours_end.reached(began_ns, now_ns);
         if self.left_out || !time_is_up {
             self.begin_tour(!time_is_up && self.asking_tours < ASKING_TOURS_MAX);

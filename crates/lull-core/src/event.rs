@@ -1,5 +1,5 @@
-//! The moment and place of a call into the core ([`Cx`]), and what is told to whoever traces delivery. With no sink that
-//! costs one branch.
+//! The moment and place of a call into the core ([`Cx`]), and the events for whoever traces delivery. Without a sink an
+//! event costs one branch.
 
 use crate::tx::doorbell::Why;
 
@@ -72,7 +72,7 @@ pub enum EventKind {
     },
     /// An application returned with events: the timer was stretched.
     Suspend,
-    /// Delivery was resumed (`scheduled` false: the setting was 0 or an owner was found).
+    /// Delivery was resumed; `scheduled` is false where the setting was 0 or an owner was found.
     Resume {
         /// Whether this scheduled the instance.
         scheduled: bool,
@@ -83,7 +83,7 @@ pub enum EventKind {
     BusyAcquire {
         /// Whether it did.
         owned: bool,
-        /// Whether it prefers busy polling: having lost, it asks the owner to yield.
+        /// Whether it prefers busy polling, and so asks the owner to yield if it lost.
         prefer: bool,
     },
     /// Its last poll used the whole budget: the instance is left to a timer that is started next.
@@ -126,7 +126,7 @@ pub enum EventKind {
     },
     /// A poller of the group walks the receive path of the instance without a packet.
     DryRun,
-    /// The doorbell of a transmit queue rings that a poller of a group held back.
+    /// A poller of a group rings the doorbell of a transmit queue, which it had held back.
     Doorbell {
         /// Frames that it rings for.
         frames: u32,

@@ -17,8 +17,9 @@ pub enum AppPolicy {
     TimeoutMs(u32),
 }
 
-/// How long after its last event a context of an unmodified program is polled for, on both planes, in a mode whose application
-/// [never waits for long](AppPolicy::TimeoutMs). A program whose packets are further apart sleeps between them.
+/// For how long after its last event a context of an unmodified program is busy polled, on both planes, in a mode whose
+/// application [never waits for long](AppPolicy::TimeoutMs). A program whose packets are further apart sleeps between
+/// them.
 pub const POLLED_AFTER_EVENT_NS: u64 = 100_000_000;
 
 impl AppPolicy {
@@ -41,8 +42,9 @@ pub struct Mode {
     pub epoll: EpollParams,
     /// SO_BUSY_POLL of every socket, in microseconds.
     pub socket_busy_poll_usecs: u32,
-    /// Interrupt coalescing that the mode asks of the NIC, in microseconds (`ethtool -C rx-usecs`); `None` leaves it as it is.
-    /// It is the device's and not the NAPI's: whoever puts a mode in force applies it, or refuses the mode.
+    /// Interrupt coalescing that the mode asks of the NIC, in microseconds (`ethtool -C rx-usecs`); `None` leaves it as
+    /// it is. This belongs to the device and not to the NAPI: whoever puts a mode in force applies it, or refuses the
+    /// mode.
     pub rx_usecs: Option<u32>,
     /// Whether the NAPIs are polled by a busy-polling CPU group, and how.
     pub group: Option<GroupPolling>,
@@ -50,7 +52,7 @@ pub struct Mode {
     pub app: AppPolicy,
 }
 
-/// How the CPU group of a mode polls. Which CPUs it has, and what they may spend, is the machine's and not the mode's.
+/// How the CPU group of a mode polls. The machine, and not the mode, says which CPUs it has and what they may spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPolling {
     /// The last poller that is awake rests after so many nanoseconds of empty passes; `None`: it never does.
@@ -79,9 +81,10 @@ pub struct CatalogueEntry {
     pub help: &'static str,
     /// The planes on which it can be put in force.
     pub planes: &'static [Plane],
-    /// The first Linux, as major and minor version, whose settings per NAPI it is made of; `None` takes no setting.
+    /// The first Linux, as major and minor version, that has the settings per NAPI that this needs; `None` if it needs
+    /// none.
     pub linux: Option<(u32, u32)>,
-    /// Makes the mode of this name; of a family with so many microseconds.
+    /// Makes the mode of this name; for a family, with this many microseconds.
     make: fn(name: &str, us: u64) -> Option<Mode>,
 }
 
@@ -265,7 +268,7 @@ impl Mode {
         self.napi.irq_suspend_timeout_ns != 0 && self.epoll.prefer_busy_poll
     }
 
-    /// Whether the mode leans on a short timer, and which, in nanoseconds.
+    /// The short timer that the mode leans on, in nanoseconds, if it does.
     pub fn deferral_ns(&self) -> Option<u64> {
         (self.napi.defer_hard_irqs != 0 && self.napi.gro_flush_timeout_ns != 0)
             .then_some(self.napi.gro_flush_timeout_ns)
@@ -412,7 +415,7 @@ mod tests {
             let name = entry.form.replace('X', "50");
             let mode: Mode = name.parse().unwrap();
             assert_eq!(mode.name(), name);
-            // What a plane is said to have is what its settings can say.
+            // A plane is said to have what its settings can express.
             let of_the_nic = mode.rx_usecs.is_some();
             if mode.group.is_some() {
                 assert!(!entry.planes.contains(&Plane::Kernel) && entry.linux.is_none(), "Linux has no groups");

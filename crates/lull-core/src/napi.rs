@@ -1,9 +1,10 @@
 //! One NAPI instance: schedule, poll, complete, defer, suspend, resume.
 //!
-//! Who owns the instance holds an [`Owner`]; polling takes it by reference, completing consumes it and returns what is
-//! owed. The section numbers are those of docs/napi_semantics.md; ARCHITECTURE.md says which file holds which section.
+//! Whoever owns the instance holds an [`Owner`]; polling takes it by reference, and completing consumes it and returns
+//! what is owed. The section numbers are those of docs/napi_semantics.md; ARCHITECTURE.md says which file holds which
+//! section.
 
-// The id is read by anybody, for looking up; nothing synchronises on it.
+// Anybody reads the id to look the instance up; nothing synchronises on it.
 use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
 
 use crate::event::{Cx, EventKind};
@@ -21,10 +22,10 @@ pub enum AfterResume {
     /// As Linux (§8): deferral, which polls by timer until `defer_hard_irqs` polls in a row were empty.
     #[default]
     Deferral,
-    /// The interrupt, at once, as after the last round of a deferral (§13 edge 8). The application that resumes is about to
-    /// sleep. Where its sleep with a timer costs as much as its sleep for an interrupt, as in a process, each further round
-    /// of deferral costs a sleep and saves none. For the same reason whoever goes to sleep in spite of a deferral that is
-    /// under way ends it ([`Napi::end_deferral`]).
+    /// The interrupt, at once, as after the last round of a deferral (§13 edge 8). The application that resumes is
+    /// about to sleep. Where its sleep with a timer costs as much as its sleep for an interrupt, as in a process, each
+    /// further round of deferral costs a sleep and saves none. For the same reason a thread that goes to sleep while a
+    /// deferral is under way ends that deferral ([`Napi::end_deferral`]).
     Interrupt,
 }
 
@@ -191,7 +192,7 @@ impl Napi {
         }
         let state = self.state.load();
         if state.has(state::DISABLE) {
-            // §5 step 1 is the core's completion, not the driver's: nobody unmasks the interrupt of a dying instance.
+            // In §5 step 1 the core completes, and not the driver, so nobody unmasks the interrupt of a dying instance.
             cx.emit(self.index, EventKind::YieldToDisable);
             return Polled::Completed(match self.complete(owner, work, gro_held, cx, flush) {
                 Completion::Released(Release { timeout_ns, .. }) => {
@@ -227,8 +228,8 @@ impl Napi {
                 }
                 match self.schedule(cx) {
                     Schedule::Owned(owner) => Completion::Again(owner),
-                    // Whoever took it (or disables it) meanwhile sees to it; the interrupt stays masked for them.
-                    // A group that took it polls it before anything else.
+                    // Whoever took the instance meanwhile, or disables it, sees to it, and the interrupt stays masked
+                    // for them. A group that took it polls it before anything else.
                     Schedule::Missed | Schedule::Group | Schedule::Disabled => {
                         Completion::Released(Release { timeout_ns: 0, rearm: false })
                     }
@@ -252,7 +253,7 @@ impl Napi {
     ) -> Completion {
         self.assert_owner(&owner);
         let seen = self.state.load();
-        // One compare tells the likely word from that of a busy poller, and from one that nobody owns.
+        // One comparison tells the likely word from that of a busy poller, and from one that nobody owns.
         if seen.bits() & (state::SCHED | state::NPSVC | state::IN_BUSY_POLL) != state::SCHED {
             return self.kept(seen, owner, cx);
         }
@@ -284,7 +285,8 @@ impl Napi {
         }
         if self.state.complete(seen) == Completed::Missed {
             if !rearm {
-                // Counted above, where the counters were still the owner's alone; this completion released nothing.
+                // This was counted above, while only the owner could touch the counters; but this completion released
+                // nothing.
                 self.counters.deferrals.take_back();
             }
             cx.emit(self.index, EventKind::Again);
@@ -313,8 +315,8 @@ impl Napi {
     // ---- §6 watchdog ----
 
     /// `napi_watchdog`: if the timer is due on this CPU it is consumed, and the instance taken if it is free. An owned
-    /// instance swallows the timer; its owner will arm another. Nobody has busy polled meanwhile, which would have started it
-    /// anew: with [`Unpolled::Interrupt`] the next deferral comes when somebody has.
+    /// instance swallows the timer; its owner will arm another. Nobody has busy polled meanwhile, since that would have
+    /// started it anew: with [`Unpolled::Interrupt`] there is no deferral until somebody has.
     pub fn timer_expired(&self, cx: &Cx<'_>) -> Option<Owner> {
         let deadline_ns = self.timer.claim(cx.now_ns, cx.cpu)?;
         self.counters.timer_fires.add();
@@ -339,8 +341,8 @@ impl Napi {
 
     // ---- §8 suspension ----
 
-    /// `napi_suspend_irqs`: the application got events and will come back. Only stretches the timer: it neither masks
-    /// nor looks at ownership. Returns the deadline, or `None` if `irq_suspend_timeout` is 0.
+    /// `napi_suspend_irqs`: the application got events and will come back. This only stretches the timer; it neither
+    /// masks nor looks at ownership. Returns the deadline, or `None` if `irq_suspend_timeout` is 0.
     #[inline]
     pub fn suspend(&self, cx: &Cx<'_>) -> Option<u64> {
         let timeout_ns = self.settings.irq_suspend_timeout_ns();

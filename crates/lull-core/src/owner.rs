@@ -84,7 +84,7 @@ pub enum Completion {
     Released(Release),
 }
 
-/// A released instance whose timer and interrupt are still to be seen to. Between the release and
+/// A released instance: somebody still has to start its timer or unmask its interrupt. Between the release and
 /// [`Release::settle`] the invariant I2 does not hold: call it next.
 #[must_use = "until settled, neither a timer nor the interrupt will wake this queue"]
 #[derive(Debug, PartialEq, Eq)]

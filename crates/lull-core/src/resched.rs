@@ -1,7 +1,8 @@
 //! When a context that polls for ever lets other threads of its core run (`cond_resched`).
 //!
-//! Linux's busy-polling NAPI thread asks at the end of each round whether a thread waits for its CPU. An executor on threads
-//! sees that of the threads that it woke itself; of all others it knows nothing, so the core is offered to them now and then.
+//! Linux's busy-polling NAPI thread asks at the end of each round whether a thread waits for its CPU. An executor on
+//! threads knows this of the threads that it woke itself. It knows nothing of all others, so it offers them the core
+//! now and then.
 
 /// The longest that such a context keeps its core from threads that nobody told it of, in nanoseconds: a tick of Linux at
 /// HZ=1000, at whose end its scheduler would look, too.

@@ -45,8 +45,8 @@ pub enum Unpolled {
     /// As Linux (§4): the next deferral, in which each packet may wait for `gro_flush_timeout`.
     #[default]
     Deferral,
-    /// The interrupt, and no deferral, until somebody busy polls the instance again. It is for modes that suppose an
-    /// application that polls all the time, and have a long `gro_flush_timeout` for it: where nobody polls (the application
+    /// The interrupt, and no deferral, until somebody busy polls the instance again. This is for modes with a long
+    /// `gro_flush_timeout` that rely on an application that polls all the time: where nobody polls (the application
     /// sleeps, it waits in `recv`, or another process answers), each packet would wait for the timer.
     Interrupt,
 }
@@ -259,7 +259,7 @@ pub(crate) fn limit_budget(
     privileged: bool,
 ) -> Result<(), SettingError> {
     let value = u64::from(value);
-    // The privilege is looked at first, as in the kernel: without it the answer is EPERM whatever the value.
+    // The privilege is checked first, as in the kernel: without it the answer is EPERM whatever the value.
     if value > above && !privileged {
         let limit = Limit::AtMostUnprivileged(above);
         return Err(SettingError { setting, value, limit, errno: Errno::Permission });

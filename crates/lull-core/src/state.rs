@@ -194,8 +194,8 @@ impl State {
         State(AtomicU32::new(SCHED | NPSVC))
     }
 
-    /// The word now. It acquires: who finds SCHED_THREADED in it is an owner, and who waits for it to go looks at what the
-    /// thread left.
+    /// The word now. The load acquires: a thread that finds SCHED_THREADED in it is an owner, and one that waits for
+    /// the bit to go looks at what the NAPI thread left.
     #[inline]
     pub(crate) fn load(&self) -> Snapshot {
         Snapshot(self.0.load(Ordering::Acquire))
@@ -207,7 +207,7 @@ impl State {
         self.change_from(Snapshot(self.0.load(Ordering::Relaxed)), order, change)
     }
 
-    /// As [`State::change`], from a word that was loaded before: it saves a load where that is likely to be the word still.
+    /// As [`State::change`], but starts from a word that is likely to be the present one, which saves a load.
     #[inline]
     fn change_from(
         &self,
@@ -264,9 +264,10 @@ impl State {
         if taken.is_ok() { Watchdog::Taken } else { Watchdog::Swallowed }
     }
 
-    /// The busy loop's attempt at ownership (§7). It is repeated for as long as the instance is free: that a loser set
-    /// PREFER_BUSY_POLL in between, after the owner had let go, is no owner to lose to. Linux tries once; but a call that polls each
-    /// instance of its context issues no resume, and one that nobody polls would stay suspended.
+    /// The busy loop's attempt at ownership (§7). It is repeated for as long as the instance is free: a swap that fails
+    /// because a loser set PREFER_BUSY_POLL in between, after the owner had let go, has met no owner. Linux tries once;
+    /// but here a call that polls each instance of its context issues no resume, so an instance that nobody polls would
+    /// stay suspended.
     #[inline]
     pub(crate) fn busy_acquire(&self) -> Acquired {
         const TAKEN: u32 = DISABLE | SCHED | IN_BUSY_POLL;
@@ -297,11 +298,12 @@ impl State {
         }
     }
 
-    /// First half of `busy_poll_stop` (§7): one more poll follows, so a missed schedule is covered by it. Linux clears the two
-    /// bits one after the other; nothing can tell. A group leaves its instance in the same way (§15).
+    /// First half of `busy_poll_stop` (§7): one more poll follows, so a missed schedule is covered by it. Linux clears
+    /// the two bits one after the other, which makes no difference that anything can see. A group leaves its instance
+    /// in the same way (§15).
     #[inline]
     pub(crate) fn busy_stop(&self) {
-        // Nothing else set is by far the likeliest word, as in `schedule_prep`.
+        // That nothing else is set is by far the most likely, as in `schedule_prep`.
         let _ = self.change_from(Snapshot(SCHED | IN_BUSY_POLL), Ordering::Acquire, |word| {
             assert!(
                 word & (SCHED | IN_BUSY_POLL) == SCHED | IN_BUSY_POLL,
@@ -323,7 +325,7 @@ impl State {
     /// `____napi_schedule`: gives the round to the thread of a threaded instance.
     #[inline]
     pub(crate) fn give_to_thread(&self) -> Given {
-        // It acquires: who finds THREADED wakes a thread that was started before the bit was set.
+        // The load acquires: whoever finds THREADED wakes a thread that was started before the bit was set.
         if !self.load().has(THREADED) {
             return Given::NotThreaded;
         }
@@ -379,8 +381,8 @@ impl State {
         if claimed.is_ok() { DisableClaim::Claimed } else { DisableClaim::Owned }
     }
 
-    /// `napi_disable`, last step. Relaxed: who disables and who enables are ordered by whatever the executor controls its
-    /// instances with, and `enable` releases for both.
+    /// `napi_disable`, last step. Relaxed, because the executor's control lock orders whoever disables before whoever
+    /// enables, and `enable` releases for both.
     pub(crate) fn disable_end(&self) {
         let before = self.0.fetch_and(!DISABLE, Ordering::Relaxed);
         assert!(before & (SCHED | NPSVC) == SCHED | NPSVC, "disabled without having been claimed");
@@ -391,7 +393,7 @@ impl State {
     pub(crate) fn enable(&self, threaded: bool, busy: bool) {
         let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
         let _ = self.change(Ordering::Release, |word| {
-            // Off the fast path, and letting go of what somebody else owns would make two owners (I1).
+            // This is off the fast path, and to let go of what somebody else owns would make two owners (I1).
             assert!(word & (SCHED | NPSVC) == SCHED | NPSVC, "enable of an instance that is not disabled");
             Some((word & DISABLE) | set)
         });
@@ -417,7 +419,7 @@ mod tests {
         assert_eq!(state.load(), Snapshot(SCHED));
     }
 
-    /// In release builds too: each of these would make two owners, or a queue that nobody polls.
+    /// These are asserted in release builds, too: each would make two owners, or a queue that nobody polls.
     #[test]
     fn what_only_an_owner_may_do_is_refused_to_others() {
         type Transition = (&'static str, fn(&State));

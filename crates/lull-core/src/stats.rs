@@ -32,8 +32,8 @@ macro_rules! counters {
         }
 
         impl Stats {
-            /// What was counted since `before`. `None` if anything was counted less often than then: these are another instance's
-            /// counters, or the same one's from its beginning.
+            /// What was counted since `before`. Returns `None` if any count is lower than it was then: these are
+            /// another instance's counters, or the same one's after it began anew.
             pub fn since(self, before: Stats) -> Option<Stats> {
                 Some(Stats { polls: self.polls.checked_sub(before.polls)?, $($name: self.$name.checked_sub(before.$name)?),* })
             }
@@ -83,13 +83,13 @@ counters! {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// By the owner of the instance only: a plain increment.
+    /// A plain increment, for the owner of the instance only.
     #[inline]
     pub(crate) fn bump(&self, by: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }
 
-    /// By the owner: undoes a [`Counter::bump`] of one.
+    /// Undoes a [`Counter::bump`] of one; for the owner only.
     #[cold]
     pub(crate) fn take_back(&self) {
         self.bump(u64::MAX);

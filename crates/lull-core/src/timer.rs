@@ -5,9 +5,9 @@
 //! fires on the CPU that armed it.
 //!
 //! Starting it releases and claiming it acquires. A completion gives the instance up and then starts the timer: whoever
-//! claims that timer has to see the instance free, else the watchdog would swallow what it has just been given. Starting it
-//! acquires, too: a suspension that replaces the timer of a completion has to see what was done before that completion
-//! (`epoll_napis.rs` says what for).
+//! claims that timer has to see the instance free, or the watchdog would swallow the timer that was just started for
+//! it. Starting it acquires, too: a suspension that replaces the timer of a completion has to see what was done before
+//! that completion (`epoll_napis.rs` says what for).
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -51,8 +51,8 @@ impl Timer {
 
     /// The pending deadline and the CPU that it fires on.
     ///
-    /// A hint, and relaxed: `claim` decides. An executor that sleeps by it orders that by the word in which it keeps its
-    /// earliest deadline, where whoever starts a timer notes it.
+    /// This is a relaxed hint, and `claim` decides. An executor that sleeps until this deadline orders it by the word
+    /// in which it keeps its earliest deadline, and whoever starts a timer notes it there.
     pub fn pending(&self) -> Option<(u64, u16)> {
         Timer::unpack(self.0.load(Ordering::Relaxed))
     }

@@ -1,9 +1,10 @@
-//! `epoll_wait` with timeout 0 that finds nothing, again and again: when its queue is polled for it (§13 edge 19).
+//! When a queue is polled for a loop of `epoll_wait` calls with timeout 0 that find nothing, again and again (§13 edge
+//! 19).
 //!
 //! Linux neither polls nor resumes for such a call, so the queue of a loop that never waits is left to its timer. From
 //! outside, a loop that spins cannot be told from one that has other work: the empty callback of node's `setImmediate`
-//! takes less time than a busy loop's own book-keeping. So nothing is guessed here. Once some calls in a row were empty,
-//! the queue is polled for one round and never waited for, and the price is bounded whichever of the two the loop is:
+//! takes less time than a busy loop's own book-keeping. So nothing is guessed here. Once some calls in a row were
+//! empty, the queue is polled for one round and never waited for, and the price is bounded in either case:
 //!
 //! - **A loop with other work** loses at most one part in [`ZERO_TIMEOUT_SHARE`] of its time: a poll that found nothing
 //!   is followed by a pause of that many times its own length. A poll that found something is work that had to be done.
@@ -35,8 +36,8 @@ pub const ZERO_TIMEOUT_SHARE: u64 = 16;
 pub const EMPTY_CALLS_MIN: u32 = 8;
 /// The clock is read at least once in this many empty calls. Reading it costs a good part of such a call.
 pub const LOOK_EVERY_CALLS_MAX: u32 = 8;
-/// The longest pause after a poll. One that took longer than a sixteenth of this was kept from its CPU, which says
-/// nothing of what the next one costs.
+/// The longest pause after a poll. A poll that took longer than a sixteenth of this was kept from its CPU, which does
+/// not say what the next one costs.
 pub const PAUSE_NS_MAX: u64 = 1_000_000;
 
 /// What is known of the calls with timeout 0 on one epoll context. Threads that share the context share this: they may
@@ -88,7 +89,8 @@ impl ZeroTimeout {
         let empty = self.empty.load(Relaxed).saturating_add(1);
         self.empty.store(empty, Relaxed);
         let look_at = self.look_at.load(Relaxed).max(EMPTY_CALLS_MIN);
-        // A look that lies further off than any is set belongs to a row that another thread has ended meanwhile.
+        // If the count of the next look is farther off than any look is set, it belongs to a row that another thread
+        // has ended meanwhile.
         empty >= look_at || look_at - empty > LOOK_EVERY_CALLS_MAX.max(EMPTY_CALLS_MIN)
     }
 
@@ -98,7 +100,8 @@ impl ZeroTimeout {
         if left_ns == 0 {
             return true;
         }
-        // Half of the calls that fit into what is left, at the pace since the last look: the pace may slow down.
+        // The next look comes after half of the calls that fit into what is left at the pace since the last look, since
+        // the pace may slow down.
         let (empty, looked_ns) = (self.empty.load(Relaxed), self.looked_ns.load(Relaxed));
         let calls = u64::from(empty.saturating_sub(self.looked_at.load(Relaxed))).max(1);
         let skip = match now_ns.saturating_sub(looked_ns) / calls {
@@ -177,7 +180,7 @@ mod tests {
         let ran = run(|_| 290, 2_000, 100_000_000);
         assert!(ran.polling_ns * 16 <= ran.now_ns && ran.polls > 1_000, "{ran:?}");
         assert!(ran.looks * 5 <= ran.calls, "{ran:?}");
-        // It is polled for within its pause and what the clock is not looked at.
+        // It is polled for within its pause and the time for which the clock is not looked at.
         assert!(ran.longest_ns <= 16 * 2_000 + 8 * 290, "{ran:?}");
     }
 

@@ -10,9 +10,10 @@ pub const BUDGET_PERCENT_MAX: u32 = 100 * super::watch::GROUP_POLLERS_MAX as u32
 /// What the pollers of a group may spend, in percent of one CPU; `None` is without limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// On passes that find nothing. Spent: all but one park, and that one rests between packets, whatever the mode says.
+    /// What they may spend on passes that find nothing. When it is spent, all but one park, and that one rests between
+    /// packets, whatever the mode says.
     pub empty_percent: Option<u32>,
-    /// On all passes. Spent: all sleep to the end of the period, interrupts masked.
+    /// What they may spend on all passes. When it is spent, all sleep to the end of the period with interrupts masked.
     pub total_percent: Option<u32>,
 }
 
@@ -32,7 +33,7 @@ pub(crate) enum Left {
 struct Spent(AtomicU64);
 
 const NS_BITS: u32 = 32;
-/// What a poller may go on for at least between two looks at a budget that is spent, in nanoseconds.
+/// How long a poller goes on at least between two looks at a budget that is spent, in nanoseconds.
 const LOOK_NS: u64 = 1_000;
 
 impl Spent {
@@ -82,8 +83,8 @@ impl Ledger {
         Left::Enough
     }
 
-    /// How long `pollers` of them can go on without packets until the budget is spent or the period ends; `uncharged_ns` is what
-    /// others of them have run since they were charged last.
+    /// How long `pollers` of them can go on without packets until the budget is spent or the period ends;
+    /// `uncharged_ns` is how long the other pollers have run since they were last charged.
     pub(crate) fn lasts_until(&self, now_ns: u64, pollers: u32, uncharged_ns: u64) -> u64 {
         let Budget { empty_percent, total_percent } = self.budget;
         if empty_percent.is_none() && total_percent.is_none() {

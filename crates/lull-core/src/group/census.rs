@@ -7,7 +7,7 @@ use super::{Group, GroupMember, PollerInfo};
 use crate::sync::Ordering;
 
 impl Group {
-    /// Changes with each member that comes or goes.
+    /// A number that changes with each member that comes or goes.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
@@ -56,14 +56,14 @@ impl Group {
         self.slot_of(cpu).is_some_and(|slot| self.watch.look().is_awake(slot))
     }
 
-    /// For checking I12: what homes hang on, the generation of the members and the pollers that are awake by their places. A
-    /// poller that was detached goes on until it has drained.
+    /// For checking I12: what homes depend on, namely the generation of the members, and a bit for each poller that is
+    /// awake. A poller that was detached goes on until it has drained.
     pub fn homes_hang_on(&self) -> (u32, u32) {
         (self.generation(), self.watch.look().awake())
     }
 
-    /// For checking I16: whether others are awake beside the poller of this CPU of whom none ended a pass within the last
-    /// window. It goes on beside them, whatever the budget.
+    /// For checking I16: whether other pollers are awake beside the one of this CPU, but none of them ended a pass
+    /// within the last window. This one goes on then, whatever the budget.
     pub fn watches_alone(&self, cpu: u16, now_ns: u64) -> bool {
         let Some(slot) = self.slot_of(cpu) else { return false };
         let others = self.watch.look().awake() & !(1 << slot);
@@ -96,7 +96,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// What I11 and I13 say of it, for [`super::GroupStep`]s that were answered.
+    /// Checks I11 and I13, for a moment at which every [`super::GroupStep`] was answered.
     ///
     /// # Errors
     /// The invariant that does not hold.

@@ -7,10 +7,10 @@
 //!                   └─────────▶ CLAIMED by whoever leaves ──empty──▶ ABSENT
 //! ```
 //!
-//! The [`Owner`](crate::Owner) of the member's instance travels in the claim, as that of a NAPI thread does in the state word.
-//! LEAVING is only ever beside a holder: an operator that finds the claim free takes it himself, and one that finds it held
-//! leaves the rest to the holder, whose release is refused. POKED says that the member is to be visited whatever its device's
-//! hint says: its interrupt was raised.
+//! The [`Owner`](crate::Owner) of the member's instance travels in the claim, as that of a NAPI thread does in the
+//! state word. LEAVING is only ever set beside a holder: an operator who finds the claim free takes it himself, and one
+//! who finds it held leaves the rest to the holder, whose release is refused. POKED says that the member is to be
+//! visited whatever its device's hint says: its interrupt was raised.
 //!
 //! Taking acquires and releasing releases: what only the holder touches is ordered by this word. A poke releases, as a
 //! schedule that leaves MISSED does.
@@ -44,7 +44,7 @@ pub(crate) enum Look {
     Poked,
     /// This poller serves it.
     Held(u8),
-    /// An operator is taking it out, or there is no member here.
+    /// An operator is taking the member out, or there is no member here.
     None,
 }
 
@@ -89,8 +89,8 @@ impl Claim {
         }
     }
 
-    /// Whether the member is to be visited whatever the hint says, also if somebody has it: a poller that has parked still rings
-    /// the doorbells that it held back.
+    /// Whether the member is to be visited whatever the hint says. This counts also while somebody has the claim: a
+    /// poller that has given up its awake bit still rings the doorbells that it held back.
     pub(crate) fn is_poked(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (POKED | ABSENT) == POKED
     }
@@ -101,7 +101,7 @@ impl Claim {
 
     /// Somebody became a member; the first visit does not wait for a hint.
     pub(crate) fn fill(&self) {
-        // A swap, as a poke for the former member may come at this moment.
+        // This is a swap, because a poke for the former member may come at this moment.
         self.0.swap(POKED, Ordering::AcqRel);
     }
 
@@ -110,15 +110,15 @@ impl Claim {
         self.0.swap(ABSENT, Ordering::AcqRel);
     }
 
-    /// Takes a free claim. What it was poked for is polled now.
+    /// Takes a free claim, with its poke: the caller polls now what it was poked for.
     #[inline]
     pub(crate) fn take(&self, me: Claimant) -> bool {
         let now = self.0.load(Ordering::Relaxed);
         now & !POKED == 0 && self.0.compare_exchange(now, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes a free claim for something else than a visit: what it was poked for waits for the next. Fails only if somebody has
-    /// it, or there is no member.
+    /// Takes a free claim for something else than a visit, and leaves the poke for the next visit. Fails only if
+    /// somebody has the claim, or there is no member.
     pub(crate) fn take_between(&self, me: Claimant) -> bool {
         let mut now = self.0.load(Ordering::Relaxed);
         while now & !POKED == 0 {

@@ -20,12 +20,12 @@ pub struct GroupConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupConfigError {
-    /// A budget of nothing, or of more than the pollers of a group can spend.
+    /// The budget is 0, or more than the pollers of a group can spend.
     Budget {
         /// In percent of one CPU.
         percent: u32,
     },
-    /// A threshold above 100 %, or the lower one not below the upper.
+    /// A threshold is above 100 %, or the lower one is not below the upper one.
     Thresholds {
         /// As given.
         given: Thresholds,

@@ -1,4 +1,4 @@
-//! How many pollers of a group are awake: one decision per window, by whoever ends it; waking and parking have their own
+//! How many pollers of a group are awake. Whoever ends a window makes one decision; waking and parking have their own
 //! thresholds and their own patience.
 //!
 //! A poller is worth waking only if it is needed for much longer than its wake takes (18 to 20 us for a thread, 1 to 3 us for
@@ -20,7 +20,8 @@ pub const WAKE_WINDOWS: u32 = 2;
 pub const PARK_WINDOWS: u32 = 8;
 /// A member that waited longer than this asks for one more poller, in nanoseconds.
 pub const WAIT_NS: u64 = 20_000;
-/// Visits in a row that fill a member's weight and so ask for one more poller. One that ends early for a doorbell counts for its part.
+/// How many visits in a row that fill a member's weight ask for one more poller. A visit that ends early for a doorbell
+/// counts for the part that it took.
 pub const FULL_VISITS: u32 = 4;
 /// A poller that was woken does not park, and one that was parked is not woken, for so many nanoseconds.
 pub const CHANGE_NS: u64 = 1_000_000;
@@ -28,9 +29,9 @@ pub const CHANGE_NS: u64 = 1_000_000;
 /// When one more poller is woken, and when one parks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Percent of their time that those awake are busy, above which one more is woken (if members wait).
+    /// One more is woken when those awake are busy for more than this percentage of their time, and members wait.
     pub wake_above: u32,
-    /// Percent of their time that the others would be busy without this one, below which it parks.
+    /// A poller parks when the others would be busy for less than this percentage of their time without it.
     pub park_below: u32,
 }
 
@@ -70,7 +71,7 @@ impl Governor {
         }
     }
 
-    /// A member filled its weight in so many visits running.
+    /// A member has filled its weight in this many visits in a row.
     #[inline]
     pub(crate) fn filled(&self, visits: u32) {
         if visits >= FULL_VISITS && !self.filled.load(Relaxed) {
@@ -78,16 +79,17 @@ impl Governor {
         }
     }
 
-    /// Whether the window is over: at its end, or as soon as a member is always full. But whoever was woken is given a window's
-    /// time to come before it is looked again whether there are enough.
+    /// Whether the window is over: at its end, or as soon as a member is always full. But a poller that was woken has a
+    /// window's time to come before anybody looks again whether there are enough.
     #[inline]
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         now_ns >= self.window_end_ns.load(Relaxed)
             || (self.filled.load(Relaxed) && now_ns >= self.woke_ns.load(Relaxed).saturating_add(GOVERNOR_WINDOW_NS))
     }
 
-    /// Ends the window, if this poller is the first to do so. `busy_ns` is what all pollers were busy so far; `running`, how
-    /// many of those awake do run: one whose core is taken by others, or that was woken just now, does not.
+    /// Ends the window, if this poller is the first to do so. `busy_ns` is how long all pollers were busy so far.
+    /// `running` is how many of those awake do run: one whose core is taken by others, or that was woken just now, does
+    /// not.
     pub(crate) fn decide(
         &self,
         seen: Seen,

@@ -1,12 +1,12 @@
-//! Busy-polling CPU groups, §15: some CPUs poll some NAPIs for as long as those are members; whatever CPU of the group is
-//! free serves.
+//! Busy-polling CPU groups, §15: some CPUs poll some NAPIs for as long as those are members, and any CPU of the group
+//! that is free serves any member.
 //!
 //! Three objects. A [`Group`] is shared: its member table, who watches ([`watch`]), how many pollers that takes
 //! ([`governor`]), what they may spend ([`budget`]). A member is an instance in the state GPOLL with a claim of its own
 //! (`claim`), so that pollers do not contend on the instance's word. A [`GroupPoller`] is the loop of one CPU, a step machine
 //! ([`poller`]): the executor does what [`GroupPoller::next`] says and asks again.
 //!
-//! Contexts that may run at any time: the pollers, each by one thread; [`Group::raised`], from interrupts. The operator's
+//! The pollers may run at any time, each by one thread, and so may [`Group::raised`], from interrupts. The operator's
 //! calls (`enter`, `remove`, `attach`, `detach`) are made one at a time, under the executor's control lock.
 
 pub mod budget;
@@ -129,7 +129,7 @@ impl Group {
     /// Makes an instance a member, which is polled up to `weight` packets a visit (§15).
     ///
     /// # Errors
-    /// Nothing was changed; but an owner was asked to yield.
+    /// Nothing was changed, except that an owner was asked to yield.
     pub fn enter(&self, napi: &Napi, weight: u32, cx: &Cx<'_>) -> Result<Entered, EnterRefused> {
         self.enter_as(napi, weight, false, cx)
     }
@@ -175,7 +175,7 @@ impl Group {
         owner.consume();
         member.claim.fill();
         self.generation.fetch_add(1, Ordering::Release);
-        // After the member can be seen: a poller that is about to rest either finds it, or does not rest.
+        // This comes after the member can be seen: a poller that is about to rest either finds it, or does not rest.
         let Some(wake) = self.watch.enter() else {
             unreachable!("the last CPU of a group was detached while a member entered: operators take turns")
         };
@@ -185,7 +185,7 @@ impl Group {
     /// Takes a member out. The caller waits until the instance is not GROUPED any more: it is nowhere in the group then.
     pub fn remove(&self, slot: u16, napi: &Napi, cx: &Cx<'_>) -> Removal {
         let member = &self.members[usize::from(slot)];
-        // A poller lets a member go by itself that is being disabled; another may have its place since.
+        // A poller lets go of a member that is being disabled by itself, so another member may have the place since.
         if member.napi.load(Ordering::Relaxed) != napi.index() {
             return Removal::Absent;
         }
@@ -196,7 +196,7 @@ impl Group {
         }
     }
 
-    /// A CPU comes, parked: its executor starts the poller.
+    /// A CPU comes, and is parked at first: the executor starts its poller.
     ///
     /// # Errors
     /// There is no room, or the group has it.
@@ -230,7 +230,8 @@ impl Group {
         }
     }
 
-    /// The place of a poller that was detached before it ran is free; who serves in its stead is to be woken.
+    /// Frees the place of a poller that was detached before it ran. Returns the poller that serves in its stead, to be
+    /// woken.
     pub fn drained(&self, slot: u8, cx: &Cx<'_>) -> Option<GroupWake> {
         self.watch.drain(slot).map(|heir| self.woken(heir, cx))
     }
@@ -276,8 +277,8 @@ impl Group {
         cx.emit(napi.index(), EventKind::GroupLeave);
         let member = &self.members[usize::from(slot)];
         member.unrung_frames.store(0, Relaxed);
-        // An operator who has seen all members without GROUPED detaches the last CPU: none is counted any more by then. And
-        // whoever finds one counted finds it in the table.
+        // An operator may detach the last CPU once he has seen all members without GROUPED, so none may be counted any
+        // more by then. And whoever finds a member counted finds it in the table.
         self.watch.left();
         member.claim.empty();
         self.generation.fetch_add(1, Ordering::Release);
@@ -297,7 +298,7 @@ impl Group {
         self.members.iter().any(|member| member.claim.is_poked())
     }
 
-    /// When the first of the frames may be sent that transmit queues hold back.
+    /// When the first of the frames that transmit queues hold back may be sent.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         let due = |member: &MemberSlot| if member.claim.is_absent() { NEVER_NS } else { member.due_ns.load(Relaxed) };
         self.members.iter().map(due).min().filter(|due_ns| *due_ns != NEVER_NS)
@@ -307,7 +308,7 @@ impl Group {
         self.pollers.iter().map(|poller| poller.counters.busy_ns.load(Relaxed)).sum()
     }
 
-    /// Those of the `awake` pollers that ended a pass within the last window.
+    /// Returns those of the `awake` pollers that ended a pass within the last window.
     pub(crate) fn running(&self, awake: u32, now_ns: u64) -> u32 {
         let runs = |slot: &usize| {
             let passed_ns = self.pollers[*slot].passed_ns.load(Relaxed);
@@ -316,7 +317,7 @@ impl Group {
         (0..GROUP_POLLERS_MAX).filter(runs).fold(0, |all, slot| all | 1 << slot)
     }
 
-    /// What these pollers have run since they ended a pass, together.
+    /// How long these pollers, together, have run since each ended its last pass.
     pub(crate) fn unpassed_ns(&self, pollers: u32, now_ns: u64) -> u64 {
         let is_one = |slot: &usize| pollers & (1 << *slot) != 0;
         let since = |slot: usize| now_ns.saturating_sub(self.pollers[slot].passed_ns.load(Relaxed));

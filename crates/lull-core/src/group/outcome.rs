@@ -12,7 +12,7 @@ pub struct GroupMember {
     pub napi: u32,
 }
 
-/// A poller that is to be woken. Its bit is set already: who drops this leaves members unwatched.
+/// A poller that is to be woken. Its bit is set already, so whoever drops this leaves members unwatched.
 #[must_use = "the poller's bit is set, and nobody else will wake it"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct GroupWake {

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! A pass visits each member that is at home with this poller once, in turn: round robin in packets, with the weight as
-//! quantum. Homes follow from the awake pollers by rendezvous hashing, so that one more or one fewer moves only its share; they
-//! are hints, the claim alone excludes. A pass without packets ends with a look at the members of others: what waits there for
-//! longer than [`STEAL_AFTER_NS`] has a home that is held up, and is visited from here.
+//! quantum. Rendezvous hashing over the awake pollers gives each member its home, so that one poller more or fewer
+//! moves only its share. Homes are hints; only the claim excludes others. A pass without packets ends with a look at
+//! the members of other pollers: one that has waited for longer than [`STEAL_AFTER_NS`] has a home that is held up, and
+//! is visited from here.
 
 mod between;
 pub mod dry_run;
@@ -56,7 +57,7 @@ struct Held {
     since_ns: u64,
 }
 
-/// A member of others that waited when this poller looked last.
+/// A member at home with another poller that waited when this poller last looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Suspect {
     slot: u16,
@@ -64,7 +65,7 @@ struct Suspect {
     served_ns: u64,
 }
 
-/// What the homes were worked out from.
+/// What the list of homes was computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct View {
     generation: u32,
@@ -97,7 +98,7 @@ pub struct GroupPoller {
     held: Option<Held>,
     /// Doorbells that it answers for.
     doorbells: HeldDoorbells,
-    /// When it walked a path without packets last, and which of `homes` that was.
+    /// When it last walked a path without packets, and which of `homes` that was.
     dry_ran_ns: u64,
     dry_run_at: usize,
     /// What it does once they have rung.
@@ -135,9 +136,9 @@ impl GroupPoller {
         self.slot
     }
 
-    /// The next step. `hint` says whether a member's device has frames, as [`lull_nic::IrqLine::pending`] does (of a transmit
-    /// queue: whether its intake has, or its ring has room again); `due`, whether softirqs or timers of this CPU wait;
-    /// `need_resched`, whether a thread is known to wait for it.
+    /// The next step. `hint` says whether a member's device has frames, as [`lull_nic::IrqLine::pending`] does (for a
+    /// transmit queue, whether its intake has frames or its ring has room again). `due` says whether softirqs or timers
+    /// of this CPU wait, and `need_resched` whether a thread is known to wait for it.
     ///
     /// [`lull_nic::IrqLine::pending`]: ../../lull_nic/trait.IrqLine.html#method.pending
     #[inline]
@@ -218,8 +219,8 @@ impl GroupPoller {
         }
     }
 
-    /// The poll of the visit took `work` packets. What comes back is a member that leaves the group: its interrupt is masked,
-    /// its last poll made, and what that owes is done, as after a busy loop.
+    /// The poll of the visit took `work` packets. If the member leaves the group, it comes back: the executor masks its
+    /// interrupt, makes its last poll, and does what that owes, as after a busy loop.
     pub fn polled(
         &mut self,
         group: &Group,
@@ -235,7 +236,7 @@ impl GroupPoller {
         napi.count_group_poll();
         napi.note_poll(work, cx);
         let full = work == held.budget;
-        // Its device says when there is more; what GRO holds nobody would speak of.
+        // The device tells when there is more, but nobody would tell of what GRO holds.
         flush(if full { GroFlush::Old } else { GroFlush::All });
         let member = &group.members[usize::from(held.slot)];
         member.served_ns.store(cx.now_ns, Relaxed);

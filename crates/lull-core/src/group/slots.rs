@@ -13,7 +13,7 @@ macro_rules! poller_stats {
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
         pub struct PollerStats { $($(#[$doc])* pub $name: u64),* }
 
-        /// The same, live; written by the poller alone.
+        /// The same figures while they change; only the poller writes them.
         #[derive(Debug, Default)]
         pub(crate) struct PollerCounters { $(pub(crate) $name: PlainU64),* }
 
@@ -73,7 +73,7 @@ pub(crate) struct PollerSlot {
     pub(super) passed_ns: PlainU64,
     /// When it was last woken or parked, so that it is not at once parked or woken again.
     pub(super) changed_ns: PlainU64,
-    /// Since when it serves a member, and which; 0 is none. For those who look for stalls.
+    /// Since when it serves a member, and which one (0 is none), for those who look for stalls.
     pub(super) serves_since_ns: PlainU64,
     pub(super) serves: PlainU32,
     pub(super) counters: PollerCounters,
@@ -84,24 +84,25 @@ pub(crate) struct PollerSlot {
 #[repr(align(64))]
 pub(crate) struct MemberSlot {
     pub(crate) claim: Claim,
-    /// The index of its instance; read by a claim's holder, and as a hint.
+    /// The index of its instance. The claim's holder may rely on it; for all others it is a hint.
     pub(super) napi: AtomicU32,
     pub(super) weight: PlainU32,
-    /// Its interrupt is unmasked, by a rest. Its next visit masks it.
+    /// A rest has unmasked its interrupt; its next visit masks it.
     pub(super) armed: AtomicBool,
-    /// When it was last polled. A hint.
+    /// When it was last polled; a hint.
     pub(super) served_ns: PlainU64,
-    /// Packets of visits in a row of which each left some behind. Of the claim's holder.
+    /// How many packets were taken by visits in a row that each left some behind. Only the claim's holder uses this.
     pub(super) full_packets: PlainU32,
     /// What its visits take.
     pub(crate) visits: Visits,
     /// It is a transmit queue (§16).
     pub(super) transmit: PlainBool,
-    /// Its ring had no room for what waits. Of the claim's holder, for others a hint; so is what follows.
+    /// Its ring had no room for what waits. The claim's holder may rely on this and the fields below; for all others
+    /// they are hints.
     pub(super) blocked: PlainBool,
-    /// When what it holds back may be sent, or [`NEVER_NS`].
+    /// When the frames that its discipline holds back may be sent, or [`NEVER_NS`].
     pub(super) due_ns: PlainU64,
-    /// What is on its ring, and its doorbell has not rung for.
+    /// Frames on its ring for which its doorbell has not rung, and their bytes.
     pub(super) unrung_frames: PlainU32,
     pub(super) unrung_bytes: PlainU32,
     /// When the first of that was sent.
@@ -112,8 +113,9 @@ pub(crate) struct MemberSlot {
 }
 
 impl MemberSlot {
-    /// A visit might have taken `budget` packets, took so many, and left some behind if it is `full`. Returns how many in a row have
-    /// filled the weight: one that ends early for a doorbell is the part of one that it took.
+    /// Notes a visit that took `packets` of the `budget` that it might have taken, and left some behind if it is
+    /// `full`. Returns how many visits in a row have filled the weight; one that ended early for a doorbell counts for
+    /// the part that it took.
     #[inline]
     pub(super) fn filled(&self, full: bool, budget: u32, packets: u32) -> u32 {
         if !full {
@@ -128,7 +130,7 @@ impl MemberSlot {
     }
 }
 
-// A look at a member that has nothing is a look at one line.
+// To look at a member that has nothing takes one cache line.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<MemberSlot>() == 64);
 

@@ -1,24 +1,28 @@
-//! What visits of a member take. By this a poller that holds doorbells back knows whether one would become late meanwhile, and
-//! how many packets fit before that (§16): it looks at the clock between visits only.
+//! How long visits of a member take. A poller looks at the clock between visits only, so one that holds doorbells back
+//! goes by these times to know whether a doorbell would become late meanwhile, and how many packets fit before that
+//! (§16).
 
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use crate::tx::doorbell::DOORBELL_AGE_NS;
 
-/// The longest poll fades by one part in so many with each that is shorter: it is remembered for a millisecond or so.
+/// The time of the longest poll fades by one part in this many with each poll that is shorter, so that it is remembered
+/// for a millisecond or so.
 const FADES_BY: u16 = 1_024;
-/// No doorbell waits for longer, and so nothing is gained by knowing of a visit that takes longer.
+/// Longer visits are noted as this long: no doorbell waits for longer, so nothing is gained by knowing more.
 const LONGEST_NS: u16 = DOORBELL_AGE_NS as u16;
-/// What is not known yet takes longer than that.
+/// A visit of which nothing is known yet counts as longer than that.
 const UNKNOWN_NS: u16 = u16::MAX;
 
-/// Written by the holder of the member's claim; for others a hint. Two bytes each, so that a member is one cache line.
+/// The holder of the member's claim writes these; for others they are hints. They have two bytes each, so that a member
+/// is one cache line.
 #[derive(Debug)]
 pub(crate) struct Visits {
-    /// What the next visit may take, [`LONGEST_NS`] at the most where it is known. Of a member that receives: the longest of late, because a device may
-    /// do more in a poll than its packets tell. Of a transmit queue: the last, because its frames are all that there is.
+    /// How long the next visit may take, at most [`LONGEST_NS`] where it is known. For a member that receives this is
+    /// the longest visit of late, because a device may do more in a poll than its packets tell. For a transmit queue it
+    /// is the last visit, because its frames are all the work there is.
     expected_ns: AtomicU16,
-    /// What a packet of the last visit took that had any, with its share of what the visit took besides.
+    /// How long a packet of the last visit that had any took, with its share of whatever else that visit did.
     packet_ns: AtomicU16,
 }
 
@@ -29,23 +33,23 @@ impl Visits {
         visits
     }
 
-    /// Another member has this place: of its visits nothing is known.
+    /// Another member has this place now, and nothing is known of its visits.
     pub(crate) fn forget(&self) {
         self.expected_ns.store(UNKNOWN_NS, Relaxed);
         self.packet_ns.store(UNKNOWN_NS, Relaxed);
     }
 
-    /// A poll that might have taken `budget` of `weight` packets took so many, and so long.
+    /// Notes a poll that took `packets` of the `budget` that it was allowed, which is `weight` or less, in `took_ns`.
     pub(crate) fn polled(&self, took_ns: u64, packets: u32, budget: u32, weight: u32) {
         let packet_ns = self.note(took_ns, packets);
-        // Where the budget was used up, the rest of the weight may be waiting.
+        // If the budget was used up, the rest of the weight may be waiting.
         let whole_ns = if packets >= budget { packet_ns.saturating_mul(u64::from(weight)) } else { took_ns };
         let expected_ns = self.expected_ns.load(Relaxed);
         let faded_ns = if expected_ns == UNKNOWN_NS { 0 } else { expected_ns - expected_ns.div_ceil(FADES_BY) };
         self.expected_ns.store(at_most_longest(whole_ns).max(faded_ns), Relaxed);
     }
 
-    /// A visit that sends took so many frames, and so long.
+    /// Notes a visit that sent `frames` in `took_ns`.
     pub(crate) fn sent(&self, took_ns: u64, frames: u32) {
         let _ = self.note(took_ns, frames);
         self.expected_ns.store(at_most_longest(took_ns), Relaxed);
@@ -60,12 +64,12 @@ impl Visits {
         packet_ns
     }
 
-    /// What the next visit may take.
+    /// How long the next visit may take.
     pub(crate) fn expected_ns(&self) -> u64 {
         u64::from(self.expected_ns.load(Relaxed))
     }
 
-    /// Packets that are expected to fit into this time, one at least.
+    /// How many packets are expected to fit into this time, at least one.
     pub(crate) fn fit(&self, time_ns: u64, weight: u32) -> u32 {
         let packets = time_ns / u64::from(self.packet_ns.load(Relaxed));
         u32::try_from(packets).unwrap_or(u32::MAX).clamp(1, weight)
@@ -108,7 +112,7 @@ mod tests {
         assert!((1_900..2_000).contains(&visits.expected_ns()), "{}", visits.expected_ns());
         (0..3_000).for_each(|_| visits.polled(300, 1, 64, 64));
         assert_eq!(visits.expected_ns(), 300);
-        // Of one that lost its core in between no more is remembered than a doorbell may wait.
+        // A visit that lost its core in between is remembered as no longer than a doorbell may wait.
         visits.polled(4_000_000, 1, 64, 64);
         assert_eq!((visits.expected_ns(), visits.fit(DOORBELL_AGE_NS, 64)), (DOORBELL_AGE_NS, 1));
         visits.polled(300, 1, 64, 64);

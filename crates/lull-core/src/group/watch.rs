@@ -1,5 +1,5 @@
-//! Who watches a group's members: one word with the pollers that are attached, those of them that are awake, how many members
-//! there are, and whether the last awake one rests.
+//! Who watches a group's members. One word says which pollers are attached, which of them are awake, how many members
+//! there are, and whether the last awake poller rests.
 //!
 //! ```text
 //! bits  0..26   attached pollers
@@ -8,9 +8,10 @@
 //! bit  63       RESTING
 //! ```
 //!
-//! One word, so that what must never happen is refused by the compare-and-swap that would do it: the last awake bit is cleared
-//! while there are members (I13, I11), a detached poller is woken, a member enters a group that nobody serves. RESTING is
-//! beside exactly one awake bit: that poller sleeps with every line unmasked, and whoever clears the bit wakes it.
+//! It is one word so that the compare-and-swap that would do what must never happen refuses it: to clear the last awake
+//! bit while there are members (I13, I11), to wake a detached poller, or to let a member enter a group that nobody
+//! serves. RESTING stands beside exactly one awake bit: that poller sleeps with every line unmasked, and whoever clears
+//! RESTING wakes it.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -57,7 +58,7 @@ impl Seen {
         self.attached() & (1 << slot) != 0
     }
 
-    /// Awake pollers that the group may have: a member has one server.
+    /// How many awake pollers the group may have: no more than members, since a member has one server at a time.
     pub(crate) fn ceiling(self) -> u32 {
         self.attached().count_ones().min(self.members())
     }
@@ -127,15 +128,15 @@ impl Watch {
             if seen.members() != 0 && seen.attached() == 1 << slot {
                 return None;
             }
-            // Its rest is over, if it rests; the caller wakes it in any case.
+            // If it rests, its rest is over; the caller wakes it in any case.
             let next = if seen.is_awake(slot) { seen.risen().0 } else { seen };
             Some((Seen(next.0 & !(1 << slot)), ()))
         });
         if drains.is_some() { Detached::Drains } else { Detached::Last }
     }
 
-    /// A member was published. Returns a poller to wake: one that sleeps, if none is awake, or that rests. Refused without a
-    /// poller.
+    /// A member was published. Returns a poller to wake: one that sleeps, if none is awake, or the one that rests.
+    /// Refused if the group has no poller.
     pub(crate) fn enter(&self) -> Option<Option<u8>> {
         self.change(|seen| {
             if seen.attached() == 0 {
@@ -183,9 +184,10 @@ impl Watch {
         rests.is_some()
     }
 
-    /// Something happened: a rest is over. Returns the poller that rested; the caller owes it the wake-up.
+    /// Something happened, so a rest is over. Returns the poller that rested; the caller owes it the wake-up.
     pub(crate) fn rise(&self) -> Option<u8> {
-        // A read-modify-write even if nobody rests: a poller that is about to rest has to see what this was called for.
+        // This is a read-modify-write even if nobody rests: a poller that is about to rest has to see what this was
+        // called for.
         let before = Seen(self.0.fetch_and(!RESTING, Ordering::AcqRel));
         before.risen().1
     }

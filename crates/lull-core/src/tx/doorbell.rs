@@ -1,21 +1,23 @@
 //! Doorbells that a group's poller holds back: which of its transmit queues have frames on the ring that the device was not
 //! told of, and when it is told.
 //!
-//! A doorbell is a write to the device, or a system call; one for many frames is what transmitting by a group gains. It rings
-//! when enough frames or bytes wait for it, when two drains found nothing more and senders are not busy, when the first frame has
-//! waited for 5 us (a pass over many members can be long, so drains alone bound nothing) or will have before the poller looks at
-//! the clock again ([`crate::group::poller`] knows what visits take), when the ring is full, and always before the poller stops
-//! looking: before it parks, rests, sleeps, runs softirqs, lets others run, or ends, and when the member leaves (I14, I15).
+//! A doorbell is a write to the device, or a system call; that one serves many frames is what a group gains by
+//! transmitting. It rings when enough frames or bytes wait for it, when two drains found nothing more and senders are
+//! not busy, and when the ring is full. It rings when the first frame has waited for 5 us (a pass over many members can
+//! be long, so drains alone bound nothing), or will have before the poller looks at the clock again
+//! ([`crate::group::poller`] knows how long visits take). And it always rings before the poller stops looking, that is
+//! before it parks, rests, sleeps, runs softirqs, lets others run, or ends, and when the member leaves (I14, I15).
 
 /// Frames after which a doorbell is not held back any longer.
 pub const DOORBELL_FRAMES_MAX: u32 = 32;
-/// Bytes after which it is not: what 100 Gbit/s send in 5 us.
+/// Bytes after which a doorbell is not held back any longer: what 100 Gbit/s send in 5 us.
 pub const DOORBELL_BYTES_MAX: u32 = 62_500;
-/// Passes without another frame after which it is not, unless frames come so close to each other that the next is worth waiting
-/// for: the one before came less than [`DOORBELL_AGE_NS`] earlier. A pass is short; without that exception a doorbell would ring for
-/// each frame of a sender that is busy.
+/// Passes without another frame after which a doorbell is not held back any longer, unless frames come so close to each
+/// other that the next is worth waiting for: the last came less than [`DOORBELL_AGE_NS`] after the one before. A pass
+/// is short, so that without this exception each frame of a busy sender would have a doorbell of its own.
 pub const DOORBELL_EMPTY_MAX: u32 = 2;
-/// The longest that it is held back, in nanoseconds, but for what a visit takes longer than could be expected.
+/// The longest time for which a doorbell is held back, in nanoseconds. A visit that takes longer than expected can add
+/// to it.
 pub const DOORBELL_AGE_NS: u64 = 5_000;
 
 /// Why a doorbell rings.
@@ -27,7 +29,7 @@ pub enum Why {
     Bytes,
     /// [`DOORBELL_EMPTY_MAX`].
     Empty,
-    /// [`DOORBELL_AGE_NS`]: so old is the first frame, or will be before the poller looks again.
+    /// [`DOORBELL_AGE_NS`]: the first frame is that old, or will be before the poller looks again.
     Age,
     /// The ring is full, and only a doorbell makes room.
     Room,
@@ -35,7 +37,7 @@ pub enum Why {
     Stops,
 }
 
-/// A member with frames that were not rung for, as the poller that sent the last of them knows it.
+/// A member with frames for which no doorbell rang yet, as the poller that sent the last of them knows it.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     slot: u16,
@@ -43,11 +45,11 @@ struct Held {
     empty_passes: u32,
     /// The next frame is expected soon.
     is_busy: bool,
-    /// It rings now, for this reason.
+    /// The doorbell rings now, for this reason.
     due: Option<Why>,
 }
 
-/// What is on the ring of a member, and was not rung for.
+/// The frames on a member's ring for which no doorbell rang yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unrung {
     pub(crate) frames: u32,
@@ -60,9 +62,9 @@ pub(crate) struct Unrung {
 
 /// The members for whose doorbells a poller answers.
 ///
-/// Another poller may visit one of them: if it leaves something that was not rung for, it answers for the doorbell from then on,
-/// too, and rings for all. So whoever comes to ring takes the claim, and finds by the member's count that nothing is left to do;
-/// and whoever finds the claim taken leaves the doorbell to its holder.
+/// Another poller may visit one of them. If it leaves frames for which no doorbell rang, it answers for the doorbell,
+/// too, from then on, and rings for all frames. So a poller that comes to ring takes the claim, and the member's count
+/// may tell it that nothing is left to do; one that finds the claim taken leaves the doorbell to its holder.
 #[derive(Debug, Default)]
 pub(crate) struct HeldDoorbells(Vec<Held>);
 
@@ -72,7 +74,7 @@ impl HeldDoorbells {
         self.0.is_empty()
     }
 
-    /// A visit of the member, which sent frames or did not (`sent`), leaves some that were not rung for.
+    /// A visit of the member leaves frames for which no doorbell rang; `sent` says whether it sent some itself.
     pub(crate) fn left(&mut self, slot: u16, unrung: Unrung, sent: bool, ring_is_full: bool) {
         let index = self.0.iter().position(|held| held.slot == slot).unwrap_or_else(|| {
             self.0.push(Held { slot, since_ns: unrung.since_ns, empty_passes: 0, is_busy: false, due: None });
@@ -82,7 +84,7 @@ impl HeldDoorbells {
         // Others may have rung since, and sent.
         (held.since_ns, held.is_busy) = (unrung.since_ns, unrung.is_busy);
         if sent {
-            // This pass will end without having been empty.
+            // The present pass will end, and it was not an empty one.
             held.empty_passes = 0;
         }
         held.due = match () {
@@ -93,25 +95,25 @@ impl HeldDoorbells {
         };
     }
 
-    /// A pass has ended: those on which nothing was sent in it come closer.
+    /// A pass has ended: the members on which it sent nothing come closer to their doorbell.
     pub(crate) fn pass_ended(&mut self) {
         for held in &mut self.0 {
             held.empty_passes += 1;
-            // The pass in which the last frame was sent counts from its end.
+            // The count begins at the end of the pass in which the last frame was sent.
             if held.empty_passes > DOORBELL_EMPTY_MAX && !held.is_busy {
                 held.due = held.due.or(Some(Why::Empty));
             }
         }
     }
 
-    /// When the first frame of all was sent that was not rung for.
+    /// When the oldest frame for which no doorbell rang was sent.
     #[inline]
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
         self.0.iter().map(|held| held.since_ns).min()
     }
 
-    /// One that is due by then, which is when the poller looks again, taken off the list; [`u64::MAX`]: any, because it stops
-    /// looking.
+    /// Takes one that is due by `by_ns` off the list, which is when the poller looks again; [`u64::MAX`] takes any,
+    /// because the poller stops looking.
     #[inline]
     pub(crate) fn take(&mut self, by_ns: u64) -> Option<(u16, Why)> {
         if self.0.is_empty() {

@@ -1,4 +1,5 @@
-//! One run of a transmit queue outside groups (`__qdisc_run`), as steps: how much it sends, when it looks again, who goes on.
+//! One run of a transmit queue outside groups (`__qdisc_run`), as steps: how much it sends, when it looks again, and
+//! who goes on after it.
 
 use crate::tx::word::{TxRun, TxWord};
 
@@ -10,7 +11,7 @@ pub const TX_QUOTA: u32 = 64;
 pub enum TxLeft {
     /// Nothing.
     Nothing,
-    /// More that could be sent now: the budget is used up.
+    /// More frames that could be sent now; the budget is used up.
     More,
     /// Frames for which the ring has no room: the room interrupt is waited for.
     Room,
@@ -87,7 +88,8 @@ impl TxDrain {
                         _ => TxEnd::Idle,
                     });
                 };
-                // A look that sends nothing costs a frame of the quota, or senders of frames that have to wait could go on for ever.
+                // A look that sends nothing costs a frame of the quota; otherwise senders of frames that have to wait
+                // could keep a run going for ever.
                 self.quota = self.quota.saturating_sub(u32::from(frames == 0));
                 if self.quota > 0 {
                     return TxSent::Again(TxDrain { run, ..self });
@@ -129,7 +131,7 @@ mod tests {
         let drain = runs(&word);
         let _ = drain.look(&word);
         assert_eq!(drain.sent(&word, TX_QUOTA, TxLeft::More), TxSent::Ended(TxEnd::Schedule));
-        // Also if it was the last frame, and somebody came since.
+        // This holds also if it was the last frame and somebody came since.
         let drain = runs(&word);
         let _ = drain.look(&word);
         assert_eq!(word.enqueued(), Enqueued::Noted);

@@ -56,7 +56,7 @@ impl TxWord {
     pub fn enqueued(&self) -> Enqueued {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
-            // The swap is made even if nothing changes by it: whoever clears MISSED later has to see what was pushed.
+            // The swap is made even if it changes nothing: whoever clears MISSED later has to see what was pushed.
             let next = if now & RUNNING == 0 { now | RUNNING } else { now | MISSED };
             match self.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if now & RUNNING == 0 => return Enqueued::Run(TxRun(())),
@@ -67,7 +67,8 @@ impl TxWord {
         }
     }
 
-    /// Begins a run without a frame of one's own: after room, a deadline, or a quota that was used up.
+    /// Begins a run for frames that wait, without a new one: after an interrupt for room, at a deadline, or when a
+    /// quota was used up.
     pub fn begin(&self) -> Enqueued {
         self.enqueued()
     }
@@ -92,7 +93,8 @@ impl TxWord {
         }
     }
 
-    /// Ends a run that somebody goes on with, whatever came: the queue's NAPI was or will be scheduled.
+    /// Ends a run, whatever came meanwhile, because somebody goes on with it: the queue's NAPI was or will be
+    /// scheduled.
     #[inline]
     pub(crate) fn stop(&self, _run: TxRun) {
         let before = self.0.fetch_and(!(RUNNING | MISSED), Ordering::AcqRel);
@@ -108,14 +110,15 @@ impl TxWord {
         entered.map(|_| ()).map_err(|_| TxOwned)
     }
 
-    /// The group runs no more: whoever lets the member go makes one more run, which finds what senders left to the group.
+    /// The group runs no more. Whoever lets the member go makes one more run, which finds the frames that senders left
+    /// to the group.
     pub fn group_leave(&self) -> TxRun {
         let before = self.0.fetch_and(!GROUPED, Ordering::AcqRel);
         assert!(before & (RUNNING | GROUPED) == RUNNING | GROUPED, "I15: a queue leaves a group that does not have it");
         TxRun(())
     }
 
-    /// A panic took the queue down and unwound the run, or the group's: nobody runs any more. For whoever was RUNNING.
+    /// A panic took the queue down and unwound the run of whoever was RUNNING, a group included: nobody runs any more.
     pub fn lost_in_a_panic(&self) {
         let before = self.0.fetch_and(!(RUNNING | MISSED | GROUPED), Ordering::AcqRel);
         assert!(before & RUNNING != 0, "I15: a run was lost that nobody had");

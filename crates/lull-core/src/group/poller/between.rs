@@ -44,7 +44,7 @@ impl GroupPoller {
         }
     }
 
-    /// Every member at home was looked at once.
+    /// Every member at home has been looked at once; the pass ends.
     pub(super) fn end_pass(&mut self, group: &Group, cx: &Cx<'_>) -> GroupStep {
         let (worked, locked) = (std::mem::take(&mut self.worked), std::mem::take(&mut self.locked));
         let took_ns = cx.now_ns.saturating_sub(self.pass_began_ns);
@@ -86,13 +86,13 @@ impl GroupPoller {
         }
     }
 
-    /// Whether there is to be one poller more or one fewer.
+    /// Decides whether there is to be one poller more or one fewer.
     fn govern(&mut self, group: &Group, left: Left, cx: &Cx<'_>) -> Option<GroupStep> {
         let seen = group.watch.look();
         if seen.members() == 0 {
             return self.park(group, cx);
         }
-        // Without cycles to burn nobody spins beside another.
+        // When the budget of cycles is spent, nobody spins beside another.
         let others_run = |running: u32| running & !(1 << self.slot) != 0;
         if left == Left::NoEmpty && seen.awake().count_ones() > 1 && others_run(group.running(seen.awake(), cx.now_ns))
         {
@@ -118,7 +118,7 @@ impl GroupPoller {
                 Some(GroupStep::Wake(group.woken(slot, cx)))
             }
             Decision::OneFewer => {
-                // Whoever stays has to be there: one whose core is taken watches nothing.
+                // The poller that stays has to be running: one whose core is taken watches nothing.
                 if !may_change(self.slot) || !others_run(running) {
                     return None;
                 }

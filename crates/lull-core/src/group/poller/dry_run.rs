@@ -12,7 +12,7 @@ use crate::napi::Napi;
 use crate::owner::Owner;
 use crate::sync::Ordering;
 
-/// Packets that come within so many nanoseconds of each other find the path as the one before left it.
+/// A packet that comes within this many nanoseconds of the one before finds the path in the caches as that one left it.
 pub const DRY_RUN_AFTER_NS: u64 = 20_000;
 /// Nanoseconds between two walks of one poller: each takes a few hundred.
 pub const DRY_RUN_EVERY_NS: u64 = 50_000;
@@ -34,8 +34,8 @@ impl GroupPoller {
         rested_ns.max(self.dry_ran_ns.saturating_add(DRY_RUN_EVERY_NS))
     }
 
-    /// The member at home whose turn it is, with its claim taken. One that transmits, that somebody has, or that is to be visited
-    /// is left out.
+    /// Returns the member at home whose turn it is, with its claim taken. Members that transmit, that somebody has, or
+    /// that are to be visited are left out.
     #[inline]
     pub(super) fn dry_run(&mut self, group: &Group, cx: &Cx<'_>) -> Option<Walk> {
         if !group.config.dry_run || self.homes.is_empty() || cx.now_ns < self.dry_run_due_ns() {
@@ -58,7 +58,7 @@ impl GroupPoller {
         Some(Walk { member: slot, napi })
     }
 
-    /// The walk is over. What comes back is a member that leaves the group, as after a visit.
+    /// The walk is over. If the member leaves the group, it comes back, as after a visit.
     pub fn dry_ran(&mut self, group: &Group, napi: &Napi, cx: &Cx<'_>) -> Option<BusyStop> {
         let held = self.held.take()?;
         napi.assert_owner(&held.owner);

@@ -92,8 +92,9 @@ impl GroupPoller {
         Some(Visit { member: slot, napi, budget, mask })
     }
 
-    /// A look at the members that are at home with others: the one that was served longest ago is visited, if it waited ever
-    /// since the last look and that is long ago. Members that another poller has had for too long are reported.
+    /// Looks at the members that are at home with others, and visits the one that was served longest ago, if it has
+    /// waited ever since the last look and that is long ago. Members that another poller has had for too long are
+    /// reported.
     pub(super) fn stray(
         &mut self,
         group: &Group,

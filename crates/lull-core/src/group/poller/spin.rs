@@ -1,5 +1,5 @@
-//! Empty passes made at once, for executors whose clock jumps: a simulator need not look at members of which it knows that
-//! nothing comes.
+//! Many empty passes in one step, for executors whose clock jumps: a simulator need not look at members when it knows
+//! that nothing comes for them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,11 +12,12 @@ use crate::group::governor::GOVERNOR_WINDOW_NS;
 use crate::sync::Ordering;
 
 impl GroupPoller {
-    /// After [`super::GroupStep::Spin`]: until when passes say nothing else, as long as no packet, interrupt, softirq or thread comes,
-    /// and nobody comes or goes. For an executor that makes such passes at once, a simulator: [`GroupPoller::spun`].
+    /// To be asked after [`super::GroupStep::Spin`]: until when all passes would say the same, as long as no packet,
+    /// interrupt, softirq or thread comes, and no member or poller comes or goes. A simulator makes all those passes in
+    /// one step, by [`GroupPoller::spun`].
     pub fn spins_until(&self, group: &Group, hint: impl Fn(u16, u32) -> Option<bool>, cx: &Cx<'_>) -> u64 {
         let now_ns = cx.now_ns;
-        // What came since the pass looked there, the next one finds.
+        // What came after the pass looked there is found by the next pass.
         let waits = |slot: &u16, unknown: bool| {
             let member = &group.members[usize::from(*slot)];
             match member.claim.look() {
@@ -41,7 +42,7 @@ impl GroupPoller {
         until_ns = until_ns.min(group.governor.window_end_ns());
         until_ns = until_ns.min(self.resched.due_ns());
         let awake = group.watch.look().awake().count_ones();
-        // Beside another nobody rests.
+        // Nobody rests beside another poller.
         if let (Some(rest_ns), 1) = (group.config.rest_ns, awake) {
             until_ns = until_ns.min(self.idle_since_ns.saturating_add(rest_ns));
         }
@@ -53,7 +54,8 @@ impl GroupPoller {
         }
         let running = group.running(group.watch.look().awake() & !(1 << self.slot), now_ns);
         let uncharged_ns = group.unpassed_ns(running, now_ns);
-        // Who was woken, or has its core back in a moment, spends the same budget from its first pass on.
+        // A poller that was woken, or that has its core back in a moment, spends the same budget from its first pass
+        // on.
         until_ns.min(group.ledger.lasts_until(now_ns, awake, uncharged_ns)).max(now_ns)
     }
 
@@ -65,7 +67,7 @@ impl GroupPoller {
         let took_ns = looked_ns.saturating_sub(self.pass_began_ns);
         counters.empty_ns.store(counters.empty_ns.load(Relaxed) + took_ns, Relaxed);
         place.passed_ns.store(looked_ns, Relaxed);
-        // What it comes to is said at the end of the pass that goes on.
+        // Whether the budget is spent is looked at when the pass that goes on ends.
         let _ = group.ledger.charge(now_ns, took_ns, false);
         // A new pass begins, also if the step came in the middle of one.
         self.at = 0;

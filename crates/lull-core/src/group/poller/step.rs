@@ -32,7 +32,7 @@ pub enum GroupStep {
     /// Unmask every member ([`crate::Group::unmask_for_rest`]; of a transmit queue the room interrupt, and only if its ring was full),
     /// sleep until woken, then ask again. A wake-up that came before the sleep ends it.
     Rest {
-        /// When a frame may be sent that a discipline holds back: the sleep ends then at the latest.
+        /// The sleep ends at this time at the latest, when a frame that a discipline holds back may be sent.
         until_ns: Option<u64>,
     },
     /// The budget is spent: sleep until then, and ask again.
@@ -77,6 +77,6 @@ pub struct Transmitted {
     pub frames: u32,
     /// Their bytes.
     pub bytes: u32,
-    /// What was left, and why.
+    /// What was left in intake and discipline, and why.
     pub left: TxLeft,
 }

@@ -22,7 +22,8 @@ pub(super) fn wants_to_send(member: &MemberSlot, hint: Option<bool>, cx: &Cx<'_>
 }
 
 impl GroupPoller {
-    /// A poller that stops looking rings first: nobody else knows of what it held back, and softirqs may take milliseconds.
+    /// A poller that is about to stop looking rings first: nobody else knows what it held back, and softirqs may take
+    /// milliseconds.
     #[cold]
     pub(super) fn ring_before(&mut self, group: &Group, step: GroupStep, cx: &Cx<'_>) -> GroupStep {
         let stops = matches!(
@@ -41,7 +42,8 @@ impl GroupPoller {
         step
     }
 
-    /// The doorbell that would become late during a visit of this member, if there is one: it rings first.
+    /// Returns the doorbell that would become late during a visit of this member, if there is one, so that it rings
+    /// first.
     #[inline]
     pub(super) fn doorbell_before(&mut self, group: &Group, member: &MemberSlot, cx: &Cx<'_>) -> Option<Ring> {
         if self.doorbells.is_empty() {
@@ -50,8 +52,8 @@ impl GroupPoller {
         self.doorbell(group, cx.now_ns + member.visits.expected_ns(), cx)
     }
 
-    /// Packets that a visit of this member may take, so that no doorbell becomes late meanwhile: none of those that were held
-    /// back, and not that of the frames which the visit itself sends.
+    /// How many packets a visit of this member may take so that no doorbell becomes late meanwhile, neither one that
+    /// was held back nor that of the frames which the visit itself sends.
     #[inline]
     pub(super) fn fit(&self, member: &MemberSlot, cx: &Cx<'_>) -> u32 {
         let weight = member.weight.load(Relaxed);
@@ -59,7 +61,7 @@ impl GroupPoller {
         if self.doorbells.is_empty() && !sends {
             return weight;
         }
-        // Another poller may have left frames there, and waits for this visit's end to ring for them.
+        // Another poller may have left frames there, and may be waiting for this visit's end to ring for them.
         let own_ns =
             if member.unrung_frames.load(Relaxed) == 0 { cx.now_ns } else { member.unrung_since_ns.load(Relaxed) };
         let since_ns = self.doorbells.oldest_ns().into_iter().chain(sends.then_some(own_ns)).min();
@@ -67,12 +69,14 @@ impl GroupPoller {
         member.visits.fit(rings_ns.saturating_sub(cx.now_ns), weight)
     }
 
-    /// A doorbell that is due by then, with the claim of its member taken; [`u64::MAX`]: any that was held back.
+    /// Returns a doorbell that is due by `by_ns`, with the claim of its member taken; [`u64::MAX`] stands for any that
+    /// was held back.
     #[inline]
     pub(super) fn doorbell(&mut self, group: &Group, by_ns: u64, cx: &Cx<'_>) -> Option<Ring> {
         while let Some((slot, why)) = self.doorbells.take(by_ns) {
             let member = &group.members[usize::from(slot)];
-            // Nothing, if another poller rang. Who has the claim just now answers for the doorbell afterwards.
+            // There is nothing to do if another poller rang, and whoever has the claim just now answers for the
+            // doorbell afterwards.
             if member.unrung_frames.load(Relaxed) == 0 || !member.claim.take_between(Group::claimant(self.slot)) {
                 continue;
             }
@@ -84,8 +88,8 @@ impl GroupPoller {
         None
     }
 
-    /// The visit of a transmit queue did this. What comes back is a member that leaves the group: its last run is made, which
-    /// rings, and what its instance owes is done, as after a busy loop.
+    /// The visit of a transmit queue did `sent`. If the member leaves the group, it comes back: the executor makes its
+    /// last run, which rings, and does what its instance owes, as after a busy loop.
     pub fn transmitted(&mut self, group: &Group, napi: &Napi, sent: &Transmitted, cx: &Cx<'_>) -> Option<BusyStop> {
         let held = self.held.take()?;
         assert!(sent.frames <= held.budget, "{} frames were sent with a budget of {}", sent.frames, held.budget);
@@ -98,7 +102,7 @@ impl GroupPoller {
         let more = sent.left == TxLeft::More;
         group.governor.filled(member.filled(more, held.budget, sent.frames));
         if more {
-            // Nobody else speaks of what is in the discipline.
+            // Nobody else would tell of what is in the discipline.
             member.claim.poke();
         }
         member.blocked.store(sent.left == TxLeft::Room, Relaxed);
@@ -111,7 +115,7 @@ impl GroupPoller {
         let frames = member.unrung_frames.load(Relaxed) + sent.frames;
         if frames == sent.frames {
             member.unrung_bytes.store(0, Relaxed);
-            // The first of them may be there since the visit began.
+            // The first of them may have been there since the visit began.
             member.unrung_since_ns.store(held.since_ns, Relaxed);
         }
         let bytes = member.unrung_bytes.load(Relaxed).saturating_add(sent.bytes);
@@ -123,7 +127,8 @@ impl GroupPoller {
             member.sent_ns.store(cx.now_ns, Relaxed);
         }
         if frames != 0 {
-            // Also if they are another poller's: it may have come to ring during this visit, and found the claim taken.
+            // This counts also for frames of another poller, which may have come to ring during this visit and found
+            // the claim taken.
             let (since_ns, is_busy) = (member.unrung_since_ns.load(Relaxed), member.is_busy.load(Relaxed));
             let unrung = Unrung { frames, bytes, since_ns, is_busy };
             self.doorbells.left(held.slot, unrung, sent.frames != 0, sent.left == TxLeft::Room);
@@ -131,7 +136,7 @@ impl GroupPoller {
         self.give_back(group, held, napi, cx)
     }
 
-    /// The doorbell rang. What comes back is a member that leaves the group, as after a visit.
+    /// The doorbell rang. If the member leaves the group, it comes back, as after a visit.
     pub fn rung(&mut self, group: &Group, napi: &Napi, cx: &Cx<'_>) -> Option<BusyStop> {
         let held = self.held.take()?;
         napi.assert_owner(&held.owner);
