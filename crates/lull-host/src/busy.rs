@@ -32,7 +32,8 @@ impl BusyPoller<'_> {
         let BusyPoller { host, cpu, me } = *self;
         let mut most = 0;
         let start_ns = host.clock.now_ns();
-        // Who has the seat from a sleep may have taken the watch of the CPU's descriptors over for it.
+        // A worker that comes from a sleep in the seat may have taken over the watch of the CPU's descriptors for that
+        // sleep.
         let mut unwatched = *in_seat;
         // One round is over before a seat would pay for itself.
         *in_seat = *in_seat || (plan.end.spins() && cpu.seat.take(me));
@@ -71,10 +72,10 @@ impl BusyPoller<'_> {
     ) -> std::thread::Result<bool> {
         let BusyPoller { host, cpu, .. } = *self;
         let mut now_ns = start_ns;
-        // Softirqs that ran between two rounds are in the time of the second one, which is not in vain then.
+        // The time of a round includes the softirqs that ran before it; if some did, the round was not in vain.
         let (mut vain, mut ran_softirqs) = (Vain::default(), false);
         let mut busy = BusyLoop::begin(&instance.napi, plan, &host.cx(cpu.index, now_ns));
-        // A panic in `ready` must not take the ownership along.
+        // A panic in `ready` must not destroy the ownership.
         let yielded = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let cx = host.cx(cpu.index, now_ns);
@@ -106,7 +107,7 @@ impl BusyPoller<'_> {
                     break true;
                 }
                 if std::mem::take(unwatched) && *in_seat {
-                    // The loop may go on for long. What it polls itself it need not watch.
+                    // The loop may go on for long. It need not watch what it polls itself.
                     host.arm_fd_vectors_but(cpu, Some(instance.napi.index()));
                 }
                 std::hint::spin_loop();
@@ -124,7 +125,7 @@ impl BusyPoller<'_> {
             BusyStopped::ToSoftirq(owner) => Some(owner),
         };
         if let Some(owner) = owner {
-            // The seat first: else the interrupt thread is woken for what this thread runs itself.
+            // The seat is taken first; otherwise the interrupt thread would be woken for what this thread runs itself.
             if !*in_seat {
                 *in_seat = cpu.seat.take(self.me);
             }
@@ -134,7 +135,8 @@ impl BusyPoller<'_> {
         yielded
     }
 
-    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs. True if there were some.
+    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs. Returns whether there were
+    /// some.
     #[inline]
     fn pending_softirqs(&self, in_seat: &mut bool, now_ns: u64) -> bool {
         let BusyPoller { host, cpu, me } = *self;
@@ -146,7 +148,7 @@ impl BusyPoller<'_> {
     }
 }
 
-/// What threads do that have no worker: blocking and busy-polling socket calls, a context that is freed.
+/// What threads without a worker do: blocking and busy-polling socket calls, and freeing a context.
 impl Delivery {
     /// Does for a socket call what [`Turn::busy_loop`](crate::Turn::busy_loop) does for a worker: the poller passes by on the
     /// CPU of the instance's interrupt.

@@ -13,19 +13,20 @@ const CALIBRATION_NS: u64 = 20_000_000;
 /// than any timer that this clock is for.
 const CORES_APART_MAX_NS: u64 = 5_000;
 
-/// How far the cycle counter may be from the kernel's clock since the two were last compared, in nanoseconds: so much, and one in so
-/// many of those that have passed. The kernel adjusts its own by 500 ppm at the most, and the rate that was found errs by less. Who
-/// slews it faster (`chronyd`, by up to 8 %) may have the counter given up, which costs some nanoseconds at each look and no more.
+/// How far the cycle counter may be from the kernel's clock since the two were last compared: this many nanoseconds,
+/// plus a share of those that have passed. The kernel adjusts its own clock by 500 ppm at the most, and the rate that
+/// was found errs by less. A program that slews it faster (`chronyd`, by up to 8 %) may have the counter given up,
+/// which costs some nanoseconds at each look and no more.
 const APART_MAX_NS: u64 = 100_000_000;
 const APART_ONE_IN: u64 = 256;
-/// What the counter may have gained since then on the kernel's clock while it was right, as one in so many nanoseconds: the time that
-/// the kernel's clock takes over with is later by this, so that nobody sees it go back.
+/// How much a counter that was right may have gained on the kernel's clock since the two were compared: one in this
+/// many nanoseconds. When the kernel's clock takes over, time is later by this, so that nobody sees it go back.
 const GAINED_ONE_IN: u64 = 1 << 10;
-/// The counter is compared again when so many cycles have passed, a third of a second or so.
+/// The counter is compared again when this many cycles have passed, a third of a second or so.
 const COMPARED_CYCLES: u64 = 1 << 30;
-/// A core whose counter is behind by less has not gone back.
+/// A counter that seems behind by less than this is another core's, and has not gone back.
 const BEHIND_CYCLES: u64 = 1 << 20;
-/// In place of the least that the counter may show: the kernel's clock is used.
+/// This stands in place of the least that the counter may show once the kernel's clock is used.
 const BY_KERNEL: u64 = u64::MAX;
 
 /// A monotonic clock in nanoseconds since it was made. Reading it takes 8 to 18 ns.
@@ -34,18 +35,18 @@ const BY_KERNEL: u64 = u64::MAX;
 /// the process may use. What the check lets through may still read a few microseconds earlier on another core: whoever
 /// subtracts two readings of different threads has to expect it.
 ///
-/// A counter that is trusted may still start again, when the machine comes back from suspend-to-RAM or hibernation, or another rate
-/// may be its own, where a virtual machine has moved. So it is compared again where a thread was woken by the kernel's clock, and
-/// whoever sees it below what it was then compares at once. If it is wrong, the kernel's clock takes over for good, from where time
-/// was: it goes on and does not go back.
+/// A counter that is trusted may still start again, when the machine comes back from suspend-to-RAM or hibernation, or
+/// change its rate, when a virtual machine has moved. So it is compared again when a thread was woken by the kernel's
+/// clock, and whoever sees it below what it was then compares at once. If it is wrong, the kernel's clock takes over
+/// for good, from where time was: it goes on and does not go back.
 #[derive(Debug)]
 pub struct Clock {
     origin: Instant,
     tsc: Tsc,
     /// The least that the counter may show, [`BY_KERNEL`] once it is not used.
     floor_cycles: AtomicU64,
-    /// How far time is ahead of the kernel's clock since `origin` once that is used; wraps where it is behind. Written before
-    /// `floor_cycles` says so.
+    /// Once the kernel's clock is used, how far time is ahead of what that has counted since `origin`; it wraps where
+    /// time is behind. It is written before `floor_cycles` says that the kernel's clock is used.
     ahead_ns: AtomicU64,
     compared: Mutex<Compared>,
 }
@@ -70,7 +71,7 @@ struct Tsc {
 struct Reading {
     kernel: Instant,
     cycles: u64,
-    /// Cycles that the reading took; what is between is known no better.
+    /// Cycles that the reading took, within which the two are not known to belong together.
     gap_cycles: u64,
 }
 
@@ -142,7 +143,7 @@ impl Clock {
 
     #[inline]
     fn read(&self, cycles: impl FnOnce() -> u64, both: impl Fn() -> Reading) -> u64 {
-        // It acquires: who finds the kernel's clock in use finds how far time is ahead of it.
+        // The load acquires: whoever finds the kernel's clock in use also finds how far time is ahead of it.
         let floor_cycles = self.floor_cycles.load(Ordering::Acquire);
         if floor_cycles == BY_KERNEL {
             return self.by_kernel_ns(Instant::now());
@@ -183,7 +184,8 @@ impl Clock {
     fn compare(&self, reading: &Reading) {
         let mut compared = relock(&self.compared);
         let floor_cycles = self.floor_cycles.load(Ordering::Relaxed);
-        // Another thread may have compared a moment later, and be here first: the counter was not behind what it saw.
+        // Another thread may have compared a moment later and got here first; the counter was not behind what that
+        // thread saw.
         if floor_cycles == BY_KERNEL || reading.kernel < compared.kernel {
             return;
         }
@@ -218,12 +220,13 @@ fn read_both() -> Reading {
     let read = || {
         let before = read_cycles();
         let kernel = Instant::now();
-        // A thread may be moved in between to a core whose counter is behind: that try is no good, whatever it says.
+        // A thread may be moved in between to a core whose counter is behind, which makes the try useless whatever it
+        // says.
         let gap_cycles = read_cycles().checked_sub(before).unwrap_or(u64::MAX);
         Reading { kernel, cycles: before.saturating_add(gap_cycles / 2), gap_cycles }
     };
     let tries = (0..16).map(|_| read());
-    // Sixteen tries are never none.
+    // There are sixteen tries, so there is a best one.
     tries.min_by_key(|reading| reading.gap_cycles).unwrap_or_else(read)
 }
 

@@ -92,14 +92,14 @@ impl Delivery {
 
     fn take_down(&self, instance: &Instance, context: &str, message: String) {
         self.refuse(instance, context, message);
-        // Also by those who come second: an ownership may have been parked on the lock that their panic let go.
+        // Whoever comes second does this, too: an ownership may have been parked on the lock that their panic let go.
         self.tell_failed(instance);
     }
 
-    /// First half of taking a queue down: nobody becomes its owner any more. The first who does so says it.
+    /// First half of taking a queue down: nobody becomes its owner any more. The first to do so prints the message.
     #[cold]
     pub(crate) fn refuse(&self, instance: &Instance, context: &str, message: String) {
-        // Before the failure can be seen: whoever sees it may count on it that nobody takes the instance.
+        // This comes before the failure can be seen: whoever sees the failure may rely on nobody taking the instance.
         instance.napi.disable_begin();
         instance.vector.mask();
         let queue = self.queue_name(instance);
@@ -121,7 +121,7 @@ impl Delivery {
     /// A call into a shard, other than by the host, panicked: the queue of instance `index` is taken down. The shard's lock
     /// is not held.
     pub fn take_down_queue(&self, index: u32, context: &str) {
-        // A removed instance has nobody who could be told: its device is closed.
+        // Nobody could be told about a removed instance: its device is closed.
         let Some(instance) = self.instance(index).map(|found| found.clone()) else { return };
         self.take_down(&instance, context, "see the panic's own message".to_owned());
     }
@@ -134,7 +134,7 @@ impl Delivery {
     }
 }
 
-/// A device that takes more than it may is a bug above the queue, too.
+/// A poll that takes more packets than it may is a bug above the queue, too.
 #[inline]
 pub(crate) fn within(work: u32, budget: u32) -> u32 {
     assert!(work <= budget, "the receiver took {work} packets with a budget of {budget}");

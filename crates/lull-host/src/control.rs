@@ -63,7 +63,7 @@ impl Host {
         inner.timed(cpu).put(&instance);
         device.napis[queue] = Some(index);
         drop(devices);
-        // Last, for a line that was raised before raises at once.
+        // This comes last, because a line that was raised before raises at once.
         let sink = VectorSink { host: Arc::downgrade(inner), instance: Arc::downgrade(&instance) };
         instance.vector.line.connect(Arc::new(sink));
         Ok(index)
@@ -107,8 +107,9 @@ impl Host {
         Ok(())
     }
 
-    /// Nobody owns the instance, and nobody can become its owner: it is disabled, and the control lock is held. Whoever else
-    /// still has it (a busy loop, an interrupt, a look at deadlines) finds it disabled, and keeps it until done with it.
+    /// Nobody owns the instance, and nobody can become its owner: it is disabled, and the control lock is held. Whoever
+    /// else still has it (a busy loop, an interrupt, a look at deadlines) finds it disabled, and keeps it until he is
+    /// done with it.
     fn take_out(&self, instance: &Arc<Instance>) {
         let inner = self.inner();
         let index = instance.napi.index();
@@ -197,7 +198,7 @@ impl Host {
     /// `napi_disable`: waits until nobody owns the instance, and takes it. Settings are kept if the device keeps them.
     ///
     /// # Errors
-    /// It was removed, or is not enabled: waiting for the owner would be waiting for the disable that came first.
+    /// It was removed, or is not enabled: to wait for the owner would be to wait for the disable that came first.
     pub fn disable(&self, index: u32) -> Result<(), HostError> {
         let inner = self.inner();
         let control = relock(&inner.control);
@@ -316,7 +317,8 @@ impl Host {
         }
     }
 
-    /// Busy-poll threads start lazily, with the first schedule. There is no reason to wait for a packet with it.
+    /// Busy-poll threads start lazily, with the first schedule. There is no reason to wait for a packet before the
+    /// thread starts.
     fn kick(&self, instance: &Instance) {
         self.schedule(instance.napi.index());
     }

@@ -55,13 +55,14 @@ impl std::ops::Sub for CpuStats {
     }
 }
 
-/// The longest round of polling that found nothing. One that took longer was somebody else's time: the poller did not run.
+/// The longest that a round of polling which found nothing can be. In a longer one the poller did not run, so the time
+/// was somebody else's.
 const VAIN_ROUND_NS_MAX: u64 = 20_000;
 
-/// A thread tells what it has spent in vain when it is this much.
+/// A thread adds to its CPU's count when it has spent this much in vain.
 const VAIN_TOLD_NS: u64 = 1_000_000;
 
-/// What a thread that polls without pause has spent in vain and not told its CPU yet.
+/// What a thread that polls without pause has spent in vain and not yet added to its CPU's count.
 #[derive(Default)]
 pub(crate) struct Vain(u64);
 
@@ -77,7 +78,7 @@ impl Vain {
         }
     }
 
-    /// Adds it to what the CPU counts. Others write there too, so not every round does.
+    /// Adds it to what the CPU counts. Not every round does so, because others write there, too.
     #[inline]
     pub(crate) fn tell(&mut self, cpu: &Cpu) {
         if self.0 != 0 {
@@ -111,7 +112,7 @@ pub(crate) struct Cpu {
     pub(crate) interrupts: AtomicU64,
     pub(crate) softirq_ns: AtomicU64,
     pub(crate) ksoftirqd_wakes: AtomicU64,
-    /// What `softnet` counts, for those who must not wait for it.
+    /// A copy of what `softnet` counts, for those who must not wait for it.
     pub(crate) time_squeeze: AtomicU64,
     pub(crate) vain_ns: AtomicU64,
 }
@@ -197,7 +198,7 @@ impl Cpu {
         self.woken.load(Ordering::Relaxed) != 0
     }
 
-    /// Lets other threads of the core run: whoever waited for it is taken to have had it.
+    /// Lets other threads of the core run. Whoever waited for the core is taken to have had it.
     pub(crate) fn let_others_run(&self) {
         self.woken.store(0, Ordering::Relaxed);
         std::thread::yield_now();

@@ -1,9 +1,10 @@
 //! The deadlines of one CPU, and who wakes up for the earliest: a worker that sleeps in the seat until then, or the
 //! interrupt thread by its kernel timer, the backstop.
 //!
-//! Whoever starts a timer notes its deadline and then reads who covers it; whoever ceases to cover says so and then reads
-//! the deadlines. One of the two has to see the other, as in Dekker's algorithm; here it is because both make a
-//! read-modify-write of the one word of the deadlines in between: the second of the two acquires what the first released.
+//! Whoever starts a timer notes its deadline and then reads who covers it; whoever ceases to cover says so and then
+//! reads the deadlines. One of the two has to see the other, as in Dekker's algorithm. It does here because in between
+//! both make a read-modify-write of the one word of the deadlines, of which the second acquires what the first
+//! released.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -12,7 +13,8 @@ pub(crate) const NEVER: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Deadlines {
-    /// The earliest; may be earlier than the truth, and [`NEVER`] for a moment while somebody looks it up.
+    /// The earliest deadline. It may be earlier than the truth, and it is [`NEVER`] for a moment while somebody looks
+    /// it up.
     earliest_ns: AtomicU64,
     /// When a sleeping worker will look by itself.
     worker_looks_ns: AtomicU64,
@@ -32,7 +34,7 @@ impl Deadlines {
     /// A timer that falls due here was started.
     #[inline]
     pub(crate) fn note(&self, deadline_ns: u64) {
-        // A read-modify-write even where the word is early enough: see the head of this file.
+        // This is a read-modify-write even where the word is early enough: see the head of this file.
         self.earliest_ns.fetch_min(deadline_ns, Ordering::AcqRel);
     }
 
@@ -67,7 +69,8 @@ impl Deadlines {
         self.worker_looks_ns.fetch_min(at_ns, Ordering::AcqRel);
     }
 
-    /// It did, or does not sleep after all. The promise of another sleeper may go with it: that costs a kernel timer.
+    /// The worker has looked, or does not sleep after all. The promise of another sleeper may go with this one, which
+    /// costs a kernel timer.
     pub(crate) fn worker_looks_no_more(&self) {
         self.worker_looks_ns.swap(NEVER, Ordering::AcqRel);
         self.note(NEVER);

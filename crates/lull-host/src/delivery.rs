@@ -31,7 +31,7 @@ use crate::table::{Found, Removable, Table};
 use crate::timed::{Listed, Timed};
 use crate::vector::Vector;
 
-/// What the handles of a host share: the part that sockets and receivers may call.
+/// What the handles of a host share, and what sockets and receivers may call.
 pub struct Delivery {
     pub(crate) clock: Clock,
     pub(crate) sysctl: Sysctl,
@@ -52,7 +52,7 @@ pub struct Delivery {
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: Mutex<Vec<ThreadUse>>,
     pub(crate) joins: Mutex<Vec<JoinHandle<()>>>,
-    /// Held while an instance is enabled, disabled or set (`rtnl`). Watchers are called without it.
+    /// Held while an instance is enabled, disabled or set, like Linux's `rtnl`. Watchers are called without it.
     pub(crate) control: Mutex<()>,
     pub(crate) realtime: bool,
     pub(crate) realtime_error: Mutex<Option<io::Error>>,
@@ -138,13 +138,13 @@ pub enum TryPoll {
 /// What stands above a queue: it polls the queue's receive half and passes the frames up. A shard keeps the receive half
 /// and itself under one [`crate::HandoffLock`].
 pub trait Receiver: Send + Sync {
-    /// Softirq's poll: must not wait for a lock. Parking the ownership is the last thing that it does.
+    /// Softirq's poll, which must not wait for a lock. If it parks the ownership, that is the last thing that it does.
     fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll;
 
     /// A busy poller's round: `None` if the lock is held, which counts as an empty round.
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32>;
 
-    /// A poll that has to happen (the last one of a busy poller, a NAPI thread's): may sleep for the lock.
+    /// A poll that has to happen (the last one of a busy poller, or a NAPI thread's) and may sleep for the lock.
     fn poll(&self, host: &Delivery, budget: u32) -> u32;
 
     /// Whether GRO holds packets that the last poll by softirq took ([`Napi::softirq_polled`](lull_core::Napi)).
@@ -167,15 +167,15 @@ pub trait Receiver: Send + Sync {
     /// if the lock is held: it is asked again shortly.
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool;
 
-    /// What a transmit queue has besides: its NAPI may be a member of a CPU group that sends (§16).
+    /// The queue as a transmit queue, if it is one: its NAPI may be a member of a CPU group that sends (§16).
     fn transmitter(&self) -> Option<&dyn Transmitter> {
         None
     }
 
-    /// Its interrupt was raised, whoever hears of that first.
+    /// The queue's interrupt was raised; whoever hears of that first calls this.
     fn raised(&self, _host: &Delivery) {}
 
-    /// Times requests until they are answered, from now on or no longer.
+    /// Begins to time requests until they are answered, or ends it.
     fn time_answers(&self, _host: &Delivery, _on: bool) {}
 
     /// What requests took so far, if they are timed.
@@ -183,12 +183,12 @@ pub trait Receiver: Send + Sync {
         None
     }
 
-    /// A panic took this queue down, for good: whoever waits for what it would bring is told. Locks the shard and gives it
+    /// A panic took this queue down for good. Tells whoever waits for what it would bring. Locks the shard and gives it
     /// back with [`Delivery::unlock`], so that an ownership that was parked on it is let go.
     fn failed(&self, host: &Delivery);
 }
 
-/// A transmit queue, as a CPU group knows it: between entering and leaving the group alone sends (§16).
+/// A transmit queue, as a CPU group knows it: from entering until leaving the group alone sends (§16).
 pub trait Transmitter: Send + Sync {
     /// The group runs from now on ([`lull_core::tx::TxWord::group_enter`]).
     ///
@@ -196,10 +196,11 @@ pub trait Transmitter: Send + Sync {
     /// A sender runs just now.
     fn group_enter(&self) -> Result<(), TxOwned>;
 
-    /// The group runs no more: one more run, with its doorbell, for what senders have left to it.
+    /// The group runs no more. Makes one more run, with its doorbell, for the frames that senders have left to the
+    /// group.
     fn group_leave(&self, host: &Delivery);
 
-    /// The same for a queue that a panic took down: nothing runs, and frames go nowhere
+    /// As `group_leave`, but for a queue that a panic took down: nothing runs, and frames go nowhere
     /// ([`lull_core::tx::TxWord::lost_in_a_panic`]).
     fn group_lost(&self);
 
@@ -229,7 +230,7 @@ pub struct NapiBinding {
 
 /// One instance with its surroundings.
 pub(crate) struct Instance {
-    /// For those who keep it longer than the call that looked it up.
+    /// A handle for those who keep the instance for longer than the call that looked it up.
     me: Weak<Instance>,
     pub(crate) napi: Napi,
     pub(crate) vector: Vector,

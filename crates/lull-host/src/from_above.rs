@@ -25,7 +25,7 @@ impl Delivery {
         self.set_exact_receiver_deadline(index, tick_ns);
     }
 
-    /// As [`Delivery::set_receiver_deadline`], but not put off: for what is in the way of a peer.
+    /// As [`Delivery::set_receiver_deadline`], but not put off to a tick, for timers that a peer waits for.
     pub fn set_exact_receiver_deadline(&self, index: u32, deadline_ns: u64) {
         // A removed instance is asked for nothing any more.
         let Some(instance) = self.instance(index) else { return };

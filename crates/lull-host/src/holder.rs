@@ -1,7 +1,7 @@
-//! What the holder of a CPU's seat does, apart from what there is to do: run, leave, sleep, pass by.
+//! How the holder of a CPU's seat runs, leaves, sleeps and passes by, whatever the work is.
 //!
-//! [`crate::seat`] is one word and its transitions; here is who makes which when. Threads of the system do so through
-//! [`crate::on_cpu`], and the loom models with work and sleepers of their own: the code is the same.
+//! [`crate::seat`] has one word and its transitions; this file says who makes which when. Threads of the system run it
+//! through [`crate::on_cpu`], and the loom models run the same code with work and sleepers of their own.
 
 use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat};
 
@@ -52,8 +52,8 @@ pub(crate) trait SeatWork: Seated {
     /// Hard interrupts, timers that are due and softirq, once each.
     fn serve(&self, run: &mut Self::Run<'_>) -> Served;
 
-    /// Leaves the unmasked descriptors to the interrupt thread. Due whenever the seat is left, and by a holder that stays
-    /// in it awake: nobody else watches them.
+    /// Leaves the unmasked descriptors to the interrupt thread. This is due whenever the seat is left, and for a holder
+    /// that stays in it awake, because nobody else watches them.
     fn arm(&self);
 
     /// Sees to it that somebody wakes for the earliest deadline.
@@ -218,7 +218,8 @@ pub(crate) fn sleep<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S::Woke 
                 continue;
             }
         } else {
-            // A timer that this thread started in its turn: whoever has the seat may be past the look that covers it.
+            // This thread may have started a timer in its turn, and whoever has the seat may be past the look that
+            // covers it.
             sleeper.work().cover();
         }
         woke = sleeper.park();
@@ -234,7 +235,7 @@ pub(crate) fn sleep<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S::Woke 
     }
 }
 
-/// As [`sleep`], of a thread for which the CPU has no place: it never sleeps in the seat, and others deliver meanwhile.
+/// As [`sleep`], for a thread that has no place on the CPU: it never sleeps in the seat, and others deliver meanwhile.
 pub(crate) fn sleep_beside<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S::Woke {
     if std::mem::take(in_seat) {
         let ran = run(sleeper.work());
@@ -245,7 +246,7 @@ pub(crate) fn sleep_beside<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S
         if let Some(woke) = sleeper.over() {
             return woke;
         }
-        // A timer that this thread started in its turn.
+        // This thread may have started a timer in its turn.
         sleeper.work().cover();
         if let Some(woke) = sleeper.park() {
             return woke;

@@ -31,11 +31,12 @@ pub struct HostConfig {
     pub cpus: Vec<Option<usize>>,
     /// System-wide settings.
     pub sysctl: Sysctl,
-    /// Where the epoll policy differs from Linux; strictly not at all by default.
+    /// Where the epoll policy differs from Linux; by default it does not differ at all.
     pub epoll: EpollOptions,
     /// What follows the poll of a resume that finds nothing: deferral as in Linux by default.
     pub after_resume: AfterResume,
-    /// Whether the interrupt threads ask for SCHED_FIFO. A refusal is reported by [`Host::realtime_error`] and lived with.
+    /// Whether the interrupt threads ask for SCHED_FIFO. If that is refused they go on without, and
+    /// [`Host::realtime_error`] says why.
     pub realtime: bool,
     /// How much later than its deadline the interrupt thread may be woken for a timer while the application computes, in
     /// nanoseconds. Every call into lull runs due timers on time; this is for an application that makes none. The default is
@@ -43,10 +44,11 @@ pub struct HostConfig {
     pub timer_slack_ns: u64,
     /// Most instances that the host can have at a time, 65,536 at most. Those that were removed make room for others.
     pub napis_max: usize,
-    /// Numbers of the devices' queues, as they are shown, where they are not counted from 0: a process may have some queues of
-    /// a device whose others are another process's.
+    /// The numbers under which the devices' queues are shown, where they are not counted from 0: a process may have
+    /// some queues of a device while another process has the others.
     pub queue_numbers: Vec<usize>,
-    /// Ids of instances that are left to others: processes with queues of one device have different ids.
+    /// How many of the first ids are left to other processes, so that processes with queues of one device have
+    /// different ids.
     pub napi_ids_left: u32,
     /// Who hears of every event. A panic in it ends the process.
     pub sink: Option<Box<dyn EventSink + Send>>,

@@ -36,8 +36,8 @@ pub struct Parked {
 
 /// What a shard's lock protects.
 pub trait Shard {
-    /// A thread panicked while it changed the value, which may be half-written. From now on no call may rely on anything
-    /// that it holds but what this leaves: sockets that fail, and nobody waiting. Called with the lock held.
+    /// A thread panicked while it changed the value, which may be half-written. Leaves a state on which all later calls
+    /// may rely: sockets that fail, and nobody who waits. Called with the lock held.
     fn take_down(&mut self);
 }
 
@@ -73,7 +73,8 @@ impl<T: Shard> HandoffLock<T> {
         loop {
             let now = self.word.load(Ordering::Relaxed);
             if now & LOCKED == 0 {
-                // Whoever slept cannot know whether others do: keep WAITERS, at the price of one wake-up for nobody.
+                // A thread that slept cannot know whether others still do, so it keeps WAITERS, at the price of one
+                // wake-up for nobody.
                 let next = now | LOCKED | WAITERS;
                 if self.word.compare_exchange(now, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
@@ -95,8 +96,8 @@ impl<T: Shard> HandoffLock<T> {
         locked.then(|| HandoffGuard { lock: self })
     }
 
-    /// Softirq's way: locks, or leaves the ownership with the holder, who polls before unlocking (`None`). At most one ownership
-    /// exists per NAPI and a lock serves one NAPI, so the place is free.
+    /// Softirq's way to lock: it has the lock, or it leaves the ownership with the holder, who polls before unlocking
+    /// (`None`). At most one ownership exists per NAPI and a lock serves one NAPI, so the place is free.
     #[inline]
     pub fn lock_or_park(&self, owner: Owner, cpu: u16) -> Option<(HandoffGuard<'_, T>, Owner)> {
         match self.try_lock() {
@@ -118,7 +119,7 @@ impl<T: Shard> HandoffLock<T> {
                     return None;
                 }
             } else if self.word.compare_exchange(now, now | LOCKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                // Unlocked meanwhile. Nobody saw the bit, so the ownership is still ours to take back.
+                // The lock was given back meanwhile. Nobody saw the bit, so we may take the ownership back.
                 let parked = self.parked_slot().take();
                 let Some(parked) = parked else { unreachable!("only an announced ownership is taken by others") };
                 return Some((HandoffGuard { lock: self }, parked.owner));
@@ -190,7 +191,8 @@ impl<T: Shard> Drop for HandoffGuard<'_, T> {
         self.take_down();
         #[cfg(loom)]
         self.with_mut(T::take_down);
-        // Who parked it counts on the next holder, and the host locks once more when it takes the queue down.
+        // Whoever parked an ownership relies on the next holder, and the host locks once more when it takes the queue
+        // down.
         let before = self.lock.word.fetch_and(PARKED, Ordering::Release);
         if before & WAITERS != 0 {
             self.lock.word.wake_all();

@@ -1,4 +1,4 @@
-//! Memory that was freed, given back to the system; and memory that is not touched before it is used.
+//! Giving freed memory back to the system, and allocating memory that is not touched before it is used.
 #![allow(unsafe_code)]
 
 use std::collections::TryReserveError;
@@ -7,21 +7,22 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-/// How far apart two rounds are at least: each takes milliseconds when there is much, and the locks of the allocator.
+/// The least time between two rounds: each takes milliseconds if there is much to give back, and holds the allocator's
+/// locks.
 const APART: Duration = Duration::from_secs(1);
 
 /// Nobody gives back.
 const REST: u8 = 0;
 /// A thread gives back, and nothing was freed since it began.
 const GIVING: u8 = 1;
-/// It is to give back once more.
+/// The thread is to give back once more.
 const AGAIN: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(REST);
 
-/// Has what the allocator holds free given back to the system, as far as it consists of whole pages: for the time after a
-/// crowd of connections has gone. The caller is not kept: a thread of its own does it, at most once a second. It has every signal
-/// blocked, whatever the caller takes: the handlers of a program run in the program's threads alone.
+/// Gives the whole pages that the allocator holds free back to the system, for the time after a crowd of connections
+/// has gone. The caller does not wait: a thread of its own does it, at most once a second. That thread has every signal
+/// blocked, so that the handlers of a program run in the program's threads alone.
 ///
 /// glibc keeps freed memory for later unless it lies at the heap's end; other C libraries need no telling, and there this
 /// does nothing.
@@ -41,13 +42,13 @@ pub fn give_back_memory() {
     };
     let named = std::thread::Builder::new().name("lull-memory".to_owned());
     if without_signals(|| named.spawn(rounds)).is_err() {
-        // Without threads to be had, memory stays where it is until the next crowd.
+        // If no thread can be started, the memory stays where it is until the next crowd.
         STATE.store(REST, Ordering::Release);
     }
 }
 
-/// The calling thread is the only one of a child of `fork`: the thread that gave back is its parent's, and the next crowd of its own
-/// gets one.
+/// To be called in a child of `fork`, whose only thread is the caller's: the thread that gave back is its parent's, and
+/// the child's next crowd gets one of its own.
 pub fn forget_giving_back() {
     STATE.store(REST, Ordering::Release);
 }

@@ -1,14 +1,14 @@
 //! A wait for a store to a word without the kernel, where the CPU has one that programs may use: UMONITOR and UMWAIT (Intel,
 //! WAITPKG), or MONITORX and MWAITX (AMD).
 //!
-//! The first of a pair tells the core of a cache line; the second stops it until somebody stores to that line, an interrupt comes, or
-//! its time is up. It may return for no reason that the program knows of: Linux bounds a UMWAIT
-//! (`/sys/devices/system/cpu/umwait_control/max_time`), other words have a part of the line, and a hypervisor may not wait at all. So
-//! the waiter comes again until its own time is up. A store between the two instructions ends the wait at once; of one before the
-//! first nothing is known, so the waiter looks at the word in between ([`ParkWord::watch`]).
+//! The first of a pair tells the core of a cache line; the second stops it until somebody stores to that line, an
+//! interrupt comes, or its time is up. It may return for no reason that the program knows of: Linux bounds a UMWAIT
+//! (`/sys/devices/system/cpu/umwait_control/max_time`), other words have a part of the line, and a hypervisor may not
+//! wait at all. So the waiter comes again until its own time is up. A store between the two instructions ends the wait
+//! at once. A store before the first is not seen, so the waiter looks at the word in between ([`ParkWord::watch`]).
 //!
-//! No machine that tried this has either: the instructions are tried by an emulation of them alone (the tests below), and no gain was
-//! measured.
+//! No machine on which this ran has either pair: only an emulation (the tests below) has tried the instructions, and no
+//! gain was measured.
 
 use crate::clock::{Clock, read_cycles};
 use crate::parker::ParkWord;
@@ -28,7 +28,7 @@ pub(crate) enum Instructions {
 }
 
 impl Instructions {
-    /// What CPUID says. It does not say whether a hypervisor traps them.
+    /// Returns what CPUID says, which does not tell whether a hypervisor traps the instructions.
     #[cfg(target_arch = "x86_64")]
     fn of_this_cpu() -> Option<Instructions> {
         use core::arch::x86_64::{__cpuid, __cpuid_count};
@@ -55,14 +55,16 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// None where the CPU has no such instructions, or its cycle counter is not to be trusted: they count by it.
+    /// Returns `None` where the CPU has no such instructions, or where its cycle counter, by which they count, is not
+    /// to be trusted.
     pub(crate) fn of_this_machine(clock: &Clock) -> Option<Monitor> {
         let (by, khz) = (Instructions::of_this_cpu()?, clock.tsc_khz()?);
         Some(Monitor { by, most_cycles: cycles(WATCHES_NS, khz), khz })
     }
 
-    /// The sleeper of `word`, who has begun so, waits for a store to it, and no longer than `timeout_ns`. None: it was woken;
-    /// otherwise it is to sleep in the kernel, in this way, and so many nanoseconds of its timeout have passed.
+    /// The sleeper of `word`, which has begun its sleep in this way, waits for a store to the word, but no longer than
+    /// `timeout_ns`. Returns `None` if it was woken; otherwise how it is to sleep in the kernel, and how many
+    /// nanoseconds of its timeout have passed.
     pub(crate) fn watch(&self, word: &ParkWord, timeout_ns: Option<u64>) -> Option<(u32, u64)> {
         let most = timeout_ns.map_or(self.most_cycles, |ns| cycles(ns, self.khz).min(self.most_cycles));
         let watch = Watch { began: read_cycles(), most };
@@ -88,8 +90,8 @@ struct Watch {
 }
 
 impl Watch {
-    /// For how long it is to go on. A counter that is behind where it was has started again, as after a suspend to RAM: nobody knows
-    /// how long that was.
+    /// For how many cycles it is to go on. A counter that is behind where it was has started again, as after a suspend
+    /// to RAM, and nobody knows how long that took.
     fn left(&self, now: u64) -> u64 {
         now.checked_sub(self.began).map_or(0, |passed| self.most.saturating_sub(passed))
     }

@@ -1,5 +1,5 @@
-//! The work of a CPU's seat as threads of the system do it: interrupts, timers and softirq; descriptors and kernel timers
-//! for what is to come.
+//! The work of the holder of a CPU's seat, as threads of the system do it: interrupts, timers and softirq, and the
+//! descriptors and kernel timers for what is to come.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -116,14 +116,14 @@ impl Delivery {
         holder::visit(&self.on(cpu), me);
     }
 
-    /// Leaves the unmasked descriptors to the interrupt thread. Due whenever the seat is left, and by a holder that stays
-    /// in it awake: nobody else watches them.
+    /// Leaves the unmasked descriptors to the interrupt thread. This is due whenever the seat is left, and for a holder
+    /// that stays in it awake, because nobody else watches them.
     #[inline]
     pub(crate) fn arm_fd_vectors(&self, cpu: &Cpu) {
         self.arm_fd_vectors_but(cpu, None);
     }
 
-    /// The same, but for that of an instance that the caller polls.
+    /// As [`Delivery::arm_fd_vectors`], but leaves out the descriptor of an instance that the caller polls itself.
     #[inline]
     pub(crate) fn arm_fd_vectors_but(&self, cpu: &Cpu, polled: Option<u32>) {
         let Some(vectors) = cpu.fd_vectors() else { return };

@@ -1,15 +1,15 @@
-//! What must not panic: the process ends, with a message that says where, if it does nevertheless.
+//! Code that must not panic: if it does nevertheless, the process ends with a message that says where.
 
 use std::io::Write;
 
 use lull_core::event::{Event, EventSink};
 
-/// Ends the process if it is dropped by a panic. Whoever gets through forgets it.
+/// Ends the process if a panic drops it. Code that gets through forgets it.
 struct EndsTheProcess<'a>(&'a dyn Fn() -> String);
 
 impl Drop for EndsTheProcess<'_> {
     fn drop(&mut self) {
-        // Nobody may be left to read it.
+        // There may be nobody left to read the message.
         let _ =
             writeln!(std::io::stderr(), "lull: a panic in {}: its state is unknown, so the process ends", (self.0)());
         std::process::abort();

@@ -21,7 +21,7 @@ pub(crate) const ON_FUTEX: u32 = 1;
 #[cfg(not(loom))]
 const ON_FDS: u32 = 2;
 const NOTIFIED: u32 = 3;
-/// It watches the word itself ([`ParkWord::watch`]): a store is all that it takes to wake it.
+/// The sleeper watches the word itself ([`ParkWord::watch`]), so that a store is enough to wake it.
 pub(crate) const ON_MONITOR: u32 = 4;
 
 /// What a sleeper and its wakers agree on. A wake-up that comes before the sleep is kept. Whoever takes one back (a
@@ -44,14 +44,14 @@ impl ParkWord {
         false
     }
 
-    /// The sleeper has begun [`ON_MONITOR`], and watches the word before it sleeps in the kernel. `arm` begins to watch; `wait` waits
-    /// for a store since then, or for less, and says whether there was time to. None: it was woken. Otherwise it is to sleep in the
-    /// kernel in this way, of which its wakers know.
+    /// The sleeper has begun [`ON_MONITOR`], and watches the word before it sleeps in the kernel. `arm` begins to
+    /// watch. `wait` waits for a store since then, may return early, and says whether there was time to wait. Returns
+    /// `None` if the sleeper was woken; otherwise how it is to sleep in the kernel, of which its wakers know by now.
     pub(crate) fn watch(&self, arm: impl Fn(&AtomicU32), wait: impl Fn() -> bool) -> Option<u32> {
         let word: &AtomicU32 = &self.0;
         loop {
             arm(word);
-            // For a store that came before the watch began it would wait in vain.
+            // It would wait in vain for a store that came before the watch began.
             if word.load(Ordering::Acquire) != ON_MONITOR {
                 return None;
             }
@@ -143,7 +143,8 @@ impl Parker {
         self.wake_after(counters, || ())
     }
 
-    /// The same, with `first` done before if there is a thread to wake: once woken it may take the caller's core.
+    /// As [`Parker::wake`], but if there is a thread to wake it does `first` before: once woken, that thread may take
+    /// the caller's core.
     pub(crate) fn wake_after(&self, counters: &SleepCounters, first: impl FnOnce()) -> bool {
         let Some(kind) = self.word.notify() else { return false };
         first();
@@ -220,7 +221,8 @@ impl Parker {
             Err(error) => debug_assert!(false, "poll of our own descriptors: {error}"),
         }
         if !polled[0].revents().is_empty() {
-            // A waker that swapped the word before we left but writes only now ends the next sleep early: allowed.
+            // A waker that swapped the word before we left, but writes only now, ends the next sleep early, which is
+            // allowed.
             counters.syscall();
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.event, &mut count);

@@ -28,7 +28,7 @@ impl Raised {
         Raised(AtomicU32::new(NIL))
     }
 
-    /// Returns false if it is on the list already: whoever put it there announces it.
+    /// Returns false if the interrupt is on the list already: then whoever put it there announces it.
     pub(crate) fn push(&self, index: u32, link: &Link) -> bool {
         if link.queued.swap(true, Ordering::AcqRel) {
             return false;
@@ -43,7 +43,7 @@ impl Raised {
         }
     }
 
-    /// Takes the whole list; `next` follows it. Nothing to take costs a load.
+    /// Takes the whole list; `next` follows it. If there is nothing to take this costs a load.
     pub(crate) fn take(&self) -> Option<u32> {
         if self.0.load(Ordering::Acquire) == NIL {
             return None;
@@ -55,7 +55,7 @@ impl Raised {
     /// Takes an interrupt off the list that [`Raised::take`] returned; it may be raised again from now on.
     pub(crate) fn next(link: &Link) -> Option<u32> {
         let next = link.next.load(Ordering::Relaxed);
-        // A swap, for it acquires what a second raise published that found the flag set and left its work to us.
+        // This is a swap, which acquires what a second raise published that found the flag set and left its work to us.
         link.queued.swap(false, Ordering::AcqRel);
         (next != NIL).then_some(next)
     }

@@ -83,7 +83,7 @@ struct Ids {
 }
 
 impl Registry {
-    /// Without the first `left` ids.
+    /// Makes a registry that leaves the first `left` ids to others.
     pub(crate) fn after(left: u32) -> Registry {
         Registry { ids: Mutex::new(Ids { made: left, ..Ids::default() }), watchers: Mutex::default() }
     }

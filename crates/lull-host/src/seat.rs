@@ -61,7 +61,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// The interrupt thread has it, asleep.
+    /// A seat that the interrupt thread holds, asleep.
     pub(crate) fn new() -> Seat {
         Seat { word: AtomicU32::new(IRQ_THREAD.0 | ASLEEP), sleepers: AtomicU64::new(0) }
     }
@@ -160,7 +160,7 @@ impl Seat {
         }
     }
 
-    /// The awake holder lets go with work left over: to ksoftirqd, whom the caller wakes.
+    /// The awake holder lets go with work left over: the seat goes to ksoftirqd, which the caller wakes.
     pub(crate) fn pass_to_ksoftirqd(&self) {
         self.word.swap(KSOFTIRQD.0 | ASLEEP | PENDING, Ordering::AcqRel);
     }

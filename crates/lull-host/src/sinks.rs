@@ -6,7 +6,7 @@ use lull_nic::IrqSink;
 
 use crate::delivery::{Delivery, Instance};
 
-/// What a device calls.
+/// What a device calls when it raises its interrupt.
 pub(crate) struct VectorSink {
     pub(crate) host: Weak<Delivery>,
     pub(crate) instance: Weak<Instance>,

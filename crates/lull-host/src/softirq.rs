@@ -33,7 +33,7 @@ impl Delivery {
                 Schedule::Missed | Schedule::Disabled => {}
             }
         });
-        // Seldom anything: only threads that could not take the seat leave instances here.
+        // There is seldom anything, because only threads that could not take the seat leave instances here.
         let routed = std::mem::take(&mut *relock(&cpu.routed));
         for owner in routed {
             self.route(&self.owned(&owner), softnet, owner, &cx);
@@ -73,7 +73,7 @@ impl Delivery {
         let mut run = SoftirqRun::begin(start_ns);
         let ran = loop {
             self.net_rx_action(cpu, softnet);
-            // Our threads cannot see whether the system wants the core for others; it takes it.
+            // Our threads cannot see whether the system wants the core for others; if it does, it takes the core.
             match run.after_pass(softnet.is_raised(), false, self.clock.now_ns()) {
                 SoftirqNext::Done => break Ran::Done,
                 SoftirqNext::Again => {}
@@ -131,8 +131,8 @@ impl Delivery {
         }
     }
 
-    /// Sees to what a completion owes: timer, interrupt. `in_seat`: the caller holds the seat of `cx.cpu`. Returns an
-    /// ownership that is to be routed again.
+    /// Does what a completion owes: starts the timer or unmasks the interrupt. `in_seat` says that the caller holds the
+    /// seat of `cx.cpu`. Returns an ownership that is to be routed again.
     pub(crate) fn carry_out(
         &self,
         instance: &Instance,
@@ -169,7 +169,8 @@ impl Delivery {
         }
     }
 
-    /// `in_seat`: the caller holds the seat of the interrupt's CPU, and arms its descriptors when it leaves.
+    /// Unmasks the interrupt. `in_seat` says that the caller holds the seat of the interrupt's CPU, and so arms its
+    /// descriptors when it leaves.
     pub(crate) fn unmask(&self, instance: &Instance, in_seat: bool) {
         if instance.failure().is_some() {
             return;

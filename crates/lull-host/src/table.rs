@@ -1,8 +1,9 @@
 //! The table of a host's instances: where an index leads, for as long as it leads anywhere. It knows nothing of an instance
 //! but its index and its CPU.
 //!
-//! An index is a slot (its low bits) and how often that slot had been given away before. So a slot serves one instance after
-//! another, and an index that somebody still has of a removed one leads nowhere; no index is ever given out twice.
+//! An index is a slot (its low bits) and how often that slot had been given away before. So a slot serves one instance
+//! after another. An index of a removed instance that somebody still has leads nowhere, and no index is ever given out
+//! twice.
 //!
 //! Whoever looks an instance up holds its slot for reading until the [`Found`] goes, and whoever fills or clears a slot only
 //! ever tries to write: a reader never waits for a writer, so that one thread may look the same slot up twice. A waiting
@@ -28,7 +29,7 @@ struct Slot<T> {
     /// Place on its CPU's list of raised interrupts. It belongs to the slot, not to the instance: whoever took the list has
     /// to find the next one behind an instance that was removed meanwhile.
     link: Link,
-    /// The one index that leads here. A hint without an order of its own: what is behind the lock decides.
+    /// The one index that leads here. It is a relaxed hint: what is behind the lock decides.
     current: AtomicU32,
     /// The CPU of the last instance that was here.
     cpu: AtomicU16,
@@ -114,7 +115,7 @@ impl<T> Table<T> {
         &self.slots[self.slot(index) as usize]
     }
 
-    /// The CPU of the instance; of the one that came after it, if it was removed.
+    /// The CPU of the instance, or of the one that came after it if it was removed.
     #[inline]
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn cpu(&self, index: u32) -> u16 {
@@ -145,8 +146,8 @@ impl<T> Table<T> {
         while let Some(slot) = at {
             let slot = &self.slots[slot as usize];
             at = Raised::next(&slot.link);
-            // Looked up behind the link, which acquires what was published before a second raise. An instance that is in a
-            // slot whose interrupt was raised by the one before it is polled once for nothing.
+            // The instance is looked up after the link, which acquires what was published before a second raise. If the
+            // interrupt was raised by the slot's former instance, the present one is polled once for nothing.
             let Some(instance) = read(slot) else { continue };
             each(instance);
         }
@@ -178,8 +179,8 @@ impl<T> Table<T> {
         slot.current.store(index, Ordering::Relaxed);
     }
 
-    /// Takes an instance out: its index leads nowhere from now on, and nobody who looked it up still has it. `let_go` sees to
-    /// those who know it from elsewhere. Only then may another have its slot.
+    /// Takes an instance out: its index leads nowhere from now on, and nobody who looked it up still has it. `let_go`
+    /// has those let go who know it from elsewhere. Only then may another instance have the slot.
     pub(crate) fn remove(&self, index: u32, instance: &T, let_go: impl FnOnce())
     where
         T: Removable,
@@ -204,7 +205,7 @@ impl<T> Table<T> {
 
 #[inline]
 fn read<T>(slot: &Slot<T>) -> Option<Found<'_, T>> {
-    // What is inside is put in and taken out whole.
+    // The contents are put in and taken out whole, so a panic elsewhere cannot leave them half-written.
     let guard = slot.entry.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     guard.is_some().then(|| Found(guard))
 }

@@ -54,7 +54,7 @@ pub(crate) fn spawn(
     }
 }
 
-/// What a core that a thread cannot be pinned to is refused with.
+/// The error for a core that a thread cannot be pinned to.
 fn no_core(core: usize, error: &io::Error) -> io::Error {
     io::Error::new(
         error.kind(),

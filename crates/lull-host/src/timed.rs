@@ -1,9 +1,9 @@
 //! Which instances may have a deadline on a CPU, and when the earliest of those deadlines is.
 //!
-//! On a CPU's list are the instances whose interrupt comes there, from their making to their removal, and those of other
-//! CPUs that were polled there, from the first timer that this started. Who starts a timer lists the instance before it
-//! notes the deadline, and who looks deadlines up forgets the noted ones before it reads the list. So the latter sees the
-//! instance on the list, or leaves the note alone.
+//! A CPU's list has the instances whose interrupt comes there, from their making to their removal, and those of other
+//! CPUs that were polled there, from the first timer that such a poll started. Whoever starts a timer lists the
+//! instance before he notes the deadline, and whoever looks deadlines up forgets the noted ones before he reads the
+//! list. So the latter sees the instance on the list, or leaves the note alone.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl<T: Timed> Listed<T> {
     /// Puts an instance on the list, unless it is there or is being removed.
     pub(crate) fn put(&self, instance: &Arc<T>) {
         let mut listed = relock(&self.instances);
-        // Looked at under the lock, which `take` takes after a removal was announced.
+        // This is looked at under the lock, which `take` takes after a removal was announced.
         if !instance.is_removed() && !listed.iter().any(|other| Arc::ptr_eq(other, instance)) {
             *listed = listed.iter().chain([instance]).cloned().collect();
         }

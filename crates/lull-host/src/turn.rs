@@ -39,9 +39,9 @@ pub enum Woke {
     Fd,
 }
 
-/// A worker's time inside lull, from its call to its return. The seat that it takes on the way it keeps, and when it
-/// returns, and only then, sees to it that somebody wakes for what is still to come: the timers that a busy poll starts
-/// and a suspension replaces cost no kernel timer.
+/// A worker's time inside lull, from its call to its return. It keeps the seat that it takes on the way. When it
+/// returns, and only then, it makes sure that somebody wakes for what is still to come, so that timers which a busy
+/// poll starts and a suspension replaces cost no kernel timer.
 pub struct Turn<'w> {
     worker: &'w Worker,
     in_seat: bool,
@@ -69,7 +69,8 @@ impl<'w> Turn<'w> {
         known.then_some(most)
     }
 
-    /// Whether nothing waits for a poll of the instance with this id. False if that cannot be told, or if it is gone.
+    /// Whether nothing waits for a poll of the instance with this id. Returns false if that cannot be told, or if the
+    /// instance is gone.
     #[inline]
     pub fn is_idle(&self, id: u32) -> bool {
         self.worker.instance(id).is_some_and(|instance| instance.receiver.is_idle())
@@ -97,7 +98,7 @@ impl<'w> Turn<'w> {
         let Some(instance) = self.worker.instance(id) else { return };
         let cx = host.cx(cpu.index, host.clock.now_ns());
         if let Some(owner) = instance.napi.resume_to(host.after_resume, &cx) {
-            // The seat first: else the interrupt thread is woken for what this thread runs itself.
+            // The seat is taken first; otherwise the interrupt thread would be woken for what this thread runs itself.
             self.in_seat = self.in_seat || cpu.seat.take(me);
             host.route_outside(cpu, &instance, owner, &cx);
             if self.in_seat && host.run(cpu) == Ran::Leftover {
@@ -129,8 +130,8 @@ impl<'w> Turn<'w> {
     }
 }
 
-/// An interrupt that is a descriptor, watched by a worker in its sleep. The line keeps the descriptor open meanwhile; who
-/// removes the instance wakes the worker.
+/// An interrupt that is a descriptor, watched by a worker in its sleep. The line keeps the descriptor open meanwhile;
+/// whoever removes the instance wakes the worker.
 struct Watched {
     napi: u32,
     line: Arc<dyn IrqLine>,
@@ -180,7 +181,7 @@ impl<'a> Sleeper for OfWorker<'a> {
     fn promise(&mut self) -> bool {
         let OnCpu { host, cpu } = self.on;
         if host.after_resume == AfterResume::Interrupt {
-            // What it schedules is pending, and the sleep refused until it was polled.
+            // What this schedules is pending, and the sleep is refused until it was polled.
             host.end_deferrals(cpu, self.now_ns);
         }
         self.worker.watch_fd_vectors(&mut self.watched);
@@ -221,7 +222,8 @@ impl Worker {
         Turn::new(self)
     }
 
-    /// Which descriptors are interrupts to be watched by whoever sleeps in the seat; the interrupt thread need not.
+    /// Collects the descriptors of interrupts that whoever sleeps in the seat has to watch; the interrupt thread need
+    /// not watch them.
     fn watch_fd_vectors(&self, watched: &mut Vec<Watched>) {
         let (host, cpu, _) = self.place();
         let Some(vectors) = cpu.fd_vectors() else { return };

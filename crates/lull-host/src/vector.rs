@@ -38,9 +38,9 @@ use crate::sync::{AtomicU32, Mutex, Ordering, relock};
 
 /// The descriptor is to be watched.
 const UNMASKED: u32 = 1 << 0;
-/// It is armed in the interrupt thread's epoll set.
+/// The descriptor is armed in the interrupt thread's epoll set.
 const ARMED: u32 = 1 << 1;
-/// It was taken out of that set for good. Changes under the set's lock.
+/// The descriptor was taken out of that set for good. This changes under the set's lock.
 const GONE: u32 = 1 << 2;
 
 /// The interrupt of one instance.
@@ -64,7 +64,7 @@ impl Vector {
         self.is_fd
     }
 
-    /// A descriptor that a worker watches became readable. The first who sees it takes the interrupt; that masks it.
+    /// A descriptor that a worker watches became readable. Whoever sees it first takes the interrupt, which masks it.
     pub(crate) fn fire(&self) -> bool {
         self.word.fetch_and(!UNMASKED, Ordering::Acquire) & UNMASKED != 0
     }
@@ -74,9 +74,10 @@ impl Vector {
         self.word.fetch_and(!(UNMASKED | ARMED), Ordering::Acquire) & UNMASKED != 0
     }
 
-    /// Masks. A descriptor that the interrupt thread is armed for wakes it once more, for nothing.
+    /// Masks the interrupt. A descriptor that is armed wakes the interrupt thread once more, for nothing.
     pub(crate) fn mask(&self) {
-        // As a rule it is masked, and a look is enough: an unmasking that the look does not show comes after this.
+        // As a rule it is masked already, and a look is enough: an unmasking that the look does not show comes after
+        // this.
         if self.is_fd && self.is_watched() {
             self.word.fetch_and(!UNMASKED, Ordering::Acquire);
         }
@@ -145,8 +146,8 @@ impl Watches for EpollSet {
 #[derive(Debug)]
 pub(crate) struct IrqEpoll<W = EpollSet> {
     pub(crate) watches: W,
-    /// ARMED and the kernel's watch change together: else the later of two changes of the bit could be the earlier in the
-    /// kernel, and a vector that is believed to be armed would be watched by nobody.
+    /// ARMED and the kernel's watch change together under this lock. Otherwise the later of two changes of the bit
+    /// could be the earlier in the kernel, and nobody would watch a vector that is believed to be armed.
     changing: Mutex<()>,
 }
 
@@ -205,8 +206,8 @@ impl<W: Watches> IrqEpoll<W> {
         true
     }
 
-    /// Nobody watches the vector any more. Somebody who unmasks it late must not find the watch of another that has the
-    /// same descriptor by then.
+    /// Ends every watch of the vector. Somebody who unmasks it late must not meet the watch of another vector that has
+    /// the same descriptor by then.
     pub(crate) fn remove(&self, vector: &Vector) {
         let _changing = relock(&self.changing);
         vector.word.fetch_or(GONE, Ordering::Relaxed);

@@ -43,7 +43,8 @@ impl Waker {
     pub fn wake(&self) {
         if let Some(host) = self.host.upgrade() {
             let cpu = host.cpu(self.cpu);
-            // Before it runs and takes it back: else a poller would let others run, with the answer still to be sent.
+            // The worker is counted before it runs and takes the count back; otherwise a poller would let others run
+            // while the answer is still to be sent.
             let count = || {
                 cpu.woken.fetch_add(1, Ordering::Relaxed);
             };

@@ -20,8 +20,8 @@ use crate::parker::Parker;
 use crate::registry::NapiChange;
 use crate::sync::relock;
 
-/// How long an owner is waited for that was asked to yield. Softirq yields within a poll; only a busy poller that is never out
-/// of its loop takes longer.
+/// How long to wait for an owner that was asked to yield. Softirq yields within a poll; only a busy poller that is
+/// never out of its loop takes longer.
 const OWNED_MAX: Duration = Duration::from_secs(2);
 
 impl Host {
@@ -81,7 +81,7 @@ impl Host {
             _ => GroupError::CpuTaken { group: group.group.index(), cpu, by: group.group.index() },
         })?;
         let slot = usize::from(poller.slot());
-        // Listed before anybody can wake it; what it is listed with is known when it runs.
+        // The thread is listed before anybody can wake it; what it is listed with is known once it runs.
         relock(&group.threads)[slot] =
             Some(PollerThread { parker: parker.clone(), tid: 0, join: std::thread::current().id(), cpu });
         match thread::start(inner, group.clone(), poller, cpu, parker) {
@@ -93,7 +93,8 @@ impl Host {
                 Ok(())
             }
             Err(source) => {
-                // Nobody else has become awake for it: operators take turns, and pollers wake only those that are needed.
+                // No other poller was woken on its account: operators take turns, and pollers wake only those that are
+                // needed.
                 self.give_up_poller(group, cpu);
                 Err(os(source))
             }
@@ -288,8 +289,8 @@ impl Host {
         }
     }
 
-    /// A member leaves: nobody of the group polls it any more on return. `for_good`: it does not come back when it is enabled.
-    /// The control lock is held.
+    /// Has a member leave: on return nobody of the group polls it any more. With `for_good` it does not come back when
+    /// it is enabled. The control lock is held.
     pub(crate) fn take_out_of_group(
         &self,
         group: &Arc<HostGroup>,
@@ -334,7 +335,8 @@ impl Delivery {
         }
     }
 
-    /// A transmit queue has two words: the group becomes its runner first, and lets go of that if its NAPI does not enter.
+    /// A transmit queue has two words, its own and its NAPI's: the group becomes its runner first, and takes that back
+    /// if the NAPI does not enter.
     fn try_enter(
         &self,
         group: &HostGroup,
@@ -383,7 +385,7 @@ impl Delivery {
                 Err(refused) => unreachable!("NAPI {napi} is in no group by the host's books: {refused:?}"),
             }
         };
-        // As after a schedule; what came before is polled by the first visit.
+        // The interrupt is masked, as after a schedule; the first visit polls what came before.
         instance.vector.mask();
         instance.group.store(membership(index, entered.slot), Ordering::Release);
         if let Some(wake) = entered.wake {

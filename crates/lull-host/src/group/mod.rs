@@ -39,7 +39,7 @@ impl Delivery {
         instance.irqs.fetch_add(1, Ordering::Relaxed);
         match instance.napi.schedule(&cx) {
             Schedule::Group => self.member_raised(instance, &cx),
-            // It has just left its group.
+            // The instance has just left its group.
             Schedule::Owned(owner) => self.route_outside(cpu, instance, owner, &cx),
             Schedule::Missed | Schedule::Disabled => {}
         }
@@ -47,7 +47,7 @@ impl Delivery {
 
     /// A member was scheduled: it is visited, by a poller that rested if need be.
     pub(crate) fn member_raised(&self, instance: &Instance, cx: &Cx<'_>) {
-        // Not known yet: it is about to be a member, and whoever makes it one raises it afterwards.
+        // If its group is not known yet, it is about to be a member, and whoever makes it one raises it afterwards.
         let Some((group, slot)) = self.group_of(instance) else { return };
         if let Some(wake) = group.group.raised(slot, cx) {
             self.wake_poller(&group, &wake);
@@ -57,7 +57,7 @@ impl Delivery {
     /// A sender left a frame to the group that runs the transmit queue of instance `index` ([`lull_core::tx::Enqueued::Group`]).
     pub fn enqueued(&self, index: u32) {
         let Some(instance) = self.instance(index) else { return };
-        // Not known yet: it is about to be a member, and its first visit does not wait for a hint.
+        // If its group is not known yet, it is about to be a member, and its first visit does not wait for a hint.
         let Some((group, slot)) = self.group_of(&instance) else { return };
         let cx = self.cx(instance.cpu(), self.clock.now_ns());
         if let Some(wake) = group.group.enqueued(slot, &cx) {
@@ -73,7 +73,7 @@ impl Delivery {
         }
     }
 
-    /// What a member that leaves its group is owed: as after a busy loop, its last poll and what that decides.
+    /// Does what a member that leaves its group is owed, as after a busy loop: its last poll, and what that decides.
     pub(crate) fn leave_group(&self, instance: &Instance, stop: BusyStop) {
         // A rest may have left it unmasked; the completion decides anew.
         instance.vector.mask();
@@ -87,7 +87,7 @@ impl Delivery {
         if left.is_none()
             && let Some(transmitter) = instance.receiver.transmitter()
         {
-            // Whoever takes the queue away waits for the end of a run.
+            // Whoever takes the queue away waits for the run to end.
             transmitter.group_lost();
         }
         let work =

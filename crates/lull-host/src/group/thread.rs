@@ -36,12 +36,13 @@ pub(crate) fn start(
     })
 }
 
-/// Who has a budget sleeps in the kernel at once: a watch occupies the core, which the budget leaves to others.
+/// Whether a poller may watch its word before it sleeps. One with a budget sleeps in the kernel at once: a watch
+/// occupies the core, which the budget leaves to others.
 fn may_watch(config: &GroupConfig) -> bool {
     config.budget.empty_percent.is_none() && config.budget.total_percent.is_none()
 }
 
-/// The members as this thread found them last, so that a look at one of them is a look at its device.
+/// The members as this thread last found them, so that to look at one of them is to look at its device.
 struct Members {
     generation: Option<u32>,
     by_slot: Vec<Option<Arc<Instance>>>,
@@ -49,7 +50,7 @@ struct Members {
 
 impl Members {
     fn refresh(&mut self, host: &Delivery, group: &HostGroup) {
-        // Before the table is read: a member that comes meanwhile is found at the next look.
+        // The generation is read before the table, so that a member that comes meanwhile is found at the next look.
         let generation = group.group.generation();
         if self.generation == Some(generation) {
             return;
@@ -85,7 +86,7 @@ struct Loop<'a> {
     group: &'a HostGroup,
     cpu: &'a Cpu,
     parker: &'a Parker,
-    /// How it waits for a wake-up before it sleeps in the kernel, where the CPU can.
+    /// How it waits for a wake-up before it sleeps in the kernel, if the CPU has instructions for that.
     monitor: Option<Monitor>,
     members: Members,
     in_seat: bool,
@@ -117,7 +118,8 @@ impl Loop<'_> {
                             host.unmask(&instance, false);
                         }
                     });
-                    // A descriptor is told of by the CPU's interrupt thread, which wants this very core.
+                    // The CPU's interrupt thread tells of a descriptor, and needs this very core for that, so nothing
+                    // is watched here.
                     self.sleep(until_ns.map(|until_ns| until_ns.saturating_sub(now_ns).max(1)), by_thread);
                 }
                 GroupStep::Sleep { until_ns } => self.sleep(Some(until_ns.saturating_sub(now_ns).max(1)), false),
@@ -189,8 +191,8 @@ impl Loop<'_> {
         }
     }
 
-    /// Sleeps until woken, or for at most so long. A wake-up that came before is kept. `watches`: the wake-up may come soon, and
-    /// nobody whom it waits for needs the core.
+    /// Sleeps until woken, or for at most `for_ns`. A wake-up that came before is kept. `watches` says that the wake-up
+    /// may come soon, and that nobody for whom the poller waits needs the core.
     fn sleep(&mut self, for_ns: Option<u64>, watches: bool) {
         self.leave_seat();
         match self.monitor.filter(|_| watches && !self.cpu.need_resched()) {
@@ -199,7 +201,8 @@ impl Loop<'_> {
                 self.parker.park(for_ns, &[], &self.cpu.sleeps);
             }
         }
-        // The seat again, and with it what waits for this CPU: its interrupts need no second thread now.
+        // The poller takes the seat again, and with it what waits for this CPU, whose interrupts need no second thread
+        // now.
         if !self.host.stopping.load(Ordering::Acquire) {
             holder::pass_by(&self.host.on(self.cpu), GROUP_POLLER, &mut self.in_seat);
         }
