@@ -1,7 +1,7 @@
-//! What a process has one of, and a child of `fork` has anew that goes on without its parent's threads.
+//! A value that a process has once, and that a child of `fork` which goes on without its parent's threads makes anew.
 //!
-//! Of a parent's locks the child has copies that nobody will ever release, and of its threads nothing. So what such threads were
-//! behind is not mended in the child but left where it is, and made again.
+//! The child has copies of its parent's locks, which nobody will ever release, and none of its threads. So what those
+//! threads worked on is not mended in the child: it is left where it is, and made again.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -12,19 +12,20 @@ use std::sync::{Mutex, TryLockError};
 pub struct Afresh<T: 'static>(AtomicPtr<T>);
 
 impl<T: Send + Sync> Afresh<T> {
-    /// One without a value.
+    /// Makes a place without a value.
     pub const fn new() -> Afresh<T> {
         Afresh(AtomicPtr::new(null_mut()))
     }
 
-    /// The value, if there is one.
+    /// Returns the value, if there is one.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         // SAFETY: null, or a leaked value that another thread may read, which the acquire makes visible.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The value. Of several threads that make one at the same time, one keeps its own for all.
+    /// Returns the value, and makes it first if there is none. If several threads make one at the same time, all get
+    /// that of the first.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &'static T {
         if let Some(value) = self.get() {
             return value;
@@ -42,15 +43,15 @@ impl<T: Send + Sync> Afresh<T> {
         }
     }
 
-    /// There is none any more: who asks next makes another.
+    /// Forgets the value: whoever asks next makes another.
     pub fn forget(&self) {
         self.0.store(null_mut(), Ordering::Release);
     }
 }
 
 impl<T: Send> Afresh<Mutex<T>> {
-    /// In a child of `fork`, which goes on with what its parent had there: a thread of the parent's that was just changing it leaves
-    /// nothing.
+    /// For a child of `fork` that goes on with its parent's value: forgets it only if a thread of the parent's was just
+    /// changing it.
     pub fn forget_if_held(&self) {
         if self.get().is_some_and(|value| matches!(value.try_lock(), Err(TryLockError::WouldBlock))) {
             self.forget();

@@ -1,4 +1,4 @@
-//! A device thread that runs a function when it is due: the backstop where no call comes by to look at the clock.
+//! A device thread that runs a function when it is due, where no call comes by to look at the clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,21 +2,21 @@
 //!
 //! # Writing a device
 //!
-//! A device implements four traits: [`Device`], [`RxQueue`], [`TxQueue`] and [`IrqLine`]. What a device need not have
-//! (moderation, RSS, a link to switch, a reset, events) has a default that says so. Six rules matter, and the types do
-//! not check them; [`crate::conformance::check`] does.
+//! A device implements four traits: [`Device`], [`RxQueue`], [`TxQueue`] and [`IrqLine`]. For what a device need not
+//! have (moderation, RSS, a link to switch, a reset, events) there is a default that says so. Six rules matter that the
+//! types do not check; [`crate::conformance::check`] does.
 //!
 //! Receiving:
 //!
 //! 1. *No lost edge.* The interrupt starts masked, a raise masks it, and [`IrqLine::unmask`] with work pending raises
-//!    at once. Whoever publishes frames does so before it looks whether the line is armed; whoever unmasks arms the
-//!    line before it looks for frames; with a lock (below) or a sequentially consistent fence between.
+//!    at once. Whoever publishes frames does so before it looks whether the line is armed, and whoever unmasks arms the
+//!    line before it looks for frames; a lock (below) or a sequentially consistent fence stands in between.
 //! 2. *Short polls mean empty rings.* [`RxQueue::poll`] returns less than its budget only if it found the ring empty.
 //!
 //! Sending:
 //!
-//! 3. *Nothing before the doorbell.* Frames that were transmitted leave at [`TxQueue::doorbell`]. What that leaves on
-//!    the ring it announces ([`Doorbell::Again`]): it leaves with a later doorbell, after the room interrupt.
+//! 3. *Nothing before the doorbell.* Frames that were transmitted leave at [`TxQueue::doorbell`]. If frames stay on the
+//!    ring, the doorbell says so ([`Doorbell::Again`]), and they leave with a later one, after the room interrupt.
 //! 4. *A full ring says when it has room.* It gives frames back, and [`TxQueue::free_slots`] is 0. Whoever finds it so
 //!    rings the doorbell and then unmasks [`Queue::tx_irq`], the *room interrupt*, a line of the same kind as the
 //!    receive interrupt: it starts masked, a raise masks it, unmasking with room raises at once. Room that nobody
@@ -71,27 +71,27 @@ pub trait TxQueue: Send {
     /// The frame, if there is no room: rule 4 says how to wait for it.
     fn transmit(&mut self, frame: Frame) -> Result<(), Frame>;
 
-    /// Tells the device about everything transmitted since the last doorbell. One call may cover a batch.
+    /// Tells the device about all frames that were transmitted since the last doorbell. One call may cover a batch.
     fn doorbell(&mut self) -> Doorbell;
 
-    /// Frames that [`TxQueue::transmit`] would take now, at least; 0 only if there is no room.
+    /// How many frames [`TxQueue::transmit`] would take now, at least; 0 only if there is no room.
     fn free_slots(&self) -> usize;
 
-    /// As [`TxQueue::free_slots`], for frames of this sender: a queue above a ring bounds what each sender has in it. 0 is as a
-    /// full ring, for this sender alone, and the room interrupt is for it as well.
+    /// As [`TxQueue::free_slots`], for frames of this sender: a queue above a ring bounds what each sender has in it. 0
+    /// means a full ring for this sender alone, which waits for the room interrupt as well.
     fn room_for(&self, _sender: Sender) -> usize {
         self.free_slots()
     }
 
-    /// Frames that were transmitted and not sent yet, exactly, for a device that can tell: whoever bounds how much stands on the
-    /// ring asks for it. `None`: nobody knows, and nothing but the ring's size bounds it.
+    /// Exactly how many frames were transmitted and not sent yet, for a device that can tell; whoever bounds how much
+    /// stands on the ring asks for it. `None` means that nobody knows, and only the ring's size bounds it.
     fn outstanding(&self) -> Option<usize> {
         None
     }
 
     /// Takes the frames that were sent (their completions) off the device and gives them to `pool`; returns how many.
-    /// Slots become free by it on a device that counts a slot as used until then. A device whose transmit hands the
-    /// buffer on, or copies it, has nothing to reap: the default.
+    /// This frees slots on a device that counts a slot as used until then. A device whose transmit hands the buffer on,
+    /// or copies it, has nothing to reap; that is the default.
     fn reap_sent(&mut self, _pool: &mut FramePool) -> usize {
         0
     }
@@ -118,8 +118,8 @@ pub trait IrqLine: Send + Sync {
     /// Unmasks the interrupt; with work pending it is raised at once, to the sink, before this returns.
     fn unmask(&self);
 
-    /// Whether frames wait, for a device that can tell from any thread without its queue: then a busy poller's empty
-    /// round takes no lock. A hint that may be late, never the last word: who ends a busy poll polls the queue itself.
+    /// Whether frames wait, for a device that can tell this to any thread without its queue; then a busy poller's empty
+    /// round takes no lock. It is a hint that may be late: whoever ends a busy poll polls the queue itself.
     fn pending(&self) -> Option<bool> {
         None
     }
@@ -162,7 +162,8 @@ pub enum Link {
 pub enum DeviceEvent {
     /// The link changed.
     Link(Link),
-    /// The longest packet is another one: [`DeviceInfo::mtu_bytes`] says which. Frames that are longer are dropped from now on.
+    /// The length of the longest packet has changed: [`DeviceInfo::mtu_bytes`] has the new one. Longer frames are
+    /// dropped from now on.
     Mtu,
     /// The device was reset: frames in its rings are gone (and counted), interrupts are masked, settings of its own
     /// (moderation, RSS) are kept. Whoever runs its NAPIs disables and enables them.
@@ -231,8 +232,9 @@ pub struct DeviceInfo {
     pub tx_ring: usize,
     /// What it offloads.
     pub offloads: Offloads,
-    /// A doorbell is dear, or cheaper for each of several frames than for one: frames that leave at about the same time should
-    /// share one. (A TAP, and AF_XDP in copy mode: the kernel takes the frames to their receivers meanwhile, and wakes these.)
+    /// A doorbell costs much, or less for each frame if there are several: frames that leave at about the same time
+    /// should share one. So it is on a TAP, and with AF_XDP in copy mode, where the kernel takes the frames to their
+    /// receivers in that call, and wakes these.
     pub dear_doorbell: bool,
 }
 
@@ -294,8 +296,8 @@ pub trait Device: Send + Sync {
         Err(self.unsupported("setting the RSS table"))
     }
 
-    /// The queue that receives the frames of a TCP or UDP flow from `source` to `destination` (addresses of one family), if
-    /// the device can tell beforehand. Whoever opens a connection chooses its own port by it.
+    /// The queue that receives the frames of a TCP or UDP flow from `source` to `destination` (addresses of one
+    /// family), if the device can tell beforehand. A stack that opens a connection chooses its own port by this.
     fn rss_queue(&self, _source: SocketAddr, _destination: SocketAddr) -> Option<usize> {
         None
     }

@@ -2,15 +2,15 @@
 //! XDP's. The feature `ebpf` has it.
 //!
 //! `clang -O2 -target bpf -c drop.c && llvm-objcopy -O binary --only-section=xdp drop.o drop.bin` makes what
-//! [`EbpfProgram::new`] takes. It is interpreted (`rbpf`), each access checked while it runs: that is for trying a program
-//! without a kernel, not for speed. A program that reads outside the frame, where Linux would not have loaded it, fails on that
-//! frame, which is dropped and counted ([`Action::Aborted`]).
+//! [`EbpfProgram::new`] takes. It is interpreted (`rbpf`), and each access is checked while it runs: this is for trying
+//! a program without a kernel, not for speed. A program that reads outside the frame, where Linux would not have loaded
+//! it, fails on that frame, which is dropped and counted ([`Action::Aborted`]).
 //!
-//! What it has of `struct xdp_md`: `data`, `data_end`, `data_meta` (which is `data`: there is no metadata) and
-//! `rx_queue_index`. What a program may not have is refused when it is loaded, by name: maps, helpers, loops, atomic
-//! operations, `ingress_ifindex`; so each run ends after as many steps as the program has instructions. Without a helper there is
-//! no redirection, and the verdict XDP_REDIRECT fails on the frame, as it does in Linux without a target. Of a chain of frames
-//! a program sees the first.
+//! Of `struct xdp_md` it has `data`, `data_end`, `data_meta` (which is `data`: there is no metadata) and
+//! `rx_queue_index`. A program with maps, helpers, loops, atomic operations or `ingress_ifindex` is refused when it is
+//! loaded, and the error names what it is. So each run ends after as many steps as the program has instructions.
+//! Without a helper there is no redirection, and the verdict XDP_REDIRECT fails on the frame, as it does in Linux
+//! without a target. Of a chain of frames a program sees the first.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -56,7 +56,7 @@ pub enum Refused {
     /// An instruction that is none.
     #[error("{0}")]
     Malformed(String),
-    /// Linux has it, or refuses it itself, and it is not had here.
+    /// Linux has this, or refuses it itself; here it cannot be had.
     #[error("instruction {at}: {what}")]
     Unsupported {
         /// Where.

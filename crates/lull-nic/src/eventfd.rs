@@ -36,7 +36,7 @@ impl EventFdSink {
         Ok(EventFdSink { file: File::from(fd) })
     }
 
-    /// Takes a raised interrupt back; whether there was one. Never blocks.
+    /// Takes a raised interrupt back, and returns whether there was one. Never blocks.
     pub fn clear(&self) -> bool {
         let mut count = [0; 8];
         (&self.file).read(&mut count).is_ok()
@@ -124,7 +124,7 @@ impl EitherFd {
 }
 
 impl EitherFd {
-    /// It is never readable again; its number stays valid.
+    /// Makes the descriptor one that is never readable again; its number stays valid.
     pub(crate) fn silence(&self) -> io::Result<()> {
         let quiet = never_readable()?;
         // By number: where a program's calls are taken over, `dup3` over a descriptor of lull's own is refused.

@@ -42,7 +42,7 @@ use crate::device::{Device, DeviceError, Queue};
 use crate::observe;
 use shared::{Shared, Step};
 
-/// How often what happens to the frames of one direction. Probabilities are 0 to 1 for each frame.
+/// How often each thing happens to the frames of one direction. Probabilities are 0 to 1 for each frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// Probability of losing it.

@@ -1,7 +1,8 @@
-//! What a child of `fork` leaves behind of what this crate has for a whole process.
+//! What a child of `fork` forgets of the things that this crate has once for a process.
 
-/// A child of `fork` forgets what its parent's threads had of the kind in this crate: who watches for room, and the frames that pools left
-/// for each other; and closes the parent's sockets of interfaces.
+/// To be called in a child of `fork`: forgets what this crate has once for a process and its parent's threads worked on
+/// (the thread that watches for room, and the frames that pools left for each other), and closes the parent's sockets
+/// on interfaces.
 pub fn forget_all() {
     crate::own::close_parents();
     crate::writable::forget_watcher();

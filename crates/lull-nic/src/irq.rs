@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owed {
-    /// Nothing: the line is masked, the poller will look.
+    /// Nothing: the line is masked, and the poller will look.
     Quiet,
     /// Call the sink.
     Raise,
@@ -54,7 +54,7 @@ impl Vector {
     /// Prevents further raises.
     #[inline]
     pub(crate) fn mask(&self) {
-        // Only when it changes: publishers read the line.
+        // The word is written only when it changes, since publishers read its cache line.
         if self.armed.load(Ordering::Relaxed) {
             self.armed.store(false, Ordering::Release);
         }
@@ -98,8 +98,8 @@ impl Vector {
         if rx_frames != 0 && pending_frames() >= rx_frames {
             return self.raise_or_quiet();
         }
-        // Who finds a deadline leaves its frames to whoever takes that deadline, and the taker looks for work only
-        // after a fence behind the taking (`expire`, `take`): again Dekker.
+        // A publisher that finds a deadline leaves its frames to whoever takes that deadline. The taker looks for work
+        // only after a fence behind the taking (`expire`, `take`), which is Dekker's pattern again.
         if self.due_ns.load(Ordering::Relaxed) != 0 {
             return Owed::Held { fresh: false };
         }

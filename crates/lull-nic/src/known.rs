@@ -58,8 +58,9 @@ impl Known {
         self.look(|| self.state());
     }
 
-    /// The same of what `read` says of the interface. Several threads may look at once, and the last to ask has the last word. What is
-    /// new is told by whoever found it, with no lock held, so that a watcher holds up nobody else and may look again.
+    /// As [`Known::look_again`], with `read` in place of the kernel. Several threads may look at once, and the last to
+    /// ask has the last word. Whoever found something new tells it, with no lock held, so that a watcher holds up
+    /// nobody else and may look again.
     fn look(&self, read: impl FnOnce() -> io::Result<State>) {
         let news = {
             let _alone = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +69,7 @@ impl Known {
         news.into_iter().flatten().for_each(|event| self.watchers.tell(event));
     }
 
-    /// It is so from now on; what is new.
+    /// Notes the answer, and returns what is new in it.
     fn take_in(&self, read: io::Result<State>) -> [Option<DeviceEvent>; 2] {
         match read {
             Ok(state) => {

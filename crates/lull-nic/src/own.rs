@@ -1,11 +1,12 @@
-//! Descriptors of lull's own in a process whose program does not know of them.
+//! lull's own descriptors in a process whose program does not know of them.
 //!
-//! Where lull's stack serves an unmodified program, its descriptors stand beside the program's. Programs close numbers that they
-//! did not open (a daemon closes all), and count on getting the lowest number that is free. So lull's are made above the numbers
-//! that the program counts on, and are marked: whoever takes the program's calls over refuses to close a marked one. A program
-//! with so many files that it comes to lull's numbers is given those beside them.
+//! Where lull's stack serves an unmodified program, its descriptors stand beside the program's. Programs close numbers
+//! that they did not open (a daemon closes all), and rely on getting the lowest number that is free. So lull's are made
+//! above the numbers that the program uses, and are marked: the library that takes the program's calls over refuses to
+//! close a marked one. A program with so many files that it reaches lull's numbers is given free ones among them.
 //!
-//! Nothing of it happens before [`begin`]: in a program that knows lull its descriptors are like any others.
+//! None of this happens before [`begin`]: in a program that uses lull as a library, lull's descriptors are like any
+//! others.
 
 use std::cell::Cell;
 use std::io;
@@ -28,7 +29,7 @@ pub const FROM_MAX: u64 = (1 << 16) - NUMBERS_ABOVE;
 static BEGUN: AtomicBool = AtomicBool::new(false);
 type Marks = [AtomicU64; NUMBERS_MAX / 64];
 static MARKS: Marks = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
-/// Those of them that children of `fork` close.
+/// Those of lull's numbers that children of `fork` close.
 static NOT_CHILDRENS: Marks = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
 
 /// From now on lull's descriptors are kept apart from the program's.
@@ -59,15 +60,15 @@ pub fn is_own(number: RawFd) -> bool {
 
 /// The number is lull's own from now on.
 pub fn mark(number: RawFd) {
-    // Whoever closed what had it before may not have said so ([`unmark`]).
+    // Whoever closed the former descriptor of this number may not have called [`unmark`].
     if let Some((word, bit)) = place(&NOT_CHILDRENS, number) {
         word.fetch_and(!bit, Ordering::Relaxed);
     }
     add(&MARKS, number);
 }
 
-/// A descriptor of lull's own is this process's alone: who has another end of it is to hear of the end of this process, and of no
-/// other. A child of `fork` closes it.
+/// Makes a descriptor of lull's own this process's alone, because whoever has its other end has to hear when this
+/// process ends, whatever children live. A child of `fork` closes it.
 pub fn keep_from_children(fd: &impl AsRawFd) {
     if is_own(fd.as_raw_fd()) {
         add(&NOT_CHILDRENS, fd.as_raw_fd());
@@ -101,8 +102,8 @@ pub fn next(from: u32) -> Option<u32> {
     Some((at * 64) as u32 + word.trailing_zeros())
 }
 
-/// A child of `fork` closes what is its parent's alone ([`keep_from_children`]), and so the sockets that its parent has an interface's frames
-/// by: an open one keeps its queue.
+/// To be called in a child of `fork`: closes what is its parent's alone ([`keep_from_children`]), the sockets among
+/// them by which the parent has an interface's frames, since an open one keeps its queue.
 pub(crate) fn close_parents() {
     let mut from = 0;
     while let Some(number) = next(from) {
@@ -123,15 +124,15 @@ pub(crate) fn close_parents() {
 
 /// Descriptors that lull makes at once.
 pub trait Descriptors {
-    /// All of them above the program's numbers, and marked.
+    /// Moves all of them above the program's numbers, and marks them.
     fn kept_apart(self) -> Self;
 
-    /// [`keep_from_children`], of each.
+    /// Does [`keep_from_children`] for each.
     fn keep_from_children(&self);
 }
 
 impl Descriptors for OwnedFd {
-    /// Where no such number is free, it stays where it is, and is marked.
+    /// If no such number is free, the descriptor stays where it is, and is marked.
     fn kept_apart(self) -> OwnedFd {
         let kept = above(&self).unwrap_or(self);
         mark(kept.as_raw_fd());
@@ -173,9 +174,10 @@ impl Descriptors for Vec<OwnedFd> {
     }
 }
 
-/// Descriptors of lull's own, which `make` makes without waiting for anything: above the program's numbers, and marked; as they are
-/// before [`begin`]. Until then a new one has the lowest number that is free, as if it were the program's, so nobody closes what the
-/// program has meanwhile ([`none_is_made`]).
+/// Has `make` make descriptors of lull's own, which must not wait for anything, and moves them above the program's
+/// numbers and marks them; before [`begin`] they stay as they are. Until it is moved, a new one has the lowest number
+/// that is free, as if it were the program's, so meanwhile nobody may close all that the program has
+/// ([`none_is_made`]).
 ///
 /// # Errors
 /// Those of `make`.
@@ -183,8 +185,8 @@ pub fn made<T: Descriptors, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T,
     made_and(make, |_| ())
 }
 
-/// As [`made`], of what no child of `fork` is to have open ([`keep_from_children`]): one that is forked at the same time has none of it, or
-/// closes it.
+/// As [`made`], for descriptors that no child of `fork` is to have open ([`keep_from_children`]): a child that is
+/// forked at the same time does not have them, or closes them.
 ///
 /// # Errors
 /// Those of `make`.
@@ -217,7 +219,7 @@ pub fn a_fork_begins() {
     }
 }
 
-/// In the process that has forked, or failed to. In a child it is [`forget_turns`].
+/// To be called in the process that has forked, or failed to; a child calls [`forget_turns`].
 pub fn a_fork_is_over() {
     match FORK.take() {
         (0 | 1, turn) => drop(turn.map(ManuallyDrop::into_inner)),
@@ -228,9 +230,10 @@ pub fn a_fork_is_over() {
 type ForksTurn = ManuallyDrop<Turn<RwLockWriteGuard<'static, ()>>>;
 
 thread_local! {
-    /// Turns that the calling thread has: within one it takes no other, for which it would wait for itself.
+    /// How many turns the calling thread has. Within one it takes no other, because it would wait for itself.
     static HAS_TURNS: Cell<u32> = const { Cell::new(0) };
-    /// How many forks of the calling thread are under way, and the turn of the first. Nothing of it ends with the thread.
+    /// How many forks of the calling thread are under way, and the turn of the first. The end of the thread drops
+    /// nothing of this.
     static FORK: Cell<(u32, Option<ForksTurn>)> = const { Cell::new((0, None)) };
 }
 
@@ -248,14 +251,16 @@ impl<G> Turn<G> {
 
 impl<G> Drop for Turn<G> {
     fn drop(&mut self) {
-        // First: until it is told so, a handler of the thread's takes no turn, and would wait for this one.
+        // The guard goes first: as long as the count says that the thread has a turn, a handler of it takes none, for
+        // which it would wait.
         drop(self.guard.take());
         // In a child it may have been forgotten.
         HAS_TURNS.set(HAS_TURNS.get().saturating_sub(1));
     }
 }
 
-/// Threads make descriptors beside each other, and whoever closes all that are not marked, or forks, does so alone.
+/// Threads may make descriptors at the same time, but a thread that closes all that are not marked, or forks, does so
+/// alone.
 #[derive(Default)]
 struct Turns {
     making: RwLock<()>,
@@ -288,39 +293,41 @@ impl Turns {
 static TURNS: Afresh<Turns> = Afresh::new();
 static ONE_AT_A_TIME: Afresh<Mutex<()>> = Afresh::new();
 
-/// In any child of `fork`: whose turn it was is another process's thread.
+/// To be called in any child of `fork`: the threads that had turns are another process's.
 pub fn forget_turns() {
     TURNS.forget();
     HAS_TURNS.set(0);
-    // Its lock is the one that is forgotten.
+    // The lock of this turn is the one that was just forgotten.
     FORK.set((0, None));
     ONE_AT_A_TIME.forget();
 }
 
-/// The first number for lull's own where these are the limits on open files, and what the first of them is raised to for that, if it
-/// has to be.
+/// Returns the first number for lull's own under these limits on open files, and what the soft limit is raised to for
+/// that, if it has to be.
 fn first_number(soft: u64, hard: u64) -> (u64, Option<u64>) {
     let soft = soft.min(1 << 20);
     let raised = hard.min(soft + NUMBERS_ABOVE);
     let can_be_raised = raised > soft;
-    // What cannot be raised leaves the end of what there is.
+    // If the limit cannot be raised, lull's numbers are at its end.
     let from = if can_be_raised { soft } else { soft - soft / 4 };
     let has_room = soft >= FROM_MAX + NUMBERS_ABOVE;
     (from.min(FROM_MAX), (can_be_raised && !has_room).then_some(raised))
 }
 
-/// A duplicate beyond the program's limit on open files, which is raised for that moment, or near its end where it cannot be; or
-/// behind [`FROM_MAX`], where that is less and the program does not have all numbers from there to its limit.
+/// Makes a duplicate beyond the program's limit on open files, which is raised for that moment, or near its end where
+/// it cannot be raised. If [`FROM_MAX`] is lower, and the program does not have all numbers from there to its limit,
+/// the duplicate is above that.
 fn above(fd: &OwnedFd) -> Option<OwnedFd> {
-    // The limit is the process's, and each puts it back as it found it.
+    // The limit is the process's, and each thread puts it back as it found it, so one at a time raises it.
     let _alone = ONE_AT_A_TIME.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let before = limit(None)?;
     let (from, raised) = first_number(before.rlim_cur, before.rlim_max);
     from_number(fd, from, raised, before)
 }
 
-/// A duplicate whose number is `from` or more, of a process that has `before` as its limits. The first of them is raised to `raised`
-/// for that moment; where nothing had to be, and the program has all numbers from `from` on, it is raised after all.
+/// Makes a duplicate whose number is `from` or more, in a process whose limits are `before`. The soft limit is raised
+/// to `raised` for that moment; if that was not needed, but the program has all numbers from `from` on, it is raised
+/// after all.
 fn from_number(fd: &OwnedFd, from: u64, raised: Option<u64>, before: libc::rlimit) -> Option<OwnedFd> {
     let with = |soft: Option<u64>| duplicate(fd, from, soft.map(|soft| libc::rlimit { rlim_cur: soft, ..before }));
     let further = before.rlim_cur.saturating_add(NUMBERS_ABOVE).min(before.rlim_max);
@@ -348,7 +355,8 @@ fn duplicate(fd: &OwnedFd, from: u64, raised: Option<libc::rlimit>) -> io::Resul
     }
 }
 
-/// The limit on open files as it is, or as it was before it is made this one. No other thread's limit is lost between the two.
+/// Returns the limit on open files as it was, and sets it to `to_be` if that is given. One call does both, so that no
+/// other thread's limit is lost in between.
 fn limit(to_be: Option<libc::rlimit>) -> Option<libc::rlimit> {
     let mut was = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let to_be = to_be.as_ref().map_or(std::ptr::null(), |limit| &raw const *limit);
@@ -357,7 +365,7 @@ fn limit(to_be: Option<libc::rlimit>) -> Option<libc::rlimit> {
     (told == 0).then_some(was)
 }
 
-/// The limit is again what it was before it was raised, or what the program has made it meanwhile.
+/// Puts the limit back to what it was before it was raised, or to what the program has made it meanwhile.
 fn put_back(mut before: libc::rlimit, raised: libc::rlimit) {
     let mut mine = (raised.rlim_cur, raised.rlim_max);
     while let Some(was) = limit(Some(before)).filter(|was| (was.rlim_cur, was.rlim_max) != mine) {

@@ -1,7 +1,8 @@
 //! A packet socket (AF_PACKET): copies of an interface's frames, for where the kernel or the driver has no XDP.
 //!
-//! It is a fall-back, and taken by name only. The host's stack sees every frame as well, and ignores what is for an address
-//! that is not its own: the addresses have to be lull's alone, and the host must not forward packets. There is one queue.
+//! It is a fall-back, which is used only if it is named. The host's stack sees every frame as well, and ignores what is
+//! for an address that is not its own: the addresses have to be lull's alone, and the host must not forward packets.
+//! There is one queue.
 //!
 //! Receiving is a ring that the kernel fills (TPACKET_V2), behind a classic BPF filter that lets lull's addresses pass, and
 //! ARP and neighbour discovery for them. Its slots have room for what the host's GRO has merged. Sending is a system call
@@ -88,7 +89,7 @@ impl Packet {
         let ifindex = interface::index(&config.name)
             .map_err(failed("find the interface", "name one of this network namespace (ip link)"))?;
         let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", no_descriptors))?;
-        // Before the state is read: what changes afterwards is told.
+        // This comes before the state is read, so that later changes are told.
         let events = interface::events().map_err(failed("listen to the interface's changes", no_descriptors))?;
         let state = interface::state(&control, ifindex)
             .map_err(failed("read the interface's state", "is it gone? open it again"))?;
@@ -158,7 +159,7 @@ impl Device for Packet {
         queue.ok_or_else(|| DeviceError::Queue { device: self.shared.name.clone(), index, queues: 1 })
     }
 
-    /// That of the interface: up, with a carrier.
+    /// The link is up when the interface is up and has a carrier.
     fn link(&self) -> Link {
         if self.shared.interface.is_dead() { Link::Down } else { Link::Up }
     }

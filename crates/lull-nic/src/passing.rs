@@ -18,16 +18,17 @@ use crate::observe;
 
 /// Queues that can pass frames on to each other: a frame has a bit for each of those that it has been to.
 pub const QUEUES_MAX: usize = 30;
-/// Beside those bits: everybody has said that it belongs to no connection of theirs, and is asked whether it ends a handshake
-/// that another began.
+/// A bit beside those of the queues: everybody has said that the frame belongs to no connection of theirs, and is asked
+/// now whether it ends a handshake that another began.
 pub const LAST_ROUND: u32 = 1 << QUEUES_MAX;
-/// All queues have seen it. A SYN that then goes to a process which has begun to listen meanwhile is marked so the first time, and with
-/// [`EVERYBODY`] the second, which is the last.
+/// All queues have seen the frame. A SYN that then goes to a process which has begun to listen meanwhile is marked so
+/// the first time, and with [`EVERYBODY`] the second and last time.
 pub const ALL_QUEUES: u32 = LAST_ROUND - 1;
-/// Alone: it is no segment that arrives, but says that the stack which it comes from has made a connection of it.
+/// As the only mark: the frame is no segment that arrives, but says that the stack from which it comes has made a
+/// connection of it.
 pub const CLAIMED: u32 = 1 << (QUEUES_MAX + 1);
-/// Everybody has seen it: nobody passes it on. A TCP segment that only acknowledges is then a whole connection, which the stack that
-/// had it hands over.
+/// Everybody has seen the frame, and nobody passes it on. A TCP segment with this mark that only acknowledges is a
+/// whole connection, which the stack that had it hands over.
 pub const EVERYBODY: u32 = u32::MAX;
 /// Where a frame has been, what is known of its checksum, and how it is segmented.
 const HEADER: usize = 8;
@@ -49,16 +50,15 @@ pub fn inbox() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reads, writes) = unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) };
     let bytes = WAITING_BYTES_MAX;
     let value = (&raw const bytes).cast();
-    // Not granted in full, fewer frames wait.
-    // SAFETY: the option reads an int, which outlives the call.
+    // If the kernel grants less, fewer frames can wait. SAFETY: the option reads an int, which outlives the call.
     unsafe {
         libc::setsockopt(writes.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value, size_of_val(&bytes) as u32)
     };
     Ok((reads, writes))
 }
 
-/// Sends a frame to an inbox. `seen_by`: the queues that it has been to, those of the sender included. False: the inbox is full,
-/// and the frame is lost like one that finds a ring full.
+/// Sends a frame to an inbox. `seen_by` says which queues it has been to, those of the sender included. Returns false
+/// if the inbox is full; the frame is lost then, like one that finds a ring full.
 pub fn pass_on(inbox: BorrowedFd<'_>, frame: &Frame, seen_by: u32) -> bool {
     let (checksum, mss) = (
         frame.checksum() as u8,
@@ -159,7 +159,7 @@ struct EitherRx {
 }
 
 impl EitherRx {
-    /// Up to `most` frames of the inbox; how many it took.
+    /// Takes up to `most` frames off the inbox, and returns how many it took.
     fn poll_inbox(
         &mut self,
         most: usize,
@@ -188,7 +188,7 @@ impl EitherRx {
 
 impl RxQueue for EitherRx {
     fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
-        // A quarter of the budget is the inbox's even while the queue is never empty.
+        // The inbox has a quarter of the budget, even while the queue is never empty.
         let first = self.poll_inbox(budget.div_ceil(4), pool, deliver);
         let taken = first + self.frames.poll(budget - first, pool, deliver);
         taken + self.poll_inbox(budget - taken, pool, deliver)

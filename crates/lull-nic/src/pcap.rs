@@ -82,7 +82,7 @@ impl<W: Write + Send + 'static> Pcap<W> {
     /// Wraps `inner` and records into `writer`, which this buffers.
     pub fn new(inner: Arc<dyn Device>, writer: W) -> Pcap<W> {
         let told = |line: &str| {
-            // Where it cannot be said it is kept for who asks.
+            // If the line cannot be written, the error is kept for whoever asks.
             let _ = writeln!(io::stderr(), "{line}");
         };
         Pcap::after(file_header().to_vec(), inner, writer, told)

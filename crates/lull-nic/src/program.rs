@@ -1,5 +1,5 @@
-//! Programs on the receive path, as XDP has them: before anything else sees a frame they pass it, drop it, send it back, or send
-//! it out of another device.
+//! Programs on the receive path, as XDP has them: before anything else sees a frame, a program passes it, drops it,
+//! sends it back, or sends it out of another device.
 //!
 //! [`Programmed`] is a decorator over any device. A program runs inside the poll of the queue that a frame came in by, whoever
 //! polls: softirq, a NAPI thread, a busy poller, a group. What it sends back or redirects leaves with one doorbell at the end of

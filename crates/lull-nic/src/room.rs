@@ -5,10 +5,11 @@
 //! fence on both sides nothing is lost. But a ring is full seldom, and a fence for each poll would be paid always. So
 //! the consumer fences only once for every so many frames, at most the ring's slots:
 //!
-//! - Who waits has rung the doorbell for a whole ring of frames and published nothing since. They are all consumed
-//!   one day, because the receive interrupt loses no edge either, so the consumer passes a fence among them.
-//! - Take the first fence behind a consumption that the transmitter's look after its own fence did not see. The
-//!   transmitter's fence was the earlier of the two then, so the consumer's look at the line finds it armed.
+//! - A transmitter that waits has rung the doorbell for a whole ring of frames and published nothing since. All of them
+//!   are consumed some time, because the receive interrupt loses no edge either, so the consumer passes a fence among
+//!   them.
+//! - Take the consumer's first fence after a consumption that the transmitter, looking after its own fence, did not
+//!   see. Of the two fences the transmitter's was the earlier then, so the consumer's look at the line finds it armed.
 //!
 //! Between fences the consumer looks all the same, with one relaxed load: the line is nearly always seen at once.
 

@@ -52,11 +52,11 @@ enum Origin {
 }
 
 impl Origin {
-    /// Of an interface whose name had one index before its queues were opened, and has another since. The one before may have been
-    /// just about to go away, and then it is not the one that has the name now.
+    /// The origin of an interface, by the index that its name had before its queues were opened and the one that it has
+    /// now. The former interface may have been just about to go away, and then it is not the one that has the name now.
     fn of(before: Option<libc::c_uint>, after: Option<libc::c_uint>) -> Origin {
         match before {
-            // Without an index now it is renamed or gone, and nobody knows whose it was.
+            // If the name has no index now, the interface is renamed or gone, and nobody knows whose it was.
             Some(before) if after.is_none_or(|after| after == before) => Origin::There,
             _ => Origin::Made,
         }
@@ -355,7 +355,7 @@ impl Tap {
             .map_err(self.shared.os("set the address", "take a unicast address; needs CAP_NET_ADMIN"))
     }
 
-    /// Reads a queue empty; how many frames that were.
+    /// Reads a queue empty, and returns how many frames that were.
     fn drain(&self, queue: usize) -> u64 {
         let mut scratch = [0; 64];
         let mut count = 0;

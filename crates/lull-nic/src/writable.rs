@@ -68,7 +68,8 @@ impl IrqLine for WritableFd {
             self.line.fire();
             return;
         }
-        // Re-arming reports room that came since. A watch that an earlier unmask has left is the same watch.
+        // To arm the watch again reports room that came since. A watch that an earlier unmask has left is the same
+        // watch.
         let armed = self.watcher.control(libc::EPOLL_CTL_MOD, &self.fd, self.key, libc::EPOLLOUT as u32);
         debug_assert!(armed.is_ok(), "watching a descriptor of our own: {armed:?}");
     }
@@ -91,7 +92,7 @@ struct Watcher {
 
 static WATCHER: Afresh<Mutex<Option<Arc<Watcher>>>> = Afresh::new();
 
-/// The watcher is a parent's of this process.
+/// To be called in a child of `fork`, whose parent has the watcher.
 pub(crate) fn forget_watcher() {
     WATCHER.forget();
 }

@@ -9,10 +9,10 @@
 //! to the ring that they came from. Frames to send are copied into it: the stack's come from the heap. The memory belongs
 //! to a queue and not to the device, so that queues share nothing, neither a lock nor a limit.
 //!
-//! What the kernel does not do for a socket in *copy mode* (a driver without zero-copy, or veth): no thread of it sends.
-//! A doorbell is a system call that sends at most 32 frames, so it is repeated while it gets on; on a device that takes
-//! nothing for now it says [`crate::Doorbell::Again`]. Nothing announces room either: while somebody waits for it, a thread of the
-//! device looks.
+//! In *copy mode* (a driver without zero-copy, or veth) no thread of the kernel sends for a socket. A doorbell is a
+//! system call that sends at most 32 frames, so it is repeated for as long as frames leave; when the device takes none
+//! for now it returns [`crate::Doorbell::Again`]. The kernel does not announce room either: while somebody waits for
+//! it, a thread of the device looks.
 //!
 //! A veth peer in this machine leaves checksums to the device, and veth leaves them out: there, and there alone, received
 //! frames count as verified.
@@ -71,8 +71,8 @@ impl std::fmt::Debug for Xdp {
     }
 }
 
-/// The receive queues of an interface that are not among `queues`: what comes by them is the host's, whatever its address. An interface
-/// that is not there has none.
+/// Returns the receive queues of an interface that are not among `queues`: frames that come by them are the host's,
+/// whatever their address. An interface that does not exist has none.
 pub fn queues_of_the_host(name: &str, queues: &[u32]) -> Vec<u32> {
     let Ok(control) = control_socket(libc::AF_INET) else { return Vec::new() };
     let (receiving, _) = interface::queues(&control, name);
@@ -256,12 +256,12 @@ impl Device for Xdp {
         queue.ok_or_else(|| DeviceError::Queue { device: self.shared.name.clone(), index, queues })
     }
 
-    /// That of the interface: up, with a carrier.
+    /// The link is up when the interface is up and has a carrier.
     fn link(&self) -> Link {
         if self.shared.is_dead() { Link::Down } else { Link::Up }
     }
 
-    /// The driver's spread, of which nothing more is known.
+    /// How the driver spreads flows, of which nothing more is known.
     fn rss_table(&self) -> Vec<usize> {
         (0..self.shared.sockets.len()).collect()
     }

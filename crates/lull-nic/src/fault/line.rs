@@ -81,7 +81,8 @@ impl FaultLine {
         }
     }
 
-    /// At the start of a poll, before its clock is read: what was raised until here, the poll sees to.
+    /// To be called at the start of a poll, before its clock is read: the poll takes care of what was raised until
+    /// here.
     pub(super) fn begin_poll(&self) {
         if let Some((event, _)) = &self.descriptors {
             event.clear();
@@ -111,7 +112,7 @@ impl IrqLine for FaultLine {
     }
 
     fn unmask(&self) {
-        // Ours first: the inner line may raise from within its unmask.
+        // Our own comes first: the inner line may raise from within its unmask.
         let raised = self.outer.vector.unmask(|| self.due_ns() <= self.now_ns());
         if raised {
             self.outer.fire();

@@ -111,7 +111,7 @@ impl TxState {
         }
     }
 
-    /// Hands on what may go; whether all went.
+    /// Hands on the frames that may go, and returns whether all went.
     fn flush(&mut self) -> bool {
         while let Some(frame) = self.injector.pop() {
             if let Err(frame) = self.inner.transmit(frame) {
@@ -139,7 +139,7 @@ impl Transmitter {
             state.flush();
             state.unsent = state.inner.doorbell() == Doorbell::Again;
         }
-        // Under the lock: of two threads the later one has the last word.
+        // This is under the lock, so that of two threads the later one has the last word.
         self.room.set_stuck(state.is_stuck());
         (state.is_stuck(), state.injector.next_due_ns())
     }
@@ -167,7 +167,7 @@ impl TxQueue for FaultTx {
     fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
         let mut state = lock(&self.transmitter.state);
         state.heed_voids(&self.shared);
-        // Before any decision: a frame that comes a second time must not be decided about twice.
+        // This comes before any decision: a frame that comes a second time must not be decided about twice.
         if !state.flush() || state.inner.free_slots() == 0 {
             return Err(frame);
         }

@@ -147,8 +147,8 @@ impl Chunk {
 }
 
 impl Frame {
-    /// Whether its memory is one of a fixed number of a device's chunks: whoever keeps a frame for long copies such a one, so that
-    /// the device goes on receiving.
+    /// Whether its memory is one of a fixed number of chunks of a device. Whoever keeps such a frame for long copies
+    /// it, so that the device goes on receiving.
     #[inline]
     pub fn is_bounded(&self) -> bool {
         self.0.origin.as_ref().is_some_and(|origin| origin.bounded)

@@ -1,8 +1,9 @@
-//! A file that has whole records whatever becomes of those who write it.
+//! A file that has whole records, whatever becomes of the processes that write it.
 //!
-//! Several processes may write one file, whose position they share since they have inherited it. That position is the end of what is
-//! whole: who writes takes a lock, writes behind it, and moves it when everything is there. A process that is killed in between leaves
-//! the position where it was, and the next one to write begins there; where the disk is full, what had room is taken back at once.
+//! Several processes may write one file, whose position they share since they have inherited it. That position is the
+//! end of what is whole: a writer takes a lock, writes behind the position, and moves it when everything is there. A
+//! process that is killed in between leaves the position where it was, and the next one to write begins there; where
+//! the disk is full, what had room is taken back at once.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,10 +12,10 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Resource, getrlimit};
 
-/// A file of which each write is there as a whole, or not at all. It is not one that appends (`O_APPEND`).
+/// A file in which each write is there as a whole, or not at all. It must not be open with `O_APPEND`.
 ///
-/// A write that another process is in the way of fails with `WouldBlock`, and is to be tried again: nobody waits for a process that may
-/// be stopped.
+/// A write fails with `WouldBlock` while another process writes, and is to be tried again: nobody waits for a process
+/// that may be stopped.
 #[derive(Debug)]
 pub struct WholeWrites {
     file: File,
@@ -73,7 +74,7 @@ impl Write for WholeWrites {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let _alone = Alone::with(&self.file)?;
         let Some(end) = self.end() else {
-            // A pipe has what it has.
+            // A pipe cannot take back what was written to it.
             return (&self.file).write_all(bytes).map(|()| bytes.len()).map_err(|error| self.named(&error));
         };
         self.write_at(end, bytes).map(|()| bytes.len()).map_err(|error| {

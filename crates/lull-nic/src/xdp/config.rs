@@ -33,17 +33,17 @@ impl XdpAddress {
 /// Who lets the kernel busy poll the interface's driver, where it can (SO_BUSY_POLL with SO_PREFER_BUSY_POLL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpBusyPoll {
-    /// A poll of a queue that finds nothing, time and again: whoever polls in user space takes the driver along.
+    /// Polls of a queue that find nothing: whoever polls in user space has the driver polled as well.
     #[default]
     ByPolls,
-    /// The calls of [`super::XdpCalls`], and sending: polls look at the rings alone.
+    /// The calls of [`super::XdpCalls`], and sending; polls of a queue look at the rings alone.
     ByCalls {
         /// SO_BUSY_POLL. A call polls once, whatever the time; it only has to be above 0.
         usecs: u32,
         /// SO_BUSY_POLL_BUDGET.
         budget: u32,
     },
-    /// Nobody: the options are not set, and interrupts bring the frames.
+    /// Nobody does: the options are not set, and interrupts bring the frames.
     Off,
 }
 

@@ -1,9 +1,10 @@
 //! Where the receive chunks of a queue are at home, and how they come back to the kernel.
 //!
 //! A chunk is in the kernel's hands (on the fill or receive ring), in a frame somewhere in the process, or on the free
-//! list here. The kernel stops receiving without a word when the fill ring runs dry, and nothing tells it of chunks that
-//! come home later. So the queue refills before it hands frames on, and when that leaves the kernel short, because the
-//! stack holds much, whoever brings a chunk home refills at once, and wakes a driver that sleeps for it.
+//! list here. The kernel stops receiving without a word when the fill ring runs dry, and nothing tells it of chunks
+//! that come home later. So the queue refills before it hands frames on. If that leaves the kernel short, because the
+//! stack holds many chunks, whoever brings a chunk home refills at once, and wakes a driver that sleeps for want of
+//! one.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

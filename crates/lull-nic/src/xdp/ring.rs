@@ -105,8 +105,9 @@ impl Stuck {
         Stuck { at: AtomicU64::new(NOT_STUCK) }
     }
 
-    /// Some were left, which was found by this index of the consumer's ([`Producer::consumed`]); or none were. By a later index
-    /// others may have made the kernel send all of them meanwhile, and room would be waited for that is there.
+    /// Notes that slots were left, as this index of the consumer's showed ([`Producer::consumed`]), or that none were.
+    /// It must not be a later index: others may have made the kernel send the rest meanwhile, and somebody would wait
+    /// for room that is there.
     pub(super) fn set(&self, consumed: Option<u32>) {
         self.at.store(consumed.map_or(NOT_STUCK, u64::from), Ordering::Release);
     }
@@ -115,7 +116,7 @@ impl Stuck {
         self.at.load(Ordering::Acquire) != NOT_STUCK
     }
 
-    /// Whether the kernel has got on since slots were left, if some were.
+    /// Whether the kernel has consumed more since slots were left, if some were.
     pub(super) fn gets_on(&self, consumer: &AtomicU32) -> Option<bool> {
         let at = self.at.load(Ordering::Acquire);
         (at != NOT_STUCK).then(|| at != u64::from(consumer.load(Ordering::Acquire)))

@@ -92,7 +92,7 @@ impl XdpTx {
     fn put(&mut self, length: usize, continues: bool, write: impl FnOnce(&mut [u8])) {
         let Shared { sockets, .. } = &*self.shared;
         let Socket { umem, rings, .. } = &sockets[self.index];
-        // The slot first: a chunk without one would be lost.
+        // The slot is taken first, because a chunk without a slot would be lost.
         let slot = if self.free.is_empty() { None } else { self.ring.claim(rings.tx.consumer()) };
         let Some((slot, chunk)) = slot.and_then(|slot| Some((slot, self.free.pop()?))) else {
             debug_assert!(false, "`free_slots` counts chunks and slots");
@@ -166,7 +166,8 @@ impl XdpTx {
                 true
             }
             Some(libc::ENXIO | libc::ENETDOWN | libc::ENODEV) => {
-                // The device's thread tells who waits for room: here its transmitter may be locked by who would be told.
+                // The device's thread tells those who wait for room: whoever would be told from here may hold the lock
+                // of this transmitter.
                 self.shared.interface.look_again();
                 self.shared.wake_watch();
                 true
@@ -210,7 +211,7 @@ impl TxQueue for XdpTx {
         }
         let mut left = if wants_wakeup(socket.rings.tx.flags(), libc::XDP_RING_NEED_WAKEUP) { self.kick() } else { 0 };
         if left == 0 && self.shared.is_dead() {
-            // What a link that is down leaves on the ring is kicked again once it is up.
+            // Frames that stay on the ring while the link is down are kicked again once it is up.
             left = self.left();
         }
         self.socket().stuck.set((left > 0).then(|| self.ring.consumed()));

@@ -18,9 +18,9 @@ use crate::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
 const BUSY_POLL_USECS: u32 = 20;
 const BUSY_POLL_BUDGET: u32 = 64;
 
-/// An interface whose frames a program steers to sockets that wait for their memory: what takes privileges (CAP_NET_ADMIN,
-/// CAP_NET_RAW, CAP_BPF), done. [`super::Xdp::start`] does the rest, in this process or, by [`XdpSetup::parts`], in
-/// another without any.
+/// An interface whose frames a program steers to sockets that wait for their memory. All that takes privileges
+/// (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF) has been done. [`super::Xdp::start`] does the rest, in this process or, by
+/// [`XdpSetup::parts`], in another without any.
 ///
 /// Everything is given back when the last descriptor is closed, however the process ends.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct XdpSetup {
     pub(super) events: OwnedFd,
     /// Queue index to socket, as the program has it.
     pub(super) by_queue: OwnedFd,
-    /// The link, and the memberships in Ethernet groups: open is all that they have to be.
+    /// The link, and the memberships in Ethernet groups, which only have to stay open.
     pub(super) kept: Vec<OwnedFd>,
     /// Why the program does not run in the driver.
     pub(super) native_refused: Option<String>,
@@ -121,7 +121,7 @@ impl XdpSetup {
         self.ifindex
     }
 
-    /// What the kernel refused that makes the device slower, in words. Nothing of it crosses over to another process.
+    /// What the kernel refused that makes the device slower, in words. These words are not handed to another process.
     pub fn refusals(&self) -> Vec<String> {
         let above = self.native_refused.as_ref();
         let above = above.map(|why| format!("the XDP program runs above the driver, which refused it: {why}"));
@@ -130,9 +130,9 @@ impl XdpSetup {
         above.into_iter().chain(busy_poll).collect()
     }
 
-    /// The setup of some of its queues, by their place among them, with new sockets, which get the frames from now on. A
-    /// socket takes memory once, and that is the memory of the process that starts it; so whoever lets several processes
-    /// have the device, one after the other or beside each other, gives each a setup of its own.
+    /// The setup of some of its queues, by their place among them, with new sockets, which get the frames from now on.
+    /// A socket takes memory once, from the process that starts it. So to let several processes have the device, one
+    /// after the other or at the same time, give each a setup of its own.
     ///
     /// # Errors
     /// [`DeviceError::Queue`] for one that it does not have; [`DeviceError::Os`]: the privileges are gone.
