@@ -1,22 +1,22 @@
-//! What was sent again, in the order in which it left: what of it has come, and what is lost once more.
+//! What was sent again, in the order in which it left, with what of it has come and what is lost once more.
 //!
-//! What an acknowledgement costs here goes by what it says, and not by how much was sent again: the peer decides when it comes, and how
-//! often.
+//! The cost of an acknowledgement depends on what it says, and not on how much was sent again, because the peer decides
+//! when acknowledgements come, and how many.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::ranges::{Range, Ranges, later};
 
-/// From the first to behind the last, in bytes of the stream, whose numbers do not come round.
+/// From the first byte to behind the last, as places in the stream, which do not wrap around as sequence numbers do.
 type Span = (u64, u64);
 
 /// Something that was sent again.
 #[derive(Clone, Debug)]
 struct Segment {
     span: Span,
-    /// What was sent for the first time after it begins here.
+    /// What was sent for the first time after this segment begins at this number.
     mark: u32,
-    /// So many bytes of it are waited for.
+    /// How many bytes of it are waited for.
     missing: u32,
     /// All of it has come.
     has_come: bool,
@@ -28,13 +28,14 @@ pub(super) struct SentAgain {
     /// The first number that is not acknowledged, and where in the stream that is.
     una: u32,
     una_at: u64,
-    /// As they left. One of which nothing is waited for stays until it is the first.
+    /// The segments in the order in which they left. One of which nothing is waited for stays until it is the first.
     segments: VecDeque<Segment>,
     /// How many have left the front of `segments`.
     gone: u64,
     /// How many of `segments` have come.
     came: u32,
-    /// What is waited for, by where it begins: where it ends, and which segment had it last, counted from the first that there ever was.
+    /// The pieces that are waited for, by where they begin: where each ends, and which segment had it last, counted
+    /// from the first that there ever was.
     pieces: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -61,8 +62,8 @@ impl SentAgain {
         self.una.wrapping_add((at - self.una_at) as u32)
     }
 
-    /// This was sent again, with all before `mark` sent; the peer has `sacked`. If it was sent again before, that is waited for no
-    /// longer.
+    /// Notes that `range` was sent again when all before `mark` had been sent and the peer had `sacked`. If it was sent
+    /// again before, that earlier copy is waited for no longer.
     pub(super) fn sent(&mut self, range: Range, mark: u32, sacked: &Ranges) {
         let span = self.span(range);
         if span.0 == span.1 {
@@ -80,7 +81,7 @@ impl SentAgain {
         self.segments.push_back(Segment { span, mark, missing, has_come: missing == 0 });
     }
 
-    /// The peer has this.
+    /// The peer has this range.
     pub(super) fn has_come(&mut self, range: Range) {
         self.takes_out(self.span(range), true);
     }
@@ -92,7 +93,7 @@ impl SentAgain {
         self.una = ack;
     }
 
-    /// Of this nothing is waited for any longer, from its end to its beginning.
+    /// Nothing in this span is waited for any longer; it is taken out from its end to its beginning.
     fn takes_out(&mut self, (start, end): Span, comes: bool) {
         if start >= end {
             return;
@@ -118,9 +119,10 @@ impl SentAgain {
         }
     }
 
-    /// Moves to `lost` what is lost once more: so many segments that were sent again after it have come, or `is_behind` says of its mark
-    /// that as much has that was sent for the first time. As both are true of all that left before what they are true of, only the
-    /// first has to be asked about. Whether there is any; not more than `lost` has room for.
+    /// Moves to `lost` what is lost once more, as far as that has room, and returns whether there was any. Something is
+    /// lost if so many segments that were sent again after it have come, or if `is_behind` says of its mark that enough
+    /// has come of what was sent for the first time. If either is true of a segment, it is true of all that left before
+    /// it, so only the first one has to be asked about.
     pub(super) fn judge(
         &mut self,
         segments: u32,
@@ -136,7 +138,7 @@ impl SentAgain {
                     break;
                 }
                 let is_lost = self.came >= segments || {
-                    // All that left before anything new did has the same mark.
+                    // Segments between which nothing new left have the same mark.
                     let before = asked.filter(|&(mark, _)| mark == first.mark);
                     let (mark, answer) = before.unwrap_or_else(|| (first.mark, is_behind(first.mark)));
                     asked = Some((mark, answer));

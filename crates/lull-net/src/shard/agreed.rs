@@ -6,7 +6,7 @@ use super::device::{Corrections, Windows};
 use super::half_open::window_scale;
 use super::options::{MSS_DEFAULT, Offer};
 
-/// In [`Connection::peer_mss`]: both ends take selective acknowledgements. No segment is so long.
+/// A bit in [`Connection::peer_mss`], since no segment is so long: both ends take selective acknowledgements.
 pub(super) const SACK: u16 = 1 << 15;
 
 impl Connection {

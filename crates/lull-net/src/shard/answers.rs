@@ -1,16 +1,16 @@
 //! How long requests take inside the machine: from when a frame may have come into the ring until the application sends
 //! the answer.
 //!
-//! Nobody stamps frames of a TAP or of memory. What a poll finds came after the last time that the ring was seen empty, or
-//! where an interrupt brought the poll, when that was raised; the later of the two is taken, which is early by what a frame
-//! waited less. Under a deferral that is one timeout at the most, as it is for the frame that came first.
+//! Nobody stamps frames of a TAP or of memory. So a frame that a poll finds counts as come when the ring was last seen
+//! empty, or when the interrupt was raised that brought the poll, whichever was later. That is too early by less than
+//! one timeout under a deferral, and right for the frame that came first.
 
 use lull_slo::Latencies;
 
 use super::stack::Stack;
 
 impl Stack {
-    /// Times requests from now on, or no longer.
+    /// Begins to time requests, or ends it.
     pub fn time_answers(&mut self, on: bool) {
         if !on {
             self.answers = None;

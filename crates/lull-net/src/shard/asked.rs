@@ -1,4 +1,5 @@
-//! What few connections have: what few applications ask for, and what seldom happens. A connection has room for a pointer to it.
+//! What few connections need, because few applications ask for it or because it seldom happens. A connection has room
+//! for a pointer to it.
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use super::sender::Sender;
 use super::socket::Keepalive;
 use super::timers::NEVER_NS;
 
-/// What few connections have: what few applications ask for, and what seldom happens.
+/// What few connections need; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) keepalive: Option<Keepalive>,
@@ -29,11 +30,12 @@ pub(super) struct Asked {
     pub(super) growth: Growth,
     /// When what is on its way has to be sent again though smoltcp has no timer for it.
     pub(super) untimed_ns: Option<u64>,
-    /// The last that was sent has been sent again when this was the first that was not acknowledged.
+    /// The last segment has been sent again as a probe when this was the first number that was not acknowledged.
     pub(super) probed_at: Option<u32>,
-    /// Since when the first that is not acknowledged, if it is still this, is waited for, whatever the peer's window does since.
+    /// Since when the first number that is not acknowledged is waited for, if that is still this one, whatever the
+    /// peer's window has done since.
     pub(super) waits_since: Option<(u32, u64)>,
-    /// How long segments may be overtaken, as far as was seen ([`Sender::reordering`]).
+    /// How long segments may be overtaken on this path, by what was seen so far ([`Sender::reordering`]).
     pub(super) reordering: u32,
     /// Who is in charge of what is lost.
     pub(super) sender: Option<Box<Sender>>,
@@ -44,13 +46,13 @@ pub(super) struct Asked {
 pub(super) struct Growth {
     /// Somebody has asked for the size of the receive buffer.
     pub(super) rx_fixed: bool,
-    /// What it is to become, in bytes; 0: it is so already.
+    /// The size that the receive buffer is to get, in bytes; 0 if it has it already.
     pub(super) rx_bytes: usize,
-    /// And of the transmit buffer.
+    /// Somebody has asked for the size of the transmit buffer.
     pub(super) tx_fixed: bool,
     /// The peer has used all of the window that it was offered.
     pub(super) rx_filled: bool,
-    /// What comes is counted from this number on, since then.
+    /// What comes is counted from this number and this time on.
     pub(super) rx_from: Option<(u32, u64)>,
     /// An acknowledgement has found the transmit buffer full, which may grow once nothing is on its way.
     pub(super) tx_filled: bool,
@@ -63,7 +65,8 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Whether there may be another receive buffer, if nothing is in it: `worth`, if it has been filled.
+    /// Whether the connection may get another receive buffer once this one is empty; `worth` says whether it has been
+    /// filled.
     #[inline]
     pub(super) fn resizes_to_receive(&self, worth: bool) -> bool {
         self.rx_bytes != 0 || worth && self.rx_filled
@@ -73,7 +76,7 @@ impl Growth {
 /// What a connection keeps for TCP_CORK and MSG_MORE, and what smoltcp had no room for.
 #[derive(Debug)]
 pub(super) struct Cork {
-    /// In front of what smoltcp has: less than a segment has, or what is too much for smoltcp.
+    /// Bytes that follow those which smoltcp has: less than a segment, or what smoltcp has no room for.
     pub(super) kept: VecDeque<u8>,
     /// TCP_CORK is on. Otherwise only the last write said that there will be more.
     pub(super) on: bool,
@@ -84,9 +87,9 @@ pub(super) struct Cork {
 /// How much may be written to a connection; 0 is no bound of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendRoom {
-    /// What may be written and not acknowledged, in bytes, in place of what the connection's buffer holds (SO_SNDBUF).
+    /// How many bytes may be written and not acknowledged (SO_SNDBUF), in place of what the connection's buffer holds.
     pub bytes: usize,
-    /// From so many bytes on that are not sent nothing more may be written (TCP_NOTSENT_LOWAT).
+    /// Nothing more may be written while this many bytes, or more, are not sent (TCP_NOTSENT_LOWAT).
     pub unsent_bytes: usize,
 }
 

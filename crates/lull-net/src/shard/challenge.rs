@@ -1,5 +1,5 @@
-//! Segments that a stranger could have forged, or that a peer sends who has lost its place: answered by where the
-//! connection stands (RFC 5961), at a bounded rate.
+//! Answers to segments that a stranger could have forged, or that come from a peer which has lost its place: they say
+//! where the connection stands (RFC 5961), at a bounded rate.
 
 use super::connection::Connection;
 use super::demux::Reason;

@@ -2,9 +2,10 @@
 
 use smoltcp::time::{Duration, Instant};
 
-/// smoltcp's clock runs so many times as fast as ours. Its shortest retransmission timeout is a second of its own, as RFC 6298 section
-/// 2.4 asks for; what was lost last, behind which nothing comes, would stall a connection for as long. Linux waits for 200 ms and the
-/// round trip (`TCP_RTO_MIN`), and a peer may put an acknowledgement off for 200 ms (`TCP_DELACK_MAX`).
+/// smoltcp's clock runs this many times as fast as ours. Its shortest retransmission timeout is a second of its own, as
+/// RFC 6298 section 2.4 asks for; by our clock, the loss of a last segment, behind which nothing comes, would stall a
+/// connection for as long. Linux waits for 200 ms and the round trip (`TCP_RTO_MIN`), and a peer may put an
+/// acknowledgement off for 200 ms (`TCP_DELACK_MAX`).
 const CLOCK_RATE: u64 = 4;
 
 /// What smoltcp counts, in our time.
@@ -22,7 +23,7 @@ pub(super) fn instant_ns(at: Instant) -> u64 {
     (at.total_micros() as u64).saturating_mul(TICK_NS)
 }
 
-/// How long that is to smoltcp.
+/// How long `ns` nanoseconds of ours are by smoltcp's clock.
 pub(super) const fn duration(ns: u64) -> Duration {
     Duration::from_micros(ns / TICK_NS)
 }
@@ -35,8 +36,8 @@ const _: () = assert!(duration(RTO_NS_MIN).total_millis() == 1000);
 /// ([`Flags::ANSWERS`](super::connection::Flags); Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send one of its own for every
 /// request of a server that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
-/// How long a peer may take for that (`TCP_DELACK_MAX`).
+/// How long a peer may put an acknowledgement off (`TCP_DELACK_MAX`).
 pub(super) const ACK_DELAY_NS_MAX: u64 = 200_000_000;
 
-/// Ours, by smoltcp's clock.
+/// [`ACK_DELAY_NS`] by smoltcp's clock.
 pub(super) const ACK_DELAY: Duration = duration(ACK_DELAY_NS);

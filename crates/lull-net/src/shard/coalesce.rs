@@ -1,21 +1,24 @@
 //! Small writes of one batch of events leave in one segment.
 //!
-//! A program that answers pipelined requests writes each answer by itself, and TCP_NODELAY makes a segment of each. Linux
-//! gathers such writes while a packet of theirs is still in the device (`tcp_autocorking`). Here the end of the batch is known:
-//! the thread comes back to wait for events. So a connection that is written to for the second time in a batch keeps what is
-//! written until then, and one that was written to several times in its last batch keeps the first write as well. A
-//! connection that has one answer per batch is never held back, whatever the others do. But where a doorbell is dear
-//! ([`lull_nic::DeviceInfo::dear_doorbell`]), it rings once for the answers of a batch to several peers, if the thread is quick: that
-//! of an answer waits for the next one if the thread's one before is at most [`QUICK_NS`] old. The peer's machine is woken once, and what it
-//! does in the doorbell, as with a TAP, finds its code in the caches.
+//! A program that answers pipelined requests writes each answer by itself, and TCP_NODELAY makes a segment of each.
+//! Linux gathers such writes while a packet of theirs is still in the device (`tcp_autocorking`). Here the end of the
+//! batch is known: the thread comes back to wait for events. So a connection that is written to for the second time in
+//! a batch keeps what is written until then, and one that was written to several times in its last batch keeps the
+//! first write as well. A connection that has one answer per batch is never held back, whatever the others do. But
+//! where a doorbell costs much ([`lull_nic::DeviceInfo::dear_doorbell`]), one doorbell serves the answers of a batch to
+//! several peers, if the thread is quick: the doorbell of an answer waits for the next answer if the thread's previous
+//! one is at most [`QUICK_NS`] old. So the peer's machine is woken once, and what it does inside the doorbell, as with
+//! a TAP, finds its code in the caches.
 //!
-//! Two things that often follow are waited for in the same way, because each is a segment of its own otherwise:
+//! Two things that often come next are waited for in the same way, because each would be a segment of its own
+//! otherwise:
 //!
-//! - the answer to a first request, with which its acknowledgement travels. Linux sends that at once ("quick acknowledgement"): the
-//!   peer may not send the rest of its request before (Nagle's algorithm). Here it leaves when the thread that has read the request
-//!   waits without having answered, or has read it `coalesce_ns` ago, and after 5 ms though nobody has read it;
-//! - the end of a stream, where the program has lately closed connections in the batch of their only answer. Then the first write
-//!   to a connection is kept, and a close within the batch makes one segment of the answer and the FIN.
+//! - the answer to a first request, with which its acknowledgement travels. Linux sends that acknowledgement at once
+//!   ("quick acknowledgement"), since the peer may not send the rest of its request before (Nagle's algorithm). Here it
+//!   leaves when the thread that has read the request waits without having answered, or `coalesce_ns` after it was
+//!   read, or after 5 ms if nobody has read it;
+//! - the end of a stream, if the program has lately closed connections in the batch of their only answer. Then the
+//!   first write to a connection is kept, and a close within the batch makes one segment of the answer and the FIN.
 //!
 //! What is held back leaves when
 //!
@@ -27,7 +30,8 @@
 //! time is up                `coalesce_ns` after the first: the thread computes, or waits where lull cannot see it
 //! ```
 //!
-//! A flagged connection is always on the list, and the list, and a doorbell that waits, always has a time: nothing can stay behind.
+//! A flagged connection is always on the list, and both the list and a doorbell that waits always have a deadline, so
+//! nothing can stay behind.
 
 use smoltcp::time::Duration;
 
@@ -40,10 +44,11 @@ use super::timers::NEVER_NS;
 
 /// As many frames as a cork holds back ([`crate::Network::cork`]): it bounds what one batch adds to latency.
 const HELD_BACK_MAX: usize = 8;
-/// So many connections in turn that were closed in the batch of their only answer say that the next will be.
+/// If this many connections in a row were closed in the batch of their only answer, the next one is expected to be.
 const CLOSES_MIN: u8 = 2;
-/// How long the acknowledgement of a first request waits for a program to read it. One with many connections takes milliseconds for a
-/// batch, and a peer that waits for the acknowledgement has more for a program that has not read yet what there is.
+/// How long the acknowledgement of a first request waits for a program to read it. A program with many connections
+/// takes milliseconds for a batch, and even a peer that waits for the acknowledgement could only send more to a program
+/// that has not read what there is.
 pub(super) const ACK_SOON_NS: u64 = 5_000_000;
 
 impl Stack {
@@ -68,7 +73,8 @@ impl Stack {
         }
     }
 
-    /// When that ends at the latest: [`Stack::run_timers`] is wanted then. Not put off to a tick, as TCP's own timers may be.
+    /// When what is held back leaves at the latest: [`Stack::run_timers`] is wanted then, and must not be put off to a
+    /// tick, as TCP's own timers may be.
     #[inline]
     pub fn held_back_until_ns(&self) -> u64 {
         self.held_back.until_ns
@@ -104,8 +110,8 @@ impl Stack {
         false
     }
 
-    /// An answer leaves by itself: its doorbell waits for the next one if that is likely to follow soon, and it is small. Otherwise
-    /// it rings, and for those before it, too.
+    /// An answer leaves by itself. Its doorbell waits for the next answer if this one is small and the next is likely
+    /// to follow soon. Otherwise it rings, also for the answers before.
     fn hold_doorbell_back(&mut self, bytes: usize, io: &mut Io<'_>) {
         let since_last_ns = io.now_ns.saturating_sub(io.batch.answered_ns);
         io.batch.answered_ns = io.now_ns;

@@ -65,8 +65,9 @@ pub const BUFFER_BYTES: usize = 16 * 1024;
 pub const BUFFER_BYTES_RANGE: RangeInclusive<usize> = 256..=(1 << 30) - 1;
 /// Ports for sockets that name none, by default (`ip_local_port_range`).
 pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
-/// How long what is written may wait for more, in nanoseconds: the wait is cut short wherever the thread itself waits, so this is for
-/// threads that compute for long or wait where lull does not see it. Below it, timers would cost what it gains.
+/// How long a write may wait for more, in nanoseconds. The wait ends earlier wherever the thread itself waits, so this
+/// bounds threads that compute for long, or wait where lull does not see it. With less, timers would cost as much as is
+/// gained.
 pub const COALESCE_NS: u64 = 500_000;
 /// Smallest MTU: what every IPv6 link carries (RFC 8200 section 5).
 pub const MTU_BYTES_MIN: usize = 1280;
@@ -156,8 +157,8 @@ pub struct StackConfig {
     pub timeouts: Timeouts,
     /// Ports for sockets that name none. Linux: `ip_local_port_range`.
     pub ephemeral_ports: RangeInclusive<u16>,
-    /// Restricts ephemeral ports to flows whose frames come back to this shard's queue (RSS), or to those that no other shard with the
-    /// same addresses uses. `None`: any port.
+    /// Restricts ephemeral ports to flows whose frames come back to this shard's queue (RSS), or to ports that no other
+    /// shard with the same addresses uses. `None` allows any port.
     pub steering: Option<Steering>,
     /// Where the shard is, for programs that are attached to reuseport groups.
     pub place: Place,
@@ -250,7 +251,7 @@ pub fn is_on_link(gateway: IpAddr, addresses: &[(IpAddr, u8)]) -> bool {
 
 impl std::fmt::Debug for StackConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the seed: it is a secret. Not the steering: it is code.
+        // The seed is left out because it is a secret, and the steering because it is code.
         f.debug_struct("StackConfig")
             .field("mac", &self.mac)
             .field("mtu_bytes", &self.mtu_bytes)

@@ -15,10 +15,11 @@ use super::socket::{Keepalive, Ready};
 use super::timers::NEVER_NS;
 use super::wire::{Mac, PSH, SYN, seq_lt};
 
-/// Headers of a segment at their longest but for IPv6's extensions: what is longer than an MTU less this fills a segment.
+/// The longest headers of a segment, IPv6's extensions left out: data that is longer than the MTU less this fills a
+/// segment.
 pub(super) const HEADERS_BYTES: usize = 40 + 20 + 40;
 
-/// The unit of [`Connection::rtt_var`]: what 16 bits of it can say is half a second.
+/// The unit of [`Connection::rtt_var`], so that its 16 bits reach half a second.
 const RTT_VAR_US: u32 = 8;
 
 /// How far a connection is.
@@ -66,9 +67,10 @@ bitflags::bitflags! {
         const FIN_RECEIVED = 16384;
         /// What was sent at `progress_ns` is not acknowledged yet: its acknowledgement tells the round trip.
         const TIMED = 32768;
-        /// It keeps something, or is told to, or how much may be written to it is the program's to say ([`Asked::cork`]).
+        /// It keeps bytes back, or was told to, or the program has said how much may be written to it
+        /// ([`Asked::cork`]).
         const CORKED = 128;
-        /// It is readable from so many bytes on ([`Asked::low_water`]).
+        /// It is readable only from [`Asked::low_water`] bytes on.
         const LOW_WATER = 256;
         /// What comes is answered, so that acknowledgements wait for the answers to travel with (`inet_csk_in_pingpong_mode`).
         const ANSWERS = 1024;
@@ -90,7 +92,7 @@ pub(super) struct Connection {
     pub(super) rcv_ack: u32,
     /// Bytes received in order since then, and the FIN.
     pub(super) unanswered: u32,
-    /// Behind the last segment that emptied the transmit buffer, and so may have been small.
+    /// The number behind the last segment that emptied the transmit buffer, and so may have been small.
     pub(super) small_end: u32,
     /// The window field that went with `rcv_ack`.
     pub(super) rcv_window: u16,
@@ -113,7 +115,8 @@ pub(super) struct Connection {
     /// What `rcv_window` is shifted by, in the lower half, and `peer_window`, in the upper.
     pub(super) scales: u8,
     pub(super) windows: Windows,
-    /// What may be written to it and not acknowledged though its buffer has less, in units of [`ROOM_UNIT_BYTES`](super::cork).
+    /// How much may be written to it and not acknowledged, where that is more than its buffer has, in units of
+    /// [`ROOM_UNIT_BYTES`](super::cork).
     pub(super) room: u8,
     /// The batch of events that last wrote to it.
     pub(super) batch: u8,
@@ -136,12 +139,13 @@ pub(super) struct Connection {
     pub(super) rtt_us: u32,
     /// Times that something was sent again.
     pub(super) retransmits: u16,
-    /// How far round trips lie from the smoothed one (RTTVAR), in units of [`RTT_VAR_US`], for which there was room here.
+    /// How far round trips lie from the smoothed one (RTTVAR), in units of [`RTT_VAR_US`], because there was room for
+    /// 16 bits here.
     pub(super) rtt_var: u16,
     pub(super) flow: FlowKey,
 }
 
-// One line more would be one cache miss more per request, at ten thousand connections.
+// With ten thousand connections one line more would be one cache miss more per request.
 const _: () = assert!(size_of::<Option<Connection>>() <= 3 * 64);
 const _: () = assert!(std::mem::offset_of!(Connection, quiet_until_ns) <= 2 * 64);
 
@@ -159,9 +163,10 @@ impl Connection {
     /// Sends the FIN behind what is still to be sent.
     ///
     /// With the peer's FIN there already that is LAST-ACK, in which smoltcp takes a window that opens for a duplicate
-    /// acknowledgement, and waits for its next probe. So it comes into that state only once the window that the peer has opened
-    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6); and where somebody is in charge of what
-    /// is lost, once all that has not left may leave. And it waits for what smoltcp had no room for.
+    /// acknowledgement, and waits for its next probe. So the FIN is given to smoltcp only once the window that the peer
+    /// has opened has room for all that is left, since a peer does not take a window back (RFC 9293 section 3.8.6).
+    /// Where a [`Sender`](super::sender::Sender) is in charge, all that has not left must be allowed to leave, too; and
+    /// the FIN waits for what smoltcp had no room for.
     pub(super) fn finish(&mut self) {
         if self.kept_bytes() != 0 {
             return;
@@ -203,7 +208,7 @@ impl Connection {
         self.socket().can_recv() && (!self.flags.contains(Flags::LOW_WATER) || self.reaches_low_water())
     }
 
-    /// SO_RCVLOWAT; or the peer has no room for another segment, so that it would wait for who waits for it.
+    /// SO_RCVLOWAT is reached; or the peer has no room for another segment, so that each side would wait for the other.
     #[cold]
     fn reaches_low_water(&self) -> bool {
         const SEGMENT_BYTES: usize = 1460;
@@ -216,7 +221,7 @@ impl Connection {
         self.asked.as_ref()?.soft_error
     }
 
-    /// The same, which is not told twice.
+    /// As [`Connection::soft_error`], and forgets it, so that it is told only once.
     pub(super) fn take_soft_error(&mut self) -> Option<NetError> {
         self.asked.as_mut()?.soft_error.take()
     }
@@ -259,7 +264,7 @@ impl Connection {
         })
     }
 
-    /// Apart, so that every other connection pays for no call.
+    /// This is a function of its own, so that all other connections pay for no call.
     #[cold]
     #[inline(never)]
     fn readiness_by_its_own_room(&self) -> Ready {
@@ -318,7 +323,7 @@ impl Connection {
         }
     }
 
-    /// When it is that time.
+    /// The time of ours for such a time of smoltcp's.
     #[inline]
     pub(super) fn instant_ns(&self, at: Instant) -> u64 {
         match self.phase {
@@ -330,8 +335,8 @@ impl Connection {
         }
     }
 
-    /// Until when nothing is sent again for want of an acknowledgement: the peer may put it off for 200 ms behind the round trip
-    /// (`TCP_DELACK_MAX`; `tcp_set_rto` adds as much).
+    /// Until when nothing is sent again for want of an acknowledgement: the peer may put one off for 200 ms beyond the
+    /// round trip (`TCP_DELACK_MAX`; `tcp_set_rto` adds as much).
     #[inline]
     pub(super) fn waits_for_acknowledgement_ns(&self) -> u64 {
         if self.snd_una == self.snd_nxt || self.peer_window == 0 || self.unanswered != 0 || self.phase != Phase::Open {
@@ -346,8 +351,8 @@ impl Connection {
         self.snd_una != self.snd_nxt && now_ns.saturating_sub(self.progress_ns) >= RTO_NS_MIN
     }
 
-    /// Whether what has been sent before probes the peer: to a keepalive's probe nothing is missing, and to that of a closed window
-    /// nothing but its one byte, and our FIN where that is all there is.
+    /// Whether a segment that repeats what has been sent only probes the peer: for a keepalive's probe nothing is
+    /// missing, and for a probe of a closed window nothing but its one byte, or our FIN if that is all there is.
     #[cold]
     fn is_probe(&self) -> bool {
         let on_its_way = self.snd_nxt.wrapping_sub(self.snd_una);
@@ -371,7 +376,8 @@ impl Connection {
                 self.small_end = last.seq_end;
             }
         } else if last.occupied {
-            // What is acknowledged next may be the first transmission or this one (Karn's rule): it tells no round trip.
+            // The next acknowledgement may be of the first transmission or of this one (Karn's rule), so it tells no
+            // round trip.
             self.flags.remove(Flags::TIMED);
             again = !self.is_probe();
             self.retransmits = self.retransmits.saturating_add(again.into());
@@ -383,8 +389,8 @@ impl Connection {
         again
     }
 
-    /// Whether a segment is acknowledged as it comes (`__tcp_ack_snd_check`): it is several, by GRO or by the device, of which the second
-    /// would be.
+    /// Whether a segment is acknowledged as it comes (`__tcp_ack_snd_check`): GRO or the device has made it of several,
+    /// of which the second would be.
     #[inline]
     pub(super) fn is_acknowledged_at_once(&self, segment: &Segment, mtu_bytes: usize) -> bool {
         segment.length > mtu_bytes
@@ -456,7 +462,8 @@ impl Connection {
 
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.
     /// smoltcp's own rule would hold back the tail of every response longer than a segment until the peer's delayed
-    /// acknowledgement. What `coalesce` holds back is held in the same way, and what is no whole segment because of a congestion window.
+    /// acknowledgement. What `coalesce` holds back is held in the same way, and so is a part of a segment that a
+    /// congestion window leaves.
     #[inline]
     pub(super) fn set_nagle(&mut self) {
         let held_back = self.flags.contains(Flags::HELD_BACK);
@@ -473,8 +480,8 @@ impl Connection {
         since_ns.saturating_add((u64::from(self.user_timeout_ms) * 1_000_000).max(FIRST_LOOK_NS))
     }
 
-    /// When probes that nobody answers end the connection (`tcp_keepalive_timer`): once there were so many; or, if the program has set
-    /// TCP_USER_TIMEOUT, when the next one is due after that time.
+    /// When probes that nobody answers end the connection (`tcp_keepalive_timer`): after their full number; or, if the
+    /// program has set TCP_USER_TIMEOUT, when the next one is due after that time.
     pub(super) fn keeps_alive_until_ns(&self, keepalive: Keepalive) -> u64 {
         let Keepalive { idle_ns, interval_ns, probes } = keepalive;
         let probes = if self.asks(|asked| asked.own_timeout) {

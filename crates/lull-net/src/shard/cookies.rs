@@ -4,9 +4,10 @@
 //! the 4-tuple, a counter of minutes, and the MSS as an index into a table of four. The acknowledgement of it brings all of
 //! it back.
 //!
-//! Linux adds the SYN's own sequence number. Then every later segment of a connection whose two sides have sent about as much would
-//! look like the acknowledgement of a cookie, up to the last: an echo's. Where stacks go on with each other's handshakes, and one comes
-//! late, that would be a connection without a peer. So the SYN's number is multiplied by an odd number that depends on the 4-tuple.
+//! Linux adds the SYN's own sequence number. Then, in a connection whose two sides have sent about as much as each
+//! other (an echo), every later segment would look like the acknowledgement of a cookie. Stacks here go on with each
+//! other's handshakes, so a segment that comes late could make a connection without a peer. Therefore the SYN's number
+//! is multiplied by an odd number that depends on the 4-tuple.
 
 use std::net::IpAddr;
 
@@ -32,7 +33,7 @@ fn table(ip: IpAddr) -> &'static [u16; 4] {
     if ip.is_ipv4() { &MSS_V4 } else { &MSS_V6 }
 }
 
-/// What an odd number is to be multiplied by so that 1 comes out, by Newton's method: each step doubles the bits that are right.
+/// The inverse of an odd number modulo 2^32, by Newton's method: each step doubles the number of right bits.
 fn inverse(odd: u32) -> u32 {
     (0..4).fold(odd, |inverse, _| inverse.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(inverse))))
 }
@@ -54,18 +55,19 @@ impl Secret {
         self.cookie_base(flow, peer_isn).wrapping_add(count << DATA_BITS).wrapping_add(data)
     }
 
-    /// What is not of the time, and says nothing.
+    /// The part of a cookie that depends neither on the time nor on the MSS.
     fn cookie_base(&self, flow: &FlowKey, peer_isn: u32) -> u32 {
         self.cookie_hash(flow, None).wrapping_add(peer_isn.wrapping_mul(self.cookie_factor(flow)))
     }
 
-    /// It has an inverse.
+    /// The number is odd, so it has an inverse.
     fn cookie_factor(&self, flow: &FlowKey) -> u32 {
         self.hash(6, flow) as u32 | 1
     }
 
-    /// Whether `seq` is that of a segment behind the one that ends the handshake of a cookie of ours, within what its peer may send
-    /// before it hears more. So may be the numbers of a connection whose peer has sent more than it has heard.
+    /// Whether `seq` is that of a segment behind the one that ends the handshake of a cookie of ours, within what its
+    /// peer may send before it hears more. The numbers of an open connection whose peer has sent more than it has heard
+    /// may look so, too.
     pub(super) fn is_behind_a_cookie(&self, flow: &FlowKey, seq: u32, cookie: u32, now_ns: u64) -> bool {
         if self.cookie_mss(flow, seq.wrapping_sub(1), cookie, now_ns).is_some() {
             return false;

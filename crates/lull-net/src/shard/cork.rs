@@ -1,4 +1,4 @@
-//! TCP_CORK and MSG_MORE: what fills no segment is kept until the rest of it comes.
+//! TCP_CORK and MSG_MORE: bytes that do not fill a segment are kept until the rest of it comes.
 //!
 //! A program that writes a response in parts (a header, then a file by `sendfile`) says so, and full segments leave meanwhile. What
 //! is kept of a connection is less than a segment, in a buffer in front of smoltcp's, which would send it with the next
@@ -12,12 +12,13 @@
 //! 200 ms are over          the timer that `tcp_check_probe_timer` starts when nothing is in flight (tcp(7), TCP_CORK)
 //! ```
 //!
-//! The same buffer has what a program may write beyond what smoltcp's holds. How much may be written and not acknowledged is the
-//! program's to say (SO_SNDBUF), and so is how much of it may be unsent (TCP_NOTSENT_LOWAT). smoltcp's buffer is the congestion window
-//! until something is lost ([`grow`](super::grow)), so that it is not made as large as the program says: what it has no room for
-//! follows when an acknowledgement makes some, and the FIN behind it. Where the program has said nothing it is four buffers of those
-//! that connections begin with, as much as Linux holds of a new connection (`tcp_sndbuf_expand`: about 87 KB with its headers): programs
-//! that drop a client who leaves too much unread reckon with it.
+//! The same buffer has what a program may write beyond what smoltcp's buffer holds. A program may say how much may be
+//! written and not acknowledged (SO_SNDBUF), and how much of that may be unsent (TCP_NOTSENT_LOWAT). smoltcp's buffer
+//! is the congestion window until something is lost ([`grow`](super::grow)), so it is not made as large as the program
+//! says: what it has no room for follows when an acknowledgement makes some, and the FIN behind that. If the program
+//! has said nothing, four of the buffers that connections begin with may be written, as much as Linux holds for a new
+//! connection (`tcp_sndbuf_expand`: about 87 KB with its headers), because programs that drop a client who leaves too
+//! much unread expect that.
 
 use std::io::IoSlice;
 
@@ -33,9 +34,9 @@ use super::timers::NEVER_NS;
 
 /// tcp(7): the ceiling of TCP_CORK.
 const CORKED_NS_MAX: u64 = 200_000_000;
-/// Buffers of those that connections begin with that may be written to one at first.
+/// How many of the buffers that connections begin with may be written to one at first.
 const ROOM_BUFFERS: usize = 4;
-/// [`Connection::room`] is in these.
+/// The unit of [`Connection::room`].
 const ROOM_UNIT_BYTES: usize = 4096;
 const TCP_HEADER_BYTES: usize = 20;
 pub(super) const TIMESTAMP_BYTES: usize = 12;
@@ -74,24 +75,25 @@ impl Connection {
         self.cork().map_or(SendRoom::default(), |cork| cork.room)
     }
 
-    /// What may be written and not acknowledged, where the program has said so.
+    /// How much may be written and not acknowledged, if the program has said so.
     pub(super) fn room_asked(&self) -> Option<usize> {
         Some(self.room().bytes).filter(|bytes| *bytes != 0)
     }
 
-    /// What may be written to it and not acknowledged where the program has not said so.
+    /// How much may be written to it and not acknowledged, if the program has said nothing.
     #[inline]
     pub(super) fn room_at_first(&self, socket: &Socket<'static>) -> usize {
         socket.send_capacity().max(usize::from(self.room) * ROOM_UNIT_BYTES)
     }
 
-    /// Lets as much be written to it from the start as a stack does whose buffers begin with so many bytes and grow to `most`.
+    /// Lets as much be written to a new connection as is due where buffers begin with `buffer_bytes` and grow to
+    /// `most`.
     pub(super) fn begin_with_room(&mut self, buffer_bytes: usize, most: usize) {
         let units = (buffer_bytes * ROOM_BUFFERS).min(most) / ROOM_UNIT_BYTES;
         self.room = u8::try_from(units).unwrap_or(u8::MAX);
     }
 
-    /// Whether so many bytes are more than its buffer has room for, and may be written all the same, at least in part.
+    /// Whether this many bytes are more than its buffer has room for, but may be written, at least in part.
     #[inline]
     pub(super) fn has_room_beyond_its_buffer(&self, bytes: usize) -> bool {
         let socket = self.socket();
@@ -115,7 +117,7 @@ impl Connection {
         match unsent_bytes.saturating_sub(self.unsent() + kept) {
             _ if unsent_bytes == 0 => left,
             0 => 0,
-            // As much as a segment has is written whole, as to a buffer of Linux's that has room.
+            // Up to a segment's length is written as a whole, as it would be to a buffer of Linux's that has room.
             more => left.min(more.max((self.peer_mss & !SACK).into())),
         }
     }
@@ -211,7 +213,7 @@ impl Stack {
             cork.kept.extend(&part[gone..]);
         }
         if is_plain && cork.kept.is_empty() {
-            // As without a cork.
+            // From here on it is as without a cork.
             connection.put_cork(cork);
             let sent = self.after_send(id, taken, outstanding, false, io);
             let connection = self.connection_mut(id)?;
@@ -243,7 +245,7 @@ impl Stack {
         if taken == 0 { Err(NetError::WouldBlock) } else { Ok(taken) }
     }
 
-    /// How many bytes may be written to a connection now. Where it is none, whoever waits for room has an edge when there is some.
+    /// How many bytes may be written to a connection now. If none may, there will be an edge when there is room.
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].
@@ -299,7 +301,8 @@ impl Stack {
         }
     }
 
-    /// What a full segment of a connection carries. A peer that takes less gets the rest of such a one in a segment of its own.
+    /// How many bytes a full segment of a connection carries. A peer that takes less gets the rest of such a segment in
+    /// another one.
     pub(super) fn segment_bytes(&self, index: u32) -> usize {
         let Some(connection) = self.connections.get(index) else { return 1 };
         let mtu = if connection.path_mtu != 0 { usize::from(connection.path_mtu) } else { self.config.mtu_bytes };
@@ -319,7 +322,7 @@ impl Stack {
     }
 }
 
-/// How much of what is kept fills segments of so many bytes, behind what is not sent.
+/// How much of what is kept fills segments of `full` bytes, together with what is not sent before it.
 fn full_segments(unsent: usize, kept: usize, full: usize) -> usize {
     let all = unsent + kept;
     (all - all % full).saturating_sub(unsent)

@@ -9,7 +9,7 @@ const INITIAL_SEGMENTS: u32 = 10;
 const C: f64 = 0.4;
 /// What is left of the window when something is lost.
 const BETA: f64 = 0.7;
-/// Segments per round trip that Reno's growth would add, for the same share of the path.
+/// How many segments per round trip growth as Reno's may add, for the same share of the path as Reno.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// A congestion window. Everything is in bytes.
@@ -36,8 +36,9 @@ struct Reduction {
 }
 
 impl Cubic {
-    /// Of a connection with so much on its way, that might be so much, when it first loses something. What it may send at the beginning
-    /// it may then, too, however little it has sent of late, and twice as much once that was not too much.
+    /// The window of a connection that has just lost something for the first time, with `in_flight` bytes on their way
+    /// where `may_be` might have been. It may send at least what it might at the beginning, however little it has sent
+    /// of late, and twice as much where that was not too much.
     pub(super) fn new(in_flight: u32, may_be: u32, mss: u32) -> Cubic {
         let first = INITIAL_SEGMENTS * mss;
         let window = in_flight.max(may_be.clamp(first, 2 * first));
@@ -49,22 +50,24 @@ impl Cubic {
         self.window
     }
 
-    /// However little is on its way: a window that is not used does not grow (RFC 9438 section 4.6).
+    /// The window shrinks however little is on its way, because one that is not used does not grow (RFC 9438 section
+    /// 4.6).
     fn shrink(&mut self) {
         let window = f64::from(self.window);
-        // Who has less than last time leaves room for others (fast convergence).
+        // A connection that has less than last time leaves room for others (fast convergence).
         self.w_max = if window < self.w_max { window * (1.0 + BETA) / 2.0 } else { window };
         self.ssthresh = ((window * BETA) as u32).max(2 * self.mss);
         self.epoch = None;
     }
 
-    /// Acknowledgements say that something is lost, of so much that was on its way.
+    /// Acknowledgements say that something of `in_flight` bytes is lost.
     pub(super) fn lost(&mut self, in_flight: u32) {
         self.shrink();
         self.reduction = Some(Reduction { delivered: 0, sent: 0, in_flight_at_first: in_flight.max(1).into() });
     }
 
-    /// The timer says so: all that was on its way has left the network. `anew`: nothing has said so of this before.
+    /// The timer says that something is lost, so all that was on its way has left the network. `anew` says that nothing
+    /// has told of this loss before.
     pub(super) fn timed_out(&mut self, anew: bool) {
         if anew {
             self.shrink();
@@ -73,7 +76,7 @@ impl Cubic {
         self.window = self.mss;
     }
 
-    /// Whether it is what holds back more, if so much is on its way (`tcp_is_cwnd_limited`).
+    /// Whether the window is what holds back more, with `in_flight` bytes on their way (`tcp_is_cwnd_limited`).
     pub(super) fn limits(&self, in_flight: u32) -> bool {
         let is_in_slow_start = self.window < self.ssthresh;
         in_flight + 2 * self.mss > self.window || is_in_slow_start && in_flight > self.window / 2
@@ -86,22 +89,22 @@ impl Cubic {
         }
     }
 
-    /// So much has left while a loss is made good.
+    /// `bytes` have left while a loss is made good.
     pub(super) fn sent(&mut self, bytes: u32) {
         if let Some(reduction) = &mut self.reduction {
             reduction.sent += u64::from(bytes);
         }
     }
 
-    /// So much has arrived. `limits`: the window is what holds back more.
+    /// `bytes` have arrived. `limits` says that the window is what holds back more.
     pub(super) fn delivered(&mut self, bytes: u32, limits: bool, now_ns: u64, rtt_us: u32) {
         if limits && bytes > 0 && self.reduction.is_none() {
             self.grow(bytes, now_ns, rtt_us);
         }
     }
 
-    /// So much has arrived while a loss is made good, and so much is on its way still (RFC 6937 section 3). `goes_well`: what was
-    /// missing comes, and nothing more is lost.
+    /// `bytes` have arrived while a loss is made good, and `in_flight` are still on their way (RFC 6937 section 3).
+    /// `goes_well` says that what was missing comes, and nothing more is lost.
     pub(super) fn reduce(&mut self, bytes: u32, in_flight: u32, goes_well: bool) {
         let (ssthresh, mss) = (u64::from(self.ssthresh), u64::from(self.mss));
         let Some(reduction) = &mut self.reduction else { return };
@@ -112,7 +115,7 @@ impl Cubic {
             let limit = reduction.delivered.saturating_sub(reduction.sent).max(bytes.into());
             (limit + if goes_well { mss } else { 0 }).min(ssthresh - u64::from(in_flight))
         };
-        // What is lost leaves at once, whatever is on its way.
+        // The first lost segment leaves at once, whatever is on its way.
         let at_least = if reduction.sent == 0 { mss } else { 0 };
         self.window = in_flight.saturating_add(may_send.max(at_least) as u32);
     }

@@ -182,8 +182,9 @@ fn ipv4(data: &[u8], locals: &[Local], looped: bool) -> Result<Packet, Reason> {
     }
     let ip = |at: usize| Ipv4Addr::new(data[at], data[at + 1], data[at + 2], data[at + 3]);
     let (source, destination) = (ip(L3 + 12), ip(L3 + 16));
-    // Loopback, groups and broadcast (RFC 1122 section 3.2.1.3); our own, from outside. Who has no address yet sends to everybody, to
-    // be given one. The rest of what was this network, and of class E, are addresses as any others (`ip_route_input_slow`).
+    // Loopback, groups and broadcast (RFC 1122 section 3.2.1.3); our own, from outside. A station without an address
+    // sends to everybody, to be given one. The rest of 0.0.0.0/8, and class E, are addresses like any others
+    // (`ip_route_input_slow`).
     let nobody = source.is_unspecified() && !destination.is_broadcast();
     let mut martian = nobody || source.is_loopback() || source.is_multicast() || source.is_broadcast();
     let mut cast = None;

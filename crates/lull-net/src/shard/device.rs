@@ -54,7 +54,7 @@ impl Sent {
     }
 }
 
-/// What is put right in the segments of a connection that smoltcp writes.
+/// What is corrected in the segments that smoltcp writes for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Corrections {
     /// What bare acknowledgements are numbered with ([`Connection::acceptable_seq`]).
@@ -64,7 +64,8 @@ pub(super) struct Corrections {
     pub(super) windows: Windows,
 }
 
-/// How the windows that smoltcp offers are put right, in a byte: it goes by the buffer that it has, which may grow ([`grow`]).
+/// How the windows that smoltcp offers are corrected, in a byte. smoltcp goes by the buffer that it has, which may grow
+/// ([`grow`]).
 ///
 /// [`grow`]: super::grow
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,8 +84,8 @@ impl Windows {
         self.0 & !Windows::SCALED
     }
 
-    /// smoltcp scales them itself, and takes only what lies in the window that it has offered last. The edge of that may lie before an
-    /// earlier one, by less than a unit of the scale; so a unit less is offered.
+    /// smoltcp scales them itself, and takes only what lies in the window that it has offered last. The edge of that
+    /// window may lie before an earlier edge, by less than a unit of the scale; so a unit less is offered.
     fn unit(self) -> u16 {
         (self.0 / Windows::SCALED).into()
     }
@@ -120,7 +121,7 @@ pub(super) struct Exit<'a> {
     /// Where frames to own addresses go.
     looped: &'a mut Looped,
     pub(super) pool: &'a mut FramePool,
-    /// By the device or looped.
+    /// Frames that left by the device, or were looped.
     pub(super) frames: u32,
     by_device: u32,
     pub(super) dropped: u32,
@@ -261,7 +262,8 @@ impl Exit<'_> {
             wire::put_checksum(&mut packet[l4..], 16, pseudo);
         }
         let Some(next_hop) = self.next_hop else {
-            // Only a reply of the moment comes here without an address; the peer's retransmission brings it again.
+            // Only an immediate reply can come here without an address; the peer's retransmission brings it about
+            // again.
             self.dropped += 1;
             self.pool.recycle(frame);
             return;
@@ -304,7 +306,7 @@ impl Exit<'_> {
         !leaves
     }
 
-    /// Takes a packet that nothing has to be put right in.
+    /// Takes a packet in which nothing has to be corrected.
     pub(super) fn sends_as_it_is(&mut self, mut frame: Frame) {
         let packet = frame.data_mut();
         let l4 = if packet[0] >> 4 == 4 { wire::IPV4 } else { wire::IPV6 };
@@ -348,7 +350,7 @@ impl<'a> phy::Device for Shim<'_, 'a> {
         Some((RxToken(self.packet.take()?), TxToken::new(&mut self.exit)))
     }
 
-    /// None leaves the segment with its connection, which then waits for the ring or the neighbour.
+    /// `None` leaves the segment with its connection, which then waits for the ring or for the neighbour.
     #[inline]
     fn transmit(&mut self, _now: Instant) -> Option<TxToken<'_, 'a>> {
         let exit = &mut self.exit;

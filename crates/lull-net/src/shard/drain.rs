@@ -1,4 +1,5 @@
-//! What a socket of smoltcp holds of a stream cannot be read a second time: the socket is made to send it again, to us.
+//! The bytes of a stream that a socket of smoltcp holds cannot be read from it. So the socket is made to send them
+//! again, to us.
 
 use smoltcp::iface::{Interface, SocketSet};
 use smoltcp::phy::{self, DeviceCapabilities};
@@ -28,7 +29,7 @@ pub(super) fn unacknowledged(
     data.filter(|sent| sent.len() == queued)
 }
 
-/// What was sent and is not acknowledged, and what smoltcp sends with the end of it.
+/// The bytes that were sent and are not acknowledged, and what smoltcp sends with the last of them.
 pub(super) fn on_its_way(
     connection: &mut Connection,
     ifaces: &mut Interfaces,

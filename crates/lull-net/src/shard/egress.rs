@@ -1,6 +1,7 @@
 //! How a socket's frames are to leave: priority and rate, which queueing disciplines heed, and what their IP headers say.
 //!
-//! Few sockets ask for either, and a connection has no room for what few have: those of connections are in a table of their own.
+//! Few sockets ask for either, and a connection has no room for what few need, so those of connections are in a table
+//! of their own.
 
 use super::device::Leaving;
 use super::error::NetError;

@@ -10,11 +10,12 @@ use lull_nic::passing::{CLAIMED, LAST_ROUND};
 
 /// The other stacks with this stack's addresses. It is asked with the shard's lock held: nothing in it may wait.
 pub trait Elsewhere: std::fmt::Debug + Send + Sync {
-    /// A secret that all these stacks have: by it one can go on with a handshake that another began.
+    /// A secret that all these stacks share, so that one can go on with a handshake that another began.
     fn secret(&self) -> u64;
 
-    /// Whether there are none, and will be none while the asking network has its queues: it is only asked to keep what comes before
-    /// somebody listens ([`Elsewhere::takes_stranger`]), and the stack is as one without others in all else.
+    /// Whether there are no other stacks, and will be none while the asking network has its queues. Then this is only
+    /// asked to keep what comes before somebody listens ([`Elsewhere::takes_stranger`]); in all else the stack behaves
+    /// as one without others.
     fn is_nobody(&self) -> bool {
         false
     }
@@ -24,32 +25,35 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// what comes to one queue of a network goes to its others before `Elsewhere` is asked.
     fn queues(&self) -> &[u32];
 
-    /// A packet that belongs to nobody here: whether another stack was given it, which may know whose it is. `syn`: where it
-    /// begins a connection. If somebody will listen there shortly, it may be taken and dropped: its sender asks again.
+    /// Gives a packet that belongs to nobody here to another stack, which may know whose it is; returns whether one
+    /// took it. `syn` is the address at which it begins a connection, if it does. If somebody will listen there
+    /// shortly, the packet may be taken and dropped, since its sender asks again.
     fn takes_stranger(&self, syn: Option<SocketAddr>, frame: &Frame) -> bool;
 
-    /// As [`Elsewhere::takes_stranger`], of a segment that no stack knows, and that may end a handshake which another began:
-    /// all are asked once more, this one being done.
+    /// As [`Elsewhere::takes_stranger`], for a segment that no stack knows and that may end a handshake which another
+    /// began: all are asked once more, except the asking one.
     fn takes_last_acknowledgement(&self, frame: &Frame) -> bool;
 
-    /// A connection to `local` whose listener is closed here before anybody has accepted it, as one segment of its peer's: whether
-    /// another stack that listens there was given the frame, marked with [`EVERYBODY`](lull_nic::passing::EVERYBODY).
+    /// Gives a connection to `local`, whose listener here was closed before anybody accepted it, to another stack that
+    /// listens there. `frame` is the connection as one segment of its peer's, and is marked with
+    /// [`EVERYBODY`](lull_nic::passing::EVERYBODY).
     fn takes_over(&self, local: SocketAddr, frame: &Frame) -> HandedOn;
 
-    /// As [`Elsewhere::takes_over`], where nobody listens now and the asking stack is about to end; or the end of a handshake that
-    /// one of these stacks began: whether the frame is kept, as it is marked, for whoever listens there next, which is given it by
-    /// [`Network::take_over`](crate::Network::take_over). [`HandedOn::Later`]: the asking stack is to hold it. `asked`: so many stacks
-    /// have been given it and have no listener for it.
+    /// Keeps the frame of such a connection, as it is marked, when nobody listens now and the asking stack is about to
+    /// end; or the frame that ends a handshake which one of these stacks began. Whoever listens there next is given it
+    /// by [`Network::take_over`](crate::Network::take_over). [`HandedOn::Later`] means that the asking stack is to hold
+    /// it. `asked` is how many stacks have been given it and have no listener for it.
     fn keeps(&self, _local: SocketAddr, _frame: &Frame, _asked: u8) -> HandedOn {
         HandedOn::Nobody
     }
 
-    /// A neighbour's answer, which any stack may have asked for, or what it says of itself unasked: the others are given a copy, unless
-    /// it is one.
+    /// Gives the others a copy of a neighbour's answer, which any stack may have asked for, or of what a neighbour says
+    /// unasked, unless the frame is such a copy itself.
     fn copy_to_all(&self, frame: &Frame);
 
-    /// This stack has made a connection of a segment with data, or was handed it over with some: the others are given a copy, marked
-    /// with [`CLAIMED`](lull_nic::passing::CLAIMED), for they may have made one of what came before it.
+    /// Tells the others that this stack has made a connection of a segment with data, or was handed one over with some:
+    /// they get a copy, marked with [`CLAIMED`](lull_nic::passing::CLAIMED), because they may have made a connection of
+    /// what came before it.
     fn claims(&self, _frame: &Frame) {}
 }
 
@@ -64,7 +68,8 @@ pub enum HandedOn {
     Nobody,
 }
 
-/// Whether a frame says whose a connection is, and is no segment of it; or says again what another stack has been told.
+/// Whether a frame only says whose a connection is, or repeats what another stack has been told, and is no segment that
+/// arrives.
 #[inline]
 pub(super) fn is_claim(frame: &Frame) -> bool {
     frame.seen_by() & (CLAIMED | LAST_ROUND) == CLAIMED

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::flow::FlowKey;
 
-/// How many are remembered: an address and port of a peer's come again only after many more.
+/// How many are remembered; a peer's address and port come again only after many more.
 const ENDED_MAX: usize = 1024;
 
 /// Those that ended last, with the numbers of their peers' SYNs.

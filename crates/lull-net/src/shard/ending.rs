@@ -58,13 +58,13 @@ impl Stack {
         flow::forget(&mut self.flows, &flow);
         self.time_wait(flow, snd_nxt, rcv_nxt, window, timestamps, io.now_ns);
         if arrived {
-            // Said before the end is: the data is an edge of its own.
+            // The data is announced before the end, because it is an edge of its own.
             self.announce(index, true, io);
         }
         self.over(index, None, io);
     }
 
-    /// The protocol is done with it. It stays for the application that holds it, or will.
+    /// The protocol is done with the connection, which stays for the application that holds it, or will.
     pub(super) fn over(&mut self, index: u32, error: Option<NetError>, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if !connection.flags.intersects(Flags::HELD | Flags::QUEUED) {
@@ -94,7 +94,7 @@ impl Stack {
         }
     }
 
-    /// Forgets a connection that goes on in another stack, or here as another one: what comes for it is not of one that has ended.
+    /// Forgets a connection that goes on in another stack, or here as another one, and does not note it as ended.
     pub(super) fn free_what_goes_on(&mut self, index: u32) -> Option<Connection> {
         self.timers.remove(index);
         self.nobody_asks(index);
@@ -120,7 +120,7 @@ impl Stack {
         self.connections.iter().filter(move |(_, connection)| is_leaving(connection))
     }
 
-    /// How much their peers have not acknowledged: bytes, and one for each end of a stream.
+    /// How much the peers of such connections have not acknowledged, in bytes, with one for each end of a stream.
     pub(crate) fn undelivered(&self) -> u64 {
         let bytes = |it: &Connection| it.socket().send_queue() + it.kept_bytes();
         self.leaving().map(|(_, connection)| bytes(connection) as u64 + 1).sum()
@@ -190,8 +190,8 @@ impl Stack {
         self.send_ip(frame, peer.ip(), io);
     }
 
-    /// An ICMP error about one of its segments (`tcp_v4_err`): whichever it is, it ends an attempt to connect, and no connection. False:
-    /// it cannot be about this connection.
+    /// An ICMP error about one of its segments (`tcp_v4_err`): any error ends an attempt to connect, and none ends a
+    /// connection. Returns false if it cannot be about this connection.
     pub(super) fn connection_icmp(&mut self, index: u32, seq: u32, error: NetError, io: &mut Io<'_>) -> bool {
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let opening = connection.phase == Phase::SynSent;

@@ -55,7 +55,7 @@ impl Stack {
         }
     }
 
-    /// The oldest give way.
+    /// Forgets the oldest packets until there is room.
     fn make_room_for_fragments(&mut self) {
         while self.reassembly.held_bytes > HELD_BYTES_MAX
             && let Some((_, name)) = self.reassembly.by_age.first().copied()

@@ -1,9 +1,10 @@
 //! Generic receive offload: TCP segments of one stream that came one behind the other go through the stack as one.
 //!
-//! The rules are Linux's (`inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive`, `skb_gro_receive`). A segment joins the one
-//! that is held if both are of one flow, it begins where that ends, and nothing else differs: acknowledgement, window, flags but
-//! PSH and FIN, every byte of the options (timestamps with them), traffic class, hop limit, and the IPv4 identification goes on
-//! where fragments are allowed. What it joins is given up, in its order, when
+//! The rules are Linux's (`inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive`, `skb_gro_receive`). A segment
+//! joins the one that is held if both are of one flow, it begins where that ends, and nothing else differs:
+//! acknowledgement, window, flags but PSH and FIN, every byte of the options (timestamps with them), traffic class, hop
+//! limit, and the IPv4 identification goes on where fragments are allowed. What is held is passed up, in its order,
+//! when
 //!
 //! ```text
 //! the segment ends a burst   PSH, FIN, or shorter than those before it
@@ -242,7 +243,8 @@ impl Gro {
     /// Takes a received frame: it is held, joins what is held, or passes. `pass` gets what goes on to the stack, in its order.
     #[inline]
     pub fn receive(&mut self, mut frame: Frame, now_ns: u64, pass: &mut impl FnMut(Frame)) {
-        // The usual request, with nothing held: no more than a look. What this takes for one passes as it would have.
+        // The usual request while nothing is held takes no more than this look; whatever looks like one would pass in
+        // any case.
         if self.held.is_empty() && seems_to_push(frame.data()) {
             return pass(frame);
         }
@@ -295,12 +297,12 @@ impl Gro {
         }
     }
 
-    /// Gives up everything (`napi_gro_flush`).
+    /// Passes up everything (`napi_gro_flush`).
     pub fn flush(&mut self, pass: &mut impl FnMut(Frame)) {
         self.held.drain(..).for_each(|held| pass(held.into_frame()));
     }
 
-    /// Gives up what is older than a jiffy; a timer sees to the rest.
+    /// Passes up what is older than a jiffy; a timer takes care of the rest.
     pub fn flush_old(&mut self, now_ns: u64, pass: &mut impl FnMut(Frame)) {
         while self.held.front().is_some_and(|held| now_ns.saturating_sub(held.since_ns) > JIFFY_NS) {
             self.give_up(0, pass);

@@ -10,9 +10,10 @@
 //! - the receive buffer when the peer has used all of the window, or has sent half of one within a round trip (`tcp_rcv_space_adjust`),
 //!   and the application has read all that came.
 //!
-//! A receive buffer that the program asks for (SO_RCVBUF) is that large from when the application has read all that came; one of a
-//! connection that is opened from here, if windows have to be scaled for it, from when the handshake has ended. A smaller
-//! one is come to by steps: a window that was offered is not taken back, so that each time the buffer becomes what is left of that.
+//! A receive buffer gets the size that the program asks for (SO_RCVBUF) once the application has read all that came;
+//! for a connection that is opened from here, and whose windows have to be scaled for it, once the handshake has ended.
+//! A buffer shrinks in steps: a window that was offered is not taken back, so each time the buffer becomes what is left
+//! of that.
 //!
 //! smoltcp's sockets cannot change their buffers, so the connection moves to a new one ([`resize`](super::resize)). The window scale
 //! is agreed on by the SYN for the largest buffer that there may be ([`Stack::offered_scale`]); smoltcp goes by the one it has, and
@@ -56,7 +57,7 @@ impl Connection {
         if segment.length == 0 {
             return;
         }
-        // Of a stream every other segment is a full one, if not each.
+        // In a stream at least every other segment is a full one.
         if segment.length + HEADERS_BYTES >= (self.peer_mss & !SACK).into() {
             self.note_stream(segment, now_ns);
         }
@@ -83,7 +84,7 @@ impl Connection {
         if now_ns.saturating_sub(since_ns) < round_trip_ns {
             return;
         }
-        // Who was silent for a while is counted anew.
+        // A peer that was silent for a while is counted anew.
         let within_two = now_ns - since_ns <= 2 * round_trip_ns;
         growth.rx_filled |= !growth.rx_fixed && within_two && u64::from(end.wrapping_sub(from)) * 2 >= window;
         growth.rx_from = Some((end, now_ns));
@@ -100,15 +101,15 @@ impl Connection {
 
     #[cold]
     fn note_hole(&mut self, end: u32) {
-        // Of a segment that begins in the window and ends beyond it, what is in it is kept.
+        // A segment may begin in the window and end beyond it; the part in the window is kept.
         let (next, window) = (self.rcv_nxt(), self.socket().recv_capacity() as u32);
         let end = next.wrapping_add(end.wrapping_sub(next).min(window));
         let holes_end = &mut self.asked_mut().growth.holes_end;
         *holes_end = Some(holes_end.filter(|before| seq_lt(end, *before)).unwrap_or(end));
     }
 
-    /// Whether an acknowledgement has found the transmit buffer full, in which `queued` bytes were and so many are now; or an earlier
-    /// one has, and now nothing is on its way.
+    /// Whether an acknowledgement has found the transmit buffer full (it held `queued` bytes before), or an earlier one
+    /// has and nothing is on its way now.
     #[inline]
     pub(super) fn fills_its_buffer(&self, queued: usize, now_queued: usize) -> bool {
         queued + usize::from(self.peer_mss & !SACK) > self.socket().send_capacity()
@@ -137,8 +138,8 @@ impl Connection {
         has_grown.then(|| self.heard_ns.max(self.progress_ns).saturating_add(GIVES_BACK_NS))
     }
 
-    /// How much the peer may send of what it was offered, at the most: as windows are told in units, an earlier one may have ended behind
-    /// the last.
+    /// The most that the peer may still send of what it was offered. Windows are told in units, so an earlier one may
+    /// have ended behind the last.
     pub(super) fn offered_bytes(&self) -> usize {
         let scale = self.rcv_scale();
         let edge = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << scale);
@@ -151,13 +152,15 @@ impl Connection {
 impl Stack {
     /// The window scale that a SYN offers, for the receive buffer that is asked for (0: none) or that it may grow to.
     ///
-    /// One that is asked for may be set anew later, and who takes the connection over may have been asked for another.
+    /// A size that is asked for may be changed later, and a stack that takes the connection over may have been asked
+    /// for another.
     pub(super) fn offered_scale(&self, rx_bytes_asked: usize) -> u8 {
         window_scale(self.config.rx_buffer_bytes.max(self.config.growth.rx_bytes_max).max(rx_bytes_asked))
     }
 
-    /// Makes the receive buffer of a connection so large (`SO_RCVBUF`), once the application has read all that came; it grows by
-    /// itself no more. Where windows are scaled by too little for it, it becomes as large as they can say.
+    /// Gives the receive buffer of a connection this size (`SO_RCVBUF`) once the application has read all that came; it
+    /// does not grow by itself any more. If the agreed window scale is too small for it, it becomes as large as windows
+    /// can say.
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].
@@ -282,7 +285,7 @@ fn is_under_way(mark: u32, una: u32, next: u32) -> bool {
     seq_lt(una, mark) && !seq_lt(next, mark)
 }
 
-/// Whether something before `end` is still to come, in a window of so many bytes: behind it nothing was taken.
+/// Whether something before `end` is still to come, in a window of this many bytes, behind which nothing is taken.
 pub(super) fn is_awaited(end: u32, next: u32, window: usize) -> bool {
     (1..=window).contains(&(end.wrapping_sub(next) as usize))
 }

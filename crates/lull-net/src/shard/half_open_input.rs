@@ -45,7 +45,8 @@ impl Stack {
         }
     }
 
-    /// The SYN-ACK that smoltcp would send, were there a socket. `clock` is the value of its timestamp before the offset.
+    /// Sends the SYN-ACK that smoltcp would send if there were a socket. `clock` is the value of its timestamp before
+    /// the offset is added.
     pub(super) fn send_syn_ack(
         &mut self,
         flow: &FlowKey,
@@ -139,7 +140,7 @@ impl Stack {
         }
         let completed = self.complete(listener, &handshake, arrived, io);
         if segment.seq == handshake.peer_isn.wrapping_add(1) {
-            // The acknowledgement in front of it has come by another queue, and not to this stack yet.
+            // The acknowledgement before this segment may have come by another queue, and not to this stack yet.
             self.claim_if_made(arrived);
         }
         completed
@@ -175,7 +176,7 @@ impl Stack {
         self.send_syn_ack(&flow, listener, &handshake, self.syn_ack_clock(&handshake, io.now_ns), mac, io);
     }
 
-    /// An ICMP error about a SYN-ACK (`tcp_req_err`). False: it cannot be about this one.
+    /// An ICMP error about a SYN-ACK (`tcp_req_err`). Returns false if it cannot be about this one.
     pub(super) fn half_open_icmp(&mut self, index: u32, seq: u32, ends: bool) -> bool {
         let is_its = self.half_opens.records.get(index).is_some_and(|record| record.handshake.isn == seq);
         if is_its && ends {
@@ -197,7 +198,7 @@ impl Handshake {
             || segment.seq == end && segment_end == end
     }
 
-    /// Where the handshake stands, said to a peer that is confused (`tcp_v4_reqsk_send_ack`).
+    /// An acknowledgement that tells a confused peer where the handshake stands (`tcp_v4_reqsk_send_ack`).
     fn acknowledgement(&self, flow: &FlowKey) -> BareSegment {
         let (own, peer) = (flow.local(), flow.remote());
         BareSegment {

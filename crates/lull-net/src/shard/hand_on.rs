@@ -1,9 +1,10 @@
-//! What nobody has accepted when its listener is closed: it goes to another stack that listens at its address, where there is one
-//! (as with Linux's `net.ipv4.tcp_migrate_req`, `inet_csk_listen_stop`).
+//! Connections that nobody has accepted when their listener is closed go to another stack that listens at their
+//! address, if there is one (as with Linux's `net.ipv4.tcp_migrate_req`, `inet_csk_listen_stop`).
 //!
-//! Nothing was sent on such a connection yet but the SYN-ACK and acknowledgements, and nothing of it was read. So one segment says
-//! all of it: the one that ends the handshake, with the options of the SYN, and what the peer has sent since. The other stack
-//! makes the connection of that. Until it has been given away the connection stays here, where the peer's segments come.
+//! On such a connection nothing was sent yet but the SYN-ACK and acknowledgements, and nothing was read. So one segment
+//! can say all that there is of it: the segment that ends the handshake, with the options of the SYN and the data that
+//! the peer has sent since. The other stack makes the connection from that. Until it is given away, the connection
+//! stays here, where the peer's segments come.
 //!
 //! The end of a handshake may find that all listeners are closed, and that one will be open soon. It is held, and all stacks are asked
 //! again: what the peer sends behind it may have made the connection somewhere by then.
@@ -31,11 +32,11 @@ use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
 /// What was received and not read, at most, so that it fits an IP packet with its headers.
 const UNREAD_BYTES_MAX: usize = 64_000;
 
-/// What makes an accepted connection one again that nobody has accepted ([`Stack::tcp_leave`]).
+/// What it takes to treat an accepted connection as one that nobody has accepted ([`Stack::tcp_leave`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Unaccepted(pub(super) Handshake);
 
-/// Whether a segment is another stack's connection, as a whole.
+/// Whether a segment stands for a whole connection of another stack's.
 #[inline]
 pub(super) fn is_handed_over(arrived: &Arrived<'_>) -> bool {
     arrived.frame.seen_by() == EVERYBODY && arrived.segment.flags & (SYN | ACK | RST) == ACK
@@ -62,7 +63,8 @@ pub fn addresses_of(frame: &Frame) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 impl Stack {
-    /// Whether the end of a handshake that was begun here, or by another stack with these addresses, is kept for who listens next.
+    /// Whether the end of a handshake that was begun here, or by another stack with these addresses, is kept for
+    /// whoever listens next.
     #[cold]
     pub(super) fn keeps_last_acknowledgement(&mut self, arrived: &mut Arrived<'_>, now_ns: u64) -> bool {
         let Arrived { flow, frame, segment, .. } = arrived;
@@ -89,9 +91,10 @@ impl Stack {
         self.handing_on.ends.iter().any(is_in_front)
     }
 
-    /// Whether a segment says no more than that a SYN-ACK has come, behind data of its sender's, where several stacks have the address:
-    /// one sends the SYN-ACK again that has not heard the sender yet, and may end then, before anybody has the connection. The sender
-    /// sends the data again, of which a connection is made, or which is refused.
+    /// Whether a segment only acknowledges a SYN-ACK, although its sender has sent data already. This happens where
+    /// several stacks have the address: one that has not heard the sender yet sends the SYN-ACK again, and may end
+    /// before anybody has the connection. The sender then sends the data again, and either a connection is made of that
+    /// or it is refused.
     #[cold]
     pub(super) fn answers_a_syn_ack_again(&self, arrived: &Arrived<'_>, now_ns: u64) -> bool {
         let Arrived { flow, frame, segment, .. } = arrived;
@@ -101,13 +104,14 @@ impl Stack {
             && self.secret.is_behind_a_cookie(flow, segment.seq, segment.ack.wrapping_sub(1), now_ns)
     }
 
-    /// What was kept for who listens.
+    /// Takes a frame that was kept for whoever listens.
     pub(crate) fn take_kept(&mut self, frame: Frame, io: &mut Io<'_>) {
         self.take(frame, false, io);
     }
 
-    /// A connection was accepted for another process, nothing was read of it or sent on it, and nobody wants it here any more: it is
-    /// as if it had not been accepted, and its listener were closed. The id is void afterwards.
+    /// Gives up a connection that was accepted for another process, on which nothing was read or sent, and that nobody
+    /// here wants any more: it is as if it had not been accepted and its listener were closed. The id is void
+    /// afterwards.
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].
@@ -150,7 +154,7 @@ impl Stack {
                 self.give_away(left, io);
             }
             for End { mut frame, until_ns, .. } in std::mem::take(&mut self.handing_on.ends) {
-                // Whoever has the connection by now comes before whoever could make one of it.
+                // A stack that has the connection by now is asked before one that could make a connection of it.
                 frame.set_seen_by(0);
                 self.handing_on.held_until_ns = Some(until_ns);
                 self.take(frame, false, io);
@@ -159,7 +163,7 @@ impl Stack {
         }
     }
 
-    /// Nobody is waited for any more: what can be kept for who listens next is kept.
+    /// Ends the wait for somebody who listens: what can be kept for whoever listens next is kept.
     pub fn end_handing_on(&mut self, io: &mut Io<'_>) {
         self.handing_on.again_ns = NEVER_NS;
         for left in std::mem::take(&mut self.handing_on.left) {
@@ -229,7 +233,7 @@ impl Stack {
         }
     }
 
-    /// It is another stack's from now on.
+    /// The connection is another stack's from now on.
     fn goes_on(&mut self, left: &Left) {
         if self.is_still(left) {
             let _ = self.free_what_goes_on(left.waiting.index);
@@ -240,8 +244,8 @@ impl Stack {
         self.connections.generation(left.waiting.index) == left.generation
     }
 
-    /// A connection on which nothing was sent, and of which nothing was read, as its peer would say it in one segment. Nothing, if
-    /// it does not fit one, or if the peer is this stack itself or cannot be reached.
+    /// Returns a connection on which nothing was sent or read as one segment, as its peer would send it. Returns
+    /// nothing if it does not fit one, or if the peer is this stack itself or cannot be reached.
     fn as_one_segment(&mut self, waiting: &Waiting, io: &mut Io<'_>) -> Option<Frame> {
         let mac = self.next_hop(waiting.index)?;
         let remote = self.connections.get(waiting.index)?.flow.remote();
@@ -278,13 +282,13 @@ impl Stack {
         (read == unread).then_some(frame)
     }
 
-    /// A connection that another stack had, whose listener there is closed. Nobody else has it any more, so that the peer hears of it
-    /// if it cannot be taken.
+    /// Takes a connection of another stack's whose listener there is closed. Nobody else has it any more, so the peer
+    /// is told if it cannot be taken.
     #[cold]
     pub(super) fn take_over(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Result<(), Reason> {
         let Arrived { flow, segment, .. } = *arrived;
         if let Some(&Owner::TimeWait(index)) = self.flows.get(&flow) {
-            // It is of a former connection: this one was open elsewhere until now.
+            // The TIME-WAIT record is of a former connection: this one was open elsewhere until now.
             self.time_waits.forget(index, &mut self.flows);
         }
         if segment.length == 0 && self.claimed.contains(&flow, segment.seq.wrapping_sub(1)) {
@@ -301,13 +305,13 @@ impl Stack {
         if !matches!(self.flows.get(&flow), Some(Owner::Connection(_))) {
             self.reset_stranger(arrived, io);
         }
-        // A stack that is newer than the connection has heard of it from nobody.
+        // A stack that is newer than the connection has not been told of it.
         self.claim_if_made(arrived);
         taken
     }
 
-    /// As [`Stack::take_over`], where the listener has been closed meanwhile, too. Each such step takes one from the hops that are
-    /// left, so that there is an end to it.
+    /// Hands a connection further whose listener here has been closed meanwhile, too. Each such step takes one from the
+    /// hop limit, so that this ends.
     fn hand_further(&mut self, arrived: &mut Arrived<'_>, io: &mut Io<'_>) -> Result<(), Reason> {
         let Arrived { flow, frame, packet, .. } = &mut *arrived;
         if let Some(asked) = wire::take_hop(&mut frame.data_mut()[packet.l3..])

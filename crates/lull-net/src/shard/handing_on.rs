@@ -15,7 +15,7 @@ pub(super) const WAIT_NS: u64 = 10_000_000_000;
 /// Ends of handshakes that are held, at most: of those beyond, the peer sends its data again.
 const ENDS_MAX: usize = 256;
 
-/// One whose listener is closed, and that somebody will take soon.
+/// A connection whose listener is closed, and that somebody will take soon.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) waiting: Waiting,
@@ -33,7 +33,7 @@ pub(super) struct End {
     pub(super) until_ns: u64,
 }
 
-/// Those whose listeners are closed.
+/// Connections and ends of handshakes whose listeners are closed.
 #[derive(Debug)]
 pub(super) struct HandingOn {
     pub(super) left: Vec<Left>,

@@ -3,18 +3,18 @@
 use super::socket::SocketId;
 use super::timers::NEVER_NS;
 
-/// Answers share a doorbell in batches of so many events and more. What it saves with few is less than what the time costs that
-/// bounds it, a timer.
+/// Answers share a doorbell in batches of this many events and more. With fewer events sharing saves less than the
+/// timer costs that bounds the wait.
 const MANY_EVENTS: usize = 8;
-/// They share it if one follows the other so soon.
+/// Answers share a doorbell if each follows the one before within this time.
 pub(super) const QUICK_NS: u64 = 20_000;
-/// So many frames wait for it at most.
+/// The most frames that wait for a shared doorbell.
 pub const SHARED_FRAMES_MAX: u64 = 32;
 
 /// The batch of events that a caller answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Tells it from the batch before.
+    /// A number that tells the batch from the one before.
     number: u8,
     /// It has enough events for answers to share a doorbell.
     many: bool,
@@ -23,7 +23,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// None: nothing that is written waits for more.
+    /// No batch: nothing that is written waits for more.
     pub const NONE: Batch = Batch { number: 0, many: false, answered_ns: 0 };
 
     /// The batch with this number, which is not 0, and so many events.
@@ -57,7 +57,7 @@ pub(super) struct HeldBack {
     pub(super) until_ns: u64,
     /// Connections in turn that were closed in the batch of their only answer, up to `coalesce`'s `CLOSES_MIN`.
     pub(super) closes: u8,
-    /// Frames may be behind a doorbell that has not rung.
+    /// There may be frames on the ring for which no doorbell rang yet.
     pub(super) doorbell: bool,
 }
 

@@ -61,7 +61,8 @@ impl Stack {
                     );
                 }
                 let Some((error, is_hard)) = of_unreachable_v4(icmp[1]) else { return Err(UNUSED) };
-                // `tcp_v4_err`: a request outlives the others, hard ones among them, which a stranger forges as easily.
+                // A half-open connection outlives all other errors, hard ones among them, since a stranger can forge
+                // them as easily (`tcp_v4_err`).
                 let ends_request = matches!(icmp[1], V4_NET_UNREACHABLE | V4_HOST_UNREACHABLE);
                 self.icmp_error(&quoted, report(error, icmp, 0, packet), Weight { is_hard, ends_request }, io)
             }
@@ -123,7 +124,7 @@ impl Stack {
             IpAddr::V6(_) => wire::pseudo_sum(own, peer, packet.protocol, length),
         };
         wire::put_checksum(icmp, 2, pseudo);
-        // It goes with the request's class (`icmp_reply`).
+        // The reply has the request's traffic class (`icmp_reply`).
         let (traffic_class, _) = wire::ip_fields(&frame.data()[packet.l3..]);
         wire::put_ip_fields(reply.data_mut(), IpFields { traffic_class: Some(traffic_class), hop_limit: None });
         self.routers_may_cut(&mut reply, own, peer);
@@ -133,7 +134,7 @@ impl Stack {
         Ok(())
     }
 
-    /// What is said by ICMP over IPv4 may be cut on its way (`icmp_sk_init`), and has an identification for that.
+    /// Lets routers cut a message of ICMP over IPv4 (`icmp_sk_init`), and gives it an identification for that.
     fn routers_may_cut(&mut self, packet: &mut Frame, own: IpAddr, peer: IpAddr) {
         if own.is_ipv4() {
             let identification = self.identifications.next(own, peer);
@@ -198,7 +199,7 @@ impl Stack {
             4 => (Quoted::v4(up_to(V4_QUOTE_MAX)), V4_UNREACHABLE, V4_HOST_UNREACHABLE),
             _ => (Quoted::v6(up_to(V6_QUOTE_MAX)), V6_UNREACHABLE, V6_ADDRESS_UNREACHABLE),
         };
-        // Behind its first fragment nothing says whose it is.
+        // Fragments after the first do not say whose they are.
         let Some(quoted) = quoted.ok().filter(|quoted| quoted.protocol == wire::PROTOCOL_UDP) else { return };
         let offender = quoted.flow.local().ip();
         self.udp_icmp(&quoted, Report { error: NetError::HostUnreachable, kind, code, info: 0, offender }, false, io);

@@ -52,7 +52,7 @@ pub(super) struct Secret {
     epoch_ns: u64,
 }
 
-/// Timestamps count milliseconds: those of all these shards are of one clock, which another may go on with.
+/// Timestamps count milliseconds by one clock for all these shards, so that one can go on with another's connection.
 const EPOCH_STEP_NS: u64 = 1_000_000;
 
 impl Secret {

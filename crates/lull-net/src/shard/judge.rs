@@ -19,7 +19,7 @@ pub(super) enum Judged {
     Old,
     /// It is a reset that is not in the window.
     StrayReset,
-    /// A stranger may have sent it: the peer is asked.
+    /// A stranger may have sent it, so the peer is asked.
     Doubtful,
     /// It brings data that nobody will read.
     Unwanted,
@@ -113,7 +113,7 @@ impl Connection {
         }
         let offer = Offer::read(arrived.options());
         self.set_scales(self.rcv_scale(), offer.window_scale);
-        // The window field of a SYN is not scaled. One that is open stays so.
+        // The window field of a SYN is not scaled. A window that is open stays open.
         let window = arrived.segment.window;
         self.peer_window = (window >> (self.scales >> 4)).max(window.min(1));
         self.note_offer(&offer);

@@ -50,7 +50,7 @@ impl Listener {
     }
 }
 
-/// With whom a socket shares its address. Two share one if both say the same.
+/// With which other sockets a socket shares its address. Two share one if both say the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sharing {
     /// Packets are spread over those that say so (SO_REUSEPORT).
@@ -147,7 +147,7 @@ impl Port {
 pub(super) struct PortTable(HashMap<u16, Port, FixedState>);
 
 impl PortTable {
-    /// Binds, unless another socket has the address and not both say that they share it.
+    /// Binds a socket, unless another one has the address and they do not both say that they share it.
     pub(super) fn bind(&mut self, port: u16, binding: Binding) -> Result<(), NetError> {
         let bound = &mut self.0.entry(port).or_default().bound;
         if bound.iter().any(|other| other.overlaps(&binding) && !other.sharing.with(binding.sharing)) {

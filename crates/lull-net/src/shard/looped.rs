@@ -2,7 +2,8 @@
 
 use super::stack::{Io, Stack};
 
-/// Frames that are delivered at once: who has the shard's lock for the sake of another has it for a bounded time.
+/// The most frames that are delivered in one go, so that a thread which has the shard's lock on behalf of another holds
+/// it for a bounded time.
 const DELIVERED_MAX: usize = 256;
 
 impl Stack {

@@ -44,29 +44,30 @@ pub(super) fn at_closed_window(connection: &Connection, arrived: &mut Arrived<'_
     is_bare(arrived, next, ACK);
 }
 
-/// Behind the peer's FIN there is nothing (`tcp_rcv_state_process`), and smoltcp would take what comes there for more of the stream. Of
-/// such a segment the acknowledgement counts alone.
+/// Nothing can follow the peer's FIN (`tcp_rcv_state_process`), but smoltcp would take data that comes there for more
+/// of the stream. Only the acknowledgement of such a segment counts.
 #[cold]
 pub(super) fn behind_the_end(connection: &Connection, arrived: &mut Arrived<'_>) {
     let segment = &arrived.segment;
     let next = connection.rcv_nxt();
     let window_end = next.wrapping_add(connection.socket().recv_capacity() as u32);
-    // One that is out of any window is nobody's, and one that comes again wants an answer.
+    // A segment outside of any window is ignored, and one that comes again wants an answer.
     if seq_lt(next, segment.end()) && !seq_lt(window_end, segment.seq) {
         is_bare(arrived, next, ACK);
     }
 }
 
-/// What a reset carries says why (RFC 9293 section 3.5.3), and takes no room: smoltcp drops it at a closed window.
+/// A reset may carry its reason (RFC 9293 section 3.5.3), which takes no room in the window; smoltcp would drop it at a
+/// closed one.
 #[cold]
 pub(super) fn reset_with_a_reason(arrived: &mut Arrived<'_>) {
     let (seq, flags) = (arrived.segment.seq, arrived.segment.flags);
     is_bare(arrived, seq, flags);
 }
 
-/// Once smoltcp has begun to probe a closed window it sends nothing again of what is on its way, and in LAST-ACK it hears of no window
-/// that opens. So it is told of none that is closed when all has left with our FIN: what a peer takes no more, or has no room for, leaves
-/// again as if it were lost (`tcp_retransmit_timer`).
+/// Once smoltcp has begun to probe a closed window it sends nothing again of what is on its way, and in LAST-ACK it
+/// hears of no window that opens. So when all has left with our FIN, smoltcp is not told of a window that closes: what
+/// the peer no longer takes, or has no room for, leaves again as if it were lost (`tcp_retransmit_timer`).
 #[inline]
 pub(super) fn window_at_the_end(connection: &Connection, arrived: &mut Arrived<'_>) {
     if !connection.knows_of_no_closed_window() {
@@ -90,7 +91,7 @@ fn is_bare(arrived: &mut Arrived<'_>, seq: u32, flags: u8) {
     tcp[13] = flags;
 }
 
-/// Of a segment that ends beyond the window smoltcp cuts the data off, and takes the FIN behind it all the same.
+/// smoltcp cuts off the data of a segment that ends beyond the window, but takes the FIN behind it.
 pub(super) fn fin_beyond_the_window(connection: &Connection, arrived: &mut Arrived<'_>) {
     let fin_at = arrived.segment.seq.wrapping_add(arrived.segment.length as u32);
     if seq_lt(connection.offered_to(), fin_at) {
@@ -117,7 +118,8 @@ impl Connection {
         self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale())
     }
 
-    /// Whether an acknowledgement is older than the largest window that ever was: no genuine one is (RFC 5961 section 5.2).
+    /// Whether an acknowledgement is older than the largest window that there ever was, as no genuine one is (RFC 5961
+    /// section 5.2).
     #[inline]
     pub(super) fn is_too_old(&self, ack: u32) -> bool {
         self.snd_una.wrapping_sub(ack) as usize > self.socket().send_capacity()
@@ -141,7 +143,7 @@ impl Connection {
         self.frame_with_zeros(bare, 0, now_ns, pool)
     }
 
-    /// The same with so many bytes of data, which are to be of no use.
+    /// As [`Connection::frame_of_the_peers`], with this many bytes of data, which the receiver is not to use.
     pub(super) fn frame_with_zeros(
         &self,
         bare: &BareSegment,
@@ -182,7 +184,7 @@ impl Stack {
         self.feed_bare(index, &fin, io);
     }
 
-    /// Gives smoltcp a segment without data that the peer has not sent, or not so.
+    /// Gives smoltcp a segment without data that the peer has not sent, or not in this form.
     #[cold]
     pub(super) fn feed_bare(&mut self, index: u32, bare: &BareSegment, io: &mut Io<'_>) {
         let segment = Segment {

@@ -8,7 +8,7 @@ use smoltcp::iface::Interface;
 use super::connection::Connection;
 use super::device::{Port, interface};
 
-/// For how long it is believed (`net.ipv4.route.mtu_expires`); then larger segments are tried again.
+/// For how long a narrower MTU is believed (`net.ipv4.route.mtu_expires`); then larger segments are tried again.
 pub(super) const EXPIRES_S: u32 = 600;
 /// Destinations remembered, so that a new connection need not learn it again. Only a peer of a connection gets here.
 const DESTINATIONS_MAX: usize = 1024;
@@ -33,7 +33,7 @@ impl PathMtus {
         }
     }
 
-    /// The device's own MTU is this one now: what is as wide says nothing any more.
+    /// The device's own MTU is `mtu_bytes` now, so what is known of paths that are as wide is forgotten.
     pub(super) fn forget_from(&mut self, mtu_bytes: usize) {
         self.known.retain(|_, &mut (mtu, _)| usize::from(mtu) < mtu_bytes);
     }
@@ -100,7 +100,7 @@ impl Interfaces {
 mod tests {
     use super::*;
 
-    /// Anybody can invent destinations: what a router says last is believed all the same.
+    /// Anybody can invent destinations; the last that a router says is believed all the same.
     #[test]
     fn the_oldest_of_many_destinations_makes_room() {
         let ip = |number: u32| IpAddr::from(number.to_be_bytes());

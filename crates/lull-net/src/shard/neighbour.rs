@@ -36,7 +36,7 @@ struct Entry {
     mac: Mac,
     /// Version at which it was last set: the order of age.
     since: u64,
-    /// When it was last learned, on the clock of those who learned it; 0 if it was only suggested.
+    /// When it was last learned, by the clock of the shard that learned it; 0 if it was only suggested.
     updated_ns: u64,
     permanent: bool,
     /// When a packet of any shard first went there, or it was asked for again; 0: none went yet.
@@ -104,8 +104,9 @@ impl Neighbours {
         self.read().get(&ip).map(|entry| (entry.mac, entry.used_ns.load(Ordering::Relaxed)))
     }
 
-    /// A packet goes to `ip`, and its shard knows of no other that went lately: since when what is known grows old, and whether it is
-    /// old, so that the station is to be asked for again. One of all shards is told so. What an operator has said grows never old.
+    /// A packet goes to `ip`, and its shard knows of no other that went there lately. Returns since when what is known
+    /// of the station has aged, and whether it is so old that the station is to be asked for again; only one of all
+    /// shards is told to ask. What an operator has set never grows old.
     #[cold]
     pub(super) fn grows_old(&self, ip: IpAddr, now_ns: u64) -> (u64, bool) {
         let now_ns = now_ns.max(1);
@@ -121,8 +122,8 @@ impl Neighbours {
         }
     }
 
-    /// Whether `ip` is asked for again because a peer behind it is silent: of many connections to it one asks, and none a moment
-    /// later. None: nothing is known of it.
+    /// Whether to ask for `ip` again because a peer behind it is silent. Of many connections to it one asks, and none
+    /// does a moment later. Returns `None` if nothing is known of it.
     pub(super) fn may_be_asked(&self, ip: IpAddr, now_ns: u64) -> Option<bool> {
         let now_ns = now_ns.max(1);
         let entries = self.read();
@@ -199,7 +200,8 @@ impl Neighbours {
             return false;
         }
         if !entries.contains_key(&ip) && !permanent && entries.len() >= self.entries_max {
-            // What is only suggested, as anybody's datagrams may, takes the place of nothing that was learned.
+            // A mere suggestion, which anybody's datagrams can make, never takes the place of something that was
+            // learned.
             let gives_way = |entry: &Entry| !entry.permanent && (overriding || entry.updated_ns == 0);
             let oldest =
                 entries.iter().filter(|(_, entry)| gives_way(entry)).min_by_key(|(ip, entry)| (entry.since, **ip));
@@ -323,7 +325,7 @@ impl Unresolved {
         self.hops.values().map(|waiting| waiting.request_at_ns.min(waiting.recheck_at_ns)).min().unwrap_or(NEVER_NS)
     }
 
-    /// What is due now for `hop`, if anything.
+    /// Returns what is due now for `hop`, if anything.
     pub(super) fn turn(&mut self, hop: IpAddr, now_ns: u64) -> Option<Turn> {
         let waiting = self.hops.get_mut(&hop)?;
         if waiting.request_at_ns <= now_ns {
@@ -353,7 +355,8 @@ impl Waiting {
 
 /// Slots of the shard's own view of the neighbour table.
 pub(super) const HOPS: usize = 256;
-/// After so long a station that packets still go to is asked for again. Linux: `neigh/default/base_reachable_time_ms`.
+/// After this long a station to which packets still go is asked for again. Linux:
+/// `neigh/default/base_reachable_time_ms`.
 const REACHABLE_NS: u64 = 30_000_000_000;
 
 #[derive(Clone, Copy)]

@@ -45,8 +45,8 @@ impl Stack {
         self.listener_ports.find(packet.destination, flow.local().port(), steer, hash)
     }
 
-    /// A SYN for a listener (`tcp_conn_request`). `isn`: it replaces a connection in TIME-WAIT, whose peer is real, and
-    /// goes on from there.
+    /// A SYN for a listener (`tcp_conn_request`). With `isn` it replaces a connection in TIME-WAIT, whose peer is real,
+    /// and begins with that number.
     pub(super) fn accept_syn(
         &mut self,
         listener_index: u32,
@@ -77,7 +77,7 @@ impl Stack {
             self.counters.syncookies_sent += 1;
             let mss = offer.mss.unwrap_or(MSS_DEFAULT);
             handshake.isn = self.secret.cookie(&flow, segment.seq, mss, io.now_ns);
-            // What the cookie cannot hold is agreed on only if the timestamp's low bits hold it.
+            // Options that the cookie cannot hold are agreed on only if the timestamp's low bits can hold them.
             handshake.offer = match offer.timestamp {
                 Some(_) => Offer { mss: Some(mss), ..offer },
                 None => Offer { mss: Some(mss), ..Offer::default() },
@@ -141,8 +141,8 @@ impl Stack {
         let flow = arrived.flow;
         let Some(listener) = self.listeners.get(listener_index) else { return Err(MALFORMED) };
         if listener.is_full() {
-            // As `tcp_v4_syn_recv_sock` does: the SYN-ACK is sent again later, and the client's data with it. A cookie
-            // is found again when the client's data comes again.
+            // As in `tcp_v4_syn_recv_sock`, the SYN-ACK is sent again later, and the client then sends its data again.
+            // A cookie is found again when the client's data comes again.
             return Err(self.overflows());
         }
         if self.connections.len() >= self.config.connections_max {
@@ -150,7 +150,8 @@ impl Stack {
         }
         let options = listener.options;
         let (rx, tx) = (options.rx_buffer_bytes, options.tx_buffer_bytes);
-        // Of a peer whose segments may be larger than any that comes here, smoltcp would acknowledge only every few.
+        // If smoltcp believed that the peer's segments may be larger than any that can come here, it would acknowledge
+        // only every few of them.
         let mss_max = self.config.mtu_bytes.saturating_sub(wire::ip_header(flow.remote().ip()) + wire::TCP);
         let mss = handshake.offer.mss.map(|mss| mss.min(u16::try_from(mss_max).unwrap_or(u16::MAX)));
         let (waiting, handshake) = (*handshake, &Handshake { offer: Offer { mss, ..handshake.offer }, ..*handshake });
@@ -252,7 +253,7 @@ impl Stack {
             _ if has_bound && wanted > default && wanted > left => default,
             _ => wanted,
         };
-        // Without memory the process ends, as with any allocation.
+        // If there is no memory the process ends, as with any allocation.
         let buffer = |bytes| uncleared(bytes).unwrap_or_else(|_| vec![0; bytes]);
         let rx = buffer(size(rx, self.config.rx_buffer_bytes));
         let tx = buffer(size(tx, self.config.tx_buffer_bytes));
@@ -265,7 +266,7 @@ impl Stack {
         self.buffer_bytes += rx.len() + tx.len();
         self.buffer_bytes_peak = self.buffer_bytes_peak.max(self.buffer_bytes);
         let within_initial_window = tx.len() <= INITIAL_WINDOW_BYTES;
-        // Never a used socket: smoltcp keeps options and the congestion window of its former life.
+        // A used socket will not do: smoltcp keeps options and the congestion window of its former life.
         let mut socket = Socket::new(SocketBuffer::new(rx), SocketBuffer::new(tx));
         socket.set_tsval_generator(self.config.timestamps.then_some(paws::value_of_the_call as fn() -> u32));
         socket.set_ack_delay(Some(ACK_DELAY));

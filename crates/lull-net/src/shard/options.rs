@@ -67,7 +67,8 @@ impl Offer {
     }
 }
 
-/// The ranges of a selective acknowledgement, each from its first number to behind its last; options that were found well formed before.
+/// The ranges of a selective acknowledgement, each from its first number to behind its last. The options were found
+/// well formed before.
 pub(super) fn selectively_acknowledged(mut options: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     let mut ranges = [None; 3];
     while let Ok((rest, option)) = TcpOption::parse(options) {

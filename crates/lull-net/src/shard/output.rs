@@ -153,7 +153,7 @@ impl Stack {
         };
         if untold {
             self.tells_what_came(index, io);
-            // What it held, too, may be sent from the copy now.
+            // What smoltcp held may be sent from the copy now, too.
             if !self.sends_again(index, io) {
                 self.block(index);
             }
@@ -179,7 +179,7 @@ impl Stack {
         if let Some(connection) = self.connections.get_mut(id.index()) {
             connection.flags.remove(Flags::BLOCKED);
             self.follow_up(id.index(), None, false, io);
-            // Whoever was in charge when there was no room may have gone since.
+            // The sender that was in charge when there was no room may have gone since.
             if self.connections.get(id.index()).is_some_and(|connection| connection.phase == Phase::Open) {
                 self.tells_what_came(id.index(), io);
             }

@@ -1,5 +1,5 @@
-//! What belongs to nobody here is passed on to the other stacks with this stack's addresses, which are told what is this stack's; and
-//! what another has made gives way.
+//! Frames that belong to nobody here are passed on to the other stacks with this stack's addresses. Those stacks are
+//! told what is this stack's, and what this one has made of such a frame gives way to theirs.
 
 use std::net::SocketAddr;
 
@@ -21,12 +21,12 @@ use super::wire;
 use crate::siblings::Siblings;
 
 impl Stack {
-    /// The other shards of its network, which a packet may belong to that this one cannot place.
+    /// Sets the other shards of its network, to which a packet may belong that this one cannot place.
     pub(crate) fn set_siblings(&mut self, siblings: Option<Siblings>) {
         self.siblings = siblings;
     }
 
-    /// What looped is for this stack: another would take it for a martian.
+    /// A looped frame is for this stack alone, since another would take it for a martian.
     fn is_looped(&self, frame: &Frame) -> bool {
         const SOURCE: std::ops::Range<usize> = 6..12;
         frame.data().get(SOURCE) == Some(&self.port.mac)
@@ -37,7 +37,7 @@ impl Stack {
         self.config.others().filter(|_| !self.is_looped(frame)).map(|others| &**others)
     }
 
-    /// As [`Stack::others`]; of what begins a connection, also where it is only kept for who will listen.
+    /// As [`Stack::others`]; for a frame that begins a connection, also where it is only kept for whoever will listen.
     fn whoever_keeps(&self, frame: &Frame, syn: Option<SocketAddr>) -> Option<&dyn Elsewhere> {
         match syn {
             Some(_) => self.config.elsewhere.as_deref().filter(|_| !self.is_looped(frame)),
@@ -53,7 +53,8 @@ impl Stack {
     /// Whether a packet that belongs to nobody here is another stack's from now on.
     #[cold]
     pub(super) fn is_elsewhere(&mut self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
-        // Its own shards first: that costs no system call, and other processes are told that all of them have seen it.
+        // Its own shards come first: that costs no system call, and other processes are told that all of them have seen
+        // it.
         let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_stranger(frame))
             || self.whoever_keeps(frame, syn).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
         self.counters.passed_on += u64::from(taken);
@@ -65,7 +66,7 @@ impl Stack {
         frame.seen_by() & LAST_ROUND != 0
     }
 
-    /// As [`Stack::is_elsewhere`], of an acknowledgement that nobody has a connection for.
+    /// As [`Stack::is_elsewhere`], for an acknowledgement of a connection that nobody has.
     #[cold]
     pub(super) fn ends_elsewhere(&mut self, frame: &Frame) -> bool {
         let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_last_acknowledgement(frame))
@@ -74,7 +75,7 @@ impl Stack {
         taken
     }
 
-    /// As [`Stack::is_elsewhere`], of an ICMP message that was of no use: an error is about somebody's packet.
+    /// As [`Stack::is_elsewhere`], for an ICMP message that was of no use here: an error is about somebody's packet.
     #[cold]
     pub(super) fn icmp_is_elsewhere(&mut self, frame: &Frame, packet: &Packet) -> bool {
         const V4_UNREACHABLE: u8 = 3;
@@ -96,8 +97,8 @@ impl Stack {
         }
     }
 
-    /// Tells the others that a connection was made here of a segment with data: one of them may have made another, or make one yet, of
-    /// the acknowledgement that its peer has sent in front of it.
+    /// Tells the others that a connection was made here of a segment with data, since one of them may have made another
+    /// connection, or may still make one, of the acknowledgement that the peer sent before it.
     pub(super) fn claim_if_made(&self, arrived: &Arrived<'_>) {
         if arrived.segment.length > 0 && matches!(self.flows.get(&arrived.flow), Some(Owner::Connection(_))) {
             self.claim(arrived.frame);
@@ -115,8 +116,8 @@ impl Stack {
         }
     }
 
-    /// Another stack has made a connection of a segment with data. What was made here of an acknowledgement in front of it, which came
-    /// by another queue, gives way: its peer never hears of it.
+    /// Another stack has made a connection of a segment with data. A connection that was made here of the
+    /// acknowledgement before it, which came by another queue, gives way, and the peer never hears of it.
     #[cold]
     pub(super) fn give_way(&mut self, arrived: &Arrived<'_>, io: &mut Io<'_>) {
         let Arrived { flow, segment, .. } = arrived;
@@ -161,8 +162,9 @@ impl Stack {
         self.connections.get(index).is_some_and(nothing)
     }
 
-    /// Gives the others what a neighbour answered, or said unasked. Each copy costs a system call, and any station may say such things in
-    /// any name: they are not given more than an allowance, of which what is said unasked takes none of the answers'.
+    /// Gives the others what a neighbour answered, or said unasked. Each copy costs a system call, and any station may
+    /// say such things in any name, so there is an allowance. What is said unasked has one of its own, and takes
+    /// nothing of that of the answers.
     pub(super) fn tell_elsewhere(&mut self, frame: &Frame, is_answer: bool, now_ns: u64) {
         let Some(elsewhere) = self.config.others() else { return };
         let budget = if is_answer { &mut self.answers_budget } else { &mut self.unasked_budget };
@@ -172,8 +174,8 @@ impl Stack {
         }
     }
 
-    /// Whether a segment that nobody has a connection for ended the handshake of one that has ended since. A later connection with
-    /// the same ports has another number.
+    /// Whether a segment without a connection is the end of the handshake of a connection that has ended since. A later
+    /// connection with the same ports has another number.
     #[cold]
     pub(super) fn is_of_an_ended_connection(&self, flow: &FlowKey, segment: &Segment, now_ns: u64) -> bool {
         let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));

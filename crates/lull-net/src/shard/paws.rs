@@ -10,7 +10,7 @@ use super::wire::{RST, put32, seq_lt};
 
 /// A timestamp that has not moved for so long may have wrapped (`TCP_PAWS_24DAYS`).
 const IDLE_S_MAX: u32 = 24 * 24 * 60 * 60;
-/// What the values of two packets that overtook each other may differ by (`TCP_PAWS_WINDOW`).
+/// By how much the values of two packets may differ of which one overtook the other (`TCP_PAWS_WINDOW`).
 const WINDOW: i32 = 1;
 /// Low bits of a cookie's timestamp that hold the SYN's options (`TSBITS`, `TS_OPT_WSCALE_MASK`, `TS_OPT_SACK`).
 const COOKIE_BITS: u32 = 6;
@@ -86,8 +86,9 @@ impl Timestamps {
         seq_lt(self.recent, value)
     }
 
-    /// Takes the value of a segment into TS.Recent, or has smoltcp echo what was echoed before: the segment that is echoed is
-    /// the last that advanced the window (RFC 7323 section 4.3, `tcp_replace_ts_recent`), where smoltcp echoes whatever came last.
+    /// Takes the value of a segment into TS.Recent, or has smoltcp echo the former value again. The value to echo is
+    /// that of the last segment that advanced the window (RFC 7323 section 4.3, `tcp_replace_ts_recent`), but smoltcp
+    /// would echo whatever came last.
     #[inline]
     pub(super) fn take(&mut self, option: TimestampOption, rcv_ack: u32, arrived: &mut Arrived<'_>, now_ns: u64) {
         let segment = &arrived.segment;

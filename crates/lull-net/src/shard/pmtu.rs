@@ -15,7 +15,8 @@ use super::quoted::{Quoted, Report};
 use super::stack::{Io, Stack};
 use super::wire::seq_lt;
 
-/// The smallest that a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is not served.
+/// The smallest MTU in which a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is
+/// not served.
 const PATH_MTU_BYTES_MIN_V4: u16 = 552;
 
 impl Stack {
@@ -41,7 +42,7 @@ impl Stack {
             self.fits_segments_to_the_path(index);
             let Some(connection) = self.connections.get(index) else { continue };
             let on_its_way = connection.snd_nxt.wrapping_sub(connection.snd_una) as usize;
-            // A path that is narrower than the device was, and is, has had no longer ones.
+            // If the path was, and is, narrower than the device, no longer segments were sent.
             let is_cut = mtu_bytes < former && connection.path_mtu == 0 && on_its_way > self.segment_bytes(index);
             if is_cut && connection.phase == Phase::Open {
                 self.is_too_large_for_the_path(index, io);
@@ -53,7 +54,7 @@ impl Stack {
     /// cannot be about this connection, or means nothing.
     pub(super) fn path_mtu_input(&mut self, index: u32, seq: u32, mtu: u32, io: &mut Io<'_>) -> bool {
         let Some(connection) = self.connections.get_mut(index) else { return false };
-        // Only for what is in flight: a stranger would have to guess that (RFC 5927 section 7.2).
+        // It counts only for a number in flight, which a stranger would have to guess (RFC 5927 section 7.2).
         if seq_lt(seq, connection.snd_una) || seq_lt(connection.snd_nxt, seq) {
             self.counters.out_of_window_icmps += 1;
             return false;
@@ -93,7 +94,7 @@ impl Stack {
             return false;
         };
         self.path_takes(peer, mtu, io);
-        // A socket of a program may be one in each shard: all shrink what they send, and one tells it.
+        // A program's socket may have a part in each shard: all parts shrink what they send, and one tells the program.
         if is_claim(frame) {
             return true;
         }
@@ -105,7 +106,7 @@ impl Stack {
         true
     }
 
-    /// The same of the reply to an echo request, which any shard may send (`icmpv6_err`).
+    /// As [`Stack::datagram_mtu_input`], for the reply to an echo request, which any shard may send (`icmpv6_err`).
     pub(super) fn reply_mtu_input(
         &mut self,
         frame: &Frame,

@@ -10,8 +10,8 @@ use super::socket::SocketId;
 use super::stack::Stack;
 use super::wire;
 
-/// What is known of a connection (TCP_INFO). What only a count of every segment could tell is not, and neither is what smoltcp keeps
-/// to itself: its retransmission timer, and its congestion window once something was lost.
+/// What is known of a connection (TCP_INFO). Not known is what only a count of every segment could tell, and what
+/// smoltcp keeps to itself: its retransmission timer, and its congestion window once something was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpInfo {
@@ -31,9 +31,9 @@ pub struct TcpInfo {
     pub in_flight: usize,
     /// How long ago its last segment came, in nanoseconds.
     pub heard_ns: u64,
-    /// The smoothed round trip in microseconds (RFC 6298 section 2), and how far round trips lie from it; 0 before the first.
+    /// The smoothed round trip in microseconds (RFC 6298 section 2); 0 before the first.
     pub rtt_us: u32,
-    /// The same.
+    /// How far round trips lie from the smoothed one, in microseconds; 0 before the first.
     pub rtt_var_us: u32,
     /// Times that something was sent again.
     pub retransmits: u32,

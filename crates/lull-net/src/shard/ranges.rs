@@ -55,7 +55,7 @@ impl Ranges {
         self.bytes
     }
 
-    /// Whether more than so many of them are `from` or behind it.
+    /// Whether more than `bytes` of the numbers are `from` or come after it.
     pub(super) fn has_more_from(&self, from: u32, bytes: u32) -> bool {
         let mut there = 0;
         for (start, end) in self.backwards().take_while(|&(_, end)| seq_lt(from, end)) {
@@ -67,7 +67,7 @@ impl Ranges {
         false
     }
 
-    /// What of a range is not there.
+    /// The parts of a range that are not in the set.
     pub(super) fn gaps_in(&self, (mut start, end): Range) -> Vec<Range> {
         let mut gaps = Vec::new();
         let from = self.list.partition_point(|&(_, behind)| !seq_lt(start, behind));

@@ -1,11 +1,12 @@
 //! Packets that come in fragments (RFC 791 section 3.2, RFC 8200 section 4.5): what came is kept until the rest is there, and then
 //! the packet goes on as if it had come in one frame.
 //!
-//! The rules are Linux's (`ip_frag_queue`, `ip6_frag_queue`, `inet_frag_queue_insert`). A fragment that came before is ignored, and
-//! one that overlaps another spoils its packet (RFC 5722): who sends such has no honest reason to. A packet that is not whole in time
-//! is forgotten, and its sender told, if its first fragment came. All together hold a bounded memory: the oldest makes room.
+//! The rules are Linux's (`ip_frag_queue`, `ip6_frag_queue`, `inet_frag_queue_insert`). A fragment that came before is
+//! ignored, and one that overlaps another spoils its packet (RFC 5722), since nobody has an honest reason to send such.
+//! A packet that is not whole in time is forgotten, and its sender is told if its first fragment came. All packets
+//! together hold a bounded memory: the oldest makes room.
 //!
-//! The data is copied. A frame belongs to a device, which may not wait half a minute for it.
+//! The data is copied, because a frame may belong to a device, which cannot wait half a minute for it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -22,13 +23,13 @@ const WAIT_V4_NS: u64 = 30_000_000_000;
 const WAIT_V6_NS: u64 = 60_000_000_000;
 /// What a shard holds of packets that are not whole (`net.ipv4.ipfrag_high_thresh`).
 pub(super) const HELD_BYTES_MAX: usize = 4 << 20;
-/// What a packet costs beside its data, and a fragment: so many of a few bytes do not go uncounted.
+/// What a packet, and a fragment, counts for beside its data, so that many small ones are bounded, too.
 const PACKET_BYTES: usize = 512;
 const PIECE_BYTES: usize = 64;
 
 pub(super) const REFUSED: Reason = |counters| &mut counters.drop_fragment;
 
-/// By what the fragments of a packet know each other. The protocol is one of IPv4's only.
+/// What the fragments of a packet have in common. The protocol is compared for IPv4 only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Name {
     source: IpAddr,
@@ -47,7 +48,7 @@ pub(super) struct Reassembly {
     pub(super) held_bytes: usize,
 }
 
-/// When a packet is given up, and the how manyth it is.
+/// When a packet is given up, and its number in the order in which packets began.
 pub(super) type Age = (u64, u64);
 
 /// What came of a packet.
@@ -55,11 +56,11 @@ pub(super) type Age = (u64, u64);
 pub(super) struct Partial {
     age: Age,
     held_bytes: usize,
-    /// Data, each with the place of its first byte, in the order in which it came.
+    /// The pieces of data, each with the place of its first byte, in the order in which they came.
     pieces: Vec<(usize, Box<[u8]>)>,
-    /// Places of which there is data: in order, none touching another.
+    /// The places for which there is data: in order, none touching another.
     runs: Vec<Range<usize>>,
-    /// Of the whole, once its last fragment has come.
+    /// The length of the whole, once its last fragment has come.
     length: Option<usize>,
     /// The first fragment, from its Ethernet header on, and what was found of it.
     pub(super) first: Option<(Box<[u8]>, Packet)>,
@@ -195,7 +196,8 @@ fn make_whole(bytes: &mut [u8], first: &[u8], packet: &Packet) {
     bytes[names] = first[l4];
 }
 
-/// What came of a packet that is whole again. A part of a part is nobody's, and no neighbour says in parts where it is (RFC 6980).
+/// What a packet is once it is whole again. A fragment within fragments is ignored, and so is neighbour discovery in
+/// fragments (RFC 6980).
 pub(super) fn of_whole(frame: &Frame) -> impl FnOnce(Inbound) -> Result<Inbound, Reason> {
     move |inbound| match inbound {
         Inbound::Ip(packet) if !packet.is_neighbour_discovery(frame) => Ok(inbound),

@@ -1,9 +1,10 @@
 //! What is lost and sent again.
 //!
-//! smoltcp sends the first segment again at the third duplicate of an acknowledgement, and everything from there on when its timer
-//! runs out; it does not read selective acknowledgements. So at the first sign that something is missing, or when smoltcp's timer has
-//! run out, a [`Sender`] takes charge of the connection: it decides what is lost and when it leaves, and what smoltcp sends a second
-//! time does not. When all is acknowledged, and the connection has been idle for a second, it goes.
+//! smoltcp sends the first segment again at the third duplicate of an acknowledgement, and everything from there on
+//! when its timer runs out; it does not read selective acknowledgements. So at the first sign that something is
+//! missing, or when smoltcp's timer has run out, a [`Sender`] takes charge of the connection: it decides what is lost
+//! and when that leaves again, and what smoltcp sends a second time does not leave. When all is acknowledged, and the
+//! connection has been idle for a second, the sender goes.
 
 use smoltcp::socket::tcp::{CongestionControl, State};
 
@@ -22,7 +23,7 @@ use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
 
-/// Why somebody takes charge.
+/// Why a sender takes charge.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cause {
     /// An acknowledgement says that something is missing.
@@ -31,12 +32,12 @@ pub(super) enum Cause {
     Timeout(Range),
     /// A router could not pass what is on its way.
     Path,
-    /// Nothing tells whether the last that was sent has come.
+    /// Nothing tells whether the last segment that was sent has come.
     Tail,
 }
 
 impl Connection {
-    /// Who is in charge of what is lost, if anybody is.
+    /// The sender that is in charge of losses, if there is one.
     #[inline]
     pub(super) fn sender(&self) -> Option<&Sender> {
         self.asked.as_ref()?.sender.as_deref()
@@ -47,14 +48,15 @@ impl Connection {
         self.asked.as_mut()?.sender.as_deref_mut()
     }
 
-    /// Takes it out, while smoltcp sends.
+    /// Takes the sender out, while smoltcp sends.
     #[inline]
     pub(super) fn take_sender(&mut self) -> Option<Box<Sender>> {
         self.asked.as_mut()?.sender.take()
     }
 
-    /// The peer's window has opened. What leaves now is waited for from now on, though what has probed the window counts as on its way.
-    /// That is no acknowledgement, which alone puts off the end of a connection that the peer may not hold for ever.
+    /// The peer's window has opened. What leaves now is waited for from now on, although the probe of the window
+    /// counted as being on its way. This is not progress: only an acknowledgement puts off the end of a connection,
+    /// which a peer must not hold open for ever.
     #[cold]
     fn may_go_on(&mut self, now_ns: u64) {
         let (una, since_ns) = (self.snd_una, self.progress_ns);
@@ -69,8 +71,8 @@ impl Connection {
         }
     }
 
-    /// Whether a peer that answers probes of its closed window is no vanished one: for as long as the program has the connection, and
-    /// has set no timeout of its own (`tcp_probe_timer`, which ends one that has been closed).
+    /// Whether answers to probes of a closed window show that the peer is alive: as long as the program has the
+    /// connection and has set no timeout of its own (`tcp_probe_timer` ends a connection that has been closed).
     #[inline]
     pub(super) fn may_wait_for_ever(&self) -> bool {
         self.flags.intersects(Flags::HELD | Flags::QUEUED) && !self.asks(|asked| asked.own_timeout)
@@ -99,8 +101,8 @@ impl Connection {
         }
     }
 
-    /// When the last that is on its way is sent again though nobody is in charge. Of one segment alone the peer may put the
-    /// acknowledgement off for longer than the retransmission timer waits.
+    /// When the last segment on its way is sent again although no sender is in charge. A single segment is left out,
+    /// because the peer may put its acknowledgement off for longer than the retransmission timer waits.
     #[inline]
     fn probes_tail_ns(&self) -> u64 {
         let on_its_way = self.snd_nxt.wrapping_sub(self.snd_una);
@@ -111,7 +113,7 @@ impl Connection {
         tail_probe_after_ns(self.rtt_us).map_or(NEVER_NS, |wait_ns| self.progress_ns.saturating_add(wait_ns))
     }
 
-    /// Nothing tells smoltcp to send again what is on its way: its timer ends when a window opens that it had begun to probe.
+    /// smoltcp has no timer for what is on its way: its timer ends when a window opens that it had begun to probe.
     #[cold]
     pub(super) fn has_no_timer(&mut self, now_ns: u64) {
         if self.phase == Phase::Open && self.snd_una != self.snd_nxt && self.socket().send_queue() > 0 {
@@ -139,7 +141,7 @@ impl Connection {
         segment.length == 0 && segment.flags & (SYN | FIN | RST | ACK) == ACK && segment.ack == self.snd_una
     }
 
-    /// Whether an acknowledgement is a duplicate, by RFC 5681: one that says another window is none.
+    /// Whether an acknowledgement is a duplicate by RFC 5681; one that tells another window is not.
     #[inline]
     fn is_duplicate(&self, window_before: u16, segment: &Segment) -> bool {
         segment.window == window_before && self.is_acknowledged_again(segment)
@@ -174,14 +176,14 @@ impl Connection {
     fn shown_window(&self, ack: u32) -> u16 {
         let Some(sender) = self.sender() else { return self.peer_window };
         let units = sender.window_from(ack, 1 << (self.scales >> 4));
-        // It would probe one that it takes for closed.
+        // It is never 0: smoltcp would probe a window that it takes for closed.
         units.clamp(1, u16::MAX.into()).min(self.peer_window.into()) as u16
     }
 }
 
 impl Stack {
-    /// Learns what a segment says of a loss before smoltcp hears of it, and shows smoltcp what may leave. Whether smoltcp need not hear
-    /// of it.
+    /// Learns what a segment says of a loss before smoltcp hears of it, and shows smoltcp what may leave. Returns
+    /// whether smoltcp need not hear of the segment.
     #[inline]
     pub(super) fn hears_of_loss(
         &mut self,
@@ -240,13 +242,13 @@ impl Stack {
         connection.is_no_news_at_the_end(&segment)
     }
 
-    /// Somebody takes charge of what is on its way. False: nothing is, or smoltcp keeps it to itself.
+    /// Puts a sender in charge of what is on its way. Returns false if nothing is, or if smoltcp does not give it out.
     #[cold]
     pub(super) fn takes_charge(&mut self, index: u32, cause: Cause, io: &mut Io<'_>) -> bool {
         let mss = self.segment_bytes_to(index);
         let Some(connection) = self.connections.get_mut(index) else { return false };
         let (una, next) = (connection.snd_una, connection.snd_nxt);
-        // Whose time has come leaves again whatever the window says (`tcp_retransmit_timer`).
+        // After a timeout a segment leaves again whatever the window says (`tcp_retransmit_timer`).
         let may_leave = connection.peer_window != 0 || matches!(cause, Cause::Timeout(_));
         let is_due = connection.phase == Phase::Open && una != next && may_leave;
         if !is_due || connection.sender().is_some() || connection.socket().send_queue() == 0 {
@@ -270,7 +272,7 @@ impl Stack {
             says: connection.peer_mss & SACK != 0,
             rtt_us: connection.rtt_us,
             rtt_var_us: connection.rtt_var_us(),
-            // A buffer that grows is no larger than twice what has been on its way, and arrived.
+            // A buffer that grows is at most twice as large as what was on its way at one time and arrived.
             may_be: if has_congestion_window { 0 } else { connection.socket().send_capacity() as u32 },
             waited_ns,
             reordering: connection.asked.as_ref().map_or(0, |asked| asked.reordering),
@@ -297,7 +299,8 @@ impl Stack {
     pub(super) fn tells_what_came(&mut self, index: u32, io: &mut Io<'_>) {
         let (next_hop, leaving) = (self.next_hop(index), self.leaves_as(index));
         let Some(connection) = self.connections.get_mut(index).filter(|it| it.unanswered != 0) else { return };
-        // A byte that has long come: smoltcp answers each of those, and what has no data once in a second of its own.
+        // This is a byte that came long ago: smoltcp answers each of those, but a segment without data only once in a
+        // second of its own.
         let probe = connection.frame_with_zeros(&connection.window_probe(), 1, io.now_ns, io.pool);
         let mut shim = Shim::new(
             Some(probe.data()),
@@ -309,7 +312,7 @@ impl Stack {
             io.pool,
         );
         if !shim.exit.has_room() && shim.exit.next_hop.is_some() {
-            // It is told when there is room in the ring.
+            // The peer is told when there is room in the ring.
             io.pool.recycle(probe);
             return self.block(index);
         }
@@ -323,7 +326,7 @@ impl Stack {
         io.pool.recycle(probe);
     }
 
-    /// A router could not pass what is on its way: it leaves again at once, in smaller segments.
+    /// A router could not pass what is on its way, so that leaves again at once, in smaller segments.
     pub(super) fn is_too_large_for_the_path(&mut self, index: u32, io: &mut Io<'_>) {
         self.fits_segments_to_the_path(index);
         if let Some(sender) = self.connections.get_mut(index).and_then(Connection::sender_mut) {
@@ -390,7 +393,7 @@ impl Stack {
         }
     }
 
-    /// Shows smoltcp the window that whoever is in charge leaves it.
+    /// Shows smoltcp the window that the sender in charge leaves it.
     pub(super) fn shows_window(&mut self, index: u32, io: &mut Io<'_>) {
         if let Some(connection) = self.connections.get(index).filter(|it| it.sender().is_some()) {
             let window = connection.shown_window(connection.snd_una);
@@ -412,7 +415,7 @@ impl Stack {
         io.pool.recycle(frame);
     }
 
-    /// Sends again what is lost, as far as it may leave. False: it waits for room in the ring.
+    /// Sends again what is lost, as far as it may leave. Returns false if it waits for room in the ring.
     #[cold]
     pub(super) fn sends_again(&mut self, index: u32, io: &mut Io<'_>) -> bool {
         let (next_hop, leaving) = (self.next_hop(index), self.leaves_as(index));
@@ -445,7 +448,8 @@ impl Stack {
 }
 
 impl Connection {
-    /// A segment that carries a range of what was sent, and how much of it: what it acknowledges was acknowledged before.
+    /// Makes a segment that carries a range of what was sent, and returns how much of it that carries. It acknowledges
+    /// what was acknowledged before.
     fn cut(&self, range: Range, pool: &mut lull_nic::FramePool, now_ns: u64) -> (lull_nic::Frame, u32) {
         let (own, peer) = (self.flow.local(), self.flow.remote());
         let length = range.1.wrapping_sub(range.0);

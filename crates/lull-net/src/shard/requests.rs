@@ -1,4 +1,4 @@
-//! When the requests came that have no answer yet, and what the others took.
+//! When the requests that have no answer yet came, and how long the others took.
 
 use lull_slo::Latencies;
 
@@ -10,7 +10,7 @@ const NONE: u64 = 0;
 pub(super) struct Answers {
     /// Since when the frames that are being received may have been in the ring.
     pub(super) came_ns: u64,
-    /// When the request of each connection came that has no answer yet, by the connection's index.
+    /// When each connection's request that has no answer yet came, by the connection's index.
     pub(super) asked_ns: Vec<u64>,
     pub(super) took: Latencies,
 }

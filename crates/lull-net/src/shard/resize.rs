@@ -1,7 +1,7 @@
-//! A connection gets buffers of other sizes ([`grow`](super::grow) says when). smoltcp's sockets cannot change theirs, so it moves to
-//! a new socket: that one is led through a handshake with the numbers where the old one stands, and given what the peer has not
-//! acknowledged yet, which the old one is made to send again to us. What is sent is counted as sent, so that nothing of it leaves
-//! twice.
+//! A connection gets buffers of other sizes ([`grow`](super::grow) says when). smoltcp's sockets cannot change theirs,
+//! so the connection moves to a new socket. That is led through a handshake to the numbers where the old one stands,
+//! and is given what the peer has not acknowledged yet, which the old one is made to send again to us. What had been
+//! sent counts as sent, so that nothing of it leaves twice.
 
 use lull_host::uncleared;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
@@ -22,7 +22,8 @@ use super::stack::{Io, Stack};
 use super::wire::{ACK, BareSegment};
 
 impl Connection {
-    /// Whether it can go on in another socket: all that came has been read, and what was sent can be given to that one.
+    /// Whether the connection can go on in another socket: all that came has been read, and what was sent can be given
+    /// to the new one.
     fn can_move(&mut self) -> bool {
         let (next, capacity) = (self.rcv_nxt(), self.socket().recv_capacity());
         let growth = &mut self.asked_mut().growth;
@@ -30,7 +31,8 @@ impl Connection {
         let has_holes = growth.holes_end.is_some();
         let socket = self.socket();
         let is_plain = self.phase == Phase::Open && socket.state() == State::Established;
-        // What the ring has refused, or a next hop is asked for, may be a window, which the new socket would take for told.
+        // What waits for the ring or for a next hop may tell a window, and the new socket would believe that this was
+        // told.
         let hampered = Flags::EARLY_FIN | Flags::PROBING | Flags::BLOCKED | Flags::UNRESOLVED;
         let is_fit = !has_holes && !self.flags.intersects(hampered) && !self.is_recovering();
         // What lies beyond the peer's window, or beyond a congestion window, would not come out of the old socket.
@@ -84,8 +86,9 @@ impl Stack {
             return false;
         }
         if connection.socket().send_queue() > 0 {
-            // smoltcp knows no window that came with a segment at the very end of ours, which it drops (`tcp_sequence` does not), nor
-            // more of one than a congestion window leaves it, and would give only what it knows to be let out.
+            // smoltcp drops a segment at the very end of our window (`tcp_sequence` does not), and so does not know the
+            // peer's window that came with it; nor does it know more of a window than a congestion window leaves it. It
+            // would give out only what it knows may leave.
             let window = connection.peer_window;
             self.shows(index, window, io);
         }

@@ -41,7 +41,7 @@ impl Stack {
         // neither for us nor gratuitous does not move an entry within a second of its last change (`arp_process`).
         let for_us = self.is_local(target.into());
         let gratuitous = target == sender && (operation == ARP_REQUEST || mac(18) == sender_mac);
-        // Who says something unasked says it once, to everybody, and the device gives that to one queue.
+        // A station that says something unasked says it once, to everybody, and the device gives that to one queue.
         if gratuitous && !unusable || operation == ARP_REPLY && for_us {
             self.tell_elsewhere(frame, !gratuitous, io.now_ns);
         }
@@ -119,7 +119,7 @@ impl Stack {
             let reply = self.ndisc(NEIGHBOUR_ADVERTISEMENT, 0x20 | solicited, target, target, to, io);
             match source.is_unspecified() {
                 true => self.send_ip(reply, to, io),
-                // To where it came from: an answer must not have to ask.
+                // The answer goes to where the question came from, since it must not have to ask itself.
                 false => self.send_frame(reply, packet.source_mac, io),
             }
             self.counters.neighbour_messages += 1;
@@ -204,14 +204,15 @@ impl Stack {
         self.unresolved_turn(hop, io);
     }
 
-    /// Asks for `hop`, which the table has forgotten, as if something waited for it: an answer is taken by who waits for one.
+    /// Asks for `hop`, which the table has forgotten, as if something waited for it, because only a shard that waits
+    /// takes an answer.
     pub(super) fn wait_for(&mut self, hop: IpAddr, io: &mut Io<'_>) {
         if self.unresolved.entry(hop, io.now_ns).is_some() {
             self.unresolved_turn(hop, io);
         }
     }
 
-    /// Lets a connection wait until `hop` is known. False: too many next hops are waited for.
+    /// Lets a connection wait until `hop` is known. Returns false if too many next hops are waited for.
     pub(super) fn wait_with_connection(&mut self, hop: IpAddr, index: u32, io: &mut Io<'_>) -> bool {
         let generation = self.connections.generation(index);
         let Some(waiting) = self.unresolved.entry(hop, io.now_ns) else { return false };

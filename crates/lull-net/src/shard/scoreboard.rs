@@ -1,26 +1,27 @@
 //! What is known of each byte that is on its way: the peer has it (RFC 2018), it is lost, or neither.
 //!
-//! Something is lost when the peer has three segments of what was sent behind it (RFC 6675 section 4, `IsLost`), or, what was sent
-//! again, when it has three that left after that. A peer that does not selectively acknowledge says with each duplicate of an
-//! acknowledgement that one segment more has come, and not which (RFC 6582).
+//! Something is lost when the peer has three segments of what was sent behind it (RFC 6675 section 4, `IsLost`).
+//! Something that was sent again is lost once more when the peer has three segments that left after it. A peer that
+//! does not selectively acknowledge says with each duplicate of an acknowledgement that one more segment has come, and
+//! not which (RFC 6582).
 
 use super::again::SentAgain;
 use super::ranges::{Range, Ranges, earlier, later};
 use super::wire::seq_lt;
 
-/// So many ranges a peer may have however little is on its way.
+/// How many ranges are kept of a peer at least, however little is on its way.
 const RANGES_MIN: usize = 16;
 
-/// And so many are kept, since each is looked at with each acknowledgement.
+/// How many ranges are kept of a peer at most, since each acknowledgement looks at all of them.
 const RANGES_MAX: usize = 512;
 
-/// What is lost once more is kept back when so much is lost already that has gaps.
+/// When the lost data has this many ranges already, what is lost once more is kept back.
 const LOST_MAX: usize = 2 * RANGES_MAX;
 
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// So many bytes have come that were not known to have.
+    /// How many bytes have come that were not known to have come.
     pub(super) delivered: u32,
     /// Something is lost that was not known to be.
     pub(super) lost: bool,
@@ -37,10 +38,10 @@ pub(super) struct Scoreboard {
     sacked: Ranges,
     /// What is lost and not sent again yet.
     lost: Ranges,
-    /// Before this, what the peer does not have has counted as lost once.
+    /// All that the peer does not have before this number has counted as lost once.
     judged: u32,
     again: SentAgain,
-    /// Duplicates of an acknowledgement by a peer that says no more.
+    /// Duplicates of an acknowledgement, from a peer that does not selectively acknowledge.
     duplicates: u32,
 }
 
@@ -100,7 +101,8 @@ impl Scoreboard {
         !self.lost.is_empty() || !self.again.is_empty()
     }
 
-    /// The last range that the peer has begins here: what is missing before it, if it was not judged yet, may be lost.
+    /// Where the last range that the peer has begins, if something before it is missing and not judged yet: that may be
+    /// lost.
     pub(super) fn first_behind_what_is_missing(&self) -> Option<u32> {
         let (start, _) = self.sacked.backwards().next()?;
         seq_lt(self.judged, start).then_some(start)
@@ -112,15 +114,15 @@ impl Scoreboard {
         Some((start, earlier(end, start.wrapping_add(bytes))))
     }
 
-    /// That has been sent again.
+    /// Notes that this range has been sent again.
     pub(super) fn sent_again(&mut self, range: Range) {
         self.lost.remove(range);
         self.again.sent(range, self.next, &self.sacked);
     }
 
-    /// An acknowledgement of all before `ack`, which lies in what was sent, and of these ranges. `is_duplicate`: it says nothing else.
-    /// What has `segments` behind it is lost, if their number says so at all; and so is what was sent again once `segments_again` have
-    /// come that left after it.
+    /// Takes an acknowledgement of all before `ack`, which lies in what was sent, and of these ranges. `is_duplicate`
+    /// says that it says nothing else. What has `segments` behind it is lost, if a number is given; and what was sent
+    /// again is lost once `segments_again` have come that left after it.
     pub(super) fn acknowledged(
         &mut self,
         ack: u32,
@@ -156,7 +158,7 @@ impl Scoreboard {
         News { delivered, lost }
     }
 
-    /// Judges what has left once.
+    /// Judges what was sent once.
     fn judge(&mut self, segments: u32) -> bool {
         let mut edge = None;
         let (mut bytes, mut ranges) = (0, 0);
@@ -179,7 +181,8 @@ impl Scoreboard {
         self.again.judge(segments, |mark| sacked.has_more_from(mark, bytes), (&mut self.lost, LOST_MAX))
     }
 
-    /// What the peer does not have before `edge` is lost, if it was not judged before. Whether there is any.
+    /// Counts what the peer does not have before `edge` as lost, if it was not judged before. Returns whether there was
+    /// any.
     pub(super) fn is_lost_before(&mut self, edge: u32) -> bool {
         if !seq_lt(self.judged, edge) {
             return false;
@@ -190,9 +193,9 @@ impl Scoreboard {
         !gaps.is_empty()
     }
 
-    /// Nothing has come for so long that all is lost that the peer does not have.
+    /// Nothing has come for so long that everything counts as lost that the peer does not have.
     pub(super) fn timed_out(&mut self) {
-        // It may have thrown away what it said it has (RFC 2018 section 8): then that stands first.
+        // The peer may have thrown away what it said it has (RFC 2018 section 8); that stands first then.
         if self.sacked.first().is_some_and(|(start, _)| start == self.una) {
             self.sacked.clear();
         }
@@ -203,7 +206,8 @@ impl Scoreboard {
         }
     }
 
-    /// A peer that says no more has acknowledged a part of what was on its way when a loss was seen: the next is lost, too.
+    /// A peer that does not selectively acknowledge has acknowledged a part of what was on its way when a loss was
+    /// seen, so the next segment is lost, too.
     pub(super) fn is_partly_acknowledged(&mut self) -> bool {
         self.judged == self.una && self.is_lost_before(earlier(self.una.wrapping_add(self.mss), self.next))
     }
@@ -213,7 +217,7 @@ impl Scoreboard {
         self.duplicates = 0;
     }
 
-    /// This was never sent, though it counts as such.
+    /// Notes that this range, which counts as sent, has never left.
     pub(super) fn is_still_to_be_sent(&mut self, range: Range) {
         self.lost.add(range);
     }

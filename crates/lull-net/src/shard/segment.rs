@@ -91,7 +91,7 @@ pub(super) fn parse(frame: &mut Frame, packet: &Packet) -> Result<Segment, Reaso
     })
 }
 
-/// Some option of a segment is.
+/// An option of a segment is ill-formed.
 struct IllFormed;
 
 /// Reads all options as smoltcp does, so that it cannot stumble later, when there is a connection to lose.
@@ -137,7 +137,7 @@ fn pad_ill_formed(frame: &mut Frame, packet: &Packet, header: usize) {
 }
 
 impl Segment {
-    /// Behind what it carries, its FIN among that.
+    /// The number behind all that it carries, its FIN included.
     #[inline]
     pub(super) fn end(&self) -> u32 {
         self.seq.wrapping_add(self.length as u32).wrapping_add(u32::from(self.flags & FIN != 0))

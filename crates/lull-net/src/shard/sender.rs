@@ -1,11 +1,13 @@
-//! What a connection knows, and keeps, to make good what is lost on its way: since the first sign of a loss, and for as long as the
-//! connection is busy afterwards. smoltcp is left to hold the stream and to send what is new; what it would send again does not leave.
+//! What a connection knows and keeps in order to make losses good, from the first sign of a loss for as long as the
+//! connection is busy. smoltcp goes on to hold the stream and to send what is new; what it would send again does not
+//! leave.
 //!
-//! - *What* is lost says the [`Scoreboard`], by acknowledgements, as long as the path overtakes nothing; the time, a quarter of a round
-//!   trip after the peer had something behind it, and more where that was too little (`tcp_rack_detect_loss`); the answer to a probe
-//!   of the last segment; and the retransmission timer (RFC 6298).
-//! - *When* something may leave says the congestion window ([`Cubic`]). smoltcp is shown a window of the peer's that ends where the
-//!   congestion window does.
+//! - *What* is lost is said by the [`Scoreboard`], from acknowledgements, as long as the path overtakes nothing; by the
+//!   time, a quarter of a round trip after the peer had something behind it, and more where that was too short
+//!   (`tcp_rack_detect_loss`); by the answer to a probe of the last segment; and by the retransmission timer (RFC
+//!   6298).
+//! - *When* something may leave is said by the congestion window ([`Cubic`]): smoltcp is shown a window of the peer's
+//!   that ends where the congestion window does.
 //! - What is sent again is cut from a copy: smoltcp's buffer cannot be read a second time.
 
 use std::collections::VecDeque;
@@ -17,21 +19,22 @@ use super::scoreboard::Scoreboard;
 use super::timers::NEVER_NS;
 use super::wire::seq_lt;
 
-/// How many segments behind something say that it is lost (RFC 5681: DupThresh).
+/// Something is lost when this many segments behind it have come (RFC 5681: DupThresh).
 const SEGMENTS: u32 = 3;
-/// The longest that something may be overtaken, in quarters of a round trip.
+/// The longest time by which something may be overtaken, in quarters of a round trip.
 const REORDERING_MAX: u32 = 4;
-/// How long something may be overtaken while no round trip is known.
+/// The time by which something may be overtaken while no round trip is known.
 const REORDERING_NS: u64 = 10_000_000;
-/// The longest that it runs at first while no round trip is known (`TCP_TIMEOUT_FALLBACK`).
+/// The longest time that the timer runs at first while no round trip is known (`TCP_TIMEOUT_FALLBACK`).
 const FIRST_RTO_NS_MAX: u64 = 3_000_000_000;
 /// The longest time that the retransmission timer runs (`TCP_RTO_MAX`).
 const RTO_NS_MAX: u64 = 120_000_000_000;
 
-/// The least time before a probe: the peer may be busy for as long.
+/// The shortest time before a probe, since the peer may be busy for as long.
 const PROBE_NS_MIN: u64 = 10_000_000;
 
-/// How long nothing is acknowledged before the last that was sent is sent again (RFC 8985 section 7.2), if a round trip is known.
+/// How long nothing has to be acknowledged before the last segment is sent again as a probe (RFC 8985 section 7.2), if
+/// a round trip is known.
 pub(super) fn tail_probe_after_ns(rtt_us: u32) -> Option<u64> {
     (rtt_us != 0).then(|| (u64::from(rtt_us) * 2000).max(PROBE_NS_MIN))
 }
@@ -43,19 +46,19 @@ fn came_twice(ack: u32, ranges: &[Range]) -> Option<Range> {
     (!seq_lt(ack, end) || is_in_next).then_some((start, end))
 }
 
-/// How far it is with a loss.
+/// How far a loss has been made good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Episode {
     /// Nothing is lost.
     None,
-    /// An acknowledgement, or the time, has told of something; it is made good once all before this is acknowledged.
+    /// An acknowledgement, or the time, has told of a loss; it is made good once all before `until` is acknowledged.
     Fast { until: u32 },
-    /// The timer has.
+    /// The retransmission timer has told of a loss.
     Slow { until: u32 },
 }
 
-/// The last that is on its way is sent again where nothing tells whether it came (RFC 8985 section 7, a tail loss probe): the answer says
-/// what is missing, long before the retransmission timer.
+/// The last segment on its way is sent again if nothing tells whether it came (a tail loss probe, RFC 8985 section 7):
+/// the answer says what is missing, long before the retransmission timer would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
     None,
@@ -71,13 +74,14 @@ enum Probe {
     },
 }
 
-/// What was before a loss, in case that it was none: the peer says of all that was sent again that it came twice.
+/// What there was before a loss, in case there was none: then the peer says of all that was sent again that it came
+/// twice.
 #[derive(Debug)]
 struct Undo {
     cubic: Option<Cubic>,
-    /// So many bytes were sent again since.
+    /// How many bytes were sent again since.
     again: u32,
-    /// And so many of them came twice.
+    /// How many of those bytes came twice.
     twice: u32,
 }
 
@@ -89,7 +93,7 @@ pub(super) struct Sender {
     kept_from: u32,
     /// The number of our FIN, once it was sent.
     fin_at: Option<u32>,
-    /// Something is missing in the copy: smoltcp has to send again what is lost.
+    /// A part of the copy is missing, so smoltcp has to send again what is lost.
     is_broken: bool,
     mss: u32,
     /// The peer selectively acknowledges.
@@ -100,11 +104,12 @@ pub(super) struct Sender {
     /// All before this left while the congestion window held back more.
     limited_to: Option<u32>,
     episode: Episode,
-    /// What is missing before this, and when it counts as lost.
+    /// What is missing before this number counts as lost at this time.
     overdue: Option<(u32, u64)>,
-    /// How long segments may be overtaken, in quarters of a round trip; 0: none was by so much that it seemed lost.
+    /// By how much time segments may be overtaken, in quarters of a round trip; 0 if none was by so much that it seemed
+    /// lost.
     reordering: u32,
-    /// It may be longer than that once all before this is acknowledged.
+    /// `reordering` may become longer once all before this is acknowledged.
     reordering_until: Option<u32>,
     undo: Option<Undo>,
     probe: Probe,
@@ -115,11 +120,11 @@ pub(super) struct Sender {
     first_rto_ns: u64,
     rtt_us: u32,
     rtt_var_us: u32,
-    /// What tells the next round trip: it comes once all before this has, and left then.
+    /// What tells the next round trip: the acknowledgement of all before this number, which left at this time.
     timed: Option<(u32, u64)>,
 }
 
-/// What is known of a connection that somebody takes charge of.
+/// What is known of a connection of which a sender takes charge.
 #[derive(Debug)]
 pub(super) struct Start {
     /// The first that is not acknowledged, and behind the last that was sent, which may be our FIN.
@@ -137,9 +142,9 @@ pub(super) struct Start {
     pub(super) rtt_var_us: u32,
     /// How much might have been on its way before anything was lost.
     pub(super) may_be: u32,
-    /// The last acknowledgement, or the first that is to be acknowledged, was so long ago.
+    /// How long ago the last acknowledgement came, or the first segment left that is to be acknowledged.
     pub(super) waited_ns: u64,
-    /// What [`Sender::reordering`] was when somebody was last in charge.
+    /// What [`Sender::reordering`] was when a sender was last in charge.
     pub(super) reordering: u32,
 }
 
@@ -149,9 +154,9 @@ pub(super) struct Heard<'a> {
     pub(super) ack: u32,
     /// What it selectively acknowledges.
     pub(super) ranges: &'a [Range],
-    /// It has no data, and says no other number and no other window than the one before.
+    /// It has no data, and acknowledges the same number and tells the same window as the one before.
     pub(super) is_again: bool,
-    /// How long ago our clock said what it echoes, where both ends have timestamps.
+    /// How long ago our clock showed the value that it echoes, if both ends have timestamps.
     pub(super) echoed_after_ns: Option<u64>,
     pub(super) now_ns: u64,
 }
@@ -211,8 +216,8 @@ impl Sender {
         self.reordering
     }
 
-    /// Whether nothing is left of a loss, or of what looked like one, that would have to be kept. As long as something is on its way it is:
-    /// another copy of that would cost as much as all of it did.
+    /// Whether nothing of a loss, or of what looked like one, has to be kept any more. As long as something is on its
+    /// way it has to be, because another copy of that would cost as much as this one did.
     pub(super) fn is_of_no_use(&self) -> bool {
         let is_calm = self.probe == Probe::None || matches!(self.probe, Probe::At { .. });
         let is_over = self.is_all_acknowledged() && !self.is_recovering() && self.board.is_clean() && is_calm;
@@ -243,7 +248,7 @@ impl Sender {
         self.board.set_mss(mss);
     }
 
-    /// So much may be on its way as long as nothing is lost.
+    /// Notes how much may be on its way as long as nothing is lost.
     pub(super) fn may_have_on_its_way(&mut self, bytes: u32) {
         if self.cubic.is_none() {
             self.may_be = bytes;
@@ -261,7 +266,7 @@ impl Sender {
         self.timeout_ns = now_ns.saturating_add(self.rto_ns());
     }
 
-    /// After so long without an answer the last that was sent is sent again.
+    /// Sets the time after which the last segment is sent again if there is no answer.
     fn waits_to_probe(&mut self, now_ns: u64) {
         if matches!(self.probe, Probe::None | Probe::At { .. }) {
             let may = self.says && self.episode == Episode::None && !self.board.has_hole();
@@ -270,15 +275,15 @@ impl Sender {
         }
     }
 
-    /// It is sent again now, if it is in the copy.
+    /// The probe is due now, if the last segment is in the copy.
     fn probes(&mut self) {
         let (next, known_to) = (self.next(), self.known_to());
         let range = (later(self.board.una(), next.wrapping_sub(self.mss)), earlier(next, known_to));
         self.probe = if seq_lt(range.0, range.1) { Probe::Due(range) } else { Probe::None };
     }
 
-    /// What an acknowledgement says of the probe (`tcp_process_tlp_ack`), and whether it says that it came twice. Whether what left
-    /// before it is missing.
+    /// Learns what an acknowledgement says of the probe (`tcp_process_tlp_ack`); `came_twice` says that it came twice.
+    /// Returns whether what left before the probe was missing.
     fn hears_of_probe(&mut self, ack: u32, came_twice: bool) -> bool {
         match self.probe {
             Probe::Due(_) => self.probe = Probe::None,
@@ -288,7 +293,7 @@ impl Sender {
                 } else if came_twice {
                     self.probe = Probe::None;
                 } else if seq_lt(until, ack) {
-                    // It has made good a loss itself, of which nothing else tells.
+                    // The probe itself has made good a loss, of which nothing else tells.
                     self.probe = Probe::None;
                     let in_flight = self.board.in_flight();
                     let cubic = self.window_at(in_flight);
@@ -306,7 +311,8 @@ impl Sender {
         self.is_all_acknowledged() && seq != self.next()
     }
 
-    /// smoltcp has sent this. It leaves if it is new; what is new in something that does not leave is to be sent from here.
+    /// smoltcp has sent this segment. Returns whether it leaves, which it does if it is new. New bytes in a segment
+    /// that does not leave are to be sent from here.
     pub(super) fn takes(&mut self, seq: u32, payload: &[u8], has_fin: bool, now_ns: u64) -> bool {
         let next = self.next();
         let end = seq.wrapping_add(payload.len() as u32).wrapping_add(has_fin.into());
@@ -345,11 +351,11 @@ impl Sender {
         is_new
     }
 
-    /// An acknowledgement has come, of what has been sent.
+    /// An acknowledgement of what has been sent has come.
     pub(super) fn hears(&mut self, heard: Heard<'_>) {
         let Heard { ack, ranges, is_again, now_ns, .. } = heard;
         let came_twice = came_twice(ack, ranges);
-        // One that was overtaken says nothing of the rest, but its ranges are true.
+        // An acknowledgement that was overtaken says nothing new, but its ranges are true.
         let ack = later(ack, self.board.una());
         // A probe of a closed window is not counted as sent until then.
         self.board.sent_to(ack);
@@ -364,7 +370,7 @@ impl Sender {
         }
         let mut news = self.board.acknowledged(ack, ranges, is_duplicate, self.segments_behind());
         if was_overtaken && advances && self.says {
-            // It was missing, and was not sent again.
+            // This was missing and was not sent again, so it was overtaken.
             self.reordering = self.reordering.max(1);
         }
         let gone = ack.wrapping_sub(self.kept_from).min(self.kept.len() as u32);
@@ -381,7 +387,8 @@ impl Sender {
             news.lost |= self.board.is_lost_before(edge);
         }
         if is_told {
-            // Not before: a round trip that is longer than the timeout would never be known (`tcp_ack_update_rtt`).
+            // Not earlier: a round trip that is longer than the timeout would never become known
+            // (`tcp_ack_update_rtt`).
             self.backoff = 0;
         }
         if advances {
@@ -402,7 +409,8 @@ impl Sender {
         }
     }
 
-    /// Whether the congestion window holds back more, of which so much was on its way, or has in the same round trip.
+    /// Whether the congestion window holds back more with `in_flight` bytes on their way, or has done so in the same
+    /// round trip.
     fn is_limited(&mut self, in_flight: u32) -> bool {
         if self.cubic.as_ref().is_some_and(|cubic| cubic.limits(in_flight)) {
             self.limited_to = Some(self.next());
@@ -411,12 +419,13 @@ impl Sender {
         self.limited_to.is_some()
     }
 
-    /// The congestion window, of a connection that has lost something with so much on its way.
+    /// The congestion window of a connection that has lost something with `in_flight` bytes on their way.
     fn window_at(&mut self, in_flight: u32) -> &mut Cubic {
         self.cubic.get_or_insert_with(|| Cubic::new(in_flight, self.may_be, self.mss))
     }
 
-    /// What is missing now counts as lost if it has not come by the time that it may be overtaken (`tcp_rack_detect_loss`).
+    /// What is missing now counts as lost if it does not come within the time by which it may be overtaken
+    /// (`tcp_rack_detect_loss`).
     fn waits_for_what_is_missing(&mut self, now_ns: u64) {
         if self.says && self.overdue.is_none() {
             let at_ns = now_ns + self.reordering_ns();
@@ -424,15 +433,16 @@ impl Sender {
         }
     }
 
-    /// How long something may be overtaken: a quarter of a round trip, and one more for each in which something was sent again and
-    /// came twice, up to a whole one (RFC 8985 section 6.2, step 4).
+    /// The time by which something may be overtaken: a quarter of a round trip, and one quarter more for each round
+    /// trip in which something that was sent again came twice, up to a whole one (RFC 8985 section 6.2, step 4).
     fn reordering_ns(&self) -> u64 {
         let quarters = u64::from(self.reordering.max(1));
         if self.rtt_us == 0 { REORDERING_NS * quarters } else { u64::from(self.rtt_us / 4) * 1000 * quarters }
     }
 
-    /// How many segments behind something say that it is lost: as long as none was overtaken, three. Afterwards the time says what is
-    /// lost, and a number of them of what was sent again, where nobody knows when the peer had which.
+    /// How many segments behind something say that it is lost. As long as none was overtaken these are three;
+    /// afterwards the time says it instead. For what was sent again a number is always given, because nobody knows when
+    /// the peer had which copy.
     fn segments_behind(&self) -> (Option<u32>, u32) {
         (Some(SEGMENTS).filter(|_| self.reordering == 0), SEGMENTS << (2 * self.reordering))
     }
@@ -464,12 +474,12 @@ impl Sender {
         self.episode = Episode::None;
     }
 
-    /// Something is lost, it seems.
+    /// Something seems to be lost; notes the state in case nothing was.
     fn may_be_undone(&mut self) {
         self.undo = Some(Undo { cubic: self.cubic.clone(), again: 0, twice: 0 });
     }
 
-    /// Something is lost, of so much that was on its way.
+    /// Something of `in_flight` bytes is lost.
     fn is_lost(&mut self, in_flight: u32) {
         if self.episode == Episode::None {
             (self.episode, self.probe) = (Episode::Fast { until: self.next() }, Probe::None);
@@ -486,24 +496,24 @@ impl Sender {
         }
     }
 
-    /// What a router could not pass is lost, which says nothing of congestion (`tcp_simple_retransmit`).
+    /// All that a router could not pass is lost, which says nothing of congestion (`tcp_simple_retransmit`).
     pub(super) fn is_too_large_for_the_path(&mut self) {
         self.board.timed_out();
     }
 
-    /// smoltcp's timer has told, before there was anything here, and this has been sent again.
+    /// smoltcp's timer told of the loss, before this sender was in charge, and `sent_again` has been sent again.
     pub(super) fn began_with_a_timeout(&mut self, sent_again: Range, now_ns: u64) {
         self.times_out(now_ns);
         self.is_sent_again(sent_again, now_ns);
     }
 
-    /// The last that is on its way is sent again, to hear what of it came: nothing was acknowledged for so long.
+    /// This sender begins with a probe of the last segment, because nothing was acknowledged for `waited_ns`.
     pub(super) fn began_with_a_probe(&mut self, waited_ns: u64, now_ns: u64) {
         self.timeout_ns = self.timeout_ns.saturating_sub(waited_ns).max(now_ns + 1);
         self.probes();
     }
 
-    /// Something holds back what leaves, though nothing is lost yet.
+    /// Begins with a congestion window, although nothing is lost yet.
     pub(super) fn keeps_a_congestion_window(&mut self) {
         self.window_at(self.board.in_flight());
     }
@@ -545,7 +555,7 @@ impl Sender {
         self.kept_from.wrapping_add(self.kept.len() as u32)
     }
 
-    /// Behind the last that can be sent again: the copy, and our FIN if that is where it ends.
+    /// The number behind the last that can be sent again: the end of the copy, or of our FIN if that stands there.
     fn known_to(&self) -> u32 {
         let kept_to = self.kept_to();
         if self.fin_at == Some(kept_to) { kept_to.wrapping_add(1) } else { kept_to }
@@ -566,7 +576,7 @@ impl Sender {
         }
         let window = self.congestion_window().unwrap_or(u32::MAX);
         let in_flight = self.board.in_flight();
-        // The first of a loss leaves whatever else is on its way, and so does a probe.
+        // The first segment of a loss leaves whatever else is on its way, and so does a probe.
         let may =
             in_flight == 0 || probe.is_some() || in_flight.saturating_add(range.1.wrapping_sub(range.0)) <= window;
         may.then_some(range)
@@ -595,7 +605,7 @@ impl Sender {
         if let Some(cubic) = &mut self.cubic {
             cubic.sent(range.1.wrapping_sub(range.0));
         }
-        // Which of the two is acknowledged nobody knows (Karn's rule).
+        // Nobody knows which of the two is acknowledged (Karn's rule).
         self.timed = self.timed.filter(|&(end, _)| seq_lt(range.1, end) || seq_lt(end, range.0));
         if self.timeout_ns == NEVER_NS {
             self.start_timer(now_ns);
@@ -613,15 +623,16 @@ impl Sender {
         }
     }
 
-    /// The window to show smoltcp with an acknowledgement of all before `ack`, in units of so many bytes: what is on its way, and what
-    /// may be sent besides. The last unit may hold more than that, which is no segment and so does not leave ([`Sender::room`]), but
-    /// where a unit is larger than a segment.
+    /// The window to show smoltcp with an acknowledgement of all before `ack`, in units of `unit` bytes: what is on its
+    /// way, and what may be sent besides. The last unit may hold more than that; this is less than a segment, and so
+    /// does not leave ([`Sender::room`]), unless a unit is larger than a segment.
     pub(super) fn window_from(&self, ack: u32, unit: usize) -> usize {
         let bytes = (self.next().wrapping_sub(ack) as usize).saturating_add(self.room());
         if unit <= self.mss as usize { bytes.div_ceil(unit) } else { bytes / unit }
     }
 
-    /// A round trip, if what tells it has come (`tcp_rtt_estimator`): what was sent once, or else a clock of ours that the peer echoes.
+    /// Notes a round trip, if what tells it has come (`tcp_rtt_estimator`): an acknowledgement of what was sent once,
+    /// or a time of ours that the peer echoes.
     fn tells_round_trip(&mut self, heard: Heard<'_>, advances: bool) -> bool {
         let Heard { ack, ranges, now_ns, echoed_after_ns, .. } = heard;
         let took_ns = match self.timed {

@@ -17,7 +17,7 @@ pub(super) struct Slab<T> {
     /// Slots of the present allocation that were ever used: the kernel has given memory for them.
     touched: usize,
     reserved: usize,
-    /// Above the generation of every slot that went.
+    /// A number above the generation of every slot that was given back.
     generation_min: u32,
 }
 
@@ -78,7 +78,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Moves what is left to memory that is not used yet; that of those who left goes back.
+    /// Moves what is left to fresh memory, so that the memory of what has left goes back to the system.
     #[cold]
     fn give_back(&mut self) {
         let mut values = Vec::with_capacity(self.reserved.max(self.values.len()));

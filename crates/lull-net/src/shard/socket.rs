@@ -79,8 +79,8 @@ bitflags::bitflags! {
         const HUP = 16;
         /// An error waits to be taken (`EPOLLERR`).
         const ERR = 32;
-        /// Beside `ERR`, which says then only that errors were kept for who asks for them (MSG_ERRQUEUE): no other call is told of them,
-        /// nor wakes for them. Nobody can wait for it.
+        /// Stands beside `ERR`, which then says only that errors were kept for whoever asks for them (MSG_ERRQUEUE): no
+        /// other call is told of them, or wakes for them. Nobody can wait for this bit.
         const KEPT = 64;
     }
 }
@@ -152,10 +152,10 @@ pub struct ConnectOptions {
     pub tx_buffer_bytes: usize,
     /// Without Nagle's algorithm (`TCP_NODELAY`).
     pub nodelay: bool,
-    /// Not to connect, but to have the peer reset what it still has of a former connection between the same addresses: it answers the
-    /// SYN by a challenge ACK (RFC 5961 section 4.2), which is answered by a reset (RFC 9293 section 3.10.7.3), and the attempt ends
-    /// with [`NetError::ConnectionReset`](super::NetError::ConnectionReset). A SYN more would be a new connection, where the peer
-    /// listens on that port.
+    /// Does not connect, but has the peer reset what it still has of a former connection between the same addresses.
+    /// The peer answers the SYN by a challenge ACK (RFC 5961 section 4.2), we answer that by a reset (RFC 9293 section
+    /// 3.10.7.3), and the attempt ends with [`NetError::ConnectionReset`](super::NetError::ConnectionReset). Only one
+    /// SYN is sent, since another would be a new connection if the peer listens on that port.
     pub only_to_reset: bool,
 }
 
@@ -190,15 +190,15 @@ impl Default for Keepalive {
     }
 }
 
-/// How a datagram is sent, where that is not as its socket says (sendmsg).
+/// How a datagram is sent, where that differs from what its socket says (sendmsg).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
     /// The own address that it comes from, if the socket is bound to none (IP_PKTINFO).
     pub from: Option<std::net::IpAddr>,
-    /// It is several datagrams of so many bytes each, of which the last may have fewer (UDP_SEGMENT): at most 128, and 64 KB in all.
-    /// 0: it is one.
+    /// The data is several datagrams of this many bytes each, of which the last may have fewer (UDP_SEGMENT): at most
+    /// 128, and 64 KB in all. 0 means one datagram.
     pub each_bytes: u16,
-    /// What its header says over IPv4, and over IPv6; none: what the socket's do.
+    /// What its header says over IPv4, and over IPv6; `None` stands for what the socket says.
     pub ip: [IpFields; 2],
 }
 
@@ -224,7 +224,7 @@ pub struct Received {
     pub hop_limit: u8,
     /// How long ago the stack took it in, in nanoseconds (SO_TIMESTAMP).
     pub waited_ns: u64,
-    /// There was none: reading is shut down, which is what whoever would have waited for one is told.
+    /// There was no datagram because reading is shut down, and a caller that would have waited is told so.
     pub is_end: bool,
 }
 

@@ -65,7 +65,7 @@ impl Stack {
         let is_open = connection.phase == Phase::Open;
         let resizes = connection.asks(|asked| asked.growth.resizes_to_receive(worth)) && socket.recv_queue() == 0;
         if resizes {
-            // Before anything is said of the room that there is now.
+            // This comes before the peer is told of the room that there is now.
             self.settle_receive_buffer(index, taken, io);
         }
         if is_open && worth {
@@ -247,7 +247,7 @@ impl Stack {
                     self.holds_back_no_more(id, io.batch);
                 }
                 let connection = self.connection_mut(id)?;
-                // As in `renew`, but with what the shutdown itself changes: who waits is told once.
+                // As in `renew`, but with what the shutdown itself changes, so that a waiter is told once.
                 connection.ready = Ready::empty();
                 self.follow_up(id.index(), None, false, io);
                 Ok(())

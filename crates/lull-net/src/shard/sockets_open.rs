@@ -122,8 +122,8 @@ impl Stack {
             return Err(NetError::AddressInUse);
         }
         let (isn, offset) = (self.secret.isn(&flow, io.now_ns), self.secret.timestamp_offset(&flow));
-        // Until the end of the handshake has left smoltcp goes by the window of its SYN, which is not scaled, as if it were: of a larger
-        // buffer it would take what that has no room for.
+        // Until the last segment of the handshake has left, smoltcp treats the window of its SYN, which is not scaled,
+        // as if it were: with a larger buffer it would take what that has no room for.
         let rx_bytes = if options.rx_buffer_bytes == 0 { self.config.rx_buffer_bytes } else { options.rx_buffer_bytes };
         let rx_bytes_first = rx_bytes.min(UNSCALED_BYTES_MAX);
         let mut socket = self.new_socket(rx_bytes_first, options.tx_buffer_bytes, isn, io.now_ns);
@@ -211,7 +211,7 @@ impl Stack {
         Err(NetError::AddressNotAvailable)
     }
 
-    /// Whether connections from `local` are this shard's.
+    /// Whether connections from `local` to `remote` come to this shard's queue.
     pub(crate) fn steers(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         self.config.steering.as_ref().is_none_or(|steering| steering(self.completed(local, remote), remote))
     }
@@ -243,7 +243,8 @@ impl Stack {
         accepted.into_iter().for_each(|waiting| self.leave(waiting, io));
     }
 
-    /// A listener is shut down (`inet_csk_listen_stop`): what nobody accepted is left to who listens now, what is half open forgotten.
+    /// A listener is shut down (`inet_csk_listen_stop`): connections that nobody accepted are left to whoever listens
+    /// now, and half-open ones are forgotten.
     pub(super) fn leave_children(&mut self, id: SocketId, io: &mut Io<'_>) {
         let Some(listener) = self.listeners.get_mut(id.index()) else { return };
         let accepted = std::mem::take(&mut listener.accepted);
@@ -252,7 +253,7 @@ impl Stack {
     }
 
     fn forget_half_open(&mut self, id: SocketId) {
-        // Linear in the shard's half-open connections; listeners are closed once.
+        // This is linear in the shard's half-open connections, but a listener is closed only once.
         let is_child =
             |(child, request): (u32, &HalfOpen)| (request.listener == (id.index(), id.generation())).then_some(child);
         let half_open: Vec<u32> = self.half_opens.records.iter().filter_map(is_child).collect();

@@ -19,7 +19,7 @@ impl Stack {
         let connection = self.connection_mut(id)?;
         connection.flags.set(Flags::NODELAY, nodelay);
         if nodelay {
-            // An explicit push, which overrides TCP_CORK for what is there (`__tcp_sock_set_nodelay`).
+            // This is an explicit push, which overrides TCP_CORK for what is there (`__tcp_sock_set_nodelay`).
             connection.push_kept();
         }
         self.let_go(id, io);
@@ -97,7 +97,7 @@ impl Stack {
         let bytes = bytes.min((connection.socket().recv_capacity() / 2) as u32);
         connection.flags.set(Flags::LOW_WATER, bytes > 1);
         connection.asked_mut().low_water = bytes;
-        // What is there may be enough now, and whoever waits is told so, whatever it was before (`tcp_data_ready`).
+        // What is there may be enough now, so waiters are told, whatever was enough before (`tcp_data_ready`).
         self.announce(id.index(), true, io);
         Ok(())
     }

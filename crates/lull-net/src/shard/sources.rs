@@ -1,4 +1,4 @@
-//! Which own address packets to other networks come from. It is chosen once where the destination does not matter.
+//! Which own address packets to other networks come from. Where the destination does not matter it is chosen once.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,7 +11,7 @@ use super::wire;
 pub(super) struct Sources {
     /// The first whose network has the gateway (`inet_select_addr`).
     v4: Option<IpAddr>,
-    /// Those that are not of one link only, with their labels; if there are none, the first that is.
+    /// The IPv6 addresses that are not link-local, with their labels; if there are none, the first link-local one.
     v6: Vec<(Ipv6Addr, u8)>,
 }
 

@@ -55,7 +55,8 @@ pub struct Stack {
     pub(super) sources: Sources,
     pub(super) iface: Interfaces,
     pub(super) path_mtus: PathMtus,
-    /// The same for datagrams: who says so need not know more than two addresses, so no connection goes by it.
+    /// As `path_mtus`, for datagrams. Whoever says so need not know more than two addresses, so no connection goes by
+    /// it.
     pub(super) datagram_path_mtus: PathMtus,
     pub(super) reassembly: Reassembly,
     pub(super) identifications: Identifications,
@@ -88,12 +89,12 @@ pub struct Stack {
     /// See [`Stack::set_siblings`].
     pub(super) siblings: Option<crate::siblings::Siblings>,
     pub(super) secret: Secret,
-    /// When its clock is held against that of others; never, if there are none.
+    /// When its clock is next compared with that of the other stacks; never, if there are none.
     epoch_due_ns: u64,
     pub(super) ports_tried: u32,
     pub(super) reset_budget: Budget,
     pub(super) icmp_budget: Budget,
-    /// What neighbours say unasked, and what they answer, of which other stacks are given copies.
+    /// The allowances for copies to other stacks, of what neighbours say unasked and of what they answer.
     pub(super) unasked_budget: Budget,
     pub(super) answers_budget: Budget,
     pub(super) buffer_bytes: usize,
@@ -205,7 +206,7 @@ impl Stack {
             // Linux's `icmp_msgs_per_sec` and `icmp_msgs_burst`; resets get the same allowance, as BSDs give them.
             reset_budget: Budget::new(1000, 200),
             icmp_budget: Budget::new(1000, 50),
-            // As many at once as a stack may ask for. A copy that is left out is asked for again by whoever needs it.
+            // The burst is as many next hops as a stack may ask for. Whoever needs a copy that was left out asks again.
             unasked_budget: Budget::new(1000, HOPS_MAX as u32),
             answers_budget: Budget::new(1000, HOPS_MAX as u32),
             buffer_bytes: 0,
@@ -297,7 +298,8 @@ impl Stack {
         io.pool.recycle(frame);
     }
 
-    /// Whether the source of a packet may send here. Without neighbour discovery nobody who may could be answered.
+    /// Whether the source of a packet may send here. Neighbour discovery always may, because without it nobody could be
+    /// answered.
     #[inline]
     pub(super) fn allows(&self, packet: &Packet, frame: &Frame) -> bool {
         let allowed = &self.config.allowed_sources;
@@ -306,8 +308,9 @@ impl Stack {
             || packet.is_neighbour_discovery(frame)
     }
 
-    /// The clocks of this stack and of those elsewhere run at rates of their own, a few parts in a million apart. What is told of time
-    /// to peers whose connections another may go on with is by the clock that all have: now and then this one is held against it.
+    /// The clocks of this stack and of those elsewhere run at rates of their own, a few parts in a million apart. Peers
+    /// whose connections another stack may go on with are told the time of the clock that all stacks have, so now and
+    /// then this stack's clock is compared with that.
     #[inline]
     pub(crate) fn keep_time(&mut self, now_ns: u64, epoch_ns: impl FnOnce() -> u64) {
         const LOOKS_APART_NS: u64 = 1_000_000_000;
@@ -317,8 +320,8 @@ impl Stack {
         }
     }
 
-    /// Does what time has made due: retransmissions, delayed acknowledgements, timeouts, neighbour half_opens. Call it
-    /// at [`Stack::next_deadline_ns`] or later; sooner does no harm.
+    /// Does what time has made due: retransmissions, delayed acknowledgements, timeouts, requests for neighbours. Call
+    /// it at [`Stack::next_deadline_ns`] or later; sooner does no harm.
     pub fn run_timers(&mut self, io: &mut Io<'_>) {
         while let Some(index) = self.timers.pop_due(io.now_ns) {
             self.connection_timer(index, io);
@@ -335,8 +338,8 @@ impl Stack {
         self.run_reassembly(io);
     }
 
-    /// When [`Stack::run_timers`] is wanted next, in nanoseconds of [`Io::now_ns`]'s clock. May be early, because a
-    /// deadline that was put off is looked at when it first comes up; never late.
+    /// When [`Stack::run_timers`] is wanted next, in nanoseconds of [`Io::now_ns`]'s clock. It may be early, because a
+    /// deadline that was put off is looked at when it first comes up, but never late.
     #[inline]
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_connections = self.timers.next_deadline_ns().min(self.half_opens.timers.next_deadline_ns());

@@ -29,8 +29,9 @@ pub(super) struct Steered<'a> {
 }
 
 impl<'a> Steered<'a> {
-    /// The packet of a TCP segment whose header was checked, or of a UDP datagram: whoever asks whether that may be joined to others
-    /// (UDP_GRO) asks before anything has looked at its length, which may say more than came.
+    /// Shows the packet of a TCP segment whose header was checked, or of a UDP datagram whose length may not have been:
+    /// GRO asks whether a datagram may be joined (UDP_GRO) before anything has looked at its length, which may say more
+    /// than came.
     pub(super) fn new(frame: &'a Frame, packet: &demux::Packet, place: Place) -> Steered<'a> {
         let (data, l4) = (frame.data(), packet.l4);
         let (header, end) = match packet.protocol {

@@ -1,4 +1,4 @@
-//! A TCP segment: from a checked packet to smoltcp, and what smoltcp would misread put right on the way.
+//! A TCP segment's way from a checked packet to smoltcp; what smoltcp would misread is corrected on the way.
 
 use lull_nic::Frame;
 use smoltcp::socket::tcp::State;
@@ -75,7 +75,7 @@ impl Stack {
             return Err(NOBODY);
         }
         let is_known_to_be_nobodys = Stack::is_in_last_round(arrived.frame);
-        // Whoever has the connection comes before whoever could make one of it.
+        // A stack that has the connection is asked before one that could make a connection of it.
         if !is_known_to_be_nobodys && self.is_elsewhere(is_syn.then(|| flow.local()), arrived.frame) {
             return Ok(());
         }
@@ -297,8 +297,8 @@ impl Stack {
         fills
     }
 
-    /// smoltcp goes on probing a closed window that it has nothing more for, by what no peer answers: while it does it keeps no peer alive
-    /// (`tcp_ack_probe`).
+    /// Ends smoltcp's probing of a closed window for which it has nothing more to send (`tcp_ack_probe`). It would go
+    /// on by segments that no peer answers, and would send no keepalive meanwhile.
     #[cold]
     fn stops_probing(&mut self, index: u32, io: &mut Io<'_>) {
         for window in [1, 0] {
@@ -306,7 +306,7 @@ impl Stack {
         }
     }
 
-    /// Sends what is to be sent, follows the state, says what became ready.
+    /// Sends what is to be sent, follows the state, and announces what became ready.
     #[inline]
     pub(super) fn follow_up(&mut self, index: u32, cause: Option<&Segment>, arrived: bool, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };
@@ -350,8 +350,8 @@ impl Stack {
         self.announce(index, arrived, io);
     }
 
-    /// Says what became ready. New data is an edge even if there was some before, if it is as much as is waited for: a socket
-    /// that is shut down for reading can be read however little there is (`tcp_data_ready`).
+    /// Announces what became ready. New data is an edge even if there was some before, if there is as much as is waited
+    /// for: a socket that is shut down for reading can be read however little there is (`tcp_data_ready`).
     #[inline]
     pub(super) fn announce(&mut self, index: u32, arrived: bool, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };

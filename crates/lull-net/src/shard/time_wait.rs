@@ -26,7 +26,8 @@ pub(super) struct TimeWait {
 #[derive(Debug)]
 pub(super) struct TimeWaits {
     pub(super) records: Slab<TimeWait>,
-    /// By time of entry. A record whose time was renewed goes to the back when it comes up; one that is gone leaves its entry behind.
+    /// The records in the order in which they entered. A record whose time was renewed goes to the back when its entry
+    /// comes up; one that is gone leaves its entry behind.
     order: VecDeque<(u64, u32, u32)>,
 }
 

@@ -21,7 +21,7 @@ const HORIZON_TICKS: u64 = 1 << (LEVELS as u32 * SLOTS_LOG2 - 1);
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Node {
-    /// The deadline in force. May be later than `at`: then the node is moved when `at` comes.
+    /// The deadline in force. It may be later than `at`; then the node is moved when `at` comes.
     wanted_ns: u64,
     /// The tick whose slot holds the node, or `UNLINKED`.
     at: u64,

@@ -276,7 +276,7 @@ impl Stack {
         Err((NO_SOCKET, frame))
     }
 
-    /// A datagram to everybody, or to a group: each socket gets it that could (`__udp4_lib_mcast_deliver`).
+    /// A datagram to everybody, or to a group: every socket that could receive it gets it (`__udp4_lib_mcast_deliver`).
     #[cold]
     fn udp_input_for_several(
         &mut self,
@@ -355,12 +355,13 @@ impl Stack {
 
     pub(super) fn udp_shutdown(&mut self, id: SocketId, how: Shutdown, io: &mut Io<'_>) -> Result<(), NetError> {
         let socket = self.udp_mut(id)?;
-        // `inet_shutdown` says so of a socket without a peer, and shuts it down nevertheless.
+        // `inet_shutdown` returns this error for a socket without a peer, and shuts it down nevertheless.
         let result = if socket.peer.is_some() { Ok(()) } else { Err(NetError::NotConnected) };
         socket.read_shut |= how != Shutdown::Write;
         socket.write_shut |= how != Shutdown::Read;
         let ready = socket.ready();
-        // Everything that is ready is an edge again, as of a connection (`inet_shutdown` calls sk_state_change, whatever it has done).
+        // Everything that is ready is an edge again, as with a connection (`inet_shutdown` calls sk_state_change,
+        // whatever it has done).
         self.notify(id, ready, ready, io);
         result
     }

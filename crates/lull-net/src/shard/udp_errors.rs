@@ -1,5 +1,6 @@
-//! What ICMP says of datagrams that a socket has sent (IP_RECVERR, IPV6_RECVERR): kept for it to read, with what came back of the
-//! datagram (`ip_icmp_error`). Without being asked for it only a socket with a peer hears of an error, by its next call.
+//! ICMP errors about datagrams that a socket has sent. If it asks for them (IP_RECVERR, IPV6_RECVERR), they are kept
+//! for it to read, with what came back of the datagram (`ip_icmp_error`). If it does not, only a socket with a peer
+//! hears of an error, by its next call.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};
@@ -40,8 +41,8 @@ pub struct ReceivedError {
 }
 
 impl Stack {
-    /// Whether the socket keeps what ICMP says of its datagrams, over IPv4 and over IPv6 (`IP_RECVERR`, `IPV6_RECVERR`). What one of
-    /// them has kept is lost when both are off.
+    /// Whether the socket keeps what ICMP says of its datagrams, over IPv4 and over IPv6 (`IP_RECVERR`,
+    /// `IPV6_RECVERR`). Errors that were kept are lost when both are off.
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].
@@ -85,8 +86,8 @@ impl Stack {
         Ok(ReceivedError { error, kind, code, info, offender, to, bytes, datagram_bytes, waited_ns })
     }
 
-    /// An error about a datagram of ours; `hard` is one that a socket with a peer hears of in any case (`__udp4_lib_err`). False:
-    /// nobody here takes it.
+    /// An error about a datagram of ours. A socket with a peer hears of a hard one in any case (`__udp4_lib_err`).
+    /// Returns false if nobody here takes it.
     pub(super) fn udp_icmp(&mut self, quoted: &Quoted<'_>, report: Report, hard: bool, io: &mut Io<'_>) -> bool {
         let (own, to) = (quoted.flow.local(), quoted.flow.remote());
         let connected = match self.flows.get(&quoted.flow) {

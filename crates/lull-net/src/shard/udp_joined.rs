@@ -12,8 +12,8 @@ use super::steer::Steered;
 use super::wire::{self, be16};
 
 impl Stack {
-    /// From now on the socket takes several datagrams of one flow as one, or no more (UDP_GRO). What it holds unread stays as it
-    /// is, as on Linux.
+    /// Says whether the socket takes several datagrams of one flow as one from now on (UDP_GRO). What it holds unread
+    /// stays as it is, as on Linux.
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].

@@ -107,7 +107,7 @@ impl Stack {
             self.udp_block(id);
             return Err(NetError::WouldBlock);
         }
-        // What does not leave needs no cutting: a socket that takes several as one has it so.
+        // What does not leave the station need not be cut: a socket that takes several as one gets it whole.
         let at_once = if loops { length.max(1) } else { each_bytes };
         let names = Names { source: SocketAddr::new(source, local.port()), to };
         // An empty one is a datagram, too.
@@ -196,7 +196,8 @@ impl Stack {
         }
     }
 
-    /// A packet with a part of the data. The checksum of one that is cut must be there: it is of all parts.
+    /// Makes a packet with a part of the data. If the packet is to be cut into fragments, its checksum has to be
+    /// complete, since it covers all of them.
     fn udp_frame(
         &self,
         names: &Names,
@@ -241,7 +242,7 @@ impl Stack {
         }
     }
 
-    /// There is room: what waits first, then whoever wants to write.
+    /// There is room: what waits leaves first, and then whoever wants to write is told.
     pub(super) fn udp_unblocked(&mut self, id: SocketId, io: &mut Io<'_>) {
         let Ok(socket) = self.udp_mut(id) else { return };
         socket.blocked = false;

@@ -15,25 +15,25 @@ use super::wire::{self, IpFields};
 
 #[derive(Debug)]
 pub(super) struct Datagram {
-    /// Cut to the payload; of several datagrams that were joined, all of theirs.
+    /// The frame, cut to the payload, or to all payloads if several datagrams were joined.
     pub(super) frame: Frame,
     pub(super) from: SocketAddr,
     pub(super) to: IpAddr,
-    /// That is no station's own.
+    /// The destination is not a station's own address.
     pub(super) to_several: bool,
-    /// Of its IP header.
+    /// What the IP header said.
     pub(super) traffic_class: u8,
     pub(super) hop_limit: u8,
     pub(super) came_ns: u64,
 }
 
 impl Datagram {
-    /// What it counts for in its socket: the whole buffer, as what was cut off the front is still held.
+    /// How much it counts for in its socket: the whole buffer, since what was cut off the front is still held.
     pub(super) fn held_bytes(&self) -> usize {
         self.frame.headroom() + self.frame.capacity()
     }
 
-    /// In memory that may be held until the program reads, which may never be.
+    /// Moves the datagram to memory that may be held until the program reads it, which may never happen.
     pub(super) fn into_kept(self, pool: &mut FramePool) -> Datagram {
         if !self.frame.is_bounded() {
             return self;
@@ -44,7 +44,7 @@ impl Datagram {
         Datagram { frame, ..self }
     }
 
-    /// Of several datagrams that were joined, how many bytes each has but the last.
+    /// If several datagrams were joined, how many bytes each has but the last.
     pub(super) fn each_bytes(&self) -> Option<u16> {
         match self.frame.segmentation() {
             Segmentation::Udp { datagram_bytes } => Some(datagram_bytes),
@@ -130,8 +130,8 @@ impl UdpSocket {
         self.discovery[usize::from(to.is_ipv6())]
     }
 
-    /// What the header of a packet to `to` says, for which `asked` is asked over IPv4 and over IPv6. How far one to a group goes is not
-    /// the socket's to say by this (IP_TTL; `ip_select_ttl`).
+    /// What the header of a packet to `to` says, for which `asked` is asked over IPv4 and over IPv6. IP_TTL does not
+    /// say how far a packet to a group goes (`ip_select_ttl`).
     pub(super) fn ip_fields(&self, to: IpAddr, asked: [IpFields; 2]) -> IpFields {
         let family = usize::from(to.is_ipv6());
         let mut sockets = self.egress.ip[family];

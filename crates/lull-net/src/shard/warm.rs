@@ -16,9 +16,9 @@ use super::flow::{FlowKey, Owner};
 use super::stack::Stack;
 use super::wire::{self, be16};
 
-/// With fewer connections they are in the cache, and looking twice would only cost.
+/// Fewer connections than this are in the cache anyway, and to look twice would only cost time.
 const CONNECTIONS_MIN: usize = 512;
-/// A byte that is looked at anyway.
+/// A byte of the frame that is looked at anyway.
 const WHERE_TCP_IS: usize = 34;
 /// Frames that are looked ahead: what a poll takes by default.
 const BATCH: usize = 64;

@@ -140,7 +140,7 @@ impl BareSegment {
         self.build_with(&[], pool)
     }
 
-    /// The same with options, a multiple of four bytes.
+    /// As `build`, with options, whose length is a multiple of four bytes.
     pub(super) fn build_with(&self, options: &[u8], pool: &mut FramePool) -> Frame {
         self.build_carrying(options, 0, pool, |_| {})
     }
@@ -210,8 +210,8 @@ pub(super) fn set_fragment_v4(packet: &mut [u8], id: u16, flags_and_offset: u16)
     put_checksum(&mut packet[..IPV4], 10, 0);
 }
 
-/// Takes one from the hops that an IP packet of ours without options may still go; how many were taken by now. None: none is left, and
-/// it stays as it is.
+/// Takes one from the hops that an IP packet of ours without options may still go, and returns how many were taken by
+/// now. Returns `None` if none is left, and leaves the packet as it is.
 pub(super) fn take_hop(packet: &mut [u8]) -> Option<u8> {
     const TTL: usize = 8;
     const V6_HOP_LIMIT: usize = 7;
