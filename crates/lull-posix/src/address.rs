@@ -70,7 +70,7 @@ impl core::ops::Deref for Bytes {
     }
 }
 
-/// What `connect` and `bind` say of an address that is not one.
+/// Reads an address, or returns the error that `connect` and `bind` have for something that is none.
 pub fn parse_or_refuse(bytes: &[u8], domain: c_int) -> Result<SocketAddr> {
     match family(bytes) {
         Some(family) if family == domain => parse(bytes).ok_or(Errno::new(libc::EINVAL)),
@@ -82,12 +82,12 @@ pub fn parse_or_refuse(bytes: &[u8], domain: c_int) -> Result<SocketAddr> {
 /// An address of either world, in the kernel's form.
 #[derive(Default)]
 pub enum Name {
-    /// None: a stream's data have no sender's.
+    /// No address: the data of a stream have no sender's.
     #[default]
     Nobodys,
-    /// Of a peer of lull's.
+    /// The address of a peer of lull's.
     Lulls(Bytes),
-    /// Of a peer of the kernel's.
+    /// The address of a peer of the kernel's.
     Kernels(kernel::RawAddress),
 }
 

@@ -20,7 +20,7 @@ struct Kept(Vec<Epoll>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // The thread ends. The descriptors in them are lull's, and lull's to close.
+        // The thread ends, and lull closes the descriptors in its contexts, which are lull's own.
         signals::section(|| self.0.clear());
     }
 }
@@ -73,7 +73,8 @@ impl Wait {
     /// Waits for a descriptor of the kernel's as well. One that is waited for already is waited for with `both`.
     pub(crate) fn add_kernels(&self, fd: c_int, interest: Interest, both: impl FnOnce() -> Interest) -> Result<()> {
         match self.context().add_fd(borrow(fd), KERNELS, interest) {
-            // A file that is always ready, and was not asked for what it is ready for (`ep_insert`): nothing will ever come of it.
+            // This is a file that is always ready, but was not asked for what it is ready for (`ep_insert`), so it will
+            // never tell of anything.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
             Err(error) if is_there(&error) => Ok(self.context().modify_fd(borrow(fd), KERNELS, both())?),
             added => Ok(added?),
@@ -147,10 +148,12 @@ pub(crate) fn until_any_ready(
     signals::or_restarts(waited, timeout)
 }
 
-/// Makes a call that sends by a socket of the kernel's, and does not wait, until that has taken something, for at most so long: as one
-/// that waits, but that this is over when a signal comes, whose handler would have to wait for it otherwise.
+/// Repeats a call that sends by a socket of the kernel's, and does not wait, until the socket has taken something, for
+/// at most `timeout`. It is like a call that waits, except that it is over when a signal comes, whose handler would
+/// otherwise have to wait for it.
 pub(crate) fn until_taken<R>(fd: c_int, timeout: Option<Duration>, mut send: impl FnMut() -> Result<R>) -> Result<R> {
-    /// Between two calls where the socket says that there is room and the one that it sends to has none (a datagram socket without a peer).
+    /// The time between two calls if the socket says that there is room, but the one that it sends to has none (a
+    /// datagram socket without a peer).
     const APART: Duration = Duration::from_millis(5);
     let until = timeout.map(|timeout| Instant::now() + timeout);
     let mut says_room = false;

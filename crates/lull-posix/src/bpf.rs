@@ -1,8 +1,8 @@
 //! The programs of extended BPF that this process has loaded (`bpf(2)`).
 //!
-//! The kernel tells nobody the instructions of a program that it has: it tells them as it has rewritten them for its own structures.
-//! So those that SO_ATTACH_REUSEPORT_EBPF may name later are kept when the process loads them, by the kernel's number of the
-//! program, which all its descriptors tell.
+//! The kernel does not give out the instructions of a program as they were loaded, but as it has rewritten them for its
+//! own structures. So a program that SO_ATTACH_REUSEPORT_EBPF may name later is kept when the process loads it, under
+//! the kernel's number of it, which all its descriptors tell.
 #![allow(unsafe_code)]
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use libc::{c_int, c_long};
 use crate::raw::raw;
 use crate::{Errno, Result, memory, signals};
 
-/// Programs that are kept, at most: of more the oldest is forgotten.
+/// The most programs that are kept; beyond them the oldest is forgotten.
 const KEPT_MAX: usize = 64;
 
 /// `BPF_PROG_LOAD` and `BPF_OBJ_GET_INFO_BY_FD` (`enum bpf_cmd`).
@@ -58,7 +58,7 @@ fn kept() -> MutexGuard<'static, Vec<Kept>> {
     KEPT.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In any child of `fork`.
+/// To be called in any child of `fork`.
 pub(crate) fn forget_if_held() {
     KEPT.forget_if_held();
 }

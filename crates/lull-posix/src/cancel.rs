@@ -1,13 +1,14 @@
 //! Threads that are cancelled (`pthread_cancel`) while they are in a call of lull's.
 //!
 //! The C library ends such a thread by unwinding its stack, from wherever it is if it asked for that
-//! (PTHREAD_CANCEL_ASYNCHRONOUS), otherwise from the next cancellation point. Inside a [`section`](crate::signals::section) that
-//! would leave locks held: there cancelling is turned off. A call that is a cancellation point looks before and after it
-//! ([`at_point`]), where nothing is held, and a thread that waits in one is woken as by a signal.
+//! (PTHREAD_CANCEL_ASYNCHRONOUS), otherwise from the next cancellation point. Inside a
+//! [`section`](crate::signals::section) that would leave locks held, so cancelling is turned off there. A call that is
+//! a cancellation point looks before and after the section ([`at_point`]), where nothing is held, and a thread that
+//! waits in such a call is woken as by a signal.
 //!
-//! Turning it off costs two atomic operations, so that is not done before the program has cancelled a thread for the first time. A
-//! thread that was in a section by then is not turned off, and the C library is not told of it before the section ends: the
-//! thread tells it itself then.
+//! To turn it off costs two atomic operations, so this is not done before the program has cancelled a thread for the
+//! first time. A thread that is in a section at that moment has not turned it off; the C library is told of its
+//! cancellation only when the section ends, by the thread itself.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -123,7 +124,7 @@ fn record() -> Option<&'static Record> {
 
 #[cold]
 fn register() -> Option<&'static Record> {
-    // A handler may have interrupted the allocator. The thread's next call will do.
+    // A handler may have interrupted the allocator, so the record is made in the thread's next call.
     if signals::is_in_handler() {
         return None;
     }
@@ -173,7 +174,7 @@ pub(crate) fn leaves() {
 
 #[cold]
 fn shield(record: &Record) {
-    // A handler's call, inside of one or between two, has not turned it off.
+    // A call that a handler makes, inside of another one or between two, has not turned it off.
     if record.shielded.load(Ordering::Relaxed) {
         return;
     }
@@ -184,7 +185,7 @@ fn shield(record: &Record) {
     record.shielded.store(true, Ordering::Release);
 }
 
-/// As it was, which may end the thread here, if that is how it is to be cancelled.
+/// Puts cancelling back to what it was, which may end the thread here, if it is cancelled asynchronously.
 #[cold]
 fn unshield(record: &Record) {
     record.shielded.store(false, Ordering::Relaxed);
@@ -285,7 +286,7 @@ pub unsafe fn cancel(thread: pthread_t, real: Real) -> c_int {
         let mut call = lock(&record.call);
         let there = record.there.load(Ordering::SeqCst);
         if there != NOWHERE {
-            // Without a free number it is cancelled when its wait ends.
+            // If no number is free, it is cancelled when its wait ends.
             *call = kernel::call_out_of(kernel::borrow(there)).ok();
         }
         Some(told_by_itself)

@@ -1,4 +1,4 @@
-//! The queues of this process, which gives them back before it executes another program.
+//! The queues that this process has; it gives them back before it executes another program.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ struct Claimed {
 
 static CLAIMED: Afresh<Claimed> = Afresh::new();
 
-/// The process that found all queues to be others' when it asked last.
+/// The process that found, when it last asked, that others have all queues.
 static WITHOUT: AtomicU32 = AtomicU32::new(0);
 
 /// Whether this process has asked for a queue, and others have them all.
@@ -26,7 +26,7 @@ pub(crate) fn note_others_have_all(have_all: bool) {
     WITHOUT.store(if have_all { std::process::id() } else { 0 }, Ordering::Relaxed);
 }
 
-/// Whether they did when this process asked last.
+/// Whether others had all queues when this process last asked.
 pub(crate) fn others_have_all() -> bool {
     WITHOUT.load(Ordering::Relaxed) == std::process::id()
 }
@@ -51,7 +51,8 @@ pub(crate) fn first() -> Option<u32> {
     CLAIMED.get().and_then(|claimed| claimed.queues.first()).map(|(queue, _)| *queue)
 }
 
-/// The process that goes on though its parent lives: that has executed another program, which may have the same queues.
+/// The process that goes on by itself although its parent lives, because that has executed another program, which may
+/// have the same queues.
 static REPLACED_FOR: AtomicU32 = AtomicU32::new(0);
 
 /// The process that has an engine, from which this one was forked, has executed another program, or serves this one no more.
@@ -79,9 +80,10 @@ pub(crate) fn give_back() {
     }
 }
 
-/// The process is about to end, and has seen to what came. Where others have queues the kernel sends to those from here on; what still came
-/// to a queue of its own would wait for who takes that next. They stay claimed until it has ended. Of processes that end together the last
-/// one leaves none: the kernel would have nobody to send to until another one comes.
+/// The process is about to end, and has dealt with what came. If others have queues, the kernel sends to those alone
+/// from here on, since what still came to a queue of this process would wait for whoever takes that next. The queues
+/// stay claimed until the process has ended. If several processes end together, the last one leaves its queues in
+/// place: the kernel would have nobody to send to until another process comes.
 pub(crate) fn leave_to_others() {
     let Some((flows, claimed)) = claimed() else { return };
     let is_own = |queue: u32| claimed.queues.iter().any(|(own, _)| *own == queue);

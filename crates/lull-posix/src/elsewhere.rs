@@ -27,8 +27,8 @@ pub(crate) struct Others {
     unasked: Mutex<Vec<(Heard, u32)>>,
 }
 
-/// What nobody has accepted when the last process that listened ended, until one listens again: all processes and the launcher have
-/// both ends, the one that is read first.
+/// A socket pair for what nobody had accepted when the last process that listened ended, until one listens again. All
+/// processes and the launcher have both ends; the first is the one that is read.
 pub(crate) type Lobby = (OwnedFd, OwnedFd);
 
 impl std::fmt::Debug for Others {
@@ -52,8 +52,8 @@ fn expected() -> MutexGuard<'static, Vec<Heard>> {
     EXPECTED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// This process is about to listen there, until what is returned is dropped: of the queue that it may take first, whose process has
-/// ended, who connects is not refused.
+/// Notes that this process is about to listen there, until what is returned is dropped: a client whose packets are in
+/// the queue that it takes first, left by a process that has ended, is not refused meanwhile.
 pub(crate) fn expects(heard: Heard) -> impl Drop {
     struct Expected(Heard);
     impl Drop for Expected {
@@ -68,7 +68,7 @@ pub(crate) fn expects(heard: Heard) -> impl Drop {
     Expected(heard)
 }
 
-/// Those of this process, if it has queues, and the NIC no more of them than frames can tell apart.
+/// The others of this process, if it has queues and the NIC has no more queues than frames can tell apart.
 pub(crate) fn others() -> Option<&'static Arc<Others>> {
     OTHERS.get()
 }
@@ -97,8 +97,8 @@ impl Heard {
     }
 }
 
-/// Whom the process with the queue `own` asks next for what somebody may take, once so many have been asked, itself among them unless
-/// it had the connection. `others`: the queues of all other processes, in their order.
+/// Whom the process with the queue `own` asks next whether it takes something, once `asked` processes have been asked,
+/// this one included unless it had the connection. `others` are the queues of all other processes, in their order.
 fn next_in_ring(own: u32, others: &[u32], asked: u8) -> Option<u32> {
     let behind = others.iter().find(|queue| **queue > own);
     behind.or(others.first()).copied().filter(|_| usize::from(asked) <= others.len())
@@ -130,7 +130,8 @@ impl Others {
         self.unseen(0).any(|queue| !self.own.contains(&queue))
     }
 
-    /// What waits for somebody who listens. Whose listener is not of this process goes back there by [`Elsewhere::keeps`].
+    /// Takes what waits for somebody who listens. Frames whose listener is not this process's go back there by
+    /// [`Elsewhere::keeps`].
     pub(crate) fn kept(&self) -> Vec<Frame> {
         std::iter::from_fn(|| passing::taken(self.lobby.0.as_fd())).collect()
     }
@@ -211,7 +212,7 @@ impl Others {
 
     /// Who takes connections to `local` that this process does not.
     fn takers(&self, local: SocketAddr) -> Takers {
-        // Looked at first: this process says to others that it closes a listener, and forgets it then.
+        // This is looked at first, because this process tells others that it closes a listener, and then forgets it.
         let own: Vec<u32> =
             self.listeners().iter().filter(|(heard, _)| heard.is_at(local)).map(|(_, listener)| *listener).collect();
         let soon = !own.is_empty()
@@ -239,9 +240,9 @@ impl Others {
         takers
     }
 
-    /// Whether a SYN was given to the process that listens at its port by now, and did not when it saw the frame. That one may have
-    /// closed its listener when it comes, and yet another may listen: so it is sent back twice, and no more, for who listens at the
-    /// port may do so at another address.
+    /// Gives a SYN back to a process that listens at its port by now, but did not when it saw the frame. That process
+    /// may have closed its listener when the SYN comes, and yet another may listen. So it is sent back twice, but no
+    /// more, since a process that listens at the port may do so at another address.
     fn is_sent_back(&self, queue: u32, frame: &Frame) -> bool {
         let seen_by = match frame.seen_by() {
             EVERYBODY => return false,
@@ -256,8 +257,9 @@ impl Others {
         passing::pass_on(self.inboxes[queue as usize].as_fd(), frame, seen_by)
     }
 
-    /// Leaves a SYN, which somebody will hear soon, to who begins to listen. One that is dropped comes again, but after a second
-    /// (RFC 6298 section 2); so is one that finds many there, whose place is for connections. It is nobody else's.
+    /// Leaves a SYN, which somebody will hear soon, to whoever begins to listen. If it were dropped it would come
+    /// again, but only after a second (RFC 6298 section 2). If many frames wait already it is dropped, since the room
+    /// is for connections. It is given to nobody else.
     fn waits_for_who_listens(&self, local: SocketAddr, frame: &Frame) -> bool {
         const SYNS_MAX_BYTES: usize = 64 << 10;
         let waits = kernel::unread_by_peer(self.lobby.1.as_raw_fd()).is_ok_and(|bytes| bytes < SYNS_MAX_BYTES);
@@ -265,21 +267,22 @@ impl Others {
         true
     }
 
-    /// Keeps what comes to `local` for who listens there next. False: there is no room.
+    /// Keeps what comes to `local` for whoever listens there next. Returns false if there is no room.
     fn keep(&self, local: SocketAddr, frame: &Frame) -> bool {
         let kept = passing::pass_on(self.lobby.1.as_fd(), frame, frame.seen_by());
         // One that began to listen just before has not seen it.
         if kept && let Some(queue) = self.takers(local).now {
             for frame in self.kept() {
-                // On a full inbox it is lost like the last of a full backlog.
+                // If the inbox is full, the frame is lost like what comes to a full backlog.
                 self.pass_on(queue, &frame, frame.seen_by());
             }
         }
         kept
     }
 
-    /// Passes a frame on to the next queue that has not seen it. False: there is none. If that queue's inbox is full the frame is
-    /// lost, as on a full ring, and its sender repeats it: it is not nobody's, and must not be answered by a reset.
+    /// Passes a frame on to the next queue that has not seen it. Returns false if there is none. If that queue's inbox
+    /// is full, the frame is lost, as on a full ring, and its sender repeats it. That still counts as passed on: the
+    /// frame may be somebody's, and must not be answered by a reset.
     fn pass_on_to_next(&self, frame: &Frame, seen_by: u32) -> bool {
         self.unseen(seen_by).next().is_some_and(|queue| {
             self.pass_on(queue, frame, seen_by);
@@ -342,7 +345,7 @@ impl Elsewhere for Others {
             // Somebody listens since it was asked last.
             return given(now.is_some_and(|queue| self.pass_on(queue, frame, frame.seen_by())));
         }
-        // Of those that listen on one listener, only who began last is known, and may have ended.
+        // Of the processes that listen on one listener only the one that began last is known, and it may have ended.
         if frame.seen_by() == EVERYBODY
             && now.is_none()
             && let others = self.unseen(self.own_bits()).collect::<Vec<u32>>()

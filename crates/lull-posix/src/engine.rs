@@ -218,7 +218,8 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
     }
 }
 
-/// The stack that an engine starts on: without optimisation it takes more than the 80 KiB that Varnish's threads have.
+/// The size of the stack on which an engine starts: without optimisation that takes more than the 80 KiB that Varnish's
+/// threads have.
 const STACK_BYTES: usize = 2 << 20;
 
 /// Starts the engine in a thread that ends with it. It has the caller's mask of signals.
@@ -240,8 +241,8 @@ pub(crate) fn may_start_again() {
     }
 }
 
-/// Whether this process has no queue, since others have them all. What it connects, or sends by, and has not bound to an address of
-/// lull's goes by the kernel, as a child's does.
+/// Whether this process has no queue because others have them all. Sockets by which it connects or sends, and which it
+/// has not bound to an address of lull's, go by the kernel then, as a child's do.
 pub(crate) fn has_no_queue() -> bool {
     if engine().is_ok() || !claimed::others_have_all() {
         return false;
@@ -268,7 +269,7 @@ impl Drop for Kept {
     }
 }
 
-/// A place, and what ends the sleep of whoever has it.
+/// A place, with what ends the sleep of the thread that has it.
 struct Place {
     worker: Worker,
     waker: Box<Waker>,

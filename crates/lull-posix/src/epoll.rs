@@ -1,8 +1,8 @@
 //! Epoll over both worlds.
 //!
-//! The context that the program asked for is the kernel's, under the program's number, and holds the kernel's members. With
-//! its first member of lull's it gets a context of lull's beside it, which has the kernel's as one more source: whoever waits
-//! then waits there, and is told of both.
+//! The context that the program asked for is the kernel's, under the program's number, and holds the kernel's members.
+//! With its first member of lull's it gets a context of lull's beside it, which has the kernel's as one more source. A
+//! thread that waits then waits in lull's, and is told of both.
 
 mod ctl;
 mod move_in;
@@ -34,7 +34,7 @@ pub use wait::epoll_wait;
 struct Added {
     events: u32,
     data: u64,
-    /// A one-shot in parts that has been told of, and not been changed since.
+    /// A one-shot in parts that was reported, and was not changed since.
     disarmed: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct EpollFile {
     mixed: OnceLock<Mixed>,
     /// The kernel's members, as the program added them: one that becomes lull's later has to move.
     kernels: Mutex<HashMap<c_int, Added>>,
-    /// Held by who moves one of them here.
+    /// Held by a thread that moves one of them to lull's half.
     moving: Mutex<()>,
     /// The listeners, by [`Listener::id`](crate::socket::Listener): other processes may begin to ask for their connections later.
     listeners: Mutex<HashMap<u64, Listening>>,
@@ -123,7 +123,7 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
     Ok(fd)
 }
 
-/// What is on a context that came about without lull's knowledge.
+/// A member of a context that came about without lull's knowledge.
 pub(crate) struct Adopted {
     pub(crate) number: c_int,
     events: u32,
@@ -131,7 +131,7 @@ pub(crate) struct Adopted {
 }
 
 impl Adopted {
-    /// As far as the kernel tells (`/proc/self/fdinfo`).
+    /// The members of a context, as far as the kernel tells (`/proc/self/fdinfo`).
     pub(crate) fn members(epfd: c_int) -> Vec<Adopted> {
         let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{epfd}")).unwrap_or_default();
         told.lines().filter_map(Adopted::of_fdinfo).collect()
@@ -185,7 +185,7 @@ pub(crate) fn is_called(fd: c_int) {
 }
 
 impl EpollFile {
-    /// The half of lull's, made now if there was none. `epfd` is the program's number.
+    /// Returns lull's half, and makes it now if there was none. `epfd` is the program's number.
     fn mixed(&self, epfd: c_int) -> Result<&Mixed> {
         if let Some(mixed) = self.mixed.get() {
             return Ok(mixed);

@@ -12,8 +12,8 @@
 //! library for that where its environment has none (`environment`), and so is one that goes on in this one's place and makes its
 //! listeners anew.
 //!
-//! A call that fails is one that nothing was done for, as far as that can be known beforehand: most programs that search along
-//! PATH try names that are not there.
+//! Nothing is done for a call that is going to fail, as far as that can be known beforehand: most programs that search
+//! along PATH try names that are not there.
 
 pub(crate) mod environment;
 
@@ -32,17 +32,17 @@ use crate::{claimed, engine, husk, kernel, leave, socket};
 const DELIVERY: Duration = Duration::from_secs(1);
 /// The stack tells nobody of a last acknowledgement.
 const LOOKS_APART: Duration = Duration::from_millis(1);
-/// Sockets that are named; of more, their count is told.
+/// The most sockets that are named; if there are more, their number is told.
 const NAMED_MAX: usize = 8;
 
-/// What was done for a call that was to execute a program. It returned, so it failed.
+/// What was done for a call that is to execute a program, for the case that the call returns, and so has failed.
 #[must_use = "a call that fails has to be told of"]
 pub struct Executing {
     /// How much was closed, and for what, where the process has an engine.
     closed: Option<(usize, String)>,
     /// The program has a listener of lull's open.
     listens: bool,
-    /// What a child leaves to it of its parent's connections.
+    /// The connections of its parent that a child leaves to the executed program.
     left: Left,
     /// The listeners that children of this process, or its other threads, have as well: they were not closed.
     held: Vec<(c_int, Open)>,
@@ -126,7 +126,7 @@ impl Executing {
         }
         socket::listen_as_before(&self.before);
         if self.closed.is_some() {
-            // Behind it: what the program has again is not made again for others alone.
+            // This comes after it, because what the program has again need not be made again for others alone.
             socket::pool::goes_on_after_exec();
         }
         self.left.are_used();
@@ -153,7 +153,8 @@ fn all_open() -> Vec<(Open, c_int, bool)> {
     files
 }
 
-/// Closes lull's half of everything; how much there was that does not listen on, and the listeners that others have open as well.
+/// Closes lull's half of everything. Returns how much there was that does not listen on, and the listeners that others
+/// have open as well.
 fn close_all(program: &str) -> (usize, Vec<(c_int, Open)>) {
     let mut files = streams::end(DELIVERY);
     files.extend(all_open());

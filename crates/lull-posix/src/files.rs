@@ -30,7 +30,8 @@ pub(crate) type Open = lull_fd::Open<File>;
 
 static FILES: lull_fd::Files<File> = lull_fd::Files::new();
 
-/// Whoever puts another file under the numbers of what is lull's has it alone: a number that was closed meanwhile may be somebody else's.
+/// A thread that puts another file under numbers of lull's holds this alone, because a number that was closed meanwhile
+/// may be somebody else's.
 static CHANGING: Afresh<RwLock<()>> = Afresh::new();
 
 fn changing() -> &'static RwLock<()> {
@@ -51,8 +52,8 @@ pub(crate) fn forget_changing() {
     CHANGING.forget();
 }
 
-/// Whether a number is lull's. What is not goes to the kernel, untouched: also what the child of a process with an engine
-/// inherited, whose connections this makes the kernel's (`inherit.rs`).
+/// Whether a number is lull's. A call on any other number goes to the kernel untouched. That includes what the child of
+/// a process with an engine inherited, whose connections this call makes the kernel's (`inherit.rs`).
 #[inline]
 pub fn is_lull(fd: c_int) -> bool {
     is_in_table(fd) && (!husk::is_husk() || uses(fd))
@@ -74,11 +75,12 @@ fn asks(fd: c_int) -> bool {
     is_own_after(fd, inherit::asks)
 }
 
-/// A child calls with what was its parent's: `uses` makes it the kernel's. If the parent has ended it is the child's own from then on.
+/// A child makes a call on what was its parent's, and `uses` makes that the kernel's. If the parent has ended, it is
+/// the child's own from then on.
 fn is_own_after(fd: c_int, uses: fn(c_int)) -> bool {
     if !inherit::goes_on() {
         uses(fd);
-        // It stays what it was where it cannot be passed on, as by a parent that is ending.
+        // It stays what it was if it cannot be passed on, for example by a parent that is ending.
         if !is_in_table(fd) || !inherit::goes_on_soon() {
             return false;
         }
@@ -182,7 +184,8 @@ fn put_in_place(fd: c_int, file: Open) -> Result<Option<Open>> {
 #[inline]
 pub fn forget(fd: c_int) {
     match is_noted(fd) {
-        // It has descriptors of lull's own, which are closed to everybody else, and takes locks that handlers would wait for.
+        // Dropping it closes descriptors of lull's own, which nobody else may close, and takes locks that handlers
+        // would wait for.
         true => signals::section(|| drop(forgotten(fd))),
         false => drop(forgotten(fd)),
     }
@@ -495,8 +498,8 @@ fn duplicated_by(fd: c_int, call: impl FnOnce() -> Result<c_int>) -> Result<c_in
     Ok(for_streams(number))
 }
 
-/// What has the number of one of the C library's streams is for that, or for what this process executes. Where it cannot be, it is
-/// lull's alone.
+/// What has the number of one of the C library's streams is for that, or for what this process executes. If that cannot
+/// be done, it is lull's alone.
 fn for_streams(number: c_int) -> c_int {
     if number <= libc::STDERR_FILENO {
         let _ = inherit::streams::begin(number);

@@ -1,13 +1,13 @@
 //! Which connections are open, in memory that the launcher shares with the program.
 //!
-//! When a program on the kernel's sockets is killed, the kernel resets its connections. The sockets of a program on lull's user
-//! plane are gone with its memory; the launcher, which outlives it, finds here whom to tell. A slot is taken when a connection is
-//! known to the program and given back when it is closed; whoever is killed in between leaves a slot taken, which is the point,
-//! or half-written, which is passed over.
+//! When a program on the kernel's sockets is killed, the kernel resets its connections. The sockets of a program on
+//! lull's user plane are gone with its memory; the launcher, which outlives it, finds here whom to tell. A slot is
+//! taken when a connection is known to the program, and given back when it is closed. A process that is killed in
+//! between leaves a slot taken, which is the point, or half-written, which is passed over.
 //!
-//! The file behind it also says which process has which queue of the NIC: by a record lock (`fcntl(2)`, F_SETLK) on the queue's
-//! byte, which a child of `fork` does not inherit and which goes with its process, however that ends. Whoever takes a queue, or
-//! sees to one that nobody has, holds another lock meanwhile ([`Flows::alone`]).
+//! The file behind it also says which process has which queue of the NIC: by a record lock (`fcntl(2)`, F_SETLK) on the
+//! queue's byte, which a child of `fork` does not inherit and which goes with its process, however that ends. A process
+//! that takes a queue, or deals with one that nobody has, holds another lock meanwhile ([`Flows::alone`]).
 //!
 //! And it says which process listens last on a listener that several have inherited (`listeners`), and which listeners a program that
 //! is executed may find open (`kept`).
@@ -44,7 +44,7 @@ const ASKS: u32 = ALONE + 1;
 /// The first of those of processes that are about to end, and have taken a queue out of those that the kernel sends to.
 const LEFT: u32 = ASKS + 1;
 
-/// How long nobody asks for a lock again that the kernel takes for a deadlock.
+/// The time between two tries for a lock where the kernel sees a deadlock that is none.
 const TRIES_APART: Duration = Duration::from_millis(1);
 
 const FREE: u32 = 0;
@@ -266,8 +266,9 @@ impl Flows {
         self.release(ASKS);
     }
 
-    /// Waits until the lock is this process's. The kernel looks for deadlocks by processes (`fcntl_setlk`): a thread of this one that holds
-    /// what another process waits for is none, where another thread waits for what that has.
+    /// Waits until the lock is this process's. The kernel looks for deadlocks between processes (`fcntl_setlk`), and
+    /// takes it for one if a thread of this process holds what another process waits for while another thread here
+    /// waits for what that process has.
     fn wait_for(&self, queue: u32) -> io::Result<()> {
         loop {
             match self.lock(libc::F_SETLKW, libc::F_WRLCK, queue) {

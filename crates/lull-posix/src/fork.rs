@@ -33,8 +33,8 @@ thread_local! {
     static NO_SIGNALS: Cell<(u32, Option<ManuallyDrop<NoSignals>>)> = const { Cell::new((0, None)) };
 }
 
-/// The fork itself: descriptors of lull's own are made and closed before it or behind it. A handler of a signal that came between could
-/// wait for a thread which waits for that.
+/// Just before the fork: descriptors of lull's own are made and closed before it or after it. Signals are blocked,
+/// because a handler that came in between could wait for a thread which waits for the fork.
 extern "C" fn begins() {
     let no_signals = ManuallyDrop::new(NoSignals::but_of_children());
     let (within, first) = NO_SIGNALS.take();
@@ -177,7 +177,7 @@ extern "C" fn in_the_parent() {
     inherit::in_the_parent();
 }
 
-/// What its parent's threads had, and the locks that they may have held, are nothing of the child's.
+/// Forgets what the parent's threads had, and the locks that they may have held, which are no concern of the child's.
 fn forget_the_parents() {
     lull_net::lull_nic::forget_all();
     lull_net::forget_held_back();
@@ -194,7 +194,7 @@ fn forget_the_parents() {
 
 /// A child of a process that lull is in. The C library calls this in children of `fork`.
 pub(crate) extern "C" fn of_this_process() {
-    // Also where no engine runs: another thread of the parent's may have held them just then.
+    // This is done even where no engine runs: another thread of the parent's may have held them just then.
     own::forget_turns();
     if let Some(number) = KEEPS.take().filter(|number| own::is_own(*number)) {
         own::mark(number);

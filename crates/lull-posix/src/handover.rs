@@ -64,7 +64,7 @@ pub struct HandOver {
     /// processes can share.
     #[serde(default)]
     pub inboxes: Vec<(RawFd, RawFd)>,
-    /// The ends that are read and written of what keeps connections for who listens next.
+    /// The two ends, read and written, of the socket that keeps connections for whoever listens next.
     pub lobby: (RawFd, RawFd),
     /// The index of its interface among the kernel's; 0 if nothing is to be asked about it by netlink.
     #[serde(default)]
@@ -81,14 +81,14 @@ pub struct HandOver {
     /// The ports that are lull's; empty: all. With some, whatever is not bound to one of them is the kernel's.
     #[serde(default)]
     pub ports: Vec<u16>,
-    /// Who may send: networks of sources; empty: everybody.
+    /// The networks whose sources may send; if it is empty, everybody may.
     #[serde(default)]
     pub allowed_sources: Vec<(IpAddr, u8)>,
     /// The delivery mode, by name.
     pub mode: String,
     /// What follows a resume.
     pub after_resume: AfterResume,
-    /// What the program's processes have in common and nobody else knows: by it one goes on with what another began.
+    /// A secret that the program's processes share, so that one can go on with a handshake that another began.
     #[serde(default)]
     pub secret: u64,
     /// Memory that is shared with the launcher and with the program's other processes, for [`crate::Flows`].

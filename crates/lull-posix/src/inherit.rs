@@ -1,18 +1,20 @@
-//! Connections that a child of `fork` inherits from a process whose engine runs, as servers have them that fork a child for each
-//! connection.
+//! Connections that a child of `fork` inherits from a process whose engine runs, as in servers that fork a child for
+//! each connection.
 //!
-//! The connection stays the parent's. Before the fork both get the ends of a channel. At the child's first call on such a number
-//! other than closing it, the child asks for the connection over the channel, and has from then on a socket of the kernel's under
-//! that number, between which and the connection two threads of the parent pass on what comes. Until the child has ended, or has
-//! closed the number, the connection is open, whatever the parent closes: as Linux has it, where both have the same open file.
+//! The connection stays the parent's. Before the fork both get the ends of a channel. At its first call on such a
+//! number, other than closing it, the child asks for the connection over the channel. From then on it has a socket of
+//! the kernel's under that number, and two threads of the parent pass on what comes between that and the connection.
+//! Until the child has ended, or has closed the number, the connection is open whatever the parent closes, as on Linux,
+//! where both have the same open file.
 //!
-//! A parent that goes on to read such a connection itself takes what the child would have had, and the other way round: that, too,
-//! is as Linux has it.
+//! If the parent goes on to read such a connection itself, it takes what the child would have had, and the other way
+//! round, as on Linux, too.
 //!
 //! A listener that the child asks for connections is an end of that listener's pool (`socket/pool.rs`) from then on (`made`).
 //!
-//! A UDP socket is passed on likewise (`datagrams`): what the child sends leaves by its parent's socket, and what comes it is given
-//! one at a time, once it asks for any. If the child connects the socket, its parent's is connected.
+//! A UDP socket is passed on likewise (`datagrams`): what the child sends leaves by its parent's socket, and the child
+//! is given what comes one at a time, once it asks for any. If the child connects the socket, its parent's is
+//! connected.
 //!
 //! | module | what is in there |
 //! | --- | --- |
@@ -163,7 +165,7 @@ const TAKEN: u8 = 1;
 /// What the parent answers where a child has made a socket itself: an error's number, or 0.
 const ANSWER_BYTES: usize = size_of::<libc::c_int>();
 
-/// Stands for the peer of a socket that has none.
+/// The address that stands for the peer of a socket without one.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// What a claimed connection's relay begins with: its own address and its peer's, a line each, filled up with spaces.
@@ -211,12 +213,12 @@ fn is_passed_on(file: &Open) -> bool {
 pub(crate) fn before_a_fork() {
     signals::section(|| {
         let mut held: Vec<Open> = files::numbers().filter_map(files::get).filter(is_passed_on).collect();
-        // Of one with several numbers it is enough to keep it once.
+        // A file with several numbers need be kept only once.
         held.sort_unstable_by_key(id);
         held.dedup_by_key(|file| id(file));
         // A child that has inherited nothing may make sockets itself. Without a free number it has husks that it cannot use.
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        // Nor is another child to have either end, which another thread forks meanwhile.
+        // A child that another thread forks meanwhile must not have either end, either.
         if let Ok((parents, childs)) = own::made_for_no_child(pair) {
             PREPARED.set(Some(Box::new(Prepared { parents, childs, held })));
         }

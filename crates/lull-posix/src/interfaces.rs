@@ -19,8 +19,8 @@ pub type List = unsafe extern "C" fn(*mut *mut ifaddrs) -> c_int;
 /// The C library's `freeifaddrs`.
 pub type Free = unsafe extern "C" fn(*mut ifaddrs);
 
-/// What entries of lull's have for data, and no other entry has: who frees a list knows by it where they begin. An address has no data
-/// that anybody would read; who does finds zeroes.
+/// The data of lull's entries, which no other entry has, so that freeing a list can tell where they begin. An address
+/// has no data that anybody would read; a program that does finds zeroes.
 static MARK: [u64; 64] = [0; 64];
 
 /// The name of an interface, which ends with a zero.

@@ -141,7 +141,7 @@ pub fn int_option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
     Ok(c_int::from_ne_bytes(value))
 }
 
-/// Whether a TCP socket of the kernel's is anything else than a new one, bound or not: it listens, has a peer, or had one.
+/// Whether a TCP socket of the kernel's is more than a new one, bound or not: it listens, has a peer, or had one.
 pub fn is_in_use(fd: c_int) -> bool {
     /// `TCP_CLOSE` of include/net/tcp_states.h.
     const CLOSE: u8 = 7;
@@ -364,7 +364,8 @@ pub fn call_out_of(context: BorrowedFd<'_>) -> Result<OwnedFd> {
 pub fn is_member(epfd: c_int, fd: c_int) -> bool {
     match epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(epoll_event { events: 0, u64: IGNORED_DATA })) {
         Ok(()) => {
-            // It was none, and is none again. A hang-up that somebody is told of in between is ignored by its data.
+            // It was no member, and is none again. Its data marks a hang-up that somebody is told of in between, so
+            // that it is ignored.
             let _ = epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
             false
         }

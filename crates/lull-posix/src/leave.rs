@@ -1,4 +1,4 @@
-//! The program's process exits: what the kernel does then with sockets of its own.
+//! The program's process exits, and lull does for its sockets what the kernel does for its own.
 //!
 //! Linux closes what a process leaves open, and goes on to deliver what was written to any connection, for as long as TCP tries.
 //! lull's stack ends with the process. So a process that calls `exit`, or returns from `main`, closes its sockets, and stays until
@@ -61,8 +61,8 @@ pub fn before_own_signal(signal: c_int) {
     }
 }
 
-/// Nobody else is to wait for what this process stays for: what the program has written goes out, and what it has open of the kernel's
-/// is closed.
+/// Makes sure that nobody else has to wait for what this process stays for: what the program has written goes out, and
+/// what it has open of the kernel's is closed.
 fn stays() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -99,8 +99,8 @@ fn stay_for_undelivered(network: &Network) {
     }
 }
 
-/// What nobody has accepted goes to a process that listens, if there are others and one is about to within `at_most`; else it is kept
-/// for who listens next. If nobody is to, its peers are told.
+/// Gives what nobody has accepted to a process that listens, if there are others and one listens within `at_most`;
+/// otherwise it is kept for whoever listens next. If nobody will, the peers are told.
 pub(crate) fn to_who_listens(at_most: Duration) {
     let Some(engine) = engine::running() else { return };
     let began = Instant::now();

@@ -21,8 +21,8 @@ fn thread() -> c_int {
     unsafe { libc::gettid() }
 }
 
-/// A call of another thread's has failed, maybe since the process is about to end and its listeners are closed: on Linux they are open
-/// until then, and the thread would not have come back. It is not told before this is done.
+/// A call of another thread's has failed, perhaps because the process is about to end and its listeners are closed. On
+/// Linux they are open until then, and the thread would not have come back, so it is not told before the end.
 pub(crate) fn rests_while_leaving() {
     let is_for_others = |leaving: c_int| leaving != NOBODY && leaving != thread();
     while is_for_others(LEAVING.load(Ordering::Acquire)) {

@@ -1,13 +1,13 @@
-//! What the peers of a process are told that ended without closing its connections: they are reset, as the kernel resets those of
-//! its own sockets.
+//! Tells the peers of a process that ended without closing its connections: they are reset, as the kernel resets those
+//! of its own sockets.
 //!
 //! Only addresses and ports are known, not where the streams stood. So each peer is sent a SYN from the connection's own port. A
 //! peer that still has the connection answers with a challenge ACK (RFC 5961 section 4.2), which says where it stands; that gets a
 //! reset with just that number (RFC 9293 section 3.10.7.3), and is all. A peer that has it no more refuses the SYN, and one that is
 //! gone answers nothing.
 //!
-//! Of a program's last process the launcher sees to it. Of one while others go on it is one of those, in a thread of its own: it has a
-//! network already, and what comes for nobody in one of them is passed on to it.
+//! The launcher does this for a program's last process. While others go on, one of those does it, in a thread of its
+//! own: it has a network already, and what comes to another process and is nobody's is passed on to it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

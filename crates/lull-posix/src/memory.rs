@@ -1,7 +1,7 @@
 //! What a program's pointers stand for: buffers, arrays of buffers, addresses, as slices for the length of a call.
 //!
-//! A pointer that points nowhere faults here where Linux returns EFAULT, except for null where an object has to be: to look
-//! before each call would cost a system call.
+//! A pointer that points nowhere faults here, where Linux returns EFAULT, except a null pointer where an object has to
+//! be, because to check before each call would cost a system call.
 #![allow(unsafe_code)]
 
 use core::mem::{MaybeUninit, size_of};

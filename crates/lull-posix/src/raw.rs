@@ -1,4 +1,5 @@
-//! System calls past the C library: nobody takes them over, they are no cancellation points, and they leave `errno` alone.
+//! System calls that bypass the C library: nobody takes them over, they are no cancellation points, and they leave
+//! `errno` alone.
 //!
 //! `libc::syscall` will not do here: where an unmodified program is preloaded, that function is taken over as well, and asks
 //! this crate.

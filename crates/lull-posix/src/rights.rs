@@ -1,9 +1,10 @@
 //! Sockets that a program passes to another process over a Unix socket (SCM_RIGHTS, `unix(7)`).
 //!
-//! The socket stays this process's. In its place the other process is given the end of a relay, as a child of `fork` has one of a
-//! connection that it inherited (`inherit.rs`), which says by its name whose it is: so what receives a message looks at each
-//! descriptor that came along. Until that is closed everywhere, the socket is open, whatever this process closes. A listener of the
-//! same program's becomes one of both processes (`inherit/passing/listener.rs`).
+//! The socket stays this process's. In its place the other process is given the end of a relay, as a child of `fork`
+//! has for a connection that it inherited (`inherit.rs`). The relay's name says whose it is, so a call that receives a
+//! message looks at each descriptor that came along. Until the relay's end is closed everywhere, the socket is open,
+//! whatever this process closes. A listener of the same program's becomes one of both processes
+//! (`inherit/passing/listener.rs`).
 #![allow(unsafe_code)]
 
 use std::io::IoSlice;

@@ -15,7 +15,7 @@ use crate::{Errno, Result, husk, kernel};
 /// `epoll_ctl`. `event` is what the call points to, if it points anywhere.
 pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
     let Some(open) = files::get(epfd) else {
-        // One that came about unseen is the program's all the same, unless it is none.
+        // A context that came about unseen is the program's all the same; the number may also be no context.
         if what != libc::EPOLL_CTL_ADD || !files::is_known(fd) || !adopts(epfd) {
             return kernel::epoll_ctl(epfd, what, fd, event);
         }
@@ -67,8 +67,8 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
     }
 }
 
-/// Makes a call about a socket of lull's that may not be here yet as that: one that is added or taken off is moved first, and one that is
-/// changed only if it is not found.
+/// Makes a call about a socket of lull's that the context may still have as the kernel's: one that is added or taken
+/// off is moved first, and one that is changed only if it is not found.
 fn where_it_is(what: c_int, moves: impl Fn() -> Result<()>, call: impl Fn() -> Result<()>) -> Result<()> {
     if what != libc::EPOLL_CTL_MOD {
         moves()?;
@@ -82,13 +82,14 @@ fn where_it_is(what: c_int, moves: impl Fn() -> Result<()>, call: impl Fn() -> R
     }
 }
 
-/// What becomes of a socket in halves that is added, of which the kernel had no half: the thread that makes it lull's adds what it finds
-/// added, and one of the two is first.
+/// The outcome of adding a socket in halves of which the kernel had no half. The thread that makes it lull's adds what
+/// it finds added, and one of the two is first.
 pub(super) fn unless_there(added: Result<()>) -> Result<()> {
     added.or_else(|error| if error.number() == libc::EEXIST { Ok(()) } else { Err(error) })
 }
 
-/// The same of any call about one, which was made about the kernel's half: where lull's is not there yet, it moves by what that has then.
+/// The outcome of any call about such a socket, after it was made about the kernel's half: if lull's half is not there
+/// yet, it moves with what the kernel's has then.
 fn unless_it_moves(what: c_int, done: Result<()>) -> Result<()> {
     match done {
         Err(error) if what != libc::EPOLL_CTL_ADD && error.number() == libc::ENOENT => Ok(()),
@@ -117,7 +118,7 @@ pub(super) fn note(kernels: &mut HashMap<c_int, Added>, what: c_int, fd: c_int, 
     };
 }
 
-/// For the kernel's half of a datagram socket: whether one can write is told by lull's, and not twice.
+/// The events for the kernel's half of a datagram socket: only lull's half tells whether one can write.
 pub(super) fn but_for_writing(event: epoll_event) -> epoll_event {
     epoll_event { events: event.events & !WRITE, ..event }
 }

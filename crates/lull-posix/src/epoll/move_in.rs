@@ -26,8 +26,9 @@ pub(super) fn moves(epfd: c_int, context: &Open, fd: c_int) -> Result<()> {
     let _one_at_a_time = lock(&file.moving);
     let added = {
         let mut kernels = lock(&file.kernels);
-        // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that was closed
-        // unseen has no members. To look adds for a moment what is none, so another thread's ADD is before it or behind it.
+        // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that
+        // was closed unseen has no members. To look for a member adds it for a moment, so another thread's ADD has to
+        // come before or after that.
         kernels.remove(&fd).filter(|_| kernel::is_member(epfd, fd))
     };
     match (added, files::get(fd)) {

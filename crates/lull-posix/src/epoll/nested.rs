@@ -1,7 +1,7 @@
 //! A context inside another context, `poll` or `select`.
 //!
-//! Who watches a context from outside watches the kernel's half, which knows nothing of lull's members. So that half gets a
-//! bell, an eventfd among its members, once somebody watches:
+//! A thread that watches a context from outside watches the kernel's half, which knows nothing of lull's members. So
+//! once somebody watches, that half gets a bell, an eventfd among its members:
 //!
 //! ```text
 //! an edge of a member of lull's    rings the bell, for each, so that an outer edge-triggered member has an edge as well
@@ -9,7 +9,7 @@
 //! at the end of a wait inside      likewise: who waits outside at the same time hears of what was left
 //! ```
 //!
-//! A bell that is silenced is looked after once more: what comes after that look rings it again.
+//! After a bell is silenced its members are looked at once more, and what comes after that look rings it again.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Bell {
         kernel::add_to_eventfd(self.0.as_raw_fd());
     }
 
-    /// Rings if something is ready, and otherwise not.
+    /// Sets the bell: it rings if something is ready, and is silent otherwise.
     fn set(&self, epoll: &Epoll) {
         if !epoll.has_ready() {
             kernel::empty_eventfd(self.0.as_raw_fd());

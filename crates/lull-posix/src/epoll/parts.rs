@@ -1,4 +1,5 @@
-//! Members in parts, each of which tells by itself. The program has added one member (`ep_insert`), and is told of it once.
+//! Members in parts. Each part reports by itself, but the program has added one member (`ep_insert`), and is told of it
+//! once.
 //!
 //! | member | parts |
 //! | --- | --- |
@@ -77,7 +78,8 @@ impl EpollFile {
         done
     }
 
-    /// What is told of the first `count` events, without what would tell again of a member in parts. Returns how many are left.
+    /// Takes out of the first `count` events those that would tell again of a member in parts. Returns how many are
+    /// left.
     #[inline]
     pub(super) fn each_once(&self, events: Events<'_>, count: usize) -> usize {
         let is_one_shot = || self.has_one_shot_parts.load(Ordering::Acquire);
@@ -110,7 +112,7 @@ impl EpollFile {
         kept
     }
 
-    /// A one-shot is told of by the part that comes first, until it is changed.
+    /// The part of a one-shot that comes first reports it, and no part does again until it is changed.
     #[cold]
     fn take_one_shots(&self, events: Events<'_>, count: usize) -> usize {
         let mut kept = 0;

@@ -1,7 +1,8 @@
 //! The environment of a program that is executed with a listener of lull's.
 //!
-//! Some servers empty it for the program that goes on in their place (nginx, as it is upgraded). That one is given the library and the
-//! launcher's hand-over all the same: without it the listeners that it was handed would hear nothing.
+//! Some servers empty it for the program that goes on in their place (nginx, as it is upgraded). Such a program is
+//! given the library and the launcher's hand-over all the same, because without them the listeners that it inherits
+//! would hear nothing.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
@@ -31,7 +32,7 @@ pub(crate) fn remember() {
 /// An environment, with what was put into it.
 pub(super) struct Made {
     pointers: Vec<*const c_char>,
-    /// What was joined of both.
+    /// The value that was joined of both.
     _joined: Option<CString>,
 }
 

@@ -1,14 +1,15 @@
 //! Listeners that a program which is executed may find open under their numbers.
 //!
-//! The kernel keeps the socket, with its name and its options. What it does not know is that the socket listens in lull, by what
-//! backlog, which process has called `listen`, and where processes without a queue have their connections from. That is noted here,
-//! by the socket's number and inode: the same as long as it is open, whatever is executed and by whom.
+//! The kernel keeps the socket, with its name and its options. It does not know that the socket listens in lull, with
+//! which backlog, which process has called `listen`, and where processes without a queue have their connections from.
+//! That is noted here by the socket's number and inode, which stay the same as long as it is open, whatever is executed
+//! and by whom.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::Flows;
 
-/// Numbers that are noted, at most: with more, the first ones are forgotten.
+/// The most numbers that are noted; with more, the first ones are forgotten.
 const KEPT_MAX: usize = 1024;
 
 /// One end of a pair, by its number and its inode.
@@ -71,8 +72,8 @@ impl Kept {
     }
 }
 
-/// A place in the table. What was written last stays to be read while the next is written beside it: who writes may be stopped, or
-/// killed, and nobody waits for it.
+/// A place in the table. What was written last can be read while the next is written beside it, because a writer may be
+/// stopped or killed, and nobody waits for it.
 #[repr(C)]
 struct Noted {
     /// Twice the number of times that it was written, and one more while somebody does so. Nothing was in a place before the first.
@@ -139,7 +140,7 @@ impl Flows {
     /// Notes a number, in the place of what was noted of it before. Nothing is taken out: who closes a listener does not know whether
     /// a program that is being executed has it.
     pub(crate) fn keep(&self, kept: &Kept) {
-        // A place that somebody was killed over stays as it is, and the number has another one.
+        // A place over which a writer was killed stays as it is, and the number gets another one.
         const LOOKS: usize = 1000;
         for _ in 0..LOOKS {
             let known = self.noted().iter().find_map(|noted| {

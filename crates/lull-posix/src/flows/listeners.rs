@@ -99,8 +99,9 @@ impl Flows {
         self.ended(&[queue]);
     }
 
-    /// Of a listener for which no process asks, and which none that lives has noted, nobody would ever say that it is closed (all of a
-    /// server's were killed). Those that have it as children of `fork` have not noted it, but the next of them that takes a queue has it.
+    /// Forgets a listener for which no process asks, and which no living process has noted: nobody would ever say that
+    /// it is closed (all processes of a server were killed). Processes that have it as children of `fork` have not
+    /// noted it, but the next of them that takes a queue will.
     fn forget_if_dead(&self, word: &AtomicU64, sharers: &AtomicU32, has: impl Fn(u32) -> bool) {
         let (now, asking) = (word.load(Ordering::Acquire), sharers.load(Ordering::Acquire));
         if now == 0

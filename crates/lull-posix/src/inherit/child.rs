@@ -50,7 +50,7 @@ pub(super) fn share() {
     SHARED.store(true, Ordering::Relaxed);
 }
 
-/// One thread of the process at a time; a holder that another process had at a fork is none.
+/// Held by one thread of the process at a time; a holder from before a fork, in another process, does not count.
 pub(super) struct Alone;
 
 impl Alone {
@@ -342,7 +342,8 @@ pub(crate) fn closed(file: &Open) {
     /// The number's own reference, and the one that the parent took for its child.
     const LAST: u32 = 2;
     let channel = CHANNEL.load(Ordering::Relaxed);
-    // There are more where the parent's threads were in calls on it, and a number that was closed before leaves its own behind.
+    // There are more references if the parent's threads were in calls on it, and a number that was closed before leaves
+    // its own behind.
     let has_another_number = || file.references() != LAST && files::is_named(file) || outlived::has(id(file));
     if let File::Listener(listener) = &**file
         && !files::is_named(file)

@@ -1,8 +1,9 @@
 //! A program that a child executes with the number of a connection that the child has not used.
 //!
-//! What is executed may serve the connection, or never look at it: a helper that a server runs beside connections which it has left
-//! open for no reason. Nobody can tell which. So the number becomes the end of a relay that passes nothing on until the executed
-//! program has written something, or until nobody else has the connection; a parent that goes on to serve it loses nothing.
+//! The executed program may serve the connection, or never look at it, like a helper that a server runs beside
+//! connections which it has left open for no reason. Nobody can tell which. So the number becomes the end of a relay
+//! that passes nothing on until the executed program has written something, or until nobody else has the connection. A
+//! parent that goes on to serve the connection loses nothing.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,7 +25,8 @@ use crate::files::{self, File, Open};
 use crate::socket::Connecting;
 use crate::{Errno, Result, husk, kernel, signals};
 
-/// Of more connections none is left to a program: a server that leaves all of them open does not mean it.
+/// If there are more connections than this, none is left to a program: a server that leaves so many open does not mean
+/// to pass them on.
 const LEFT_MAX: usize = 16;
 /// Between two looks at who has a connection, at most.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(100);

@@ -1,9 +1,11 @@
-//! Sockets that a child makes itself: at lull's addresses its parent's stack has them, as the NIC is the parent's.
+//! Sockets that a child makes itself. Those at lull's addresses are on its parent's stack, because the NIC is the
+//! parent's.
 //!
-//! `bind` is the kernel's, so that a port is taken. At `listen` the child gives its parent the kernel's socket and an end of a pair,
-//! and has the other end under its number: what the listener accepts comes out of it, from both worlds if it is bound to a wildcard,
-//! as out of a listener's pool (`socket/pool.rs`). A socket that is bound to an address of lull's and connects is a relay from then
-//! on. So servers work whose children listen for a second connection of their peer's (FTP).
+//! `bind` goes to the kernel, so that the port is taken. At `listen` the child gives its parent the kernel's socket and
+//! an end of a pair, and has the other end under its number: what the listener accepts comes out of it, from both
+//! worlds if it is bound to a wildcard, as out of a listener's pool (`socket/pool.rs`). A socket that is bound to an
+//! address of lull's and connects is a relay from then on. So servers work whose children listen for a second
+//! connection of their peer's (FTP).
 //!
 //! A UDP socket that the child binds to lull's address or to a wildcard is passed on from then on (`datagram`). So servers work whose
 //! children answer from a port of their own (TFTP).

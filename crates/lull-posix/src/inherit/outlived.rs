@@ -1,12 +1,14 @@
-//! The parent has ended, as where a server has put itself into the background: the child goes on with an engine of its own.
+//! The parent has ended, for example because a server has put itself into the background: the child goes on with an
+//! engine of its own.
 //!
-//! Its connections ended with the parent, but its listeners and UDP sockets are bound still: the kernel's socket under each is open
-//! here, and says where, and with which options. So the child becomes what one is that was made before its parent's engine started,
-//! at the first call in which it finds the parent gone, and makes lull's halves of them anew. What had become a relay or the end of a
-//! pool meanwhile is put back under its number; for that the child keeps the kernel's socket when it becomes one.
+//! Its connections ended with the parent, but its listeners and UDP sockets are bound still: the kernel's socket under
+//! each is open here, and says where, and with which options. So at the first call in which it finds the parent gone,
+//! the child becomes like one that was made before its parent's engine started, and makes lull's halves of them anew. A
+//! socket that had become a relay or the end of a pool meanwhile is put back under its number; the child keeps the
+//! kernel's socket for that when it becomes one.
 //!
-//! Lost is what the parent had received, what this process has made by its parent, and the members of lull's in epoll contexts of the
-//! parent's: servers make theirs behind the fork (`event_reinit`).
+//! Lost are what the parent had received, sockets that this process has made through its parent, and lull's members in
+//! epoll contexts of the parent's; servers make theirs after the fork (`event_reinit`).
 
 use std::mem;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -244,8 +246,8 @@ pub(crate) fn forget_between() {
     ARE_BETWEEN.store(false, Ordering::Relaxed);
 }
 
-/// Whether a number that was not in the table is, now that what was the parent's is the process's own: a thread that calls on one
-/// meanwhile would wait in the kernel's socket, for what comes to lull's.
+/// Whether a number that was not in the table is there now, because what was the parent's has become the process's own.
+/// A thread that made a call on it meanwhile would wait in the kernel's socket for what comes to lull's.
 #[inline]
 pub(crate) fn is_again(number: c_int) -> bool {
     // The other side of whoever takes numbers out of the table.

@@ -1,10 +1,10 @@
 //! Netlink's `netdev` family for lull's device, to a program that asks the kernel over sockets of its own.
 //!
-//! A socket of generic netlink stays the kernel's in every respect, and so do its messages, but for requests to the family
-//! `netdev` about lull's device: those are answered here (`responder`). An answer has to come out of the same socket, in
-//! order with the kernel's and so that `poll` and `epoll` tell of it. So for each datagram of an answer the kernel is sent a
-//! message that it only acknowledges (NLMSG_NOOP with NLM_F_ACK, whose number names the datagram); who receives the
-//! acknowledgement gets the datagram in its place.
+//! A socket of generic netlink stays the kernel's in every respect, and so do its messages, except requests to the
+//! family `netdev` about lull's device, which are answered here (`responder`). An answer has to come out of the same
+//! socket, in order with the kernel's and so that `poll` and `epoll` tell of it. So for each datagram of an answer the
+//! kernel is sent a message that it only acknowledges (NLMSG_NOOP with NLM_F_ACK, whose number names the datagram);
+//! whoever receives the acknowledgement gets the datagram in its place.
 
 mod calls;
 mod message;

@@ -1,9 +1,10 @@
 //! A child gives a UDP socket of its parent's a peer, as `socat UDP-LISTEN:...,fork` does.
 //!
-//! Both have the same open file, so that the socket itself is connected, by the parent's end of the relay. The child asks over the
-//! relay, and has the answer, which is also the socket's names from then on, over a socket of its own that goes along: what comes
-//! over the relay is the program's to read. The name of the relay's socket cannot be changed, so that a process keeps what it was
-//! answered; a program that is executed asks anew. What another process connects meanwhile is not seen by `getpeername`.
+//! On Linux both have the same open file, so the parent's end of the relay connects the socket itself. The child asks
+//! over the relay and sends along a socket of its own for the answer, which also tells the socket's names from then on;
+//! the answer cannot come over the relay, because the program reads what comes there. The name of the relay's socket
+//! cannot be changed, so that a process keeps what it was answered; a program that is executed asks anew. What another
+//! process connects meanwhile is not seen by `getpeername`.
 #![allow(unsafe_code)]
 
 use std::io::IoSlice;
@@ -93,8 +94,8 @@ fn answered(mine: &OwnedFd, bytes: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// Handlers run while this waits, and it goes on, whatever they were installed with: the socket is connected or not, and on Linux the call
-/// does not wait. Only a thread that is cancelled waits no more.
+/// Makes a call again whenever a signal ends it. Handlers run while it waits, and it goes on whatever they were
+/// installed with, since on Linux the call would not wait. Only a thread that is cancelled stops waiting.
 fn whatever_comes<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {
@@ -105,8 +106,8 @@ fn whatever_comes<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// What was answered, a socket's last answer each. None is ever taken out: a list that only grows needs no lock, which a `fork` could
-/// find held.
+/// The last answer for each socket. None is ever taken out, because a list that only grows needs no lock, which a
+/// `fork` could find held.
 static ANSWERS: AtomicPtr<Answer> = AtomicPtr::new(null_mut());
 
 const WORDS: usize = NAMES_BYTES / size_of::<u64>();

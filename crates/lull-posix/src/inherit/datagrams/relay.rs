@@ -1,8 +1,8 @@
 //! The parent's end of a relay of datagrams: a thread that sends what the child sends, and gives it what it asks for.
 //!
-//! How much of that the child has not read, its socket tells. Where others read the socket as well, the next datagram is given once
-//! the child has read all; the only one to read it is given more while it has less than [`UNREAD_BYTES`], so that neither has to
-//! wake the other for each.
+//! The socket tells how much of that the child has not read. If others read the program's socket as well, the next
+//! datagram is given once the child has read all. A child that is the only reader is given more while it has less than
+//! [`UNREAD_BYTES`] unread, so that neither has to wake the other for each datagram.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,9 +26,9 @@ use crate::{Errno, Result, address, kernel};
 const DATA_BYTES: usize = 0x1_0000;
 /// So many are given before the relay looks whether the child has sent something.
 const GIVEN_AT_A_TIME: usize = 16;
-/// While the only child has less that it has not read, in the kernel's bytes, it is given more. A small datagram counts for about 1
-/// KiB. The socket takes a message while it has less than SO_SNDBUF (`sock_alloc_send_pskb`), so that the relay never waits for a
-/// child that waits for it.
+/// A child that is the only reader is given more while it has less than this unread, in the kernel's bytes. A small
+/// datagram counts for about 1 KiB. The socket takes a message while it has less than SO_SNDBUF
+/// (`sock_alloc_send_pskb`), so that the relay never waits for a child that waits for it.
 const UNREAD_BYTES: usize = 48 << 10;
 
 struct Relay {

@@ -1,9 +1,9 @@
 //! A listener that another process is to be given.
 //!
-//! What it is given is the end of a pair, at which the listener waits: the kernel's socket that stands behind it, and the ends of its
-//! pool. Where the other process is one of the same program's, its library makes a listener of that, as of one that is inherited:
-//! connections come by a queue of its own, or out of the pool. In another program's, and in a child whose parent has an engine, the
-//! number stands for the end of the pool alone.
+//! It is given the end of a pair, at which the listener waits, that is the kernel's socket behind it and the ends of
+//! its pool. If the other process belongs to the same program, its library makes a listener of that, as of an inherited
+//! one: connections come by a queue of its own, or out of the pool. In a process of another program, and in a child
+//! whose parent has an engine, the number stands for the end of the pool alone.
 //!
 //! A socket that is bound, and does not listen yet, is passed on likewise (`socket/bound.rs`); in another program it is the kernel's.
 
