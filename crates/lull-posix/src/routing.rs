@@ -1,4 +1,5 @@
-//! Which world an address is of: lull's own addresses, their networks and the routes given; everything else is the kernel's.
+//! Which world an address belongs to. lull has its own addresses, their networks and the routes it was given;
+//! everything else is the kernel's.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +10,8 @@ pub struct Routing {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Networks that are reached through lull's routers.
     pub routes: Vec<(IpAddr, u8)>,
-    /// The ports that are lull's; empty: all. No answer to any other port would reach lull.
+    /// The ports that are lull's; if there are none here, all of them are. An answer to any other port would not reach
+    /// lull.
     pub ports: Vec<u16>,
 }
 
@@ -19,7 +21,7 @@ impl Routing {
         self.addresses.iter().any(|(own, _)| *own == ip)
     }
 
-    /// Whether what is bound to this port, 0 for none yet, can be lull's.
+    /// Whether what is bound to this port can be lull's. The port is 0 where none has been chosen yet.
     pub fn takes(&self, port: u16) -> bool {
         self.ports.is_empty() || self.ports.contains(&port)
     }
@@ -51,7 +53,7 @@ impl Routing {
 fn contains(network: IpAddr, prefix: u8, ip: IpAddr) -> bool {
     let same = |network: u128, ip: u128, bits: u32| {
         let shift = bits.saturating_sub(u32::from(prefix));
-        // A shift by the whole width is an empty prefix, which contains everything.
+        // Such a shift is by the whole width: the prefix is empty, and contains every address.
         network.checked_shr(shift).unwrap_or(0) == ip.checked_shr(shift).unwrap_or(0)
     };
     match (network, ip) {

@@ -21,9 +21,10 @@ use crate::raw::raw;
 use crate::{Errno, Result, cancel};
 
 const SIGNALS: usize = 64;
-/// Signals that come of what a thread itself does: they cannot wait.
+/// Signals that a thread causes by what it does, as by a fault. They cannot wait until a section is over.
 const OWN_FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-/// Signals that may be blocked while no more can be noted: not those of a thread's own faults, nor the C library's own two.
+/// Signals that may be blocked while no more can be noted. Those of a thread's own faults may not, and neither may the
+/// two that the C library uses itself.
 const HOLDABLE: u64 = {
     let mut all = !(bit(32) | bit(33));
     let mut nth = 0;
@@ -33,7 +34,8 @@ const HOLDABLE: u64 = {
     }
     all
 };
-/// Signals that one thread can have noted. More wait in the kernel until it has run their handlers.
+/// How many signals one thread can have noted. Further ones wait in the kernel until the thread has run the handlers of
+/// these.
 const NOTED_MAX: usize = 16;
 
 /// What the program has asked for, by signal.
@@ -50,7 +52,8 @@ static ASKED: [Asked; SIGNALS + 1] =
 /// The calling thread's state, which its own handlers change.
 struct Thread {
     depth: Cell<u32>,
-    /// Signals whose handlers run outside of any section, one inside the other; or have, and were left by a jump.
+    /// Signals whose handlers run outside of any section, one inside the other. Handlers that were left by a jump may
+    /// still be among them.
     handlers: Cell<u64>,
     interrupted: Cell<bool>,
     /// One of the handlers was installed without SA_RESTART.
@@ -86,7 +89,7 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
             thread.interrupted.set(false);
             thread.for_good.set(false);
             if thread.count.get() != 0 {
-                // A handler that left the call by a jump has left them.
+                // A handler that left the call by a jump has left the sections inside it, too.
                 run_noted(thread, None);
             }
         }
@@ -102,7 +105,7 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
         compiler_fence(Ordering::SeqCst);
         thread.depth.set(depth);
         if depth == 0 && thread.count.get() != 0 {
-            // One came between the two; nothing is inside any more.
+            // A signal came between the two lines above, and no section is open any more.
             run_noted(thread, None);
         }
         if depth == 0 {
@@ -112,8 +115,8 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
     })
 }
 
-/// A section in which the thread has another mask of signals, as in `epoll_pwait` and `ppoll`: handlers of signals that this lets
-/// in run before it is as it was.
+/// A section in which the thread has another mask of signals, as in `epoll_pwait` and `ppoll`. The handlers of signals
+/// that this mask lets in run before the thread has its own mask back.
 pub fn section_with_mask<R>(mask: Option<&libc::sigset_t>, call: impl FnOnce() -> R) -> R {
     let Some(mask) = mask else { return section(call) };
     section(|| {
@@ -127,14 +130,14 @@ pub fn section_with_mask<R>(mask: Option<&libc::sigset_t>, call: impl FnOnce() -
                 thread.for_good.set(true);
             }
             let result = call();
-            // What comes when none is noted any more stays in the kernel.
+            // From here on nothing is noted any more, and a signal that comes stays in the kernel.
             run_noted(thread, Some(before));
             result
         })
     })
 }
 
-/// The calling thread is the only one of a child of `fork`. What its parent has noted is its parent's.
+/// Called in a child of `fork`, by its only thread. The signals that the parent has noted are the parent's to handle.
 pub(crate) fn forget() {
     let _ = THREAD.try_with(|thread| {
         thread.count.set(0);
@@ -150,8 +153,8 @@ pub fn is_inside() -> bool {
     THREAD.try_with(|thread| thread.depth.get() != 0).unwrap_or(false)
 }
 
-/// Whether the calling thread is in a handler that interrupted the program. Its signal is blocked meanwhile, and no more where
-/// `siglongjmp` has left it; of a handler with SA_NODEFER that cannot be told.
+/// Whether the calling thread is in a handler that interrupted the program. While it runs its signal is blocked; once
+/// `siglongjmp` has left it, it is blocked no more. Of a handler with SA_NODEFER this cannot be told.
 pub(crate) fn is_in_handler() -> bool {
     let is_in = |thread: &Thread| {
         let all = thread.handlers.get();
@@ -167,7 +170,8 @@ pub(crate) fn is_in_handler() -> bool {
     THREAD.try_with(is_in).unwrap_or(false)
 }
 
-/// Whether a handler waits for the present section to end, or the thread is to be cancelled: a wait in it is over.
+/// Whether a handler waits for the present section to end, or the thread is to be cancelled. Either ends a wait in the
+/// section.
 #[inline]
 pub(crate) fn is_interrupted() -> bool {
     THREAD.try_with(|thread| thread.interrupted.get()).unwrap_or(false) || cancel::is_asked()
@@ -188,37 +192,38 @@ pub fn call<R>(mut call: impl FnMut() -> Result<R>) -> Result<R> {
     })
 }
 
-/// As [`call`], for what is not made again: whatever interrupts it has ended it.
+/// As [`call`], for calls that are never made again: whatever interrupts such a call ends it.
 pub(crate) fn call_once<R>(call: impl FnOnce() -> Result<R>) -> Result<R> {
     section(|| call().map_err(|error| if error == RESTARTS { INTERRUPTED } else { error }))
 }
 
-/// A call was interrupted, and holds nothing. Runs the handlers; true if all of them were installed with SA_RESTART.
+/// Runs the handlers for a call that was interrupted and holds nothing. Returns true if all of them were installed with
+/// SA_RESTART.
 #[cold]
 pub(crate) fn restarts() -> bool {
     THREAD.with(|thread| {
-        // What comes from here on ends the next wait.
+        // A signal that comes from here on ends the next wait.
         thread.interrupted.set(false);
         run_noted(thread, None);
         !thread.for_good.get() && !cancel::is_asked()
     })
 }
 
-/// A call was interrupted, and holds what it would lose: it waits on, and handlers run when it is over. False if its thread is to be
-/// cancelled.
+/// For a call that was interrupted and holds something that it would lose: it waits on, and the handlers run when it is
+/// over. Returns false if its thread is to be cancelled.
 pub(crate) fn goes_on_waiting() -> bool {
     THREAD.with(|thread| thread.interrupted.set(false));
     !cancel::is_asked()
 }
 
-/// While the calling thread waits, `waker` ends its sleep. Returns what did before.
+/// Says that `waker` ends the sleep of the calling thread while it waits. Returns what did so before.
 pub(crate) fn set_waker(waker: *const Waker) -> *const Waker {
     THREAD.try_with(|thread| thread.waker.replace(waker)).unwrap_or(std::ptr::null())
 }
 
-/// Waits in the kernel for what is the kernel's alone. A signal that came since the call began was noted, and would wait with its
-/// thread for ever: as on Linux it ends the wait, or has come before that begins. `wait` is given the thread's mask, which holds while
-/// the kernel waits.
+/// Waits in the kernel for what is the kernel's alone. A signal that has come since the call began is only noted, and
+/// could wait for ever together with its thread. So, as on Linux, it ends the wait, or is handled before that begins.
+/// `wait` is given the thread's mask, which holds while the kernel waits.
 pub(crate) fn wait_in_kernel<R>(wait: impl FnOnce(&u64) -> Result<R>) -> Result<R> {
     let mask = set_mask(libc::SIG_SETMASK, u64::MAX);
     let waited = if is_interrupted() { Err(INTERRUPTED) } else { wait(&mask) };
@@ -231,7 +236,7 @@ fn first_word(mask: &libc::sigset_t) -> u64 {
     unsafe { (mask as *const libc::sigset_t).cast::<u64>().read_unaligned() }
 }
 
-/// A set of the kernel's, as a system call is given one; nothing without.
+/// The kernel's form of a set of signals that a system call was given; `None` if it was given none.
 ///
 /// # Safety
 /// The program vouches for its pointer.
@@ -281,7 +286,7 @@ pub(crate) fn ask_no_more() {
 
 /// Whether a signal that the calling thread sends to its own process ends that at once, as `exit` would.
 pub(crate) fn ends_us(signal: c_int) -> bool {
-    // Those that are no sign of a fault, of which a core is written.
+    // Signals that are no sign of a fault. For those that are, the kernel writes a core.
     const ENDING: [c_int; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
     let (mut action, mut blocked) = ([0_usize; 4], 0_u64);
     // SAFETY: room for what the kernel tells; nothing is changed.
@@ -299,7 +304,7 @@ pub(crate) fn ends_us(signal: c_int) -> bool {
     may_be && blocked & 1 << (signal - 1) == 0 && !is_in_handler()
 }
 
-/// It does so again, though it may be one of those that [`ask_no_more`].
+/// It ends the process again, though it may be one of those that [`ask_no_more`].
 pub(crate) fn ends_us_again(signal: c_int) {
     let by_default: [usize; 4] = [libc::SIG_DFL, 0, 0, 0];
     // SAFETY: an action that outlives the call, for a signal that has one.
@@ -342,7 +347,7 @@ fn note(thread: &Thread, signal: c_int, info: siginfo_t, context: &mut libc::uco
         let _ = unsafe { raw!(SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), signal, &raw const info) };
     }
     if thread.count.get() == NOTED_MAX {
-        // In force when this handler returns, and until one of those that are noted has run.
+        // This mask is in force when the handler returns, and until one of the handlers that are noted has run.
         let blocked = first_word(&context.uc_sigmask);
         thread.held.set(thread.held.get() | HOLDABLE & !blocked);
         set_first_word(&mut context.uc_sigmask, blocked | HOLDABLE);
@@ -358,8 +363,9 @@ fn note(thread: &Thread, signal: c_int, info: siginfo_t, context: &mut libc::uco
     set_mask(libc::SIG_SETMASK, before);
 }
 
-/// Runs the handlers of what was noted and is not blocked, in its order. Nothing of lull's is held: the thread is outside of any call
-/// meanwhile, and may never come back (`siglongjmp`). Afterwards the thread's mask is `then`, or what it was.
+/// Runs the handlers of what was noted and is not blocked, in its order. The thread holds nothing of lull's, as it is
+/// outside of any call while they run, and it may never come back (`siglongjmp`). Afterwards the thread's mask is
+/// `then`, or what it was.
 #[cold]
 fn run_noted(thread: &Thread, then: Option<u64>) {
     loop {
@@ -383,7 +389,7 @@ fn run_noted(thread: &Thread, then: Option<u64>) {
         let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
         cancel::leaves();
         call_handler(signal, &raw mut info, (&raw mut context).cast());
-        // What comes from here on is behind what is noted.
+        // A signal that comes from here on is handled after those that are noted.
         thread.depth.set(state.0);
         thread.interrupted.set(state.1);
         thread.for_good.set(state.2);
@@ -447,7 +453,7 @@ pub fn sigaction(signal: c_int, asked: Option<&Action>, real: Install) -> Result
     let is_handler = |action: &Action| action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
     let told = match asked {
         Some(action) if is_handler(action) => {
-            // Written first: a signal that comes as soon as it is installed finds it.
+            // It is written before the kernel is told, so that a signal that comes at once finds it.
             slot.mask.store(first_word(&action.sa_mask), Ordering::Relaxed);
             slot.flags.store(action.sa_flags, Ordering::Relaxed);
             slot.handler.store(action.sa_sigaction, Ordering::Release);
@@ -468,7 +474,8 @@ pub(crate) const INTERRUPTED: Errno = Errno::new(libc::EINTR);
 /// The error of a call that a signal ended, for [`call`], which makes it again or says that it was interrupted (ERESTARTSYS).
 pub(crate) const RESTARTS: Errno = Errno::new(512);
 
-/// What becomes of a wait: one without a time limit is restarted, one with a limit never is (`sock_intr_errno`).
+/// What becomes of a wait that a signal ended: one without a time limit is made again, one with a limit never is
+/// (`sock_intr_errno`).
 pub(crate) fn or_restarts<R>(waited: Result<R>, timeout: Option<Duration>) -> Result<R> {
     match waited {
         Err(INTERRUPTED) if timeout.is_none() => Err(RESTARTS),

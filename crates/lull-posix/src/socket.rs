@@ -60,7 +60,7 @@ pub use shutdown::shutdown;
 pub use splice::splice;
 pub(crate) use stream::connected;
 
-/// Whether sockets that this process makes may be lull's: its own, or its parent's for it.
+/// Whether sockets that this process makes may be lull's, of its own engine or of its parent's on its behalf.
 #[inline]
 pub fn may_be_lulls() -> bool {
     engine::is_engaged() || inherit::made::has_parent()
@@ -77,7 +77,7 @@ pub fn accepts(fd: c_int) -> bool {
 /// lull's half is made in the process that first asks for connections: a server's workers inherit listeners that the process
 /// which made them never accepts from.
 pub(crate) struct Listener {
-    /// Unlike any other's of this process.
+    /// No other listener of this process has the same.
     pub(crate) id: u64,
     /// The placeholder's inode: the same in every process that inherited it.
     inode: u32,
@@ -90,20 +90,20 @@ pub(crate) struct Listener {
     becoming: Mutex<()>,
     /// As `listen` said last.
     backlog: AtomicUsize,
-    /// It was shut down: it is bound still, and can listen or connect anew.
+    /// It was shut down. It is still bound, and can listen or connect anew.
     pub(crate) stopped: AtomicBool,
-    /// The placeholder listens, too: connections of both worlds are accepted.
+    /// The placeholder listens as well, and connections of both worlds are accepted.
     pub(crate) both_worlds: bool,
     pub(crate) domain: c_int,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) options: Options,
-    /// Where processes without a queue have their connections from; none where the program is one process.
+    /// Where processes without a queue get their connections from; `None` if the program is a single process.
     pool: Option<pool::Pool>,
-    /// What chooses among the listeners of its address, until lull's half has it.
+    /// The program that chooses among the listeners of its address. It is kept here until lull's half has it.
     program: Mutex<Option<Arc<Chooser>>>,
-    /// A program that is executed has it open: it is closed here, and not for good.
+    /// A program that is executed has it open, so that closing it here does not close it for good.
     handed_on: AtomicBool,
-    /// Children of this process, which has called `listen`, have it as well, or others that it was passed on to.
+    /// This process has called `listen`, and children of it, or processes that it was passed on to, have it as well.
     has_heirs: AtomicBool,
     /// Another process has been given it over a Unix socket.
     passed_on: AtomicBool,
@@ -117,7 +117,8 @@ pub(crate) struct Stream {
     pub(crate) options: Options,
     /// A [`Connecting`].
     pub(crate) connecting: AtomicU8,
-    /// Its own address and its peer's, for a child of `fork`, to which locks may be held for ever.
+    /// Its own address and its peer's. They are here for a child of `fork`, in which the stack's locks may be held for
+    /// ever.
     pub(crate) names: (SocketAddr, SocketAddr),
     /// Its place among the connections that somebody outlives.
     pub(crate) _flow: Flow,
@@ -127,9 +128,9 @@ pub(crate) struct Stream {
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connecting {
-    /// Its outcome was told, or it was accepted.
+    /// Its outcome was told, or the connection was accepted and had none.
     Over,
-    /// It has begun, and no call has told its outcome yet.
+    /// `connect` has begun, and no call has told its outcome yet.
     UnderWay,
     /// It was shut down after it had failed, and before that was told.
     Disconnecting,
@@ -154,12 +155,13 @@ impl Stream {
     }
 }
 
-/// A connection's place in [`crate::Flows`], if there is such a table: given back when the connection is closed.
+/// A connection's place in [`crate::Flows`], if there is such a table. It is given back when the connection is closed.
 pub(crate) struct Flow(Option<Taken>);
 
 impl Flow {
     fn of(local: SocketAddr, remote: SocketAddr) -> Flow {
-        // Both ends of a connection to an own address are this process's: nobody outlives it.
+        // Both ends of a connection to one of lull's own addresses are in this process, so that neither outlives the
+        // other.
         let flows = engine::running().filter(|_| !engine::is_own(remote.ip())).and_then(|engine| engine.flows.as_ref());
         Flow(flows.zip(claimed::first()).and_then(|(flows, queue)| flows.opened(local, remote, queue)))
     }

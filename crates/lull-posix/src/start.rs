@@ -1,4 +1,4 @@
-//! The engine from what the launcher hands on.
+//! Starts the engine from what the launcher hands on.
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -32,7 +32,7 @@ use crate::{claimed, depot, elsewhere, exec, inherit, kernel, left_open, listing
 /// connection, which would shut out even handshakes.
 pub const EPOLL: EpollOptions = EpollOptions::mended();
 
-/// Looks whether this process is the program that the launcher started on lull's user plane. Nothing starts here.
+/// Looks whether this process is the program that the launcher started on lull's user plane. This starts nothing yet.
 pub fn at_load() {
     match HandOver::from_environment() {
         Ok(None) => {}
@@ -46,8 +46,8 @@ pub fn at_load() {
     }
 }
 
-/// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.
-/// `say` is told why it does not start, if it does not.
+/// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs
+/// it. If it does not start, `say` is told why.
 fn engage_with(hand_over: HandOver, say: fn(&StartError)) {
     let routing = Routing {
         addresses: hand_over.addresses.clone(),
@@ -59,7 +59,7 @@ fn engage_with(hand_over: HandOver, say: fn(&StartError)) {
     }
     hand_over.numbers().for_each(own_numbers::mark);
     inherit::find();
-    // Opened once: closing any descriptor of it would give this process's queues back.
+    // It is opened only once, because closing any descriptor of it would give this process's queues back.
     let flows = Flows::open(own(hand_over.flows)).map(Arc::new);
     if let Ok(flows) = &flows {
         flows::are_the_programs(flows.clone());
@@ -80,7 +80,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let qdisc = hand_over.qdisc.as_ref().map(|name| name.parse()).transpose();
     let qdisc = qdisc.map_err(|error| failed("cannot take the queueing discipline", &error))?;
     has_room(hand_over.nic.queues())?;
-    // Claimed first: another process's queue is not to be touched.
+    // The queues are claimed first, so that no other process's queue is touched.
     let claimed = claim(hand_over, &flows, share)?;
     let queues = claimed.len();
     let unless_it_fails = GivesBack::new(hand_over, &flows, claimed.clone())?;
@@ -127,8 +127,8 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     Ok(Engine { host, network, mode, flows: Some(flows), control })
 }
 
-/// An engine that is being started. If it comes to nothing its queues are given back, and the descriptors that were handed on are what
-/// they were: it closes them, and this process may start another one.
+/// An engine that is being started. If the start fails, the queues are given back and the descriptors that were handed
+/// on are restored, though starting closes them, so that this process may start another engine.
 struct GivesBack {
     flows: Arc<Flows>,
     claimed: Vec<u32>,
@@ -163,10 +163,10 @@ impl Drop for GivesBack {
             return;
         }
         elsewhere::forget();
-        // It closes its numbers.
+        // This closes its numbers.
         record::give_up();
         for (number, kept) in self.kept.drain(..) {
-            // It is open, and the number is nobody's, or the same file's.
+            // The descriptor is open, and the number is free or stands for the same file.
             let _ = kernel::dup3(kept.as_raw_fd(), number, 0);
             own_numbers::mark(number);
         }
@@ -174,13 +174,13 @@ impl Drop for GivesBack {
     }
 }
 
-/// What the stack takes at its start, in bytes: tables for as many connections as it may have, and threads' stacks. Seen are 48 MiB,
-/// and 17 for each further queue.
+/// What the stack takes at its start, in bytes: tables for as many connections as it may have, and threads' stacks. It
+/// was seen to take 48 MiB, and 17 MiB more for each further queue.
 const ROOM_BYTES: usize = 48 << 20;
 const ROOM_BYTES_PER_QUEUE: usize = 20 << 20;
 
-/// Refuses to start where the stack would not get its memory: an allocation that fails ends the program without a word that says
-/// whose it was.
+/// Refuses to start where the stack would not get its memory. Otherwise an allocation that fails would end the program,
+/// and nothing would say that it was lull's.
 #[allow(unsafe_code)]
 fn has_room(queues: usize) -> Result<(), StartError> {
     let bytes = ROOM_BYTES + queues * ROOM_BYTES_PER_QUEUE;
@@ -200,8 +200,8 @@ fn has_room(queues: usize) -> Result<(), StartError> {
     })
 }
 
-/// NAPI ids that a process may make before they are those of the process with the next queue: by an id netlink and a client of
-/// SO_INCOMING_NAPI_ID tell all queues of the program apart.
+/// How many NAPI ids a process may make before they reach those of the process with the next queue. By their ids,
+/// netlink and programs that read SO_INCOMING_NAPI_ID tell all queues of a program apart.
 const NAPI_IDS_EACH: u32 = 1 << 20;
 
 /// `net.core.busy_poll` and `busy_read` are the machine's, so that poll, select and blocking reads busy poll on lull where they
@@ -224,7 +224,8 @@ fn name_of_this_program() -> String {
     if name.trim().is_empty() { "a program".to_owned() } else { name.trim().to_owned() }
 }
 
-/// The claimed queues as a device, and what other processes passed on to whoever had them before.
+/// Makes a device of the claimed queues. With it comes what other processes had passed on to the process that had these
+/// queues before.
 fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<(Arc<dyn Device>, Vec<Frame>), StartError> {
     let failed = |error: &dyn std::fmt::Display| StartError(error.to_string());
     let device: Arc<dyn Device> = match &hand_over.nic {
@@ -232,7 +233,7 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<(Arc<d
             let queues: Vec<OwnedFd> = claimed.iter().map(|queue| own(queues[*queue as usize])).collect();
             let tap = Tap::adopt(queues).map_err(|error| failed(&error))?;
             for queue in tap.queue_fds() {
-                // The launcher takes out those that nobody has.
+                // The launcher detaches the queues that nobody has.
                 tap::set_attached(queue, true).map_err(|error| failed(&error))?;
             }
             Arc::new(tap)
@@ -245,7 +246,7 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<(Arc<d
             Arc::new(Xdp::start(setup).map_err(|error| failed(&error))?)
         }
     };
-    // Whoever has all queues is passed nothing on.
+    // A process that has all queues is passed nothing on.
     let (device, for_the_one_before) = match has_others(hand_over, claimed) {
         false => (device, Vec::new()),
         true => {
@@ -284,7 +285,8 @@ fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32], share: Shar
     Some(others)
 }
 
-/// The ports for connections of a process that has these queues: no other process takes the same for the same peer.
+/// The ports for connections of a process that has these queues. No other process takes the same port for the same
+/// peer.
 fn ports_of(claimed: &[u32], queues: usize) -> RangeInclusive<u16> {
     if claimed.len() == queues {
         return EPHEMERAL_PORTS;
@@ -295,7 +297,7 @@ fn ports_of(claimed: &[u32], queues: usize) -> RangeInclusive<u16> {
     own as u16..=(own + each - 1) as u16
 }
 
-/// A descriptor that was handed on. It is this process's from now on, and nobody else's here.
+/// Takes over a descriptor that was handed on. From now on it is this process's, and nothing else here has it.
 #[allow(unsafe_code)]
 fn own(fd: RawFd) -> OwnedFd {
     // SAFETY: the launcher opened it for this process alone. If something on the way closed it, the first call on it says so.

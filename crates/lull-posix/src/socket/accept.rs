@@ -70,11 +70,11 @@ fn by_the_parent(fd: c_int, flags: c_int) -> Result<Accepted> {
     let until = Options::of_placeholder(fd).receive_timeout().map(|timeout| Instant::now() + timeout);
     let (number, peer) = loop {
         match inherit::made::accept(fd, flags) {
-            // Of all that wait another one may have what comes.
+            // Another process that waits may get the connection that comes.
             Err(WOULD_BLOCK) if !kernel::is_nonblocking(fd) => {
                 pool::wait_in_kernel(fd, until.map(|until| until.saturating_duration_since(Instant::now())))?;
             }
-            // Whoever had it has ended, and it is this process's own.
+            // The process that had it has ended, and the listener is this process's own now.
             Err(_) if inherit::goes_on_soon() && !inherit::made::is_listener(fd) => return accept(fd, flags),
             other => break other?,
         }
@@ -95,7 +95,7 @@ fn without_queue(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepte
             return accept(fd, flags);
         }
         if listener.nonblocking.load(Ordering::Relaxed) {
-            // To have asked is what brings connections into the pool.
+            // Connections come into the pool only once it has been asked for one.
             listener.pool_context();
             return Err(WOULD_BLOCK);
         }
@@ -107,7 +107,7 @@ fn without_queue(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepte
     }
 }
 
-/// A connection out of the listener's pool, or of the kernel's.
+/// A connection out of the listener's pool, or one of the kernel's half.
 fn others_now(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
     let domain = listener.domain;
     let taken = listener.shared().map_or(Ok(None), |pool| pool.take(domain, flags))?;
@@ -132,13 +132,13 @@ fn others_now(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> 
     }
 }
 
-/// Waits for a connection. Another thread may close the number meanwhile, or give it to another file, and the kernel's half is
-/// still waited on.
+/// Waits for a connection. If another thread closes the number meanwhile, or gives it to another file, this still waits
+/// for the kernel's half.
 fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Result<Accepted> {
     let kept = if listener.both_worlds { kernel::kept_duplicate(fd).ok() } else { None };
-    // Without a free number for that the program's has to do.
+    // If there is no free number for such a descriptor, the program's own has to do.
     let fd = kept.as_ref().map_or(fd, AsRawFd::as_raw_fd);
-    // It is asked once for the whole of a call (`sock_rcvtimeo` in `inet_csk_accept`).
+    // The timeout is read once for the whole of a call (`sock_rcvtimeo` in `inet_csk_accept`).
     let until = listener.options.receive_timeout().map(|timeout| Instant::now() + timeout);
     loop {
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -146,7 +146,7 @@ fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Res
         if !block::until_any_ready(real, Interest::READABLE, kernels.into_iter().flatten(), timeout)? {
             return Err(WOULD_BLOCK);
         }
-        // A handler that ends the process would end the connection with it: it runs before one is taken.
+        // A handler that ends the process would end the connection with it, so handlers run before one is taken.
         if signals::is_interrupted() {
             return signals::or_restarts(Err(signals::INTERRUPTED), timeout);
         }
@@ -171,7 +171,7 @@ fn once(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Res
     others_now(fd, listener, flags)
 }
 
-/// A number that nothing stands behind yet; given back if that stays so.
+/// A number behind which there is nothing yet. It is given back if that stays so.
 struct Number(c_int);
 
 impl Number {

@@ -1,4 +1,4 @@
-//! `bind`: the kernel's socket has the port, also of an address of lull's.
+//! `bind`. The kernel's socket holds the port, for an address of lull's as well.
 
 use std::net::SocketAddr;
 use std::sync::Once;
@@ -15,8 +15,8 @@ use crate::{Errno, Result, address, engine, inherit, kernel};
 /// `uapi/linux/in.h`: the ports that the kernel chooses from.
 const IP_LOCAL_PORT_RANGE: c_int = 51;
 
-/// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
-/// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
+/// `bind`. The kernel's socket is bound in any case. Thus a port that is taken is refused, port 0 becomes a port, and
+/// the address can be asked for. As lull's addresses are not the machine's, this takes IP_FREEBIND.
 pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
     if inherit::made::has_parent() && !inherit::goes_on() {
         return inherit::made::bind(fd, bytes);
@@ -32,7 +32,8 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
         refuse_if_taken(fd, address)?;
     }
     let own = lulls && is_of_a_protocol_of_lulls(fd);
-    // Without an engine a datagram socket cannot be lull's, and a bind cannot be taken back. A stream needs none yet.
+    // A datagram socket cannot be lull's without an engine, and a bind cannot be taken back, so the engine comes first.
+    // A stream socket needs none yet.
     if own && datagram::is_udp(fd) {
         engine::engine()?;
     }
@@ -40,7 +41,7 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
     let asks_for_one = address.filter(|address| !keeps_port && (own || address.ip().is_unspecified()));
     let free = asks_for_one.and_then(|address| port_that_no_connection_has(fd, address));
     match free.map(|port| choosing(fd, port, || bind(bytes))) {
-        // Another process has taken the port since; or the kernel lets nobody say which it chooses.
+        // Another process has taken the port since, or this kernel does not let a port be chosen so.
         None | Some(Err(_)) => bind(bytes)?,
         Some(Ok(())) => {}
     }
@@ -53,7 +54,7 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
 /// lull's address would take a socket of another protocol (UDP-Lite, SCTP, MPTCP) to where nothing ever comes: the kernel says that it
 /// does not have that address.
 fn is_of_a_protocol_of_lulls(fd: c_int) -> bool {
-    // What is no socket, or none of these families, is told so by the call.
+    // The call itself says so if the number is no socket, or one of another family.
     let Ok(protocol) = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) else { return true };
     let is_one = [libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&protocol);
     if !is_one {
@@ -67,10 +68,11 @@ fn is_of_a_protocol_of_lulls(fd: c_int) -> bool {
     is_one
 }
 
-/// A port for a TCP socket that leaves it to the kernel, where lull has connections. The kernel knows nothing of those, and from the port
-/// of one of them, in TIME-WAIT too, a `connect` to the same peer would fail. Nothing where any port will do.
+/// A port for a TCP socket that leaves it to the kernel, where lull has connections. The kernel knows nothing of those,
+/// and from the port of one of them, in TIME-WAIT too, a `connect` to the same peer would fail. Returns nothing where
+/// any port will do.
 fn port_that_no_connection_has(fd: c_int, address: SocketAddr) -> Option<u16> {
-    /// Another process may take each in between, or lull have connections from nearly all.
+    /// Another process may take a port in between, and lull may have connections from nearly all of them.
     const TRIES: usize = 64;
     let engine = engine::running()?;
     let is_tcp = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
@@ -105,16 +107,17 @@ fn choosing(fd: c_int, port: u16, bind: impl FnOnce() -> Result<()>) -> Result<(
     bound
 }
 
-/// Bounds the ports that the kernel chooses from: the last in the upper half, the first in the lower, 0 for its own.
+/// Bounds the ports that the kernel chooses from. The upper half of the value is the last of them, the lower half the
+/// first; 0 stands for the kernel's own range.
 fn choose_from(fd: c_int, ports: c_int) {
-    // An older kernel refuses.
+    // An older kernel refuses this option.
     let _ = kernel::setsockopt(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, &ports.to_ne_bytes());
 }
 
 /// Binds the kernel's socket to an address of lull's. Another process may have the socket as well (workers that listen on one which
 /// they have inherited), do the same at the same time, and take the option back in between.
 pub(crate) fn bind_own(fd: c_int, bytes: &[u8]) -> Result<()> {
-    /// Each was overtaken by another call of another process's.
+    /// Each attempt was overtaken by a call of another process.
     const TRIES: usize = 1000;
     let bind = || {
         let freebind = Freebind::begin(fd);
@@ -165,7 +168,7 @@ pub(crate) fn refuse_a_listeners(fd: c_int, address: SocketAddr) -> Result<()> {
     }
 }
 
-/// IP_FREEBIND for the length of a call; afterwards it is as the program left it.
+/// Sets IP_FREEBIND for the length of a call. Afterwards it is as the program left it.
 struct Freebind {
     fd: c_int,
     level: c_int,
@@ -184,7 +187,7 @@ impl Freebind {
     }
 
     fn set(&self, value: c_int) {
-        // Refused, the bind says what is wrong.
+        // If the option is refused, the bind that follows says what is wrong.
         let _ = kernel::setsockopt(self.fd, self.level, self.name, &value.to_ne_bytes());
     }
 

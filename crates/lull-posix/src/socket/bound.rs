@@ -19,15 +19,15 @@ use crate::{engine, flows, kernel};
 pub(crate) struct Bound {
     inode: u32,
     at: SocketAddr,
-    /// The process that bound it.
+    /// The process that bound the socket.
     bound_in: u32,
-    /// Until this process listens.
+    /// The socket's pool, until this process listens.
     pool: Mutex<Option<Pool>>,
     /// Another process has been given it over a Unix socket.
     passed_on: AtomicBool,
 }
 
-/// What a process that listens has of it.
+/// What a process that listens on the socket needs of it.
 pub(super) struct Shared {
     pub(super) bound_in: u32,
     pub(super) pool: Pool,
@@ -38,7 +38,7 @@ static BOUND: lull_fd::Files<Bound> = lull_fd::Files::new();
 
 /// A socket has been bound to a port that the program chose.
 pub(super) fn note(fd: c_int) {
-    // Without a free number, or room in the table, each process that listens there does so for itself.
+    // If there is no free number, or no room in the table, each process that listens there does so for itself.
     if engine::listens_lazily()
         && let Some(at) = bound_stream(fd).filter(|at| worlds(fd, *at).is_some())
         && let (Ok(inode), Ok(pool)) = (kernel::inode(fd), Pool::new())
@@ -54,14 +54,14 @@ fn put(fd: c_int, inode: u32, at: SocketAddr, bound_in: u32, pool: Pool) {
     }
 }
 
-/// This process listens there.
+/// Called when this process listens on the socket.
 pub(super) fn listens(fd: c_int) -> Option<Shared> {
     let bound = get(fd)?;
     let pool = bound.pool.try_lock().ok()?.take()?;
     Some(Shared { bound_in: bound.bound_in, pool, passed_on: bound.passed_on.load(Ordering::Relaxed) })
 }
 
-/// The one behind a number, which may have been closed unseen.
+/// The socket behind a number, which may have been closed unseen.
 fn get(fd: c_int) -> Option<lull_fd::Open<Bound>> {
     BOUND.get(fd).filter(|bound| kernel::inode(fd) == Ok(bound.inode))
 }
@@ -72,12 +72,12 @@ pub(crate) fn is_one(fd: c_int) -> bool {
     BOUND.contains(fd)
 }
 
-/// Their numbers.
+/// The numbers of such sockets.
 pub(crate) fn numbers() -> impl Iterator<Item = c_int> {
     BOUND.numbers()
 }
 
-/// The number stands for something else now.
+/// The number stands for something else from now on.
 #[inline]
 pub(crate) fn forget(fd: c_int) {
     if BOUND.contains(fd) {
@@ -85,14 +85,14 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
-/// `to` stands for what `fd` stands for.
+/// `to` stands for what `fd` stands for from now on.
 pub(crate) fn duplicated(fd: c_int, to: c_int) {
     if let Some(bound) = BOUND.get(fd) {
         let _ = BOUND.install(to, bound);
     }
 }
 
-/// Has another process be given the one behind a number.
+/// Has `give` give the socket behind a number to another process.
 pub(crate) fn pass_on<T>(fd: c_int, give: impl FnOnce(&ForAnother<'_>) -> T) -> Option<T> {
     let bound = get(fd)?;
     let pool = bound.pool.try_lock().ok()?;
@@ -103,7 +103,8 @@ pub(crate) fn pass_on<T>(fd: c_int, give: impl FnOnce(&ForAnother<'_>) -> T) -> 
     Some(given)
 }
 
-/// A program is about to be executed, which finds those that stay open. Whether there are any.
+/// Called when a program is about to be executed, which finds the sockets that stay open. Returns whether there are
+/// any.
 pub(super) fn hand_on() -> bool {
     let Some(flows) = flows::of_the_program() else { return false };
     let mut any = false;
@@ -119,7 +120,7 @@ pub(super) fn hand_on() -> bool {
     any
 }
 
-/// No program was executed after all.
+/// Called when no program was executed after all.
 pub(super) fn keep_here() {
     for bound in numbers().filter_map(get) {
         if let Ok(Some(pool)) = bound.pool.try_lock().as_deref() {
@@ -128,7 +129,7 @@ pub(super) fn keep_here() {
     }
 }
 
-/// What was kept of one, or came from another process, is this process's from here on.
+/// Makes such a socket this process's own, from what was kept of it or came from another process.
 pub(super) fn adopt(kept: &Kept, pool: Option<Pool>) {
     let at = bound_stream(kept.number).filter(|at| worlds(kept.number, *at).is_some());
     // As in `note`; where it is connected by now it is not asked again.
@@ -140,7 +141,7 @@ pub(super) fn adopt(kept: &Kept, pool: Option<Pool>) {
 impl Drop for Bound {
     fn drop(&mut self) {
         let pool = self.pool.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        // Those that listened may have left it to who listens next, until now.
+        // Processes that listened may have left connections to whoever listens next, which is this one.
         if pool.is_some_and(|pool| !pool.leaves_another()) {
             flows::of_the_program().inspect(|flows| flows.closed_for_good(self.inode));
         }

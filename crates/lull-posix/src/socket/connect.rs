@@ -21,19 +21,21 @@ pub fn is_destination(bytes: &[u8]) -> bool {
     address::parse(bytes).is_some_and(|to| engine::reaches(to.ip()))
 }
 
-/// Whether `connect` with this number and address may be lull's: by the address, or because the socket is, also in a child that has
-/// it from a parent whose it is.
+/// Whether `connect` with this number and address may be lull's: by the address, or because the socket is lull's. It is
+/// also lull's in a child that has it from a parent.
 pub fn connects(fd: c_int, to: &[u8]) -> bool {
     let is_a_childs = || inherit::is_relay(fd) || inherit::made::connects(fd);
     files::is_lull_to_send(fd) || is_destination(to) || is_disconnect(to) || is_a_childs()
 }
 
-/// Whether an address in the kernel's form is none: a datagram socket loses its peer by it.
+/// Whether an address in the kernel's form stands for no address (AF_UNSPEC), by which a datagram socket loses its
+/// peer.
 fn is_disconnect(bytes: &[u8]) -> bool {
     address::family(bytes) == Some(libc::AF_UNSPEC)
 }
 
-/// Whether a socket of the kernel's sends to this address by lull: it is a UDP socket then, and lull's as well from now on.
+/// Whether a socket of the kernel's sends to this address by lull. If so it is a UDP socket, and from now on it is
+/// lull's as well.
 ///
 /// # Errors
 /// EOPNOTSUPP for a TCP socket that is to be connected by this, as of a kernel whose `tcp_fastopen` is 0: the program calls `connect`.
@@ -53,8 +55,8 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     if connect_by_lull(fd, bytes)? { Ok(()) } else { kernel::connect(fd, bytes) }
 }
 
-/// `connect`, where it is lull's. False where it is the kernel's, which has not got it yet: there it may wait, and handlers, which run
-/// when a section is over, would wait with it.
+/// `connect`, if it is lull's. Returns false if it is the kernel's, which has not been called yet: it may wait there,
+/// and handlers, which run when a section is over, would have to wait as well.
 pub fn connect_by_lull(fd: c_int, bytes: &[u8]) -> Result<bool> {
     if let Some(connected) = inherit::connect(fd, bytes) {
         return connected.map(|()| true);
@@ -67,7 +69,7 @@ pub fn connect_by_lull(fd: c_int, bytes: &[u8]) -> Result<bool> {
         let connected = match &*file {
             File::Stream(stream) => again(fd, &file, stream),
             File::Datagram(datagram) => datagram.connect(fd, &file, bytes),
-            // It listens no more, and may be told to again (`tcp_disconnect`).
+            // The socket no longer listens, and may be told to listen again (`tcp_disconnect`).
             File::Listener(_) if is_disconnect(bytes) => shutdown(fd, libc::SHUT_RD),
             File::Listener(_) => error(libc::EISCONN),
             File::Epoll(_) => error(libc::ENOTSOCK),
@@ -75,7 +77,7 @@ pub fn connect_by_lull(fd: c_int, bytes: &[u8]) -> Result<bool> {
         return connected.map(|()| true);
     }
     if is_disconnect(bytes) {
-        // This one does not wait.
+        // This call does not wait.
         kernel::connect(fd, bytes)?;
         // Without its peer of the kernel's, a datagram socket that kept its port hears both worlds. Whoever has got that
         // port in lull's since hears what comes there, and this one the kernel's world alone.
@@ -91,7 +93,7 @@ pub fn connect_by_lull(fd: c_int, bytes: &[u8]) -> Result<bool> {
     if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         return Ok(false);
     }
-    // One that is the kernel's by a peer of its own, or that listens there: the kernel says what it is.
+    // The socket is the kernel's by its peer, or listens there. The kernel says what becomes of the call.
     if kernel::is_in_use(fd) {
         return Ok(false);
     }
@@ -102,7 +104,7 @@ pub fn connect_by_lull(fd: c_int, bytes: &[u8]) -> Result<bool> {
     }
     // A port that was bound stays bound by the placeholder.
     let local = address::parse(kernel::getsockname(fd)?.as_bytes());
-    // What it is bound to says whose it is.
+    // The address that it is bound to says whose it is.
     let is_own = local.is_some_and(|local| engine::is_own(local.ip()));
     if !is_own && (local.is_some_and(|local| !local.ip().is_unspecified()) || engine::has_no_queue()) {
         return Ok(false);
@@ -141,13 +143,14 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
     let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
     let File::Stream(stream) = &*file else { return error(libc::EBADF) };
     if stream.is_nonblocking() {
-        // An answer that is there already is told by the next call: the kernel takes it in when this call is over.
+        // An answer that has come already is told by the next call, as the kernel handles it only when this call is
+        // over.
         return error(libc::EINPROGRESS);
     }
     finish(fd, &file, stream, libc::EINPROGRESS)
 }
 
-/// A connection between these two addresses that there is already leaves none for another (`__inet_hash_connect`).
+/// If there is a connection between these two addresses already, there cannot be another one (`__inet_hash_connect`).
 fn not_available(error: Errno) -> Errno {
     if error.number() == libc::EADDRINUSE { Errno::new(libc::EADDRNOTAVAIL) } else { error }
 }
@@ -158,13 +161,13 @@ fn listen_to_ourselves(to: SocketAddr) {
         if let File::Listener(listener) = &*file
             && listener.is_ours_at(to)
         {
-            // Where it cannot listen the connection is refused, as by any address where nobody does.
+            // If it cannot listen, the connection is refused, as at every address where nobody listens.
             let _ = listener.real();
         }
     }
 }
 
-/// A second call (`__inet_stream_connect`): it tells how the first one went, once.
+/// A second call tells how the first one went, and does so once (`__inet_stream_connect`).
 fn again(fd: c_int, file: &Open, stream: &Stream) -> Result<()> {
     if stream.is_connecting(Connecting::Over) {
         return error(libc::EISCONN);
@@ -175,7 +178,7 @@ fn again(fd: c_int, file: &Open, stream: &Stream) -> Result<()> {
     finish(fd, file, stream, libc::EALREADY)
 }
 
-/// Waits for the outcome, if the socket waits; `under_way` is what a call says that does not.
+/// Waits for the outcome, if the socket blocks. `under_way` is the error of a call that does not wait.
 fn finish(fd: c_int, file: &Open, stream: &Stream, under_way: c_int) -> Result<()> {
     const OVER: Ready = Ready::WRITABLE.union(Ready::ERR).union(Ready::HUP);
     if !stream.stream.ready().intersects(OVER) {

@@ -1,4 +1,4 @@
-//! Reading and writing: one body for each direction, whatever the call is named.
+//! Reading and writing. For each direction there is one function, whichever call the program makes.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::files::{self, File};
 use crate::signals::RESTARTS;
 use crate::{Errno, Result, block, inherit, kernel};
 
-/// Data, or their end.
+/// Either data, or their end.
 const SOMETHING_TO_READ: Interest = Interest::READABLE.union(Interest::RDHUP);
 
 /// How a call reads.
@@ -30,7 +30,8 @@ pub struct Send {
     pub flags: c_int,
 }
 
-/// `read`, `readv` on a number that is lull's. Who asks for nothing gets it at once, whatever the socket is (`sock_read_iter`).
+/// `read`, `readv` on a number that is lull's. A call that asks for no bytes returns at once, whatever the socket is
+/// (`sock_read_iter`).
 #[inline]
 pub fn read(fd: c_int, buffers: &mut [IoSliceMut<'_>]) -> Result<usize> {
     let Some(file) = files::get(fd) else { return recv(fd, buffers, Receive { flags: 0 }) };
@@ -61,9 +62,9 @@ fn recv_from(fd: c_int, file: &File, buffers: &mut [IoSliceMut<'_>], flags: c_in
             let room = Room { buffers, control: &mut [] };
             datagram.receive(fd, room, flags).map(|message| message.bytes)
         }
-        // What came for an error queue is looked for first (`tcp_recvmsg`).
+        // The error queue is looked at first (`tcp_recvmsg`).
         File::Listener(_) if flags & libc::MSG_ERRQUEUE != 0 => Err(WOULD_BLOCK),
-        // One that was shut down listens no more, and has no urgent data either.
+        // A listener that was shut down no longer listens, and has no urgent data either.
         File::Listener(listener) if flags & libc::MSG_OOB != 0 && listener.stopped.load(Ordering::Relaxed) => {
             Err(Errno::new(libc::EINVAL))
         }
@@ -72,7 +73,7 @@ fn recv_from(fd: c_int, file: &File, buffers: &mut [IoSliceMut<'_>], flags: c_in
     }
 }
 
-/// Whether a number that another process had is this one's own since that has ended.
+/// Whether a number that another process had is this one's own, because that process has ended.
 #[cold]
 fn is_own_now(fd: c_int) -> bool {
     inherit::goes_on_soon() && files::is_known(fd)
@@ -89,7 +90,7 @@ pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Messa
     };
     match &*file {
         File::Datagram(datagram) => datagram.receive(fd, room, how.flags),
-        // A stream has no address and no ancillary data.
+        // A stream has neither an address nor ancillary data.
         _ => Ok(Message { bytes: recv(fd, room.buffers, how)?, ..Message::default() }),
     }
 }
@@ -161,7 +162,7 @@ impl Stream {
     #[inline]
     fn recv(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
         if flags & libc::MSG_OOB != 0 {
-            // No urgent data is ever kept (`tcp_recv_urg`).
+            // Urgent data are never kept (`tcp_recv_urg`).
             return Err(Errno::new(libc::EINVAL));
         }
         if flags & libc::MSG_ERRQUEUE != 0 {
@@ -195,7 +196,7 @@ impl Stream {
         }
     }
 
-    /// Who has room for nothing waits for data all the same, and then gets none of it (`tcp_recvmsg_locked`).
+    /// A call without room for any data waits for them all the same, and then gets none (`tcp_recvmsg_locked`).
     #[cold]
     fn recv_nothing(&self) -> Result<usize> {
         self.stream.peek(&mut [0])?;
@@ -209,8 +210,8 @@ impl Stream {
         if wanted == 0 {
             return self.recv_nothing();
         }
-        // No more than there is: a program may ask for all that there ever is. Where nothing is there yet, the look for an end
-        // or an error comes first: what arrives beside it is counted afterwards, and none of it is cut off.
+        // No more is taken than there is, as a program may ask for far more. If nothing is there yet, the end and
+        // errors are looked for first. Data that arrive meanwhile are counted afterwards, so that none are cut off.
         let unread = loop {
             match self.stream.unread()? {
                 0 if self.stream.peek(&mut [0])? == 0 => return Ok(0),
@@ -244,12 +245,12 @@ impl Stream {
         if buffers.iter().all(|buffer| buffer.is_empty()) {
             return match block::until_ready(&self.stream, SOMETHING_TO_READ, None, self.options.receive_timeout()) {
                 Err(RESTARTS) => Err(RESTARTS),
-                // Whatever else ends the wait, nothing is what was asked for.
+                // Whatever else ends the wait: no bytes were asked for, and none are returned.
                 _ => Ok(0),
             };
         }
         let until = self.receive_until();
-        // What the first look has polled was one round.
+        // The first look has already polled for one round.
         self.stream.busy_loop(false);
         let count = loop {
             let waited = block::until_ready(&self.stream, SOMETHING_TO_READ, None, left(until));
@@ -258,7 +259,7 @@ impl Stream {
                 (Err(WOULD_BLOCK), Ok(true)) => {}
                 (Err(WOULD_BLOCK), Ok(false)) => return Err(WOULD_BLOCK),
                 (Err(WOULD_BLOCK), Err(ended)) => return Err(ended),
-                // What is there below SO_RCVLOWAT wakes nobody, and whoever wakes for something else takes it
+                // Fewer bytes than SO_RCVLOWAT wake nobody, but a call that wakes for another reason takes them
                 // (`tcp_recvmsg_locked`).
                 (received, _) => return received,
             }
@@ -266,14 +267,15 @@ impl Stream {
         if self.wants_more(flags, count) { self.recv_rest(buffers, flags, count, until) } else { Ok(count) }
     }
 
-    /// When SO_RCVTIMEO ends a call that begins now. It is asked once for the whole of a call (`sock_rcvtimeo`), whatever becomes
-    /// of the option meanwhile.
+    /// When SO_RCVTIMEO ends a call that begins now. The option is read once for the whole of a call (`sock_rcvtimeo`),
+    /// whatever becomes of it meanwhile.
     fn receive_until(&self) -> Option<Instant> {
         self.options.receive_timeout().map(|timeout| Instant::now() + timeout)
     }
 
-    /// MSG_WAITALL: until the buffers are full, or the stream ends, fails or is interrupted; what came before is returned.
-    /// Without it, until SO_RCVLOWAT's bytes are there. MSG_PEEK changes nothing about either.
+    /// With MSG_WAITALL this reads until the buffers are full, or the stream ends, fails or is interrupted, and returns
+    /// what came before. Without it, it reads until as many bytes are there as SO_RCVLOWAT says. MSG_PEEK changes
+    /// neither.
     #[cold]
     fn recv_rest(
         &self,
@@ -294,7 +296,7 @@ impl Stream {
         let mut count = first;
         let mut goes_on = true;
         while count != 0 && count < wanted {
-            // An error that is behind what was read is the next call's (`tcp_recvmsg_locked`).
+            // An error that comes after what was read is told by the next call (`tcp_recvmsg_locked`).
             if self.has_error_alone() {
                 break;
             }
@@ -311,7 +313,7 @@ impl Stream {
             if got == 0 {
                 break;
             }
-            // What MSG_TRUNC throws away touches no memory of the program's.
+            // Data that MSG_TRUNC throws away are not written to the program's memory.
             if flags & libc::MSG_TRUNC == 0 {
                 scatter_at(&rest[..got], buffers, count);
             }
@@ -320,8 +322,8 @@ impl Stream {
         Ok(count)
     }
 
-    /// Waits until so many bytes can be peeked at, or no more will come. Those that are there already make the socket readable,
-    /// so that it is the edges that are waited for.
+    /// Waits until so many bytes can be peeked at, or no more will come. As bytes that are there already make the
+    /// socket readable, this waits for edges.
     #[cold]
     fn peek_until(
         &self,
@@ -336,7 +338,7 @@ impl Stream {
         wait.add(&self.stream, edges, || edges)?;
         let mut goes_on = true;
         let peeked = loop {
-            // Looked at first: what came before the end is to be seen.
+            // The end is looked at first, so that all that came before it is seen.
             goes_on &= !self.stream.ready().intersects(OVER);
             match self.recv_now(buffers, flags) {
                 Ok(count) if count < wanted && goes_on => goes_on = wait.wait(left(until)) == Ok(true),
@@ -389,7 +391,7 @@ impl Stream {
         let mut count = first;
         let cut_short = |count: usize, error: Errno| if count == 0 { Err(error) } else { Ok(count) };
         while !rest.is_empty() {
-            // An error that is behind what was taken is the next call's (`tcp_sendmsg_locked`).
+            // An error that comes after something was taken is told by the next call (`tcp_sendmsg_locked`).
             if count > 0 && self.has_failed() {
                 break;
             }
@@ -411,18 +413,18 @@ impl Stream {
         Ok(count)
     }
 
-    /// Bytes that it would take now.
+    /// How many bytes the stream would take now.
     pub(super) fn room(&self) -> Result<usize> {
         Ok(self.stream.send_room()?)
     }
 
-    /// The stream, for who waits on it.
+    /// The stream, for callers that wait on it.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 }
 
-/// What is left of the time of a call.
+/// How much of a call's time is left.
 fn left(until: Option<Instant>) -> Option<Duration> {
     until.map(|until| until.saturating_duration_since(Instant::now()))
 }

@@ -38,28 +38,28 @@ pub(crate) struct Datagram {
     pub(crate) domain: c_int,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) options: Options,
-    /// The ancillary data that it was asked for.
+    /// The ancillary data that the program has asked for.
     wanted: Wanted,
     /// Its port; [`ANY_PORT`] once it has lost the one that the kernel chose.
     port: AtomicU16,
-    /// It is bound to a wildcard: it sends to both worlds.
+    /// The socket is bound to a wildcard, and sends to both worlds.
     wildcard: AtomicBool,
-    /// The kernel has a half of it, a member of epoll contexts beside lull's: it is bound to a wildcard, or was when datagrams
-    /// came that the kernel still has.
+    /// The kernel has a half of it, which is a member of epoll contexts beside lull's half. That is so if the socket is
+    /// bound to a wildcard, or was when datagrams came that the kernel still has.
     pub(crate) in_halves: bool,
     /// The program chose its port. One that the kernel chose is lost with the peer (SOCK_BINDPORT_LOCK).
     keeps_port: AtomicBool,
-    /// What waits for more of a datagram (MSG_MORE, UDP_CORK).
+    /// A part of a datagram that waits for the rest (MSG_MORE, UDP_CORK).
     cork: cork::Cork,
-    /// How long each of several datagrams is that one call sends (UDP_SEGMENT); 0: a call sends one.
+    /// The length of each datagram where one call sends several (UDP_SEGMENT). With 0 a call sends one.
     each_bytes: AtomicU16,
-    /// Its peer is lull's.
+    /// The socket's peer is lull's.
     connected: AtomicBool,
-    /// Who reads it.
+    /// Which processes read it.
     readers: Readers,
 }
 
-/// Who reads a UDP socket: the process that has it, and other processes that it is passed on to.
+/// Which processes read a UDP socket: the one that has it, and others that it is passed on to.
 #[derive(Default)]
 struct Readers {
     process: AtomicBool,
@@ -83,7 +83,7 @@ impl Reader {
         }
     }
 
-    /// Whether nobody else has read what comes.
+    /// Whether no other process has read what comes.
     pub(crate) fn is_alone(&self) -> bool {
         self.all().is_some_and(|readers| !readers.process.load(Relaxed) && readers.others.load(Relaxed) == 1)
     }
@@ -100,12 +100,12 @@ impl Datagram {
         self.nonblocking.load(Relaxed)
     }
 
-    /// Whether the kernel's half hears, too.
+    /// Whether the kernel's half receives, too.
     pub(crate) fn is_kernels_too(&self) -> bool {
         self.in_halves && !self.connected.load(Relaxed)
     }
 
-    /// Its name, if its placeholder does not know it: the kernel does not know what lull's peer made of it.
+    /// Its name, if the placeholder does not know it, because the kernel does not know of a peer of lull's.
     pub(crate) fn own_name(&self) -> Option<std::io::Result<SocketAddr>> {
         self.connected.load(Relaxed).then(|| self.sockets.first().local_addr())
     }
@@ -115,7 +115,7 @@ impl Datagram {
         self.connected.load(Relaxed).then(|| self.sockets.first().peer_addr())
     }
 
-    /// `connect` on a number that is lull's, of `file`, which this is.
+    /// `connect` on a number that is lull's. `file` is the open file of this socket.
     pub(crate) fn connect(&self, fd: c_int, file: &Open, bytes: &[u8]) -> Result<()> {
         match self.set_peer(fd, bytes)? {
             World::Lulls => Ok(()),
@@ -128,7 +128,7 @@ impl Datagram {
         if address::family(bytes) == Some(libc::AF_UNSPEC) {
             return self.disconnect(fd);
         }
-        // Whatever is wrong with the address (`inet_dgram_connect`).
+        // A port is found whatever is wrong with the address (`inet_dgram_connect`).
         self.find_port(fd)?;
         let to = address::parse_or_refuse(bytes, self.domain)?;
         if engine::reaches(to.ip()) || !self.wildcard.load(Relaxed) {
@@ -139,7 +139,7 @@ impl Datagram {
         if self.connected.load(Relaxed) {
             kernel::hear_again(fd);
         }
-        // It hears its peer alone, and that is the kernel's.
+        // It receives from its peer only, and the peer is the kernel's.
         kernel::connect(fd, bytes).map(|()| World::Kernels)
     }
 
@@ -152,7 +152,7 @@ impl Datagram {
             return self.sockets.disconnect().map(|()| World::Lulls);
         }
         kernel::disconnect(fd)?;
-        // What came is there to be read still.
+        // What came before can still be read.
         self.port.store(ANY_PORT, Relaxed);
         self.sockets.lose_port().map(|()| World::Lulls)
     }
@@ -185,7 +185,7 @@ impl Datagram {
         self.found_port(fd, local_of(fd).ok_or(Errno::new(libc::EBADF))?)
     }
 
-    /// The placeholder, which had lost its port, has one.
+    /// The placeholder had lost its port and has one again.
     fn found_port(&self, fd: c_int, local: SocketAddr) -> Result<()> {
         self.sockets.bind_again(local, udp_options(fd, local))?;
         self.port.store(local.port(), Relaxed);
@@ -196,9 +196,9 @@ impl Datagram {
 /// Whose a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum World {
-    /// lull's, or both worlds'.
+    /// The socket is lull's, or in both worlds.
     Lulls,
-    /// The kernel's alone.
+    /// The socket is the kernel's alone.
     Kernels,
 }
 
@@ -217,8 +217,8 @@ pub(crate) fn is_udp(fd: c_int) -> bool {
     domain_of(fd).is_some()
 }
 
-/// A UDP socket was bound: it becomes lull's, or gets a half of lull's, if its address is such. `keeps_port`: the program
-/// chose the port.
+/// Called when a UDP socket was bound. It becomes lull's, or gets a half of lull's, if its address is of that kind.
+/// `keeps_port` says whether the program chose the port.
 pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
     let Some(domain) = domain_of(fd) else { return Ok(()) };
     let Some(local) = local_of(fd).filter(|local| local.port() != ANY_PORT && engine::takes(local.port())) else {
@@ -233,7 +233,8 @@ pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
     if local.ip().is_unspecified() && engine::has_family(local.ip(), is_v6_only(fd, local)) {
         return match adopt(fd, domain, local, keeps_port) {
             Err(error) if error.number() == libc::EADDRINUSE => Err(error),
-            // A program without lull's half serves the kernel's world as it would without lull; why is said once.
+            // If there is no half of lull's, the program serves the kernel's world as it would without lull. The reason
+            // is reported once.
             _ => Ok(()),
         };
     }
@@ -265,7 +266,7 @@ fn bound_again(fd: c_int, file: &Open, local: SocketAddr, keeps_port: bool) -> R
     }
     leave(fd, file, datagram.is_nonblocking())?;
     bound(fd, keeps_port)?;
-    // An error is the socket's, wherever it is bound.
+    // A pending error belongs to the socket, wherever it is bound.
     match files::get(fd).as_deref() {
         Some(File::Datagram(now)) => datagram.sockets.move_errors(&now.sockets),
         _ => Ok(()),
@@ -293,14 +294,14 @@ pub(super) fn reach(fd: c_int, to: &[u8]) -> Result<bool> {
         return Ok(false);
     }
     if local.port() == ANY_PORT {
-        // The kernel finds a port, which is nobody else's then.
+        // The kernel finds a port, which then nobody else has.
         bind_own(fd, &address::Bytes::new(local, domain))?;
         local = local_of(fd).ok_or(Errno::new(libc::EBADF))?;
     }
     adopt(fd, domain, local, false).map(|()| true)
 }
 
-/// What lull's half has of the placeholder.
+/// Gives lull's half the settings of the placeholder.
 fn udp_options(fd: c_int, local: SocketAddr) -> UdpOptions {
     let flag = |name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|value| value != 0);
     UdpOptions {
@@ -315,7 +316,7 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
     numbers::join(fd, opened(fd, domain, local, keeps_port)?)
 }
 
-/// lull's half of what a child of `fork` has bound.
+/// lull's half of a socket that a child of `fork` has bound.
 pub(crate) fn of_a_child(fd: c_int, keeps_port: bool) -> Result<Open> {
     let (Some(domain), Some(local)) = (domain_of(fd), local_of(fd)) else { return Err(Errno::new(libc::EINVAL)) };
     opened(fd, domain, local, keeps_port)

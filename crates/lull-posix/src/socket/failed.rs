@@ -1,4 +1,4 @@
-//! A connection that has failed, or never came about: what stays of its number.
+//! What becomes of the number of a connection that has failed, or never came about.
 
 use libc::c_int;
 
@@ -11,7 +11,7 @@ use crate::{address, epoll, kernel};
 fn lose_port(fd: c_int) {
     let bound = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
     if bound.is_some_and(|bound| bound.port() != 0) && kernel::listen(fd, 0).is_ok() {
-        // It listens, so that this cannot fail.
+        // The placeholder listens, so this cannot fail.
         let _ = kernel::shutdown(fd, libc::SHUT_RD);
     }
 }

@@ -19,7 +19,8 @@ use crate::files::{self, File, Open};
 use crate::flows::{End, Kept, NOT_LISTENING};
 use crate::{Errno, Result, elsewhere, epoll, flows, husk, kernel};
 
-/// A program is about to be executed: the listeners that it has open, by these numbers, become known to it. Whether there are any.
+/// Called when a program is about to be executed. The listeners that it has open by these numbers become known to it.
+/// Returns whether there are any.
 pub(crate) fn hand_on() -> bool {
     let mut any = false;
     for number in files::numbers() {
@@ -32,25 +33,26 @@ pub(crate) fn hand_on() -> bool {
             any = true;
         }
         if husk::is_husk() {
-            // The count of who has it is the parent's.
+            // How many have it is for the parent to count.
             std::mem::forget(file);
         }
     }
     bound::hand_on() || any
 }
 
-/// The library is loaded: what this process has open that listens in lull does so here.
+/// Called when the library is loaded. Sockets that this process has open and that listen in lull do so here from now
+/// on.
 pub(crate) fn adopt_kept() {
     for kept in flows::of_the_program().into_iter().flat_map(|flows| flows.kept()) {
         let is_known = files::is_known(kept.number) || bound::is_one(kept.number);
         if !is_known && kernel::inode(kept.number) == Ok(kept.inode) {
-            // It is the kernel's otherwise.
+            // Otherwise the socket is the kernel's.
             let _ = adopt(&kept);
         }
     }
 }
 
-/// What is kept of a listener becomes one of this process.
+/// Makes a listener of this process of what was kept of it.
 pub(crate) fn adopt(kept: &Kept) -> Result<()> {
     adopt_with(kept, || kept.pool.and_then(Pool::handed_on))
 }
@@ -78,7 +80,7 @@ pub(crate) fn adopt_with(kept: &Kept, pool: impl FnOnce() -> Option<Pool>) -> Re
     }
     let listener = Listener::new(kept.number, bound, worlds, kept.backlog as usize, kept.called_in, pool())?;
     epoll::becomes_lulls(kept.number, || files::put(kept.number, File::Listener(listener)))?;
-    // Where the engine runs, what comes before somebody asks is not refused.
+    // If the engine runs, connections that come before somebody asks for them are not refused.
     elsewhere::others().inspect(|others| awaits(others, kept.number));
     Ok(())
 }
@@ -88,11 +90,11 @@ pub(crate) struct Before {
     inode: u32,
     /// Connections were asked for here, or for others.
     is_real: bool,
-    /// Other processes have it as well.
+    /// Other processes have the listener as well.
     is_shared: bool,
 }
 
-/// How the listeners of this process are.
+/// The state of the listeners of this process.
 pub(crate) fn listeners_before() -> Vec<Before> {
     let of = |file: Open| match &*file {
         File::Listener(listener) => Some(Before {
@@ -105,8 +107,8 @@ pub(crate) fn listeners_before() -> Vec<Before> {
     files::numbers().filter_map(files::get).filter_map(of).collect()
 }
 
-/// No program was executed after all, and listeners that were closed for it are this process's again: what others ask for is given to
-/// them.
+/// Called when no program was executed after all. Listeners that were closed for it are this process's again, and give
+/// others the connections that they ask for.
 pub(crate) fn listen_as_before(all: &[Before]) {
     for file in files::numbers().filter_map(files::get) {
         let File::Listener(listener) = &*file else { continue };
@@ -115,7 +117,7 @@ pub(crate) fn listen_as_before(all: &[Before]) {
             listener.is_inherited_by_a_child();
         }
         match before.is_real.then(|| listener.real()) {
-            // What was left to who listens next may still be there.
+            // Connections that were left to whoever listens next may still be there.
             Some(Ok(_)) => listener.asked_for(),
             Some(Err(error)) => say::line(format_args!(
                 "process {} no longer listens at {}, since it failed to execute a program: {error}",
@@ -128,12 +130,12 @@ pub(crate) fn listen_as_before(all: &[Before]) {
 }
 
 impl Listener {
-    /// It was not closed, since others have it, and no program was executed.
+    /// The listener was not closed, since others have it, and no program was executed.
     pub(crate) fn stays_for_failed_exec(&self) {
         self.handed_on.store(false, Ordering::Relaxed);
     }
 
-    /// What is kept of it for this process, which goes on without the one whose it was.
+    /// What is kept of the listener for this process, which goes on without the process that it belonged to.
     pub(crate) fn kept(&self, number: c_int) -> Option<Kept> {
         let pool = self.pool.as_ref().and_then(Pool::hand_on);
         let (inode, called_in, noted_in) = (self.inode, self.called_in, std::process::id());
@@ -151,7 +153,7 @@ impl Listener {
         self.backlog.load(Ordering::Relaxed) as u32
     }
 
-    /// Notes it under a number, with the pool that whoever is executed has open.
+    /// Notes the listener under a number, with the pool that the executed program has open.
     pub(super) fn keep(&self, number: c_int, pool: Option<[End; 2]>) {
         let backlog = self.backlog();
         if let Some(flows) = flows::of_the_program() {
@@ -175,13 +177,14 @@ impl Listener {
         self.keep(number, self.pool.as_ref().and_then(Pool::hand_on));
     }
 
-    /// It is closed here, and not for good: the program that is executed in this process's place has it open.
+    /// Says that it is closed here but not for good, because the program that is executed in this process's place has
+    /// it open.
     pub(crate) fn is_closed_for_exec(&self) {
         self.handed_on.store(true, Ordering::Relaxed);
     }
 }
 
-/// No program was executed after all. What was closed for it listens again.
+/// Called when no program was executed after all. Listeners that were closed for it listen again.
 pub(crate) fn keep_here() {
     for file in files::numbers().filter_map(files::inherited) {
         if let File::Listener(Listener { pool: Some(pool), .. }) = &*file {

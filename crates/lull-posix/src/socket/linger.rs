@@ -1,15 +1,17 @@
-//! SO_LINGER with a time: closing waits until the peer has everything (`sk_stream_wait_close`).
+//! With SO_LINGER and a time, closing waits until the peer has everything (`sk_stream_wait_close`).
 
 use std::time::{Duration, Instant};
 
 use super::Stream;
 use crate::{leaving, signals};
 
-/// How often the wait looks. The stack tells nobody of a last acknowledgement, and whoever closes so waits for a peer.
+/// How often the wait looks. The stack does not report a last acknowledgement, and a thread that closes so waits for a
+/// peer anyway.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Drop for Stream {
-    /// The last number and the last call are done with it. A process that exits waits at none (`inet_release`), but stays for all.
+    /// Called when the last number and the last call are done with the socket. A process that exits does not wait here
+    /// (`inet_release`), but stays until all of them are done.
     fn drop(&mut self) {
         if let Some(longest) = self.options.linger()
             && !leaving::is_begun()
@@ -27,7 +29,7 @@ impl Stream {
         if self.stream.unread().is_ok_and(|unread| unread != 0) {
             return;
         }
-        // One that is not connected has nothing to wait for.
+        // A socket that is not connected has nothing to wait for.
         if self.stream.shutdown(lull_net::Shutdown::Write).is_err() {
             return;
         }

@@ -31,7 +31,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     }
     let Some(bound) = bound_stream(fd) else { return kernel::listen(fd, backlog) };
     let Some(worlds) = worlds(fd, bound) else { return kernel::listen(fd, backlog) };
-    // With an option that lull has not, one on a wildcard stays the kernel's.
+    // A socket on a wildcard stays the kernel's if it has an option that lull does not have.
     if refused::is_set(fd) {
         return if worlds == Worlds::Lulls { refused::check(fd) } else { kernel::listen(fd, backlog) };
     }
@@ -39,7 +39,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         Worlds::Both => kernel::listen(fd, backlog)?,
         Worlds::Lulls => has_a_port(fd, bound)?,
     }
-    // Port 0 has become one when the kernel listens.
+    // Once the kernel listens, port 0 has become a port.
     let bound = bound_stream(fd).unwrap_or(bound);
     let shared = bound::listens(fd);
     let (called_in, passed_on) =
@@ -61,7 +61,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     Ok(())
 }
 
-/// Whose the connections are that a listener hears of.
+/// From which world the connections of a listener come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Worlds {
     Lulls,
@@ -72,7 +72,7 @@ fn is_v6_only(fd: c_int, bound: SocketAddr) -> bool {
     bound.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1)
 }
 
-/// What a socket that is bound there hears of; nothing of lull's if it is none.
+/// The worlds that a socket bound to this address accepts from; `None` if lull's is not among them.
 pub(super) fn worlds(fd: c_int, bound: SocketAddr) -> Option<Worlds> {
     let wildcard = || bound.ip().is_unspecified() && engine::has_family(bound.ip(), is_v6_only(fd, bound));
     let worlds = if engine::is_own(bound.ip()) { Some(Worlds::Lulls) } else { wildcard().then_some(Worlds::Both) };
@@ -84,7 +84,7 @@ pub(super) fn worlds(fd: c_int, bound: SocketAddr) -> Option<Worlds> {
 /// bound instead. One that has a port refuses.
 fn has_a_port(fd: c_int, bound: SocketAddr) -> Result<()> {
     let domain = if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
-    // With this one `bind` leaves the port to who listens (`inet_csk_listen_start`).
+    // With this option `bind` leaves the port for whoever listens (`inet_csk_listen_start`).
     const LATER: (c_int, c_int) = (libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT);
     let is_left = bound.port() == 0 && kernel::int_option(fd, LATER.0, LATER.1) == Ok(1);
     let set =
@@ -99,7 +99,7 @@ fn has_a_port(fd: c_int, bound: SocketAddr) -> Result<()> {
 }
 
 impl Listener {
-    /// The one behind a number, for which the process `called_in` has called `listen`.
+    /// The listener behind a number, for which the process `called_in` has called `listen`.
     pub(super) fn new(
         fd: c_int,
         bound: SocketAddr,
@@ -160,25 +160,27 @@ impl Listener {
         self.asked_for();
         let real = self.real.get_or_init(|| Arc::new(listener));
         pool::serve(self, real);
-        // Behind it: whoever attaches a program meanwhile either finds the listener or leaves the program to be found here.
+        // This comes after the listener is there. A thread that attaches a program meanwhile either finds the listener,
+        // or leaves the program to be found here.
         if let Some(program) = self.program.lock().unwrap_or_else(PoisonError::into_inner).take() {
             real.set_reuseport_program(Some(program))?;
         }
         Ok(real)
     }
 
-    /// Where it hears who connects.
+    /// The addresses at which it accepts connections.
     pub(super) fn heard(&self) -> Heard {
         Heard { at: self.bound, v6_only: self.asked.v6_only }
     }
 
-    /// What lull's half is made with.
+    /// The settings that lull's half is made with.
     pub(super) fn asked_now(&self) -> ListenOptions {
         let (backlog, rx_buffer_bytes) = (self.backlog.load(Ordering::Relaxed), self.options.buffers().receive);
         ListenOptions { backlog, rx_buffer_bytes, ..self.asked }
     }
 
-    /// This process has forked a child, which has the listener as well, and may execute a program that asks for connections.
+    /// Called when this process has forked a child, which has the listener as well and may execute a program that asks
+    /// for connections.
     pub(crate) fn is_inherited_by_a_child(&self) {
         if self.has_heirs.load(Ordering::Relaxed) || self.is_inherited() {
             return;
@@ -191,13 +193,13 @@ impl Listener {
         }
     }
 
-    /// Another process has been given it over a Unix socket.
+    /// Called when another process has been given it over a Unix socket.
     pub(crate) fn is_passed_on(&self) {
         self.passed_on.store(true, Ordering::Relaxed);
         self.is_inherited_by_a_child();
     }
 
-    /// Whether this process has called `listen` for it, and it hears those who connect to this address.
+    /// Whether this process has called `listen` for it, and it accepts connections to this address.
     pub(crate) fn is_ours_at(&self, to: SocketAddr) -> bool {
         let ip = self.bound.ip();
         !self.is_inherited() && self.bound.port() == to.port() && (ip == to.ip() || ip.is_unspecified())
@@ -208,8 +210,8 @@ impl Listener {
         self.called_in != std::process::id()
     }
 
-    /// Connections are asked for here from now on. Of several processes that do so each has those that come to its queues, and what
-    /// one does not accept soon goes to all.
+    /// From now on connections are asked for here. If several processes do so, each has the connections that come to
+    /// its queues, and those that one does not accept soon go to all.
     pub(crate) fn asked_for(&self) {
         if let Some(others) = elsewhere::others() {
             others.listens(self.heard(), self.inode);
@@ -233,17 +235,18 @@ pub(super) fn bound_stream(fd: c_int) -> Option<SocketAddr> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Others have it.
+        // Other processes have the listener.
         let handed_on = *self.handed_on.get_mut();
         if handed_on {
-            // Its ends stay open.
+            // The pool's ends stay open.
             std::mem::forget(self.pool.take());
         }
         if let (true, Some(pool), Some(real)) = (*self.passed_on.get_mut(), &self.pool, self.real.get()) {
             pool::serve_on(self, pool, real);
         }
         let stays = handed_on || self.is_anothers();
-        // Closed first: a connection that came between the two would be reset. One that serves others through the pool goes on.
+        // It is closed first, because a connection that came between the two steps would be reset. A listener that
+        // serves others through the pool goes on.
         match (self.real.take().map(Arc::try_unwrap), elsewhere::others()) {
             (Some(Ok(closed)), others) => {
                 drop(closed);
@@ -251,7 +254,7 @@ impl Drop for Listener {
             }
             (Some(Err(_serves_on)), _) => {}
             (None, others) => {
-                // Whoever made it leaves it to those who inherit it, until now.
+                // The process that made it has left it to those who inherit it, until now.
                 if !stays {
                     flows::of_the_program().inspect(|flows| flows.closed_for_good(self.inode));
                 }
@@ -261,7 +264,8 @@ impl Drop for Listener {
     }
 }
 
-/// The listeners that nobody here has asked for connections so far are waited for, each until somebody does, or it is closed.
+/// Waits for connections to the listeners that nobody here has asked so far, for each until somebody does or it is
+/// closed.
 pub(crate) fn await_unasked(others: &Others) {
     files::numbers().for_each(|number| awaits(others, number));
 }
@@ -283,7 +287,7 @@ pub(super) fn awaits(others: &Others, number: c_int) {
     }
 }
 
-/// What was asked for, by `listen` and by options before it.
+/// What the program has asked for, by `listen` and by options before it.
 pub(crate) fn asked(fd: c_int, backlog: c_int, v6_only: bool) -> ListenOptions {
     let flag = |level, name| kernel::int_option(fd, level, name).is_ok_and(|value| value != 0);
     ListenOptions {
@@ -317,8 +321,8 @@ mod tests {
 
     use super::*;
 
-    /// Another thread's calls come between what makes the socket lull's and what moves it to lull's contexts. To Linux it is a member
-    /// all the while.
+    /// Calls of another thread may come between the step that makes the socket lull's and the step that moves it to
+    /// lull's contexts. On Linux it would be a member all the while.
     #[test]
     fn calls_about_a_member_that_becomes_lulls_find_it_on_its_context() {
         const ALREADY: Result<()> = Err(Errno::new(libc::EEXIST));

@@ -30,7 +30,7 @@ pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_
     // SAFETY: as above.
     match unsafe { memory::address(address, length) } {
         Ok(address) => signals::section(|| sends_by_lull(fd, address, flags)),
-        // The kernel refuses it.
+        // The kernel refuses such an address.
         Err(_) => Ok(false),
     }
 }
@@ -131,7 +131,8 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
     }
 }
 
-/// Whether a number is a context of lull's: Linux says so also where no message is asked for (`do_recvmmsg`, `__sys_sendmmsg`).
+/// Whether a number is a context of lull's. Linux refuses such a number even where no message is asked for
+/// (`do_recvmmsg`, `__sys_sendmmsg`).
 fn is_no_socket(fd: c_int) -> bool {
     signals::section(|| files::get(fd).is_some_and(|file| matches!(*file, File::Epoll(_))))
 }
@@ -145,7 +146,7 @@ fn has_error(file: &File) -> bool {
     }
 }
 
-/// Takes it (`sock_error`).
+/// Takes that error (`sock_error`).
 fn take_error(fd: c_int) -> Option<c_int> {
     signals::section(|| {
         files::get(fd).filter(|file| has_error(file))?;
@@ -196,7 +197,7 @@ pub unsafe fn recvmmsg(
         set_error(error);
         return -1;
     }
-    // After the first message the rest are taken as far as they are there.
+    // After the first message only those are taken that are there already.
     let rest = if flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
     let flags = flags & !libc::MSG_WAITFORONE;
     let until = timeout.as_ref().and_then(|timeout| {
@@ -236,7 +237,7 @@ pub unsafe fn sendmmsg(
     unsafe { each(messages, count.min(SENT_MAX), |_| true, |_, message| send(message)) }
 }
 
-/// One call for each message, until one fails; how many did not, or -1 if that was the first.
+/// Makes one call for each message until one fails. Returns how many did not, or -1 if the first one failed.
 ///
 /// # Safety
 /// The program vouches for the messages.

@@ -17,7 +17,8 @@ pub fn has_names(fd: c_int) -> bool {
     inherit::unused(fd).is_some() || is_named(fd)
 }
 
-/// `getsockname` of a number that is lull's; nothing if its placeholder knows it, as for a listener, which is bound.
+/// `getsockname` of a number that is lull's. Returns nothing if the placeholder has the answer, as that of a listener,
+/// which is bound.
 pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
     if let Some(name) = inherit::getsockname(fd) {
         return Some(Ok(name));
@@ -32,7 +33,7 @@ pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
     }
 }
 
-/// `getpeername` of a number that is lull's; nothing if the kernel has the answer for its placeholder.
+/// `getpeername` of a number that is lull's. Returns nothing if the kernel has the answer for the placeholder.
 pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
     if let Some(name) = inherit::getpeername(fd) {
         return Some(name);
@@ -43,7 +44,7 @@ pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
     match &*files::get_to_send(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.peer_addr())),
         File::Datagram(datagram) => Some(match datagram.peer()? {
-            // As one without a peer (`inet_getname`).
+            // The answer is the same as for a socket without a peer (`inet_getname`).
             Ok(peer) if peer.port() == 0 => Err(Errno::new(libc::ENOTCONN)),
             peer => named(datagram.domain, peer),
         }),

@@ -33,17 +33,18 @@ type Values = HashMap<Name, Vec<u8>>;
 #[derive(Default)]
 pub(crate) struct Options {
     acted: Acted,
-    /// What its listener was given, by name, and how frames leave by that, and how much it holds.
+    /// The options that its listener was given, by name, with what follows from them: how its frames leave, and how
+    /// much it holds.
     inherited: Arc<Values>,
     inherited_egress: Egress,
     inherited_buffers: Buffers,
-    /// What it was given itself.
+    /// The options that the program has set on it.
     own: Mutex<Values>,
-    /// SO_RCVLOWAT as it is in force; 0 is 1.
+    /// SO_RCVLOWAT as it is in force, where 0 means 1.
     low_water: AtomicU32,
 }
 
-/// What it is set to is the kernel's to say, and in force here.
+/// The kernel's socket says to what values these are set; they are in force here.
 const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 
 /// Options that a connection has from its listener, by the values that a socket of the kernel's has for them.
@@ -54,7 +55,7 @@ const INHERITED: [Name; 24] = [
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
     buffers::LOCKS,
-    // But not SO_PRIORITY (`sk_clone`).
+    // SO_PRIORITY is not among them (`sk_clone`).
     egress::PACING,
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -106,7 +107,7 @@ impl Options {
         Options::read(fd, &[&[usecs, prefer, budget, LOW_WATER], &leaves[..], &buffers::ALL].concat())
     }
 
-    /// As [`Options::of_placeholder`], of a listener, whose connections have all of it.
+    /// As [`Options::of_placeholder`], of a listener. Its connections inherit all of it.
     pub(crate) fn of_listener(fd: c_int) -> Options {
         Options::read(fd, &INHERITED)
     }
@@ -121,7 +122,7 @@ impl Options {
         Options::with(Acted::of_placeholder(fd), Arc::new(inherited))
     }
 
-    /// What a connection has of its listener (`inet_csk_clone_lock`).
+    /// The options that a connection inherits from its listener (`inet_csk_clone_lock`).
     pub(crate) fn inherited(&self) -> Options {
         let own = self.own();
         if own.is_empty() {
@@ -145,14 +146,14 @@ impl Options {
     }
 
     fn own(&self) -> MutexGuard<'_, Values> {
-        // A map operation is whole or not.
+        // An operation on the map is either complete or has not happened.
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts what was set before there was a connection in force on it.
     pub(crate) fn apply(&self, stream: &TcpStream) {
         self.acted.apply(stream);
-        // Every socket has a mark, and most have one byte.
+        // Every socket has such a low-water mark, and for most it is one byte.
         if self.stored(LOW_WATER).and_then(|value| int(&value).ok()).is_some_and(|bytes| bytes > 1) {
             self.put_low_water(stream);
         }
@@ -167,12 +168,12 @@ impl Options {
         }
     }
 
-    /// How much it holds.
+    /// How much the socket holds.
     pub(super) fn buffers(&self) -> Buffers {
         if self.own().is_empty() { self.inherited_buffers } else { Buffers::of(|name| self.stored(name)) }
     }
 
-    /// How its frames are to leave.
+    /// How the socket's frames are to leave.
     fn egress(&self) -> Egress {
         if self.own().is_empty() { self.inherited_egress } else { Egress::of(|name| self.stored(name)) }
     }
@@ -190,13 +191,13 @@ impl Options {
         self.low_water.load(Ordering::Relaxed) as usize
     }
 
-    /// The options of busy polling that were set. What never was is the mode's.
+    /// The options of busy polling that were set. For those that never were, the mode decides.
     pub(super) fn busy(&self) -> impl Iterator<Item = (Name, c_int)> + '_ {
         let value = |name| self.stored(name).and_then(|value| int(&value).ok()).filter(|value| *value != 0);
         BUSY.into_iter().filter_map(move |name| Some((name, value(name)?)))
     }
 
-    /// Those that lull acts upon.
+    /// The options that lull acts upon.
     pub(super) fn acted(&self) -> &Acted {
         &self.acted
     }

@@ -44,9 +44,9 @@ pub(crate) struct Pool {
     takes: OwnedFd,
     /// Shared with the thread that gives, so that a child has it once.
     gives: Arc<OwnedFd>,
-    /// What this process waits in.
+    /// What this process uses to wait for a connection.
     watch: OnceLock<Watch>,
-    /// It has been told to look whether a queue is free.
+    /// The process has been told to look whether a queue is free.
     looks: AtomicBool,
 }
 
@@ -57,7 +57,8 @@ struct Watch {
     owners: Mutex<Vec<OwnedFd>>,
 }
 
-/// What another process needs to have a listener, too: the process that called `listen`, the ends of its pool, and what it listens by.
+/// What another process needs in order to have a listener as well: which process called `listen`, the ends of its pool,
+/// and the socket that it listens by.
 pub(crate) struct ForAnother<'a> {
     pub(crate) called_in: u32,
     pub(crate) ends: [BorrowedFd<'a>; 2],
@@ -84,7 +85,7 @@ pub(crate) enum Passed {
     Kernels,
 }
 
-/// The next of what another process passes on by the end of a pair; none when that has ended.
+/// The next connection that another process passes on by the end of a pair; `None` once that process has ended.
 pub(crate) fn next_passed(takes: c_int) -> Result<Option<(Passed, OwnedFd)>> {
     Ok(Message::next(&kernel::borrow(takes))?.map(|(message, socket)| {
         let passed = if message.connection == KERNELS { Passed::Kernels } else { Passed::Relay };
@@ -92,7 +93,7 @@ pub(crate) fn next_passed(takes: c_int) -> Result<Option<(Passed, OwnedFd)>> {
     }))
 }
 
-/// Gives a number what `accept4` was asked for.
+/// Sets on a number the flags that `accept4` was given.
 pub(crate) fn flagged(number: c_int, flags: c_int) -> Result<()> {
     let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
     kernel::fcntl(number, libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
@@ -105,9 +106,10 @@ pub(crate) fn wait_in_kernel_for(
     members: impl IntoIterator<Item = (c_int, c_int)>,
     timeout: Option<Duration>,
 ) -> Result<bool> {
-    /// How often a thread looks whether it is to be cancelled that cannot be called out.
+    /// How often a thread looks whether it is to be cancelled, where nothing can end its wait.
     const LOOKS_APART: Duration = Duration::from_millis(10);
-    // By this one it is called out. A call that waits takes no number on Linux, and does without where there is none.
+    // By this descriptor its wait is ended. On Linux a call that waits takes no number, so this one does without if
+    // none is free.
     let called = new_context().ok();
     let call = called.as_ref().map_or(-1, AsRawFd::as_raw_fd);
     let entries = members.into_iter().chain([(call, libc::POLLIN.into())]);
@@ -115,7 +117,7 @@ pub(crate) fn wait_in_kernel_for(
         .filter(|(fd, _)| *fd >= 0)
         .map(|(fd, events)| libc::pollfd { fd, events: events as i16, revents: 0 })
         .collect();
-    // One without an end that can be told has none.
+    // A time limit that lies too far ahead to be told means none.
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -138,12 +140,12 @@ pub(crate) fn wait_in_kernel(fd: c_int, timeout: Option<Duration>) -> Result<()>
     if wait_in_kernel_for([(fd, libc::EPOLLIN)], timeout)? { Ok(()) } else { Err(WOULD_BLOCK) }
 }
 
-/// Tells those who give to the pool that `takes` is an end of that a process without a queue asks.
+/// Tells the processes that give to the pool of the end `takes` that a process without a queue asks.
 pub(crate) fn asks_at(takes: c_int) {
     if let Some(flows) = flows::of_the_program() {
         flows.asks();
     }
-    // Nobody writes to this end, and it may have been said before.
+    // An error means only that it has been told before, as nothing else is written to this end.
     let _ = kernel::shutdown(takes, libc::SHUT_WR);
 }
 
@@ -160,7 +162,7 @@ fn is_hung_up(gives: &OwnedFd) -> bool {
 }
 
 impl Pool {
-    /// One that nobody waits at.
+    /// A pool at which nobody waits.
     pub(crate) fn new() -> Result<Pool> {
         own::begin();
         let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -168,12 +170,12 @@ impl Pool {
         Ok(Pool::of(takes, gives))
     }
 
-    /// The one whose ends these are.
+    /// The pool whose ends these are.
     pub(crate) fn of(takes: OwnedFd, gives: OwnedFd) -> Pool {
         Pool { takes, gives: Arc::new(gives), watch: OnceLock::new(), looks: AtomicBool::new(false) }
     }
 
-    /// Its ends, which a program that is executed has open from now on.
+    /// The pool's ends. From now on they stay open in a program that is executed.
     pub(super) fn hand_on(&self) -> Option<[End; 2]> {
         let end = |end: &OwnedFd| {
             let number = end.as_raw_fd();
@@ -183,7 +185,7 @@ impl Pool {
         Some([end(&self.takes)?, end(self.gives.as_ref())?])
     }
 
-    /// No program was executed after all.
+    /// Called when no program was executed after all.
     pub(super) fn keep_here(&self) {
         for end in [&self.takes, self.gives.as_ref()] {
             // It is open, and takes the flag.
@@ -191,7 +193,7 @@ impl Pool {
         }
     }
 
-    /// The one that the process before has handed on, if its ends are open.
+    /// The pool that the process handed on before it executed this program, if its ends are open.
     pub(super) fn handed_on(ends: [End; 2]) -> Option<Pool> {
         if ends.iter().any(|end| kernel::inode(end.number) != Ok(end.inode)) {
             return None;
@@ -209,7 +211,7 @@ impl Pool {
         Some(Pool::of(takes, gives))
     }
 
-    /// Where is taken out, and where is put in.
+    /// The end that connections are taken out of, and the end that they are put into.
     pub(crate) fn ends(&self) -> [BorrowedFd<'_>; 2] {
         [self.takes.as_fd(), self.gives.as_fd()]
     }
@@ -233,7 +235,7 @@ impl Pool {
         asks_at(self.takes.as_raw_fd());
     }
 
-    /// This process is done with it; whether another one has it.
+    /// Says that this process is done with the pool. Returns whether another process has it.
     pub(super) fn leaves_another(self) -> bool {
         let Pool { takes, gives, watch, .. } = self;
         drop((takes, watch));
@@ -249,7 +251,7 @@ impl Pool {
                 Ok(Some(next)) => next,
                 Ok(None) => return Ok(None),
                 Err(error) if error.number() == libc::EAGAIN => return Ok(None),
-                // Also a queue may be free.
+                // A queue may be free as well.
                 Err(LOOK) => {
                     self.looks.store(true, Ordering::Release);
                     return Ok(None);
@@ -267,7 +269,7 @@ impl Pool {
                 }
                 continue;
             }
-            // The number is the program's.
+            // The number is the program's now.
             let number = socket.into_raw_fd();
             let passed = inherit::adopt(number, domain).and_then(|peer| {
                 flagged(number, flags)?;
@@ -283,7 +285,7 @@ impl Pool {
 }
 
 impl Listener {
-    /// What another process needs to have it, too.
+    /// What another process needs in order to have the pool as well.
     pub(crate) fn for_another(&self) -> Option<ForAnother<'_>> {
         let pool = self.pool.as_ref().filter(|_| !self.stopped.load(Ordering::Relaxed))?;
         let (called_in, backlog, bound, domain) = (self.called_in, self.backlog(), self.bound, self.domain);
@@ -324,9 +326,9 @@ impl Listener {
         self.pool.as_ref().inspect(|pool| pool.asks())
     }
 
-    /// What of the kernel's tells that a connection may be in the pool.
+    /// The kernel's descriptor that tells when a connection may be in the pool.
     pub(crate) fn pool_context(&self) -> Option<c_int> {
-        // Who made the listener learns by it whether it shares it.
+        // By this the process that made the listener learns whether it shares it.
         let has_queue = self.real().is_ok();
         let pool = self.shared()?;
         let watch = pool.watch().ok()?;
@@ -349,9 +351,9 @@ impl Listener {
         let holders: Vec<_> = flows.holders().collect();
         let mut owners = locked(&watch.owners);
         owners.clear();
-        // One in another PID namespace has no number here.
+        // A process in another PID namespace has no number here.
         for process in holders.iter().filter(|process| **process > 0) {
-            // One that has ended by now has no queue any more.
+            // A process that has ended by now has no queue any more.
             let Ok(owner) = kernel::pidfd_open(*process) else { continue };
             let added = kernel::add_member(watch.context.as_fd(), owner.as_fd(), libc::EPOLLIN as u32, 0);
             if added.is_ok() {
@@ -374,12 +376,14 @@ impl Listener {
 
     /// Asks for a queue again, until there is one or all who have them are watched.
     fn has_a_queue_by_now(&self, watch: &Watch) -> bool {
-        /// Each may end between two looks. Where none has any, something else is wrong, which has been said.
+        /// Each of them may end between two looks. If nobody has a queue, something else is wrong, and has been
+        /// reported.
         const TRIES: usize = 16;
         let Some(flows) = flows::of_the_program() else { return false };
         for _ in 0..TRIES {
             let watched = self.watch_owners(watch, flows);
-            // Behind it: of who ended before it was watched nobody tells that its queue is free.
+            // This comes after the watching begins: if a process ended before it was watched, nothing tells that its
+            // queue is free.
             engine::may_start_again();
             if self.real().is_ok() {
                 locked(&watch.owners).clear();
@@ -407,7 +411,7 @@ pub(crate) fn new_context() -> Result<OwnedFd> {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is inside is changed by whole operations.
+    // Every operation leaves what is inside complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -417,12 +421,12 @@ fn errno(error: rustix::io::Errno) -> Errno {
 
 /// Stands for a connection of the kernel's, in the place of what one is called.
 const KERNELS: u64 = u64::MAX;
-/// Stands there for no connection: whoever takes it looks whether the process that gave has ended.
+/// Stands there in place of a connection. A process that takes it looks whether the process that gave has ended.
 const NONE: u64 = u64::MAX - 1;
-/// What a call that finds that is told.
+/// The error for a call that finds this message.
 pub(crate) const LOOK: Errno = Errno::new(libc::EOWNERDEAD);
 
-/// Whoever waits at a pool for a process that has ended looks for that, if nothing else is to be taken out.
+/// A process that waits at the pool of one that has ended notices it by this, if there is nothing else to take out.
 pub(crate) fn have_them_look(takes: c_int, gives: c_int) {
     if kernel::unread(takes) == Ok(0) {
         let message = Message { process: std::process::id(), connection: NONE }.bytes();
@@ -483,12 +487,12 @@ impl Message {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors = [socket.as_fd()];
-        // There is room for one.
+        // The message has room for one descriptor.
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         sendmsg(gives, &[IoSlice::new(&self.bytes())], &mut control, flags | SendFlags::NOSIGNAL).map(drop)
     }
 
-    /// The next one; none at the end of them. [`LOOK`] is one without a connection.
+    /// The next message; `None` at the end of them. [`LOOK`] is one without a connection.
     fn next(takes: &impl AsFd) -> Result<Option<(Message, OwnedFd)>> {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

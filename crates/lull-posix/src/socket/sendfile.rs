@@ -1,4 +1,4 @@
-//! `sendfile` to a socket of lull's: through a buffer; from one into a pipe it is `splice`.
+//! `sendfile` to a socket of lull's goes through a buffer. From such a socket into a pipe it is `splice`.
 
 use std::io::IoSlice;
 
@@ -7,10 +7,11 @@ use libc::{c_int, off_t};
 use super::{Send, send, splice};
 use crate::{Errno, Result, files, kernel};
 
-/// What is read at a time.
+/// How much is read at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// `sendfile`. With an offset the file's own position stays where it is, and the offset moves; without, the position moves.
+/// `sendfile`. With an offset, the file's own position stays where it is and the offset moves. Without one, the
+/// position moves.
 pub fn sendfile(to: c_int, from: c_int, offset: Option<&mut off_t>, count: usize) -> Result<usize> {
     if files::is_lull(from) {
         return match offset {
@@ -22,7 +23,7 @@ pub fn sendfile(to: c_int, from: c_int, offset: Option<&mut off_t>, count: usize
     }
     let mut at = match offset.as_deref() {
         Some(offset) => *offset,
-        // A pipe has none, and no offset was given (`splice_direct_to_actor`).
+        // A pipe has no position, and no offset was given (`splice_direct_to_actor`).
         None => kernel::position(from).map_err(|error| match error.number() {
             libc::ESPIPE => Errno::new(libc::EINVAL),
             _ => error,
@@ -58,6 +59,6 @@ pub fn sendfile(to: c_int, from: c_int, offset: Option<&mut off_t>, count: usize
         Some(offset) => *offset = at,
         None => kernel::set_position(from, at)?,
     }
-    // What was taken before an error is told, the error by the next call.
+    // The call tells how much was taken before an error, and the next call tells the error.
     if sent == 0 { result.map(|()| 0) } else { Ok(sent) }
 }

@@ -28,7 +28,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             let was_opening = is("SYN-SENT");
             let shut = stream.stream.shutdown(how_in_words);
             if was_opening && is("CLOSED") {
-                // Nobody had answered yet.
+                // The peer had not answered yet.
                 is_as_before(fd, &file, stream);
             } else if stream.is_connecting(Connecting::UnderWay) {
                 // Where there is a connection, `connect` has nothing more to tell (`inet_shutdown`).
@@ -38,8 +38,8 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
         }
         File::Datagram(datagram) => {
             let shut = datagram.sockets.shutdown(how_in_words);
-            // Its kernel's half has no peer either while lull's has none, and says so. While lull's has one, the kernel's is shut
-            // down for when it has none any more.
+            // While lull's half has no peer, the kernel's half has none either, and says so. While lull's half has one,
+            // the kernel's is shut down as well, for the time when lull's has none any more.
             let kernels = kernel::shutdown(fd, how);
             if datagram.is_kernels_too() { kernels } else { shut }
         }
@@ -47,7 +47,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             if listener.stopped.load(Ordering::Acquire) {
                 return Err(Errno::new(libc::ENOTCONN));
             }
-            // Only the end of reading ends a listener (`inet_shutdown`), and every call wakes who watches it.
+            // Only shutting down reading ends a listener (`inet_shutdown`), but every call wakes those who watch it.
             if how == libc::SHUT_WR {
                 if listener.both_worlds {
                     kernel::shutdown(fd, how)?;
@@ -61,7 +61,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             kernel::shutdown(fd, how)?;
             listener.stopped.store(true, Ordering::Release);
             let shut = listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words));
-            // Who connects is refused from here on, for the socket is shut down in all that have it.
+            // From here on whoever connects is refused, because the socket is shut down in every process that has it.
             elsewhere::others().inspect(|others| others.listens_no_more(listener.inode, false));
             Ok(shut?)
         }

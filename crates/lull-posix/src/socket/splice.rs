@@ -1,4 +1,5 @@
-//! `splice` between a pipe and a connection of lull's: through a buffer, of which nothing is lost when one side takes less.
+//! `splice` between a pipe and a connection of lull's. The data go through a buffer, and nothing in it is lost when one
+//! side takes less.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,12 +20,12 @@ use crate::{Errno, Result};
 /// What is moved at a time: what a pipe that says that it can be written to takes at once (PIPE_BUF, pipe(7)).
 const CHUNK_BYTES: usize = 4096;
 const FLAGS: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-/// Locks that connections share.
+/// How many locks there are, which all connections share.
 const LOCKS: usize = 16;
 
 static ONE_AT_A_TIME: Afresh<[Mutex<()>; LOCKS]> = Afresh::new();
 
-/// Of threads that splice out of one connection one at a time moves what is there.
+/// Lets only one thread at a time move what is there, of those that splice out of one connection.
 fn alone(socket: &Open) -> MutexGuard<'static, ()> {
     let nth = std::ptr::from_ref::<File>(socket) as usize / size_of::<File>();
     ONE_AT_A_TIME.get_or_init(Default::default)[nth % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,7 +40,7 @@ const fn error<T>(number: c_int) -> Result<T> {
     Err(Errno::new(number))
 }
 
-/// `splice` where one number is lull's at least; whether each of them was given an offset.
+/// `splice` where at least one number is lull's. Each comes with whether it was given an offset.
 pub fn splice(
     (from, from_offset): (c_int, bool),
     (to, to_offset): (c_int, bool),
@@ -84,7 +85,7 @@ impl Splice {
         let waits = pipe::is_blocking(end, true)? && self.waits;
         let stream = stream(socket)?;
         let mut moved = 0;
-        // An error that is behind what was moved is the next call's (`tcp_splice_read`).
+        // An error that comes after something was moved is told by the next call (`tcp_splice_read`).
         while moved < self.count && !(moved > 0 && stream.has_error_alone()) {
             match self.chunk_out_of((from, socket), end, moved, waits && moved == 0) {
                 Ok(0) => break,
@@ -98,7 +99,7 @@ impl Splice {
 
     fn chunk_out_of(&self, (from, socket): (c_int, &Open), end: c_int, moved: usize, waits: bool) -> Result<usize> {
         wait_for(end, Interest::WRITABLE, waits)?;
-        // Before the connection is looked at, and waited for (`wait_for_space`).
+        // The pipe is looked at before the connection is, or is waited for (`wait_for_space`).
         if pipe::has_no_reader(end) {
             kernel::signal_self(libc::SIGPIPE);
             return error(libc::EPIPE);
@@ -111,7 +112,7 @@ impl Splice {
                 None if moved > 0 => return Err(WOULD_BLOCK),
                 None => {}
             }
-            // Whether the connection is waited for is its own affair. Another thread may have what comes.
+            // The connection's own flags say whether it is waited for. Another thread may take what comes.
             let waits = Receive { flags: libc::MSG_PEEK };
             if recv(from, &mut [IoSliceMut::new(&mut chunk[..1])], waits)? == 0 {
                 return Ok(0);
@@ -145,14 +146,15 @@ impl Splice {
             if stream.is_nonblocking() || moved > 0 {
                 return Err(WOULD_BLOCK);
             }
-            // It is asked once for the whole of a call (`sock_sndtimeo` in `tcp_sendmsg_locked`): another thread may take the room.
+            // The timeout is read once for the whole of a call (`sock_sndtimeo` in `tcp_sendmsg_locked`), although
+            // another thread may take the room meanwhile.
             let timeout = stream.options.send_timeout();
             let until = *until.get_or_insert_with(|| timeout.map(|timeout| Instant::now() + timeout));
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if !block::until_ready(stream.stream(), Interest::WRITABLE, None, left)? {
                 return Err(WOULD_BLOCK);
             }
-            // One that ends meanwhile is told of like one that has room, and has none.
+            // A connection that ends meanwhile counts as ready, like one that has room, though it has none.
             send(to, &[], Send { flags: libc::MSG_DONTWAIT })?;
             room = stream.room()?;
         }
@@ -160,7 +162,7 @@ impl Splice {
         let room = room.min(chunk.len()).min(self.count - moved);
         let read = pipe::read(end, &mut chunk[..room])?;
         let mut sent = 0;
-        // Another thread may have taken the room: what was taken out of the pipe has to leave all the same.
+        // Another thread may have taken the room. What was taken out of the pipe has to be sent all the same.
         while sent < read {
             match send(to, &[IoSlice::new(&chunk[sent..read])], Send { flags: more | libc::MSG_DONTWAIT }) {
                 Ok(count) => sent += count,
@@ -175,7 +177,8 @@ impl Splice {
     }
 }
 
-/// Moves what is there of a connection, and a pipe has room for, as far as it fills a buffer; nothing is there if it returns nothing.
+/// Moves what has come on a connection, as far as the pipe has room for it and a buffer holds it. Returns nothing if
+/// nothing is there.
 fn move_now((from, socket): (c_int, &Open), end: c_int, chunk: &mut [u8]) -> Result<Option<usize>> {
     let _alone = alone(socket);
     let peek = Receive { flags: libc::MSG_PEEK | libc::MSG_DONTWAIT };

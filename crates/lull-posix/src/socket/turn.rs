@@ -1,8 +1,8 @@
 //! Connections of the kernel's, taken out of the placeholder of a listener in both worlds.
 //!
-//! The placeholder of a listener that blocks blocks as well. It is asked first whether a connection waits, and of all threads and
-//! processes that have it one at a time takes what it said: a second one would sleep in the kernel until the next connection comes
-//! there, and be deaf to lull's.
+//! The placeholder of a listener that blocks blocks as well. So it is first asked whether a connection waits, and of
+//! all threads and processes that have the listener only one at a time takes the connection. A second one would sleep
+//! in the kernel until the next connection comes there, and would not notice those of lull.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ use crate::errno::WOULD_BLOCK;
 use crate::kernel::RawAddress;
 use crate::{Result, kernel};
 
-/// A connection, if one waits; never sleeps.
+/// Takes a connection if one waits. This never sleeps.
 pub(super) fn accept(fd: c_int, accept_flags: c_int) -> Result<(c_int, RawAddress)> {
     let _turn = match kernel::is_nonblocking(fd) {
         true => None,
@@ -31,15 +31,15 @@ static HOLDER: AtomicU32 = AtomicU32::new(NOBODY);
 /// No process has this number.
 const NOBODY: u32 = 0;
 
-/// The turn to take a connection out of a placeholder.
+/// The right to take a connection out of a placeholder, which one thread has at a time.
 struct Turn {
     fd: c_int,
 }
 
 impl Turn {
-    /// None while another thread has it, here or in another process. A lock on the placeholder keeps processes apart, which one that
-    /// is killed gives back; to the threads of a process that is one lock, and [`HOLDER`] keeps them apart. In a child of `fork` that
-    /// may name its parent, of which no thread goes on here.
+    /// Takes the turn; `None` while another thread has it, here or in another process. A lock on the placeholder keeps
+    /// processes apart, and a process that is killed gives it back. Threads of one process share that lock, so
+    /// [`HOLDER`] keeps those apart. In a child of `fork` that may name its parent, of which no thread goes on here.
     fn take(fd: c_int) -> Option<Turn> {
         let (before, own) = (HOLDER.load(Ordering::Relaxed), std::process::id());
         if before == own || HOLDER.compare_exchange(before, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -50,7 +50,7 @@ impl Turn {
                 HOLDER.store(NOBODY, Ordering::Release);
                 None
             }
-            // Where there are no locks, threads are kept apart.
+            // Where there are no such locks, at least the threads of this process are kept apart.
             _ => Some(Turn { fd }),
         }
     }

@@ -19,12 +19,13 @@ const V4_BYTES: usize = 12;
 /// `in6_pktinfo`: address, interface.
 const V6_BYTES: usize = 20;
 
-/// The options that ask for it: over IPv4 and over IPv6 each time.
+/// The options that ask for such data, for IPv4 and for IPv6 each time.
 const ADDRESS: [Name; 2] = [(libc::SOL_IP, libc::IP_PKTINFO), (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)];
 const HOP_LIMIT: [Name; 2] = [(libc::SOL_IP, libc::IP_RECVTTL), (libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT)];
 const TRAFFIC_CLASS: [Name; 2] = [(libc::SOL_IP, libc::IP_RECVTOS), (libc::SOL_IPV6, libc::IPV6_RECVTCLASS)];
 
-/// When it came: in microseconds, and in nanoseconds. The kernel has one of the two set at a time (`sock_set_timestamp`).
+/// The options that ask when a datagram came, in microseconds and in nanoseconds. The kernel has at most one of the two
+/// set (`sock_set_timestamp`).
 const TIMESTAMP: [Name; 2] = [(libc::SOL_SOCKET, libc::SO_TIMESTAMP), (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS)];
 
 /// Whether an option is one of them.
@@ -37,12 +38,12 @@ pub(super) fn is_on(fd: c_int, (level, name): Name) -> bool {
     kernel::int_option(fd, level, name).is_ok_and(|value| value != 0)
 }
 
-/// Whether something was asked for, over IPv4 and over IPv6.
+/// Whether each kind was asked for, over IPv4 and over IPv6.
 #[derive(Debug, Default)]
 struct Flags([AtomicBool; 2]);
 
 impl Flags {
-    /// As the placeholder has it.
+    /// As the placeholder has it set.
     fn renew(&self, fd: c_int, names: [Name; 2]) {
         self.0.iter().zip(names).for_each(|(flag, name)| flag.store(is_on(fd, name), Relaxed));
     }
@@ -52,13 +53,13 @@ impl Flags {
     }
 }
 
-/// What the program asked for.
+/// Which ancillary data the program asked for.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     address: Flags,
     hop_limit: Flags,
     traffic_class: Flags,
-    /// In microseconds, and in nanoseconds.
+    /// The time of arrival in microseconds, and in nanoseconds.
     timestamp: Flags,
 }
 
@@ -142,7 +143,7 @@ impl Wanted {
 /// Writes ancillary data as long as there is room.
 pub(super) struct Writer<'a> {
     room: &'a mut [u8],
-    /// Bytes that were written.
+    /// How many bytes were written.
     pub(super) used: usize,
     /// MSG_CTRUNC, if something did not fit.
     pub(super) flags: c_int,
@@ -153,7 +154,7 @@ impl<'a> Writer<'a> {
         Writer { room, used: 0, flags: 0 }
     }
 
-    /// `put_cmsg`: what does not fit is cut off, and that is said.
+    /// As `put_cmsg` does: what does not fit is cut off, and the flags say so.
     pub(super) fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let room = &mut self.room[self.used..];
         if room.len() < HEADER_BYTES {
@@ -174,7 +175,7 @@ impl<'a> Writer<'a> {
 }
 
 /// What the ancillary data of a datagram say (`udp_cmsg_send`, `ip_cmsg_send`), on a socket that has `each_bytes` for
-/// UDP_SEGMENT. Whatever else they say is refused: it would be done by nobody.
+/// UDP_SEGMENT. Whatever else they say is refused, because nothing would act on it.
 pub(super) fn asked(mut control: &[u8], each_bytes: u16) -> Result<SendOptions> {
     let mut asked = SendOptions { each_bytes, ..SendOptions::default() };
     while control.len() >= HEADER_BYTES {
@@ -209,7 +210,7 @@ pub(super) fn asked(mut control: &[u8], each_bytes: u16) -> Result<SendOptions> 
                 v6.traffic_class = byte_or_sockets(data)?;
             }
             (libc::SOL_SOCKET | libc::SOL_IP | libc::SOL_IPV6 | libc::SOL_UDP, _) => return Err(INVALID),
-            // What is of another protocol nobody looks at (`ip_cmsg_send`).
+            // Data of another protocol are ignored (`ip_cmsg_send`).
             _ => {}
         }
         control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
@@ -223,12 +224,12 @@ fn specified(address: IpAddr) -> Option<IpAddr> {
     Some(address).filter(|address| !address.is_unspecified())
 }
 
-/// An int that a byte can hold.
+/// Reads an int that a byte can hold.
 fn byte(data: &[u8]) -> Option<u8> {
     u8::try_from(c_int::from_ne_bytes(data.try_into().ok()?)).ok()
 }
 
-/// The same; -1 stands for what the socket has (`ip6_datagram_send_ctl`).
+/// Reads the same, but -1 stands for the socket's own value (`ip6_datagram_send_ctl`).
 fn byte_or_sockets(data: &[u8]) -> Result<Option<u8>> {
     if data == (-1 as c_int).to_ne_bytes() {
         return Ok(None);
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(asked(&[0; 8], 0), from(None), "shorter than a header");
     }
 
-    /// What one message asks for.
+    /// What the ancillary data of one message ask for.
     fn asked_by(level: c_int, kind: c_int, data: &[u8]) -> Result<[IpFields; 2]> {
         let mut room = [0; 64];
         let mut writer = Writer { room: &mut room, used: 0, flags: 0 };

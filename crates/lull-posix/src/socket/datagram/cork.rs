@@ -31,7 +31,7 @@ pub(super) struct Cork {
 }
 
 impl Cork {
-    /// That of a socket which has UDP_CORK already, or not.
+    /// The state for a socket, which may have UDP_CORK set already.
     pub(super) fn new(on: bool) -> Cork {
         Cork { on: AtomicBool::new(on), waits: AtomicBool::new(false), part: Mutex::default() }
     }
@@ -48,7 +48,7 @@ impl Cork {
     }
 
     fn part(&self) -> MutexGuard<'_, Option<Part>> {
-        // Bytes are appended whole.
+        // Bytes are appended completely or not at all.
         self.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,12 +70,12 @@ impl Datagram {
         self.append(data, libc::MSG_MORE)
     }
 
-    /// A part of the datagram that has begun, the last one if there is to be no more.
+    /// A further part of the datagram that has begun. It is the last one unless more is to come.
     pub(super) fn append(&self, data: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
         let length = data.iter().map(|slice| slice.len()).sum();
         let is_too_long = {
             let mut part = self.cork.part();
-            // Another thread may have sent it meanwhile.
+            // Another thread may have sent the datagram meanwhile.
             let Some(part) = part.as_mut() else { return Err(Errno::new(libc::EINVAL)) };
             data.iter().for_each(|slice| part.bytes.extend_from_slice(slice));
             part.bytes.len() > PAYLOAD_BYTES_MAX
@@ -95,7 +95,7 @@ impl Datagram {
         self.send_whole(&[IoSlice::new(&bytes)], to, asked, flags).map(drop)
     }
 
-    /// UDP_CORK; off sends what waits, and does not tell of errors (`udp_lib_setsockopt`).
+    /// Sets UDP_CORK. Clearing it sends what waits, and does not tell of errors (`udp_lib_setsockopt`).
     pub(super) fn set_cork(&self, on: bool) {
         self.cork.on.store(on, Relaxed);
         if !on {

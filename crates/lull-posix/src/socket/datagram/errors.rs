@@ -12,7 +12,7 @@ use crate::address::{Bytes, Name as Address};
 use crate::socket::options::Name;
 use crate::{Errno, Result};
 
-/// Over IPv4, and over IPv6.
+/// The options for IPv4 and for IPv6.
 const NAMES: [Name; 2] = [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
 
 /// Whether an option is one of them.
@@ -27,7 +27,8 @@ pub(super) fn put(fd: c_int, sockets: &Sockets) {
 }
 
 impl Datagram {
-    /// Reads an error: of its datagram what came back, and where it was sent to (`ip_recv_error`, `ipv6_recv_error`).
+    /// Reads an error. With it come as much of the datagram as was sent back, and the address that it had been sent to
+    /// (`ip_recv_error`, `ipv6_recv_error`).
     pub(super) fn receive_error(&self, room: &mut Room<'_, '_>) -> Result<Message> {
         let received = self.sockets.receive_error(room.buffers)?;
         let mut writer = Writer::new(room.control);
@@ -44,7 +45,7 @@ impl Datagram {
     }
 }
 
-/// `sock_extended_err`, and the address of who sent the message.
+/// `sock_extended_err`, with the address of the host that sent the message.
 fn extended(received: &ReceivedError, domain: c_int) -> Vec<u8> {
     let error = Errno::from(io::Error::from(received.error)).number() as u32;
     let origin = if received.offender.is_ipv4() { libc::SO_EE_ORIGIN_ICMP } else { libc::SO_EE_ORIGIN_ICMP6 };

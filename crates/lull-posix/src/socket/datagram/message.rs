@@ -9,9 +9,9 @@ use crate::{Result, kernel};
 
 /// Where a message is written to.
 pub struct Room<'a, 'b> {
-    /// Its bytes.
+    /// Where the message's bytes go.
     pub buffers: &'a mut [IoSliceMut<'b>],
-    /// Its ancillary data.
+    /// Where the message's ancillary data go.
     pub control: &'a mut [u8],
 }
 
@@ -20,11 +20,11 @@ pub struct Room<'a, 'b> {
 pub struct Message {
     /// What the call returns: how many bytes were read, or with MSG_TRUNC how many there were.
     pub bytes: usize,
-    /// Who sent it.
+    /// The sender's address.
     pub from: Name,
-    /// Bytes of ancillary data.
+    /// How many bytes of ancillary data were written.
     pub control_bytes: usize,
-    /// MSG_TRUNC, MSG_CTRUNC.
+    /// MSG_TRUNC and MSG_CTRUNC, where they apply.
     pub flags: c_int,
 }
 

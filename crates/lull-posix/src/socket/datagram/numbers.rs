@@ -1,7 +1,8 @@
-//! The numbers of one socket, when it becomes the kernel's alone and when it gets a half of lull's again.
+//! Keeps the numbers of one socket from when it becomes the kernel's alone until it gets a half of lull's again.
 //!
-//! Once it is the kernel's, nothing here is told of its numbers any more. So those that it had beside the one that the program
-//! used are noted with its inode, by which they are known as long as they name it.
+//! Once the socket is the kernel's, lull is told nothing more of its numbers. So the numbers that it had beside the one
+//! that the program used are noted together with the socket's inode, by which it is seen whether they still stand for
+//! it.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,13 +17,13 @@ type Noted = (c_int, u32);
 
 static NOTED: Afresh<Mutex<Vec<Noted>>> = Afresh::new();
 
-/// A child of `fork` has no sockets of lull's.
+/// Called in a child of `fork`, which has no sockets of lull's.
 pub(crate) fn forget() {
     NOTED.forget();
 }
 
 fn with_noted<R>(work: impl FnOnce(&mut Vec<Noted>) -> R) -> R {
-    // What is inside is changed by whole operations.
+    // Every operation leaves what is inside complete.
     work(&mut NOTED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -30,7 +31,7 @@ fn is_current(&(number, inode): &Noted) -> bool {
     kernel::inode(number) == Ok(inode)
 }
 
-/// A socket is the kernel's alone from now on, by all its numbers. `kernels` is the kernel's half.
+/// Makes a socket the kernel's alone from now on, by all its numbers. `kernels` is the kernel's half.
 pub(crate) fn leave(kernels: c_int, file: &Open, nonblocking: bool) -> Result<()> {
     let numbers = files::hand_back(kernels, file, nonblocking);
     if numbers.len() > 1 {
@@ -43,7 +44,8 @@ pub(crate) fn leave(kernels: c_int, file: &Open, nonblocking: bool) -> Result<()
     numbers.into_iter().try_for_each(epoll::becomes_kernels)
 }
 
-/// A socket of the kernel's is `file` from now on, by `fd` and by what numbers it had when it became the kernel's.
+/// Makes a socket of the kernel's `file` from now on, by `fd` and by the numbers that it had when it became the
+/// kernel's.
 pub(super) fn join(fd: c_int, file: Open) -> Result<()> {
     epoll::becomes_lulls(fd, || files::put_open(fd, file.clone()))?;
     let inode = kernel::inode(fd)?;

@@ -1,4 +1,4 @@
-//! Options of UDP sockets: the placeholder is a UDP socket of its own and keeps them.
+//! Options of UDP sockets. The placeholder is itself a UDP socket, and keeps them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,8 +12,8 @@ use crate::{Errno, Result, kernel};
 /// Options that change what is sent, which lull's half would not do.
 const REFUSED: [Name; 1] = [(libc::SOL_UDP, libc::UDP_ENCAP)];
 
-/// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both worlds
-/// has it from the kernel's; to one that is lull's alone it would be a lie.
+/// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both
+/// worlds gets them from the kernel's half. For one that is lull's alone, to accept them would deceive the program.
 const KERNELS_ALONE: [Name; 16] = [
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
     (libc::SOL_IP, libc::IP_ADD_MEMBERSHIP),
@@ -33,7 +33,7 @@ const KERNELS_ALONE: [Name; 16] = [
     (libc::SOL_IPV6, libc::IPV6_RECVPATHMTU),
 ];
 
-/// By the names of RFC 2292, which libc has not.
+/// These are named as in RFC 2292, and the libc crate does not have them.
 const IPV6_2292PKTINFO: c_int = 2;
 const IPV6_2292PKTOPTIONS: c_int = 6;
 const IPV6_2292HOPLIMIT: c_int = 8;
@@ -54,7 +54,7 @@ impl Datagram {
         match (level, name) {
             (libc::SOL_UDP, libc::UDP_CORK) => self.set_cork(int(value)? != 0),
             (libc::SOL_UDP, libc::UDP_GRO) => self.sockets.set_gro(int(value)? != 0)?,
-            // The kernel has looked whether it is so small.
+            // The kernel has checked that the value is as small as that.
             (libc::SOL_UDP, libc::UDP_SEGMENT) => self.each_bytes.store(int(value)? as u16, Relaxed),
             _ => {}
         }

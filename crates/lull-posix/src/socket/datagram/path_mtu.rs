@@ -1,5 +1,5 @@
-//! What becomes of datagrams that are longer than the path takes: IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG. The
-//! placeholder judges and keeps the values, lull's sockets go by them.
+//! What becomes of datagrams that are longer than the path takes: IP_MTU_DISCOVER, IPV6_MTU_DISCOVER and IPV6_DONTFRAG.
+//! The placeholder judges and keeps the values, and lull's sockets follow them.
 
 use libc::c_int;
 use lull_net::PathMtuDiscovery;
@@ -19,7 +19,8 @@ pub(super) fn concerns(name: Name) -> bool {
     NAMES.contains(&name)
 }
 
-/// Puts in force what a socket of the kernel's has. One of IPv4 has nothing of IPv6, and one that is over needs none of it.
+/// Puts in force what a socket of the kernel's has. An IPv4 socket has no options of IPv6, and a socket that is over
+/// needs none.
 pub(super) fn put(fd: c_int, sockets: &Sockets) {
     let [v4, v6, dont_fragment] = NAMES.map(|(level, name)| kernel::int_option(fd, level, name).ok());
     let v6 = v6.map(|value| if dont_fragment == Some(1) { dont_fragment_v6(how(value)) } else { how(value) });
@@ -41,7 +42,7 @@ fn how(value: c_int) -> PathMtuDiscovery {
     }
 }
 
-/// IPV6_DONTFRAG refuses what would leave in fragments (`__ip6_append_data`).
+/// With IPV6_DONTFRAG a datagram that would leave in fragments is refused (`__ip6_append_data`).
 fn dont_fragment_v6(how: PathMtuDiscovery) -> PathMtuDiscovery {
     match how {
         PathMtuDiscovery::Dont | PathMtuDiscovery::Want => PathMtuDiscovery::Do,

@@ -58,7 +58,8 @@ impl Datagram {
                 Err(WOULD_BLOCK) if !dont_wait => {}
                 received => return received,
             }
-            // Who would wait is told that nothing is to come; who would not wait never is (`__skb_wait_for_more_packets`).
+            // A call that would wait is told that nothing is to come. One that would not wait is never told
+            // (`__skb_wait_for_more_packets`).
             if self.reads_no_more() {
                 return Ok(Message::default());
             }
@@ -80,7 +81,7 @@ impl Datagram {
         self.sockets.reads_no_more()
     }
 
-    /// What there is now, for another process.
+    /// What there is now, to be passed on to another process.
     pub(crate) fn receive_for_another(&self, fd: c_int, mut room: Room<'_, '_>) -> Result<Message> {
         self.receive_now(fd, &mut room, 0)
     }

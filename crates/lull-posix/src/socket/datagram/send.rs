@@ -35,12 +35,13 @@ impl Datagram {
             return self.append(data, flags);
         }
         let to_address = if to.is_empty() { None } else { Some(self.destination(to)?) };
-        // Without a destination it goes to the peer, and a peer of the kernel's would have made it the kernel's.
+        // Without a destination the datagram goes to the peer, which is lull's: a peer of the kernel's would have made
+        // the socket the kernel's.
         if let Some(to_address) = to_address
             && self.wildcard.load(Relaxed)
             && !engine::reaches(to_address.ip())
         {
-            // An error is the socket's, whichever half it came to.
+            // A pending error belongs to the socket, whichever half it came to.
             if let Some(error) = self.sockets.take_error()? {
                 return Err(error);
             }
@@ -63,7 +64,7 @@ impl Datagram {
         self.send_whole(data, to_address, asked, flags)
     }
 
-    /// Sends a datagram by lull, or several at once.
+    /// Sends one datagram by lull, or several at once.
     pub(super) fn send_whole(
         &self,
         data: &[IoSlice<'_>],

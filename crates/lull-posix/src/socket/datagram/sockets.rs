@@ -1,4 +1,5 @@
-//! One UDP socket of the program's is one on each queue of the NIC, as a peer's datagrams come in by any of them.
+//! A UDP socket of the program's is made of one socket on each queue of the NIC, since a peer's datagrams may come in
+//! by any of them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -19,22 +20,23 @@ use crate::socket::options::set_busy;
 use crate::{Errno, Result};
 
 pub(crate) struct Sockets {
-    /// Never empty.
+    /// There is always at least one.
     each: Vec<UdpSocket>,
     /// Whether a panic took the queue of each down, as far as a call has found out. The socket goes on by the others.
     is_down: Box<[AtomicBool]>,
-    /// Counts what was read: another one is asked first each time.
+    /// Counts the reads, so that each time another one is asked first.
     turn: AtomicU32,
-    /// Where a peek, or FIONREAD, has found the datagram that the next read takes, whatever has come elsewhere meanwhile.
+    /// Where a peek or FIONREAD has found a datagram. The next read takes that one, whatever has come elsewhere
+    /// meanwhile.
     shown: AtomicU32,
 }
 
-/// What a socket says whose queue is down.
+/// The error of a socket whose queue is down.
 const DOWN: Errno = Errno::new(libc::ENETDOWN);
 
-/// Nothing was shown.
+/// No datagram was shown.
 const NOTHING: u32 = 0;
-/// It was a datagram of the kernel's half; any other number is one more than a place in `each`.
+/// A datagram of the kernel's half was shown. Any other number is one more than a place in `each`.
 const KERNELS: u32 = u32::MAX;
 /// The kernel is asked first once in so many reads: lull's datagrams may come faster than they are read.
 const KERNELS_TURN: u32 = 16;
@@ -42,13 +44,13 @@ const KERNELS_TURN: u32 = 16;
 /// Where a read looks first.
 #[derive(Clone, Copy)]
 pub(super) struct First {
-    /// In the kernel's half, and then at this place.
+    /// First in the kernel's half, and then at this place.
     pub(super) is_kernels: bool,
     place: usize,
 }
 
 impl Sockets {
-    /// On a queue that a panic took down there is none, unless all are down.
+    /// A queue that a panic took down has none, unless all queues are down.
     pub(super) fn open(network: &Network, local: SocketAddr, options: UdpOptions) -> Result<Sockets> {
         let mut each = Vec::new();
         for queue in 0..network.napis().len() {
@@ -68,13 +70,13 @@ impl Sockets {
         Ok(Sockets { each, is_down, turn: AtomicU32::new(0), shown: AtomicU32::new(NOTHING) })
     }
 
-    /// The one that stands for all in what they have in common.
+    /// The socket that stands for all of them in what they have in common.
     pub(crate) fn first(&self) -> &UdpSocket {
         let is_up = |socket: &&UdpSocket| socket.local_addr().map_err(Errno::from) != Err(DOWN);
         self.each.iter().find(is_up).unwrap_or(&self.each[0])
     }
 
-    /// Asks each whose queue is up, until one fails.
+    /// Asks every socket whose queue is up, until one fails.
     fn on_each(&self, mut ask: impl FnMut(&UdpSocket) -> io::Result<()>) -> Result<()> {
         let mut result = Err(DOWN);
         for socket in &self.each {
@@ -87,7 +89,8 @@ impl Sockets {
         result
     }
 
-    /// A call has found a queue down. Whether the socket goes on by others: then nobody is told any more that this one is.
+    /// Called when a call has found a queue down. Returns whether the socket goes on by other queues; if so, the
+    /// program is not told again that this one is down.
     #[cold]
     fn goes_on(&self) -> bool {
         let is_down = |socket: &UdpSocket| socket.local_addr().map_err(Errno::from) == Err(DOWN);
@@ -101,7 +104,7 @@ impl Sockets {
     }
 
     pub(super) fn connect(&self, peer: SocketAddr) -> Result<()> {
-        // The kernel's half hears nothing any more.
+        // From now on the kernel's half receives nothing.
         self.shown.store(NOTHING, Relaxed);
         self.on_each(|socket| socket.connect(peer))
     }
@@ -110,7 +113,7 @@ impl Sockets {
         self.on_each(UdpSocket::disconnect)
     }
 
-    /// Nothing comes any more, until there is a port again.
+    /// From now on nothing comes until there is a port again.
     pub(super) fn lose_port(&self) -> Result<()> {
         self.on_each(UdpSocket::lose_port)
     }
@@ -120,7 +123,7 @@ impl Sockets {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
-        // All are shut down, and say the same of it.
+        // All of them are shut down, and all give the same answer.
         let said = self.each.iter().map(|socket| socket.shutdown(how).map_err(Errno::from));
         said.filter(|said| *said != Err(DOWN)).reduce(Result::and).unwrap_or(Err(DOWN))
     }
@@ -131,7 +134,7 @@ impl Sockets {
 
     /// Whether reading is shut down.
     pub(super) fn reads_no_more(&self) -> bool {
-        // Of a queue that has just gone down everything is ready.
+        // A socket whose queue has just gone down is ready for everything.
         let is_up = |socket: &UdpSocket| socket.local_addr().map_err(Errno::from) != Err(DOWN);
         self.each.iter().any(|socket| socket.ready().contains(Ready::RDHUP) && is_up(socket))
     }
@@ -154,7 +157,7 @@ impl Sockets {
         self.on_each(|socket| socket.move_error(others.first()))
     }
 
-    /// Bytes of the datagram that is read next; 0 if there is none, or it is the kernel's.
+    /// How many bytes the datagram has that is read next; 0 if there is none, or it is the kernel's.
     pub(crate) fn unread(&self) -> Result<usize> {
         if self.shown.load(Relaxed) == KERNELS {
             return Ok(0);
@@ -173,7 +176,7 @@ impl Sockets {
         Ok(0)
     }
 
-    /// Where a read looks first, or a peek, after which it is the same one's turn.
+    /// Where a read or a peek looks first. After a peek it is the same one's turn again.
     #[inline]
     pub(super) fn first_to_read(&self, peek: bool) -> First {
         let turn = if peek { self.turn.load(Relaxed) } else { self.turn.fetch_add(1, Relaxed) };
@@ -184,7 +187,7 @@ impl Sockets {
         }
     }
 
-    /// The kernel's half had a datagram.
+    /// The kernel's half has had a datagram.
     pub(super) fn has_read_kernels(&self, peek: bool) {
         self.has_read(KERNELS, peek);
     }
@@ -205,12 +208,13 @@ impl Sockets {
         Ok(received)
     }
 
-    /// Several datagrams of one flow may be taken as one from now on (UDP_GRO), or no more.
+    /// Says whether several datagrams of one flow may be taken as one from now on (UDP_GRO).
     pub(super) fn set_gro(&self, on: bool) -> Result<()> {
         self.on_each(|socket| socket.set_gro(on))
     }
 
-    /// What ICMP says of their datagrams is kept from now on, over IPv4 and over IPv6, or no more. One that is over hears nothing.
+    /// Says whether what ICMP says of their datagrams is kept from now on, over IPv4 and over IPv6. A socket that is
+    /// over is left out.
     pub(super) fn set_receive_errors(&self, v4: bool, v6: bool) {
         self.each.iter().for_each(|socket| drop(socket.set_receive_errors(v4, v6)));
     }
@@ -228,7 +232,7 @@ impl Sockets {
         Err(if is_one_down && !self.goes_on() { DOWN } else { WOULD_BLOCK })
     }
 
-    /// What each may hold unread. One that is over holds nothing.
+    /// Says how much each may hold unread. A socket that is over holds nothing.
     pub(super) fn set_receive_buffer(&self, bytes: usize) {
         self.each.iter().for_each(|socket| drop(socket.set_receive_buffer(bytes)));
     }
@@ -239,9 +243,9 @@ impl Sockets {
         self.ask_each(first, |socket| socket.send_msg(data, to, options)).1
     }
 
-    /// As the sockets' own: whether they busy poll.
+    /// As the function of the single sockets: whether they busy poll.
     pub(crate) fn busy_loop(&self, nonblocking: bool) -> bool {
-        // Each of them, and not only the first.
+        // All of them are set, and not only the first.
         self.each.iter().filter(|socket| socket.busy_loop(nonblocking)).count() > 0
     }
 
@@ -257,7 +261,7 @@ impl Sockets {
 
     /// Says what becomes of datagrams that are longer than the path takes.
     pub(super) fn set_path_mtu_discovery(&self, is_v6: bool, how: PathMtuDiscovery) {
-        // One that is over sends nothing.
+        // A socket that is over sends nothing.
         self.each.iter().for_each(|socket| drop(socket.set_path_mtu_discovery(is_v6, how)));
     }
 
@@ -266,16 +270,16 @@ impl Sockets {
         self.on_each(|socket| socket.set_reuseport_program(program.cloned()))
     }
 
-    /// The places of all, from this one on.
+    /// The places of all sockets, beginning with this one.
     fn from(&self, first: usize) -> impl Iterator<Item = usize> {
         let count = self.each.len();
         (0..count).map(move |step| (first % count + step) % count)
     }
 
-    /// Asks one after the other while they would block. Says who has answered.
+    /// Asks one after the other for as long as they would block. Returns which one has answered.
     fn ask_each<R>(&self, first: usize, mut ask: impl FnMut(&UdpSocket) -> io::Result<R>) -> (usize, Result<R>) {
         loop {
-            // Those that it finds down are not asked again.
+            // Sockets that this finds down are not asked again.
             match self.ask_each_that_is_up(first, &mut ask) {
                 (_, Err(DOWN)) if self.goes_on() => {}
                 answer => return answer,
@@ -290,7 +294,7 @@ impl Sockets {
     ) -> (usize, Result<R>) {
         let is_up = |place: &usize| !self.is_down[*place].load(Relaxed);
         let first = self.from(first).find(is_up).unwrap_or(0);
-        // An error came in by whatever queue, and is the socket's.
+        // An error may have come in by any queue, and belongs to the socket.
         for (at, socket) in self.each.iter().enumerate() {
             if at != first
                 && is_up(&at)
@@ -317,7 +321,7 @@ impl Source for Sockets {
     }
 
     fn identity(&self) -> usize {
-        // The first one's, which its closing knows.
+        // The first one stands for all, and closing goes by it.
         self.each[0].identity()
     }
 }

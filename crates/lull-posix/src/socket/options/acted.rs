@@ -57,7 +57,7 @@ pub(in crate::socket) fn int(value: &[u8]) -> Result<c_int> {
     Ok(c_int::from_ne_bytes(*bytes))
 }
 
-/// Their values.
+/// The values of these options.
 #[derive(Debug, Default)]
 pub(in crate::socket) struct Acted {
     nodelay: AtomicBool,
@@ -119,14 +119,14 @@ impl Acted {
         for (level, name) in ALL {
             let mut value = [0; 16];
             if let Ok(length) = kernel::getsockopt(fd, level, name, &mut value) {
-                // What the kernel gives out it takes.
+                // Whatever value the kernel gives out for it, it also accepts.
                 let _ = acted.set(level, name, &value[..length], None);
             }
         }
         acted
     }
 
-    /// Sets an option, on a connection if there is one; nothing if it is none of these.
+    /// Sets an option, on a connection if there is one. Returns nothing if the option is none of these.
     pub(in crate::socket) fn set(
         &self,
         level: c_int,
@@ -159,7 +159,7 @@ impl Acted {
         })
     }
 
-    /// The value of an option; nothing if it is none of these.
+    /// The value of an option, or nothing if it is none of these.
     pub(super) fn answer(&self, level: c_int, name: c_int, stream: &TcpStream) -> Option<Result<Vec<u8>>> {
         let number = |value: c_int| Some(Ok(value.to_ne_bytes().to_vec()));
         let word = |word: &AtomicU32| number(word.load(Relaxed) as c_int);
@@ -190,9 +190,9 @@ impl Acted {
         }
     }
 
-    /// What was set before there was a connection.
+    /// Puts in force what was set before there was a connection.
     pub(super) fn apply(&self, stream: &TcpStream) {
-        // Whoever set them was told of errors; a connection that is over takes none.
+        // Errors were told when the options were set. A connection that is over takes no options.
         if self.nodelay.load(Relaxed) {
             let _ = stream.set_nodelay(true);
         }
@@ -221,7 +221,7 @@ impl Acted {
         on(stream, |stream| stream.set_keepalive(wanted))
     }
 
-    /// How long closing waits.
+    /// For how long closing the socket waits.
     pub(super) fn linger(&self) -> Option<Duration> {
         let seconds = self.linger_s.load(Relaxed);
         (self.lingers.load(Relaxed) && seconds != 0).then(|| Duration::from_secs(u64::from(seconds)))

@@ -15,7 +15,8 @@ use crate::kernel;
 const SEND: Name = (libc::SOL_SOCKET, libc::SO_SNDBUF);
 pub(in crate::socket) const RECEIVE: Name = (libc::SOL_SOCKET, libc::SO_RCVBUF);
 const UNSENT: Name = (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
-/// SO_BUF_LOCK, which Linux has since 5.14: which of the two buffers the program has set. Before, nobody can tell, and none is.
+/// SO_BUF_LOCK says which of the two buffers the program has set. Linux has it since 5.14; on an older kernel this
+/// cannot be known, and neither counts as set.
 pub(super) const LOCKS: Name = (libc::SOL_SOCKET, 72);
 /// `SOCK_SNDBUF_LOCK`, `SOCK_RCVBUF_LOCK`.
 const SEND_LOCK: c_int = 1;
@@ -34,7 +35,7 @@ pub(super) fn locks(name: Name) -> bool {
     [SEND, RECEIVE].contains(&is_read_as(name))
 }
 
-/// The option that has the value of one that can only be set.
+/// The option by which a value is read that another option can only set.
 pub(in crate::socket) fn is_read_as(name: Name) -> Name {
     match name {
         (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => SEND,
@@ -46,13 +47,13 @@ pub(in crate::socket) fn is_read_as(name: Name) -> Name {
 /// What a socket asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::socket) struct Buffers {
-    /// The receive buffer, in bytes; 0: lull's own.
+    /// The receive buffer in bytes; 0 stands for lull's own choice.
     pub(in crate::socket) receive: usize,
     room: SendRoom,
 }
 
 impl Buffers {
-    /// As the values say, each as `getsockopt` gives it out.
+    /// From the values that `getsockopt` gives out.
     pub(super) fn of(value: impl Fn(Name) -> Option<Vec<u8>>) -> Buffers {
         let number = |name| value(name).and_then(|value| int(&value).ok()).filter(|number| *number > 0).unwrap_or(0);
         let locks = number(LOCKS);
@@ -70,7 +71,7 @@ impl Buffers {
     }
 }
 
-/// What a datagram socket's half of lull's may hold unread: as much as the kernel's.
+/// How much lull's half of a datagram socket may hold unread, which is as much as the kernel's half.
 pub(in crate::socket) fn receive_buffer(fd: c_int) -> usize {
     kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize
 }
@@ -93,7 +94,7 @@ mod tests {
     fn the_window_is_half_of_what_the_receive_buffer_reads() {
         assert_eq!(of(&[(RECEIVE, 40_000), (LOCKS, 2)]).receive, 20_000);
         assert_eq!(of(&[(RECEIVE, 40_000), (LOCKS, 1)]).receive, 0);
-        // The most that Linux gives, to who has CAP_NET_ADMIN.
+        // The largest buffer that Linux gives to a process with CAP_NET_ADMIN.
         assert_eq!(of(&[(RECEIVE, c_int::MAX - 1), (LOCKS, 2)]).receive, *lull_net::BUFFER_BYTES_RANGE.end());
     }
 

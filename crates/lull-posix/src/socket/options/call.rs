@@ -1,4 +1,4 @@
-//! The calls, by what a number is.
+//! `setsockopt` and `getsockopt`, by what is behind a number.
 
 use std::sync::atomic::Ordering;
 
@@ -64,9 +64,9 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
     }
 }
 
-/// An option without effect here: a socket of the kernel's says whether it can be set, and to what. That is the placeholder where
-/// it is the program's socket again if the connection fails, so that it has the option then. An accepted connection shares its
-/// placeholder with others.
+/// Sets an option that has no effect here. A socket of the kernel's says whether it can be set, and to what. That
+/// socket is the placeholder where it becomes the program's socket again if the connection fails, so that it then has
+/// the option. An accepted connection shares its placeholder with others.
 #[cold]
 fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Result<()> {
     let before = stream.options.stored((level, name)).or_else(|| value_of(fd, (level, name)));
@@ -85,10 +85,10 @@ fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Resul
     if BUSY.contains(&(level, name)) {
         set_busy!((level, name), int(value)?, &stream.stream);
     }
-    // Some can be set and not read.
+    // Some options can be set but not read.
     if let Ok(length) = length {
         read.truncate(length);
-        // Another type of service is another priority (`__ip_sock_set_tos`).
+        // Setting the type of service also sets the priority (`__ip_sock_set_tos`).
         if let Some(priority) = priority.filter(|_| (level, name) == egress::TOS && before.as_ref() != Some(&read)) {
             stream.options.own().insert(egress::PRIORITY, priority);
         }
@@ -152,7 +152,7 @@ fn peers_name(peer: &[u8], value: &mut [u8]) -> Result<usize> {
 
 fn listener_answer(listener: &Listener, level: c_int, name: c_int) -> Option<Vec<u8>> {
     match (level, name) {
-        // The placeholder of one that is lull's alone does not listen.
+        // The placeholder of a listener that is lull's alone does not listen, and would say so.
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
             let listens = !listener.stopped.load(Ordering::Acquire);
             Some(i32::from(listens).to_ne_bytes().to_vec())

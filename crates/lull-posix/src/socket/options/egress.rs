@@ -30,12 +30,12 @@ pub(in crate::socket) fn concerns(name: Name) -> bool {
 pub(in crate::socket) struct Egress {
     priority: u8,
     bytes_per_s: Option<u64>,
-    /// Over IPv4, and over IPv6.
+    /// First over IPv4, then over IPv6.
     ip: [IpFields; 2],
 }
 
 impl Egress {
-    /// As the values say, each as `getsockopt` gives it out; none: it was never set.
+    /// From the values that `getsockopt` gives out; `None` for one that was never set.
     pub(super) fn of(value: impl Fn(Name) -> Option<Vec<u8>>) -> Egress {
         // `pfifo_fast` looks at no more of it (TC_PRIO_MAX).
         let priority = value(PRIORITY).and_then(|value| int(&value).ok()).map_or(0, |value| (value & 15) as u8);
@@ -48,7 +48,7 @@ impl Egress {
         Egress { priority, bytes_per_s, ip }
     }
 
-    /// Of a socket of the kernel's.
+    /// As a socket of the kernel's has them.
     pub(in crate::socket) fn of_placeholder(fd: c_int) -> Egress {
         Egress::of(|name| value_of(fd, name))
     }
@@ -74,7 +74,7 @@ fn rate(value: &[u8]) -> Option<u64> {
         (None, Some(short)) => Some(u64::from(u32::from_ne_bytes(*short))).filter(|rate| *rate != u64::from(u32::MAX)),
         (None, None) => None,
     }
-    // A rate of nothing lets a frame through now and then (`fq_dequeue`), as the lowest does.
+    // A rate of zero lets a frame through now and then (`fq_dequeue`), as the lowest rate does.
     .map(|rate| rate.max(1))
 }
 
@@ -86,7 +86,7 @@ pub(super) fn answer(value: Vec<u8>, room: usize) -> Vec<u8> {
     }
 }
 
-/// A socket of lull's whose frames leave so.
+/// A socket of lull's to which this applies.
 pub(in crate::socket) trait Leaves {
     fn put(&self, egress: Egress) -> io::Result<()>;
 }

@@ -1,5 +1,5 @@
-//! Options that change what the data are or who may see them. lull has none of them, and stored without effect they would be a
-//! lie.
+//! Options that change what the data are, or who may see them. lull has none of them, and to accept one without giving
+//! it effect would deceive the program.
 
 use libc::c_int;
 
@@ -18,7 +18,7 @@ const TCP_AO_INFO: c_int = 40;
 /// `include/uapi/asm-generic/socket.h`: the number of SO_ATTACH_FILTER for reading.
 const SO_GET_FILTER: c_int = libc::SO_ATTACH_FILTER;
 
-/// From where MSG_PEEK reads, below 0 if it was not set.
+/// SO_PEEK_OFF, from where MSG_PEEK reads. It is below 0 if it was not set.
 const PEEK_OFF: Name = (libc::SOL_SOCKET, libc::SO_PEEK_OFF);
 
 const REFUSED: [Name; 19] = [
@@ -48,7 +48,7 @@ pub(super) fn contains(name: Name) -> bool {
     REFUSED.contains(&name)
 }
 
-/// Those of [`REFUSED`] that are numbers, 0 if they were not set.
+/// Those of [`REFUSED`] whose values are numbers, which are 0 if they were not set.
 const NUMBERS: [Name; 8] = [
     (libc::SOL_SOCKET, libc::SO_LOCK_FILTER),
     (libc::SOL_SOCKET, libc::SO_MARK),
@@ -60,13 +60,13 @@ const NUMBERS: [Name; 8] = [
     // The length of the options that each packet has.
     (libc::SOL_IP, libc::IP_OPTIONS),
 ];
-/// Those that are names, empty if they were not set.
+/// Those of [`REFUSED`] whose values are names, which are empty if they were not set.
 const NAMES: [Name; 2] = [(libc::SOL_SOCKET, libc::SO_BINDTODEVICE), (libc::IPPROTO_TCP, libc::TCP_ULP)];
 
 /// Whether a socket of the kernel's, which is about to become lull's, was given one of these. TCP_MD5SIG cannot be read.
 pub(crate) fn is_set(fd: c_int) -> bool {
     let length = |(level, name): Name, room: usize| kernel::getsockopt(fd, level, name, &mut [0; 64][..room]);
-    // A filter of the extended kind cannot be read, and says so.
+    // An extended (eBPF) filter cannot be read, and the error says so.
     let filter = length((libc::SOL_SOCKET, SO_GET_FILTER), 0);
     filter.is_ok_and(|instructions| instructions != 0)
         || filter == Err(Errno::new(libc::EACCES))

@@ -17,7 +17,7 @@ use super::Name;
 use crate::socket::Listener;
 use crate::{Errno, Result, bpf, is_engaged, kernel, memory};
 
-/// Programs that are remembered, at most: of more sockets that never became lull's the oldest is forgotten.
+/// How many programs are remembered at most. If more sockets than that never become lull's, the oldest is forgotten.
 const REMEMBERED_MAX: usize = 64;
 
 /// Whether an option of a socket of the kernel's is one of these, in a process where that may become lull's.
@@ -80,17 +80,17 @@ fn extended(value: &[u8]) -> Result<Arc<Chooser>> {
     })
 }
 
-/// By inode; nothing in the place of a program that lull cannot run.
+/// The programs by their sockets' inodes; `None` stands for a program that lull cannot run.
 type Remembered = Vec<(u32, Option<Arc<Chooser>>)>;
 
 static REMEMBERED: Afresh<Mutex<Remembered>> = Afresh::new();
 
 fn remembered() -> MutexGuard<'static, Remembered> {
-    // An entry is put in and taken out whole.
+    // An entry is either there completely or not at all.
     REMEMBERED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In any child of `fork`.
+/// Called in every child of `fork`.
 pub(crate) fn forget_if_held() {
     REMEMBERED.forget_if_held();
 }
@@ -112,7 +112,8 @@ pub(super) fn set_before(fd: c_int, (level, name): Name, value: &[u8]) -> Result
     Ok(())
 }
 
-/// What was attached to a socket before it became lull's, bound to `at`. One that lull cannot run is the kernel's alone.
+/// What was attached to a socket before it became lull's, bound to `at`. A program that lull cannot run is in force in
+/// the kernel only.
 pub(in crate::socket) fn take_remembered(inode: u32, at: SocketAddr) -> Option<Arc<Chooser>> {
     let mut remembered = remembered();
     let nth = remembered.iter().position(|(of, _)| *of == inode)?;
@@ -132,7 +133,7 @@ impl Listener {
         if program.is_some() {
             kernel::setsockopt(fd, level, name, value)?;
         } else if self.both_worlds {
-            // The kernel's half may have none of its own.
+            // The kernel's half may have no program of its own.
             let _ = kernel::setsockopt(fd, level, name, value);
         }
         let mut kept = self.program.lock().unwrap_or_else(PoisonError::into_inner);

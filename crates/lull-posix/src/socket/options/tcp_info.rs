@@ -36,7 +36,7 @@ const STATES: [&str; 11] = [
     "CLOSING",
 ];
 
-/// The struct of a connection, as long as the running kernel's.
+/// The struct for a connection, as long as the running kernel has it.
 pub(super) fn of(stream: &TcpStream, domain: c_int) -> Result<Vec<u8>> {
     let info = stream.info()?;
     let mut bytes = vec![0; length(domain)];
@@ -46,7 +46,7 @@ pub(super) fn of(stream: &TcpStream, domain: c_int) -> Result<Vec<u8>> {
         }
     };
     let state = STATES.iter().position(|state| *state == info.state).map_or(0, |nth| nth as u8 + 1);
-    // Both ends have said so, or neither; a scale may be 0.
+    // Either both ends have offered window scaling or neither has, and one of the two scales may be 0.
     let options =
         [(info.timestamps, TIMESTAMPS), (info.sack, SACK), (info.rcv_scale != 0 || info.snd_scale != 0, WINDOW_SCALE)];
     let options = options.into_iter().filter(|(agreed, _)| *agreed).fold(0, |all, (_, option)| all | option);
@@ -76,7 +76,7 @@ pub(super) fn of(stream: &TcpStream, domain: c_int) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What options of their own tell of it, over either IP version: TCP_MAXSEG, IP_MTU, IPV6_MTU. Nothing of any other.
+/// The value of TCP_MAXSEG, IP_MTU or IPV6_MTU, over either IP version; `None` for every other option.
 pub(super) fn number(stream: &TcpStream, name: Name) -> Option<c_int> {
     let info = stream.info().ok();
     let number = match name {

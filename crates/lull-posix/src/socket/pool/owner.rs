@@ -45,24 +45,24 @@ pub(super) fn taken_back(connection: u64) -> Option<(Open, SocketAddr)> {
     take_back(connection).map(|given| (given.file, given.peer))
 }
 
-/// What is passed on to other processes.
+/// The connections that are passed on to other processes.
 #[derive(Default)]
 struct Counts {
-    /// Threads that may have taken a connection from the stack which is not among those that are [`given`] yet.
+    /// How many threads may have taken a connection from the stack that is not yet among those that are [`given`].
     giving: usize,
-    /// Connections that are given, and that nobody has taken yet.
+    /// How many connections are given and have not been taken yet.
     offered: usize,
-    /// Those that another process uses.
+    /// How many connections another process uses.
     used: usize,
-    /// Threads that have a listener of this process's, to give what comes to it.
+    /// How many threads have a listener of this process's in order to give what comes to it.
     serving: usize,
-    /// No other process lives that asks for any.
+    /// No other process that asks for connections is alive.
     nobody_asks: bool,
-    /// The process passes on no more.
+    /// This process passes on no more connections.
     ends: bool,
     /// Another program is about to be executed in its place: it passes on nothing meanwhile.
     executes: bool,
-    /// So many times it was not, after all.
+    /// How many times a program was to be executed, and was not after all.
     failed_to_execute: u64,
 }
 
@@ -98,7 +98,7 @@ struct PassedOn {
 }
 
 impl PassedOn {
-    /// Another one; none where the process is about to end.
+    /// Counts another connection; `None` if the process is about to end.
     fn begin() -> Option<PassedOn> {
         let mut counts = counted();
         if counts.is_over() {
@@ -109,7 +109,7 @@ impl PassedOn {
         Some(PassedOn { stage })
     }
 
-    /// It is among those that are [`given`].
+    /// This connection is among those that are [`given`].
     fn is_offered(&mut self) {
         self.comes_to(Stage::Offered, &mut counted());
     }
@@ -165,7 +165,7 @@ pub(crate) fn used_by_another() -> Option<impl Send + Sync + 'static> {
 /// more, and goes on to pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
 /// `stays` is called before it waits.
 pub(crate) fn outstay(stays: fn()) {
-    // What a child has of this is its parent's.
+    // In a child this state is a copy of its parent's, and means nothing.
     if engine::running().is_none() || !husk::is_engines_process() {
         return;
     }
@@ -192,7 +192,7 @@ fn changed(counts: MutexGuard<'static, Counts>) -> MutexGuard<'static, Counts> {
     CHANGED.wait(counts).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has it told when no other process lives that asks.
+/// Sees to it that this process is told when no other process that asks is alive.
 fn look_for_who_asks() {
     let look = || {
         if let Some(flows) = flows::of_the_program() {
@@ -211,8 +211,8 @@ fn nobody_asks() {
     CHANGED.notify_all();
 }
 
-/// Passes on no more, if no other process uses a connection of this process's; false if one does. What comes to a listener
-/// afterwards stays there, and what has come before is among those that are given.
+/// Ends passing on, if no other process uses a connection of this process's. Returns false if one does. What comes to a
+/// listener afterwards stays there, and what has come before is among those that are given.
 pub(crate) fn ends_unless_used() -> bool {
     let mut counts = counted();
     if counts.used > 0 {
@@ -225,7 +225,7 @@ pub(crate) fn ends_unless_used() -> bool {
     true
 }
 
-/// Readable when this process passes on no more.
+/// A descriptor that is readable once this process passes on no more.
 static ENDS: Afresh<crate::Result<OwnedFd>> = Afresh::new();
 
 fn ends() -> Option<&'static OwnedFd> {
@@ -233,11 +233,12 @@ fn ends() -> Option<&'static OwnedFd> {
     ENDS.get_or_init(|| kernel::eventfd(0)).as_ref().ok()
 }
 
-/// Another program is about to be executed in this process's place. It passes on nothing: what is offered, and what waits at its
-/// listeners once they are closed, is left to who listens next. The threads that give have no listener then, and wait whether it comes to
-/// that ([`goes_on`]). A thread that does not hear of it is not waited for any longer than that.
+/// Called when another program is about to be executed in this process's place. From here on the process passes nothing
+/// on: what is offered, and what waits at its listeners once they are closed, is left to whoever listens next. The
+/// threads that give have no listener then, and wait whether it comes to that ([`goes_on`]). A thread that does not
+/// hear of it is not waited for any longer than that.
 pub(crate) fn ends_for_exec(at_most: Duration) {
-    // Made here if it is not there: a thread that is about to wait for the first time finds it readable.
+    // It is made here if there is none, so that a thread that is about to wait for the first time finds it readable.
     let ends = ends();
     let mut counts = counted();
     counts.executes = true;
@@ -253,7 +254,7 @@ pub(crate) fn ends_for_exec(at_most: Duration) {
     leave_untaken();
 }
 
-/// No program was executed after all: what listens again is passed on again.
+/// Called when no program was executed after all. Connections of listeners that listen again are passed on again.
 pub(crate) fn goes_on_after_exec() {
     let mut counts = counted();
     counts.executes = false;
@@ -266,8 +267,9 @@ fn failed_to_execute() -> u64 {
     counted().failed_to_execute
 }
 
-/// A thread that gave, when a program had failed to be executed so many times, gives nothing any more. Whether it goes on: another one
-/// has failed to be since. It is waited for.
+/// Called by a thread that has stopped giving connections; `failed` is how often executing a program had failed when it
+/// began. Waits until no program is about to be executed. Returns whether the thread goes on, because executing one has
+/// failed since.
 fn goes_on(failed: u64) -> bool {
     let mut counts = counted();
     while counts.executes {
@@ -302,7 +304,7 @@ pub(crate) fn leave_untaken() {
 impl Given {
     fn leave(self) {
         if let File::Stream(stream) = &*self.file {
-            // One that is over has nobody to be left to.
+            // A connection that is over has nobody to be left to.
             let _ = stream.stream.leave(self.was);
         }
     }
@@ -325,7 +327,7 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
             move || {
                 let real = TcpListener::bind_with(&engine::engine()?.network, None, bound, asked)?;
                 real.set_nonblocking(true)?;
-                // They were told that it does not listen here any more.
+                // The others were told that it no longer listens here.
                 elsewhere::others().inspect(|others| others.listens(heard, inode));
                 Ok(real)
             }
@@ -342,7 +344,7 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
 /// connection at once; here it is another process's at the cost of what passes it on.
 const SOON: Duration = Duration::from_millis(20);
 
-/// How long is waited for what is there.
+/// How long this waits for a connection that is already there.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// How long passing on rests when it has failed.
@@ -358,22 +360,22 @@ pub(in crate::socket) fn serve_on(listener: &Listener, pool: &Pool, real: &Arc<T
     let (gives, real) = (Arc::clone(&pool.gives), Arc::clone(real));
     let inode = listener.inode;
     let others = elsewhere::others();
-    // Where all queues are here, nobody else gets one.
+    // If this process has all queues, no other process gets one.
     let apart = others.is_some_and(|others| others.may_have_queues()).then_some(&LOOKS_APART);
     let run = move || {
         let is_anothers = || others.is_some_and(|others| others.listens_in_our_stead(inode));
         while !is_hung_up(&gives) && !is_anothers() {
-            // An error is what it is looked at for.
+            // An error here is just what this looks for.
             let _ = poll(&mut [PollFd::new(&gives, PollFlags::empty())], apart);
         }
-        // Where the pool's thread has it, that goes on.
+        // If the pool's thread has the listener, that thread goes on.
         if let (Ok(closed), Some(others)) = (Arc::try_unwrap(real), others) {
             drop(closed);
             others.listens_no_more(inode, !is_hung_up(&gives));
         }
     };
     let _no_signals = NoSignals::begin();
-    // Without it the listener closes here.
+    // Without such a thread the listener is closed here.
     let _ = inherit::thread("lull-pool").spawn(run);
 }
 
@@ -409,7 +411,7 @@ pub(crate) fn serve_a_child(
             {
                 let _serving = Serving::begin();
                 owner.pass_on(&real, || false);
-                // Before the owner's end of the pool, by which a `bind` knows that the port is free.
+                // It is dropped before the owner's end of the pool, by which a `bind` knows that the port is free.
                 drop(real);
             }
             listening = goes_on(failed).then(|| owner.listens_again()).flatten();
@@ -429,7 +431,7 @@ static SERVED: Afresh<Mutex<BTreeMap<u32, Weak<OwnedFd>>>> = Afresh::new();
 /// The pool of a listener that a child made, by its port.
 type OfAChild = (u16, Weak<OwnedFd>);
 static SERVED_FOR_CHILDREN: Afresh<Mutex<Vec<OfAChild>>> = Afresh::new();
-/// Those of the kernel's halves.
+/// The pools of the kernel's halves.
 static KERNELS_SERVED: Afresh<Mutex<BTreeSet<u32>>> = Afresh::new();
 
 fn served() -> MutexGuard<'static, BTreeMap<u32, Weak<OwnedFd>>> {
@@ -501,10 +503,10 @@ fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::
     })
 }
 
-/// The kernel's socket behind a listener, of which what comes there is given.
+/// The kernel's socket behind a listener. Connections that come to it are given, too.
 struct KernelsHalf {
     listener: OwnedFd,
-    /// It has been taken there, and could not be given yet. Where nobody takes any more, it is closed.
+    /// A connection that was accepted there and could not be given yet. If nobody takes any more, it is closed.
     at_hand: Option<OwnedFd>,
 }
 
@@ -517,7 +519,8 @@ impl KernelsHalf {
         self.at_hand.is_some() || is_listening(&self.listener)
     }
 
-    /// Gives a connection, if there is one; whether there was. While every process is busy it waits here, as a descriptor of lull's own.
+    /// Gives a connection, if there is one. Returns whether there was. While every process is busy it waits here, as a
+    /// descriptor of lull's own.
     fn give(&mut self, gives: &OwnedFd) -> io::Result<bool> {
         if self.at_hand.is_none() {
             self.at_hand = self.accepted()?;
@@ -528,7 +531,7 @@ impl KernelsHalf {
         Ok(true)
     }
 
-    /// One that waits there. Without a free number it goes on to wait.
+    /// A connection that waits there. If no number is free, it goes on waiting.
     #[allow(unsafe_code)]
     fn accepted(&self) -> io::Result<Option<OwnedFd>> {
         let accept = || turn::accept(self.listener.as_raw_fd(), libc::SOCK_CLOEXEC);
@@ -536,7 +539,7 @@ impl KernelsHalf {
         // SAFETY: the kernel has just made it, and nobody else has it.
         match own::made_for_no_child(|| accept().map(|(number, _)| unsafe { OwnedFd::from_raw_fd(number) })) {
             Ok(connection) => Ok(Some(connection)),
-            // Somebody else has taken it, or its peer has reset it.
+            // Another process has taken the connection, or its peer has reset it.
             Err(error) if gone.contains(&error.number()) => Ok(None),
             Err(error) => Err(to_io(error)),
         }
@@ -551,7 +554,8 @@ impl KernelsHalf {
     }
 }
 
-/// What passing on takes is not to be had, and connections wait where this process may accept them. It is tried again later.
+/// The descriptors that passing on needs are not to be had. Connections wait where this process may accept them, and
+/// passing on is tried again later.
 fn rest(gives: &OwnedFd, bound: SocketAddr, error: &io::Error, is_said: &mut bool) {
     if is_hung_up(gives) {
         return;
@@ -560,7 +564,7 @@ fn rest(gives: &OwnedFd, bound: SocketAddr, error: &io::Error, is_said: &mut boo
         let process = std::process::id();
         say::line(format_args!("connections of {bound} wait until process {process} can pass them on: {error}"));
     }
-    // A hang-up ends it.
+    // A hang-up ends this wait.
     let _ = poll(&mut [PollFd::new(gives, PollFlags::empty())], Some(&TRIES_APART));
 }
 
@@ -572,22 +576,22 @@ struct Owner {
     inode: u32,
     domain: c_int,
     options: Options,
-    /// Makes the listener anew, where it was closed for a program that could not be executed.
+    /// Makes the listener anew if it was closed for a program that then could not be executed.
     again: Box<dyn Fn() -> crate::Result<TcpListener> + Send + Sync>,
 }
 
 impl Owner {
     fn run(&self, real: &Weak<TcpListener>) {
-        // Until another process asks, or none has the listener any more.
+        // This lasts until another process asks, or no process has the listener any more.
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
         let mut failed = failed_to_execute();
         self.give_while_it_listens(|| real.upgrade());
-        // Where the program has the listener again, that has a thread of its own.
+        // If the program has the listener again, that one has a thread of its own.
         while goes_on(failed) && (real.strong_count() > 0 || !has_listener(self.inode)) {
             failed = failed_to_execute();
             self.give_while_it_listens(|| real.upgrade().or_else(|| self.listens_again().map(Arc::new)));
         }
-        // Behind it: the process may be about to end, and say the same of those that are served.
+        // This comes last: the process may be about to end, and to say the same of all listeners that are served.
         let mut served = served();
         if served.get(&self.inode).is_some_and(|gives| gives.as_ptr() == Arc::as_ptr(&self.gives)) {
             served.remove(&self.inode);
@@ -608,7 +612,7 @@ impl Owner {
     }
 
     fn give_while_it_listens(&self, real: impl FnOnce() -> Option<Arc<TcpListener>>) {
-        // Dropped behind the listener.
+        // It is dropped after the listener.
         let _serving = Serving::begin();
         let real = real();
         // The program has closed it here, and others that ask have queues of their own: new connections come to those.
@@ -620,13 +624,13 @@ impl Owner {
         }
     }
 
-    /// Whether processes that ask for its connections as well have queues of their own.
+    /// Whether the other processes that ask for its connections have queues of their own.
     fn is_shared_by_queues(&self) -> bool {
         elsewhere::others().is_some_and(|others| others.share(self.inode))
     }
 
-    /// Until nobody is left to give a connection to, or `is_over`, which is looked at whenever one has come. Where all that ask have
-    /// queues of their own, what has just come is left to the program's own call.
+    /// Passes connections on until nobody is left to give one to, or `is_over`, which is asked whenever a connection
+    /// has come. Where all that ask have queues of their own, what has just come is left to the program's own call.
     fn pass_on(&self, real: &TcpListener, is_over: impl Fn() -> bool) {
         let (mut due, mut is_said) = (0, false);
         while !is_over() {
@@ -645,7 +649,7 @@ impl Owner {
                 drop(passed_on);
                 match self.wait(real, &mut is_said) {
                     Ok(false) => continue,
-                    // No process has it any more, or there is no engine.
+                    // No process has the listener any more, or there is no engine.
                     Ok(true) | Err(_) => break,
                 }
             }
@@ -655,13 +659,13 @@ impl Owner {
             let given = match own::made_for_no_child(pair) {
                 Ok(ends) => match real.accept_for_another() {
                     Ok((stream, peer, was)) => self.give(stream, peer, was, passed_on, ends),
-                    // The program has it, or its peer has reset it meanwhile.
+                    // The program has accepted it, or its peer has reset it meanwhile.
                     Err(error)
                         if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
                     {
                         continue;
                     }
-                    // It was shut down.
+                    // The listener was shut down.
                     Err(_) => break,
                 },
                 Err(error) => {
@@ -700,7 +704,7 @@ impl Owner {
         let wait = Wait::new()?;
         wait.add(real, Interest::READABLE, || Interest::READABLE)?;
         let number = self.gives.as_raw_fd();
-        // A hang-up is told of without being asked for.
+        // A hang-up is reported even if no event is asked for.
         wait.add_kernels(number, Interest::empty(), Interest::empty)?;
         let ends = ends();
         if let Some(ends) = ends {
@@ -746,7 +750,7 @@ impl Owner {
                 drop(take_back(connection));
                 return None;
             }
-            // A process that is about to end leaves it, with all that nobody has taken.
+            // A process that is about to end leaves this connection to others, with all those that nobody has taken.
             let is_used = passed_on.is_taken();
             is_used.then(|| take_back(connection)).flatten().map(|given| (given.file, passed_on))
         });
