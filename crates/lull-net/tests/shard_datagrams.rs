@@ -258,6 +258,20 @@ fn port_unreachable_is_rate_limited() {
     assert_eq!(host.stack.counters().drop_no_socket, 10_000);
 }
 
+/// The precedence of internetwork control, beside the type of service of the packet that it is about (`icmp_send`).
+#[test]
+fn an_error_has_a_class_of_its_own_over_ipv4() {
+    let mut host = Host::server();
+    let mut about = udp_frame(at(CLIENT, 9), at(SERVER, 1), b"x");
+    let packet = about.data_mut();
+    packet[15] = 0x2e;
+    packet[24..26].fill(0);
+    let sum = checksum(&[&packet[14..34]]);
+    packet[24..26].copy_from_slice(&sum.to_be_bytes());
+    host.receive(about);
+    assert_eq!(host.sent().pop().unwrap().data()[15], 0xce);
+}
+
 /// Linux's are, by their socket's IP_PMTUDISC_DONT (`icmp_sk_init`): a router on a narrow path drops what must not be cut.
 #[test]
 fn errors_may_be_cut_on_their_way_and_have_an_identification_each() {
@@ -580,6 +594,7 @@ fn a_socket_that_asks_for_errors_is_told_what_the_path_takes() {
     let (_, received) = recv_error(&mut host, id, 8).unwrap();
     assert_eq!((received.error, received.kind, received.code), (NetError::MessageTooLong, 3, 4));
     assert_eq!((received.info, received.to), (1000, at(CLIENT, 9)));
+    assert_eq!((received.own, received.traffic_class, received.hop_limit), (ip(SERVER), 0, 64));
 }
 
 /// What nobody reads is bounded.
@@ -755,6 +770,8 @@ fn a_socket_that_asks_for_errors_hears_that_the_next_hop_does_not_answer() {
             let (data, received) = recv_error(&mut host, asks, room).unwrap();
             assert_eq!((received.error, received.kind, received.code), (NetError::HostUnreachable, kind, code));
             assert_eq!((received.offender, received.to), (ip(own), at(to, 9)));
+            let class = if received.own.is_ipv4() { 0xc0 } else { 0 };
+            assert_eq!((received.own, received.traffic_class, received.hop_limit), (ip(own), class, 64));
             assert!(data.iter().all(|byte| *byte == 7) && (5..1280).contains(&data.len()), "{} bytes", data.len());
             host.stack.take_error(asks).unwrap();
         }

@@ -56,7 +56,7 @@ impl Stack {
                     return self.packet_too_big(
                         frame,
                         &quoted,
-                        report(NetError::MessageTooLong, icmp, mtu, packet),
+                        report(NetError::MessageTooLong, icmp, mtu, frame, packet),
                         io,
                     );
                 }
@@ -64,13 +64,18 @@ impl Stack {
                 // A half-open connection outlives all other errors, hard ones among them, since a stranger can forge
                 // them as easily (`tcp_v4_err`).
                 let ends_request = matches!(icmp[1], V4_NET_UNREACHABLE | V4_HOST_UNREACHABLE);
-                self.icmp_error(&quoted, report(error, icmp, 0, packet), Weight { is_hard, ends_request }, io)
+                self.icmp_error(&quoted, report(error, icmp, 0, frame, packet), Weight { is_hard, ends_request }, io)
             }
             V4_TIME_EXCEEDED | V4_PARAMETER_PROBLEM => {
                 let quoted = Quoted::v4(&icmp[HEADER..])?;
                 let is_hard = icmp[0] == V4_PARAMETER_PROBLEM;
                 let error = if is_hard { NetError::ProtocolError } else { NetError::HostUnreachable };
-                self.icmp_error(&quoted, report(error, icmp, 0, packet), Weight { is_hard, ends_request: true }, io)
+                self.icmp_error(
+                    &quoted,
+                    report(error, icmp, 0, frame, packet),
+                    Weight { is_hard, ends_request: true },
+                    io,
+                )
             }
             _ => Err(UNUSED),
         }
@@ -91,7 +96,7 @@ impl Stack {
             V6_PACKET_TOO_BIG => {
                 let quoted = Quoted::v6(&icmp[HEADER..])?;
                 let mtu = be32(icmp, 4);
-                self.packet_too_big(frame, &quoted, report(NetError::MessageTooLong, icmp, mtu, packet), io)
+                self.packet_too_big(frame, &quoted, report(NetError::MessageTooLong, icmp, mtu, frame, packet), io)
             }
             V6_UNREACHABLE | V6_TIME_EXCEEDED | V6_PARAMETER_PROBLEM => {
                 let quoted = Quoted::v6(&icmp[HEADER..])?;
@@ -103,7 +108,7 @@ impl Stack {
                 };
                 // `tcp_v6_err`: a request ends by what is hard.
                 let weight = Weight { is_hard, ends_request: is_hard };
-                self.icmp_error(&quoted, report(error, icmp, 0, packet), weight, io)
+                self.icmp_error(&quoted, report(error, icmp, 0, frame, packet), weight, io)
             }
             _ => Err(UNUSED),
         }
@@ -202,7 +207,17 @@ impl Stack {
         // Fragments after the first do not say whose they are.
         let Some(quoted) = quoted.ok().filter(|quoted| quoted.protocol == wire::PROTOCOL_UDP) else { return };
         let offender = quoted.flow.local().ip();
-        self.udp_icmp(&quoted, Report { error: NetError::HostUnreachable, kind, code, info: 0, offender }, false, io);
+        let report = Report {
+            error: NetError::HostUnreachable,
+            kind,
+            code,
+            info: 0,
+            offender,
+            own: offender,
+            traffic_class: class_of_error(bytes),
+            hop_limit: wire::HOP_LIMIT,
+        };
+        self.udp_icmp(&quoted, report, false, io);
     }
 
     /// Says that nobody has the UDP port that `packet` was for.
@@ -241,10 +256,22 @@ impl Stack {
         };
         icmp[..2].copy_from_slice(&kind);
         wire::put_checksum(icmp, 2, pseudo);
+        let traffic_class = Some(class_of_error(quoted));
+        wire::put_ip_fields(error.data_mut(), IpFields { traffic_class, hop_limit: None });
         self.routers_may_cut(&mut error, own, peer);
         self.counters.icmp_errors_sent += 1;
         self.suggested(peer, packet.source_mac, io);
         self.send_ip(error, peer, io);
+    }
+}
+
+/// The class that an error about a packet is sent with (`icmp_send`, `icmp6_send`).
+fn class_of_error(packet: &[u8]) -> u8 {
+    const TYPE_OF_SERVICE: u8 = 0x1e;
+    const INTERNETWORK_CONTROL: u8 = 0xc0;
+    match packet[0] >> 4 {
+        4 => packet[1] & TYPE_OF_SERVICE | INTERNETWORK_CONTROL,
+        _ => 0,
     }
 }
 
@@ -286,6 +313,8 @@ fn of_unreachable_v6(code: u8) -> (NetError, bool) {
 }
 
 /// What a message about a packet of ours says; `mtu` is what the path takes, where it says so.
-fn report(error: NetError, icmp: &[u8], mtu: u32, packet: &Packet) -> Report {
-    Report { error, kind: icmp[0], code: icmp[1], info: mtu, offender: packet.source }
+fn report(error: NetError, icmp: &[u8], mtu: u32, frame: &Frame, packet: &Packet) -> Report {
+    let (traffic_class, hop_limit) = wire::ip_fields(&frame.data()[packet.l3..]);
+    let (offender, own) = (packet.source, packet.destination);
+    Report { error, kind: icmp[0], code: icmp[1], info: mtu, offender, own, traffic_class, hop_limit }
 }

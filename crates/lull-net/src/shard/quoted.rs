@@ -22,6 +22,11 @@ pub(super) struct Report {
     pub(super) info: u32,
     /// Who sent it.
     pub(super) offender: IpAddr,
+    /// The own address that it came to.
+    pub(super) own: IpAddr,
+    /// What its IP header says.
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
 }
 
 /// What an error says of the packet that it is about, which is one of ours.

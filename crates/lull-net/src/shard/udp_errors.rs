@@ -30,6 +30,12 @@ pub struct ReceivedError {
     pub info: u32,
     /// Who sent the message.
     pub offender: IpAddr,
+    /// The own address that the message came to.
+    pub own: IpAddr,
+    /// What the message's IP header said: DSCP and ECN (IP_RECVTOS, IPV6_RECVTCLASS).
+    pub traffic_class: u8,
+    /// What the message's IP header said: how many hops were left (IP_RECVTTL, IPV6_RECVHOPLIMIT).
+    pub hop_limit: u8,
     /// Where the datagram was sent to.
     pub to: SocketAddr,
     /// Bytes of the datagram that were copied out.
@@ -80,10 +86,21 @@ impl Stack {
             buffer[..first.len()].copy_from_slice(first);
             rest = behind;
         }
-        let Report { error, kind, code, info, offender } = report;
-        let (bytes, datagram_bytes) = (data.len() - rest.len(), data.len());
-        let waited_ns = io.now_ns.saturating_sub(came_ns);
-        Ok(ReceivedError { error, kind, code, info, offender, to, bytes, datagram_bytes, waited_ns })
+        let Report { error, kind, code, info, offender, own, traffic_class, hop_limit } = report;
+        Ok(ReceivedError {
+            error,
+            kind,
+            code,
+            info,
+            offender,
+            own,
+            traffic_class,
+            hop_limit,
+            to,
+            bytes: data.len() - rest.len(),
+            datagram_bytes: data.len(),
+            waited_ns: io.now_ns.saturating_sub(came_ns),
+        })
     }
 
     /// An error about a datagram of ours. A socket with a peer hears of a hard one in any case (`__udp4_lib_err`).
