@@ -98,8 +98,8 @@ pub fn connect_by_lull(fd: c_int, bytes: &[u8]) -> Result<bool> {
         return Ok(false);
     }
     let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
-    // The kernel judges an address of another family than the socket's.
-    if address::family(bytes) != Some(domain) {
+    // The kernel judges an address of another family than the socket's, and one of IPv4 that the socket does not reach.
+    if address::family(bytes) != Some(domain) || to.is_ipv4() && datagram::is_v6_only(fd) {
         return Ok(false);
     }
     // A port that was bound stays bound by the placeholder.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use libc::c_int;
 use lull_net::{Interest, Ready, TcpStream};
 
+use super::datagram::control::{Writer, check_of_stream};
 use super::{Message, Room, Stream};
 use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File};
@@ -15,6 +16,9 @@ use crate::{Errno, Result, block, inherit, kernel};
 
 /// Either data, or their end.
 const SOMETHING_TO_READ: Interest = Interest::READABLE.union(Interest::RDHUP);
+
+/// `include/uapi/linux/tcp.h`: the ancillary data of TCP_INQ.
+const TCP_CM_INQ: c_int = libc::TCP_INQ;
 
 /// How a call reads.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,13 +94,19 @@ pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Messa
     };
     match &*file {
         File::Datagram(datagram) => datagram.receive(fd, room, how.flags),
-        // A stream has neither an address nor ancillary data.
+        File::Stream(stream) if stream.options.tells_unread() && how.flags & libc::MSG_ERRQUEUE == 0 => {
+            let bytes = stream.recv(room.buffers, how.flags)?;
+            let mut writer = Writer::new(room.control);
+            writer.put(libc::SOL_TCP, TCP_CM_INQ, &stream.unread_and_end().to_ne_bytes());
+            Ok(Message { bytes, control_bytes: writer.used, flags: writer.flags, ..Message::default() })
+        }
+        // A stream has no address.
         _ => Ok(Message { bytes: recv(fd, room.buffers, how)?, ..Message::default() }),
     }
 }
 
 /// As [`send`], to an address in the kernel's form and with ancillary data, if there are bytes of either. A stream has no
-/// use for them.
+/// use for them, but refuses ancillary data that are wrong.
 pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8], how: Send) -> Result<usize> {
     let Some(file) = files::get_to_send(fd) else {
         return match inherit::send(fd, buffers, to, control, how.flags) {
@@ -106,6 +116,12 @@ pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8
     };
     match &*file {
         File::Datagram(datagram) => datagram.send(fd, buffers, to, control, how.flags),
+        File::Stream(_) if !control.is_empty() => {
+            // Whether it may be written to at all is told first (`tcp_sendmsg_locked`).
+            send(fd, &[], how)?;
+            check_of_stream(control)?;
+            send(fd, buffers, how)
+        }
         _ => send(fd, buffers, how),
     }
 }
@@ -161,12 +177,12 @@ fn send_to(fd: c_int, file: &File, buffers: &[IoSlice<'_>], flags: c_int) -> Res
 impl Stream {
     #[inline]
     fn recv(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return Err(WOULD_BLOCK);
+        }
         if flags & libc::MSG_OOB != 0 {
             // Urgent data are never kept (`tcp_recv_urg`).
             return Err(Errno::new(libc::EINVAL));
-        }
-        if flags & libc::MSG_ERRQUEUE != 0 {
-            return Err(WOULD_BLOCK);
         }
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         match self.recv_now(buffers, flags) {
@@ -228,6 +244,14 @@ impl Stream {
             scatter(&whole[..count], buffers);
         }
         Ok(count)
+    }
+
+    /// What TCP_INQ tells: how many bytes are left to be read, and one more if the peer has ended (`tcp_inq_hint`).
+    #[cold]
+    fn unread_and_end(&self) -> c_int {
+        const ENDED: [&str; 4] = ["CLOSE-WAIT", "LAST-ACK", "CLOSING", "TIME-WAIT"];
+        let has_ended = self.stream.info().is_ok_and(|info| ENDED.contains(&info.state));
+        self.stream.unread().map_or(0, |bytes| bytes as c_int) + c_int::from(has_ended)
     }
 
     /// Whether there is nothing left to be received but an error.

@@ -4,7 +4,7 @@
 //! that is bound to a wildcard, or to nothing, is in both worlds: it hears both, and sends by lull what is for lull's
 //! networks. With a peer it is in the peer's world alone.
 
-mod control;
+pub(super) mod control;
 mod cork;
 mod errors;
 mod message;
@@ -130,7 +130,7 @@ impl Datagram {
         }
         // A port is found whatever is wrong with the address (`inet_dgram_connect`).
         self.find_port(fd)?;
-        let to = address::parse_or_refuse(bytes, self.domain)?;
+        let to = self.parse_peer(fd, bytes)?;
         if engine::reaches(to.ip()) || !self.wildcard.load(Relaxed) {
             self.sockets.connect(to)?;
             self.connected.store(true, Relaxed);
@@ -141,6 +141,14 @@ impl Datagram {
         }
         // It receives from its peer only, and the peer is the kernel's.
         kernel::connect(fd, bytes).map(|()| World::Kernels)
+    }
+
+    /// A peer's address: one of IPv4 will do for a socket of IPv6 that hears IPv4 (`__ip6_datagram_connect`).
+    fn parse_peer(&self, fd: c_int, bytes: &[u8]) -> Result<SocketAddr> {
+        match (address::family(bytes), self.domain) {
+            (Some(libc::AF_INET), libc::AF_INET6) if !is_v6_only(fd) => address::parse_or_refuse(bytes, libc::AF_INET),
+            _ => address::parse_or_refuse(bytes, self.domain),
+        }
     }
 
     /// `__udp_disconnect`.
@@ -187,7 +195,7 @@ impl Datagram {
 
     /// The placeholder had lost its port and has one again.
     fn found_port(&self, fd: c_int, local: SocketAddr) -> Result<()> {
-        self.sockets.bind_again(local, udp_options(fd, local))?;
+        self.sockets.bind_again(local, udp_options(fd))?;
         self.port.store(local.port(), Relaxed);
         Ok(())
     }
@@ -230,7 +238,7 @@ pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
     if engine::is_own(local.ip()) {
         return adopt(fd, domain, local, keeps_port);
     }
-    if local.ip().is_unspecified() && engine::has_family(local.ip(), is_v6_only(fd, local)) {
+    if local.ip().is_unspecified() && engine::has_family(local.ip(), is_v6_only(fd)) {
         return match adopt(fd, domain, local, keeps_port) {
             Err(error) if error.number() == libc::EADDRINUSE => Err(error),
             // If there is no half of lull's, the program serves the kernel's world as it would without lull. The reason
@@ -277,15 +285,19 @@ fn local_of(fd: c_int) -> Option<SocketAddr> {
     address::parse(kernel::getsockname(fd).ok()?.as_bytes())
 }
 
-fn is_v6_only(fd: c_int, local: SocketAddr) -> bool {
-    local.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1)
+/// Whether a socket of the kernel's is one of IPv6 that neither hears nor reaches IPv4.
+pub(super) fn is_v6_only(fd: c_int) -> bool {
+    kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1)
 }
 
 /// A UDP socket of the kernel's is to send to `to`, which is lull's: it gets a half of lull's, unless it is bound or connected
 /// to what is the kernel's.
 pub(super) fn reach(fd: c_int, to: &[u8]) -> Result<bool> {
     let Some(domain) = domain_of(fd) else { return Ok(false) };
-    if address::family(to) != Some(domain) || kernel::getpeername(fd).is_ok() {
+    // The kernel judges an address of another family than the socket's, and one of IPv4 that the socket does not reach.
+    let is_v4 = address::parse(to).is_some_and(|to| to.is_ipv4());
+    let fits = address::family(to) == Some(domain) || is_v4 && domain == libc::AF_INET6;
+    if !fits || is_v4 && is_v6_only(fd) || kernel::getpeername(fd).is_ok() {
         return Ok(false);
     }
     let Some(mut local) = local_of(fd) else { return Ok(false) };
@@ -302,12 +314,12 @@ pub(super) fn reach(fd: c_int, to: &[u8]) -> Result<bool> {
 }
 
 /// Gives lull's half the settings of the placeholder.
-fn udp_options(fd: c_int, local: SocketAddr) -> UdpOptions {
+fn udp_options(fd: c_int) -> UdpOptions {
     let flag = |name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|value| value != 0);
     UdpOptions {
         reuse_port: flag(libc::SO_REUSEPORT),
         reuse_address: flag(libc::SO_REUSEADDR),
-        v6_only: is_v6_only(fd, local),
+        v6_only: is_v6_only(fd),
         rx_bytes: buffers::receive_buffer(fd),
     }
 }
@@ -327,7 +339,7 @@ fn opened(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resu
     let wanted = Wanted::default();
     wanted.renew(fd);
     let datagram = Datagram {
-        sockets: Sockets::open(&engine.network, local, udp_options(fd, local))?,
+        sockets: Sockets::open(&engine.network, local, udp_options(fd))?,
         domain,
         nonblocking: AtomicBool::new(kernel::is_nonblocking(fd)),
         options: Options::of_placeholder(fd),

@@ -212,7 +212,8 @@ pub unsafe fn recvmmsg(
             receive(message, if nth == 0 { flags } else { flags | rest }, nth == 0)
         })
     };
-    if let (Some(timeout), Some(until)) = (timeout, until) {
+    // Without a message it stays what it was (`__sys_recvmmsg`).
+    if let (1.., Some(timeout), Some(until)) = (done, timeout, until) {
         let left = until.saturating_duration_since(Instant::now());
         (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
     }

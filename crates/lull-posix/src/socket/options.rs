@@ -12,7 +12,7 @@ pub(crate) mod steer;
 mod tcp_info;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -42,13 +42,19 @@ pub(crate) struct Options {
     own: Mutex<Values>,
     /// SO_RCVLOWAT as it is in force, where 0 means 1.
     low_water: AtomicU32,
+    /// TCP_INQ.
+    tells_unread: AtomicBool,
 }
 
 /// The kernel's socket says to what values these are set; they are in force here.
 const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 
+/// Messages tell how much is left to be read.
+const UNREAD: Name = (libc::IPPROTO_TCP, libc::TCP_INQ);
+
 /// Options that a connection has from its listener, by the values that a socket of the kernel's has for them.
-const INHERITED: [Name; 24] = [
+const INHERITED: [Name; 25] = [
+    UNREAD,
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
@@ -104,7 +110,7 @@ impl Options {
         let [usecs, prefer, budget] = BUSY;
         let [[class, hops], [class_v6, hops_v6]] = egress::IP;
         let leaves = [egress::PRIORITY, egress::PACING, class, hops, class_v6, hops_v6];
-        Options::read(fd, &[&[usecs, prefer, budget, LOW_WATER], &leaves[..], &buffers::ALL].concat())
+        Options::read(fd, &[&[usecs, prefer, budget, LOW_WATER, UNREAD], &leaves[..], &buffers::ALL].concat())
     }
 
     /// As [`Options::of_placeholder`], of a listener. Its connections inherit all of it.
@@ -157,6 +163,7 @@ impl Options {
         if self.stored(LOW_WATER).and_then(|value| int(&value).ok()).is_some_and(|bytes| bytes > 1) {
             self.put_low_water(stream);
         }
+        self.put_tells_unread();
         self.busy().for_each(|(name, value)| set_busy!(name, value, stream));
         let egress = self.egress();
         if egress != Egress::default() {
@@ -183,6 +190,18 @@ impl Options {
         let Some(bytes) = self.stored(LOW_WATER).and_then(|value| int(&value).ok()) else { return };
         self.low_water.store(bytes as u32, Ordering::Relaxed);
         let _ = stream.set_low_water(bytes as u32);
+    }
+
+    /// Puts TCP_INQ in force.
+    fn put_tells_unread(&self) {
+        let is_on = self.stored(UNREAD).and_then(|value| int(&value).ok()).is_some_and(|value| value != 0);
+        self.tells_unread.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Whether messages tell how much is left to be read (TCP_INQ).
+    #[inline]
+    pub(crate) fn tells_unread(&self) -> bool {
+        self.tells_unread.load(Ordering::Relaxed)
     }
 
     /// How many bytes a read that blocks waits for, at least.

@@ -81,8 +81,7 @@ impl Wanted {
             // It has the size of an int (`udp_cmsg_recv`).
             writer.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(each_bytes).to_ne_bytes());
         }
-        self.write_address(received.to, received.own, &mut writer);
-        self.write_fields(received, &mut writer);
+        self.write_header((received.to, received.own), (received.traffic_class, received.hop_limit), &mut writer);
         (writer.used, writer.flags)
     }
 
@@ -100,16 +99,22 @@ impl Wanted {
         writer.put(libc::SOL_SOCKET, kind, &data);
     }
 
-    /// Hop limit and traffic class, ints but for one byte of IPv4's class (`ip_cmsg_recv_tos`).
-    fn write_fields(&self, received: &Received, writer: &mut Writer<'_>) {
-        let is_v6 = received.to.is_ipv6();
+    /// What a packet's IP header says: where it came to and which own address an answer comes from, its class and its hop limit.
+    pub(super) fn write_header(
+        &self,
+        (to, own): (IpAddr, IpAddr),
+        (class, hop_limit): (u8, u8),
+        writer: &mut Writer<'_>,
+    ) {
+        self.write_address(to, own, writer);
+        // Ints but for one byte of IPv4's class (`ip_cmsg_recv_tos`).
+        let is_v6 = to.is_ipv6();
         if self.hop_limit.is_set(is_v6) {
             let [v4, v6] = [(libc::SOL_IP, libc::IP_TTL), (libc::SOL_IPV6, libc::IPV6_HOPLIMIT)];
             let (level, kind) = if is_v6 { v6 } else { v4 };
-            writer.put(level, kind, &c_int::from(received.hop_limit).to_ne_bytes());
+            writer.put(level, kind, &c_int::from(hop_limit).to_ne_bytes());
         }
         if self.traffic_class.is_set(is_v6) {
-            let class = received.traffic_class;
             match is_v6 {
                 true => writer.put(libc::SOL_IPV6, libc::IPV6_TCLASS, &c_int::from(class).to_ne_bytes()),
                 false => writer.put(libc::SOL_IP, libc::IP_TOS, &[class]),
@@ -120,14 +125,6 @@ impl Wanted {
     /// The address that a datagram came to, and the own one that an answer comes from. The interface is none of the kernel's, so its
     /// number is 0.
     fn write_address(&self, to: IpAddr, own: IpAddr, writer: &mut Writer<'_>) {
-        if let (IpAddr::V4(to), IpAddr::V4(own)) = (to, own)
-            && self.address.is_set(false)
-        {
-            let mut info = [0; V4_BYTES];
-            info[4..8].copy_from_slice(&own.octets());
-            info[8..].copy_from_slice(&to.octets());
-            writer.put(libc::SOL_IP, libc::IP_PKTINFO, &info);
-        }
         if self.address.is_set(true) {
             let to = match to {
                 IpAddr::V4(to) => to.to_ipv6_mapped(),
@@ -137,25 +134,33 @@ impl Wanted {
             info[..16].copy_from_slice(&to.octets());
             writer.put(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
         }
+        if let (IpAddr::V4(to), IpAddr::V4(own)) = (to, own)
+            && self.address.is_set(false)
+        {
+            let mut info = [0; V4_BYTES];
+            info[4..8].copy_from_slice(&own.octets());
+            info[8..].copy_from_slice(&to.octets());
+            writer.put(libc::SOL_IP, libc::IP_PKTINFO, &info);
+        }
     }
 }
 
 /// Writes ancillary data as long as there is room.
-pub(super) struct Writer<'a> {
+pub(in crate::socket) struct Writer<'a> {
     room: &'a mut [u8],
     /// How many bytes were written.
-    pub(super) used: usize,
+    pub(in crate::socket) used: usize,
     /// MSG_CTRUNC, if something did not fit.
-    pub(super) flags: c_int,
+    pub(in crate::socket) flags: c_int,
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(room: &'a mut [u8]) -> Writer<'a> {
+    pub(in crate::socket) fn new(room: &'a mut [u8]) -> Writer<'a> {
         Writer { room, used: 0, flags: 0 }
     }
 
     /// As `put_cmsg` does: what does not fit is cut off, and the flags say so.
-    pub(super) fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
+    pub(in crate::socket) fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let room = &mut self.room[self.used..];
         if room.len() < HEADER_BYTES {
             self.flags |= libc::MSG_CTRUNC;
@@ -174,48 +179,76 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What the ancillary data of a datagram say (`udp_cmsg_send`, `ip_cmsg_send`), on a socket that has `each_bytes` for
-/// UDP_SEGMENT. Whatever else they say is refused, because nothing would act on it.
-pub(super) fn asked(mut control: &[u8], each_bytes: u16) -> Result<SendOptions> {
+/// What the ancillary data of a datagram say that leaves over IPv6 or over IPv4 (`udp_cmsg_send`, and `ip6_datagram_send_ctl` or
+/// `ip_cmsg_send`), on a socket that has `each_bytes` for UDP_SEGMENT. What nothing would act on is refused.
+pub(super) fn asked(control: &[u8], each_bytes: u16, domain: c_int, over_v6: bool) -> Result<SendOptions> {
     let mut asked = SendOptions { each_bytes, ..SendOptions::default() };
-    while control.len() >= HEADER_BYTES {
-        let (header, _) = control.split_at(HEADER_BYTES);
-        let number = |at: usize| c_int::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let length = usize::from_ne_bytes(*header.first_chunk().ok_or(INVALID)?);
-        let data = control.get(HEADER_BYTES..length).ok_or(INVALID)?;
+    for said in headers(control) {
+        let (level, kind, data) = said?;
         let [v4, v6] = &mut asked.ip;
-        match (number(8), number(12)) {
-            (libc::SOL_IP, libc::IP_PKTINFO) => {
+        match (level, kind) {
+            (libc::SOL_IP, libc::IP_PKTINFO) if !over_v6 => {
                 let info: &[u8; V4_BYTES] = data.try_into().map_err(|_| INVALID)?;
                 asked.from = specified(IpAddr::V4(Ipv4Addr::new(info[4], info[5], info[6], info[7])));
             }
-            (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
-                let info: &[u8; V6_BYTES] = data.try_into().map_err(|_| INVALID)?;
-                let from = IpAddr::V6(Ipv6Addr::from(*info.first_chunk::<16>().ok_or(INVALID)?));
+            (libc::SOL_IPV6, libc::IPV6_PKTINFO) if domain == libc::AF_INET6 => {
+                let info: &[u8; V6_BYTES] = data.first_chunk().ok_or(INVALID)?;
+                let from = Ipv6Addr::from(*info.first_chunk::<16>().ok_or(INVALID)?);
+                if !over_v6 && from.to_ipv4_mapped().is_none() {
+                    return Err(INVALID);
+                }
                 asked.from = specified(from.to_canonical());
             }
             (libc::SOL_UDP, libc::UDP_SEGMENT) => {
                 asked.each_bytes = u16::from_ne_bytes(data.try_into().map_err(|_| INVALID)?);
             }
-            (libc::SOL_IP, libc::IP_TTL) => {
+            (libc::SOL_IP, libc::IP_TTL) if !over_v6 => {
                 v4.hop_limit = Some(byte(data).filter(|limit| *limit != 0).ok_or(INVALID)?);
             }
-            (libc::SOL_IP, libc::IP_TOS) => {
+            (libc::SOL_IP, libc::IP_TOS) if !over_v6 => {
                 v4.traffic_class = Some(if let [class] = data { *class } else { byte(data).ok_or(INVALID)? });
             }
-            (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
+            (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) if over_v6 => {
                 v6.hop_limit = byte_or_sockets(data)?;
             }
-            (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
+            (libc::SOL_IPV6, libc::IPV6_TCLASS) if over_v6 => {
                 v6.traffic_class = byte_or_sockets(data)?;
             }
-            (libc::SOL_SOCKET | libc::SOL_IP | libc::SOL_IPV6 | libc::SOL_UDP, _) => return Err(INVALID),
-            // Data of another protocol are ignored (`ip_cmsg_send`).
+            (libc::SOL_SOCKET, kind) => said_of_any_socket(kind)?,
+            (libc::SOL_UDP, _) => return Err(INVALID),
+            (libc::SOL_IP, _) if !over_v6 => return Err(INVALID),
+            (libc::SOL_IPV6, _) if over_v6 => return Err(INVALID),
+            // Data of another protocol are ignored.
             _ => {}
         }
-        control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
     }
     Ok(asked)
+}
+
+/// Whether the ancillary data of a connection's message are some that Linux takes (`sock_cmsg_send`).
+pub(in crate::socket) fn check_of_stream(control: &[u8]) -> Result<()> {
+    headers(control).try_for_each(|said| match said? {
+        (libc::SOL_SOCKET, kind, _) => said_of_any_socket(kind),
+        _ => Ok(()),
+    })
+}
+
+/// What any socket may be told: what is for Unix sockets does nothing elsewhere (`__sock_cmsg_send`).
+fn said_of_any_socket(kind: c_int) -> Result<()> {
+    if matches!(kind, libc::SCM_RIGHTS | libc::SCM_CREDENTIALS) { Ok(()) } else { Err(INVALID) }
+}
+
+/// Level, type and data of each of them, up to the first that is malformed (`for_each_cmsghdr`, `CMSG_OK`).
+fn headers(mut control: &[u8]) -> impl Iterator<Item = Result<(c_int, c_int, &[u8])>> {
+    std::iter::from_fn(move || {
+        let (header, _) = control.split_at_checked(HEADER_BYTES)?;
+        let number = |at: usize| c_int::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let length = usize::from_ne_bytes(*header.first_chunk()?);
+        let data = control.get(HEADER_BYTES..length);
+        let next = data.and_then(|_| control.get(length.next_multiple_of(ALIGN)..));
+        control = next.unwrap_or(&[]);
+        Some(data.map(|data| (number(8), number(12), data)).ok_or(INVALID))
+    })
 }
 
 const INVALID: Errno = Errno::new(libc::EINVAL);
@@ -265,7 +298,7 @@ mod tests {
             let to: IpAddr = text.parse().unwrap();
             let (used, flags) = written(&both(), to, &mut room);
             assert_eq!((used, flags), (if to.is_ipv4() { 32 + 40 } else { 40 }, 0));
-            assert_eq!(asked(&room[..used], 0), from(Some(to)));
+            assert_eq!(asked(&room[..used], 0, libc::AF_INET6, to.is_ipv6()), from(Some(to)));
         }
         assert_eq!(written(&Wanted::default(), "10.0.0.2".parse().unwrap(), &mut room), (0, 0));
     }
@@ -279,7 +312,7 @@ mod tests {
         only_v4.write_address(everybody, own, &mut writer);
         let used = writer.used;
         assert_eq!(room[HEADER_BYTES..][4..12], [10, 0, 0, 2, 10, 0, 0, 255]);
-        assert_eq!(asked(&room[..used], 0), from(Some(own)));
+        assert_eq!(asked(&room[..used], 0, libc::AF_INET, false), from(Some(own)));
     }
 
     #[test]
@@ -297,10 +330,10 @@ mod tests {
         let mut room = [0; 24];
         room[..8].copy_from_slice(&20_usize.to_ne_bytes());
         room[12] = libc::IP_RETOPTS as u8;
-        assert_eq!(asked(&room, 0), Err(Errno::new(libc::EINVAL)));
+        assert_eq!(asked(&room, 0, libc::AF_INET, false), Err(Errno::new(libc::EINVAL)));
         room[..8].copy_from_slice(&100_usize.to_ne_bytes());
-        assert_eq!(asked(&room, 0), Err(Errno::new(libc::EINVAL)), "longer than there is");
-        assert_eq!(asked(&[0; 8], 0), from(None), "shorter than a header");
+        assert_eq!(asked(&room, 0, libc::AF_INET, false), Err(Errno::new(libc::EINVAL)), "longer than there is");
+        assert_eq!(asked(&[0; 8], 0, libc::AF_INET, false), from(None), "shorter than a header");
     }
 
     /// What the ancillary data of one message ask for.
@@ -309,7 +342,8 @@ mod tests {
         let mut writer = Writer { room: &mut room, used: 0, flags: 0 };
         writer.put(level, kind, data);
         let used = writer.used;
-        asked(&room[..used], 0).map(|asked| asked.ip)
+        let (domain, over_v6) = if level == libc::SOL_IPV6 { (libc::AF_INET6, true) } else { (libc::AF_INET, false) };
+        asked(&room[..used], 0, domain, over_v6).map(|asked| asked.ip)
     }
 
     #[test]
@@ -342,12 +376,16 @@ mod tests {
         writer.put(libc::SOL_UDP, libc::UDP_SEGMENT, &500_u16.to_ne_bytes());
         let all = used + writer.used;
         assert_eq!(
-            asked(&room[..all], 9),
+            asked(&room[..all], 9, libc::AF_INET6, false),
             Ok(SendOptions { from: Some(to), each_bytes: 500, ..SendOptions::default() })
         );
-        assert_eq!(asked(&[], 9), Ok(SendOptions { each_bytes: 9, ..SendOptions::default() }), "the socket's own");
+        assert_eq!(
+            asked(&[], 9, libc::AF_INET6, false),
+            Ok(SendOptions { each_bytes: 9, ..SendOptions::default() }),
+            "the socket's own"
+        );
         let mut writer = Writer { room: &mut room, used: 0, flags: 0 };
         writer.put(libc::SOL_UDP, libc::UDP_SEGMENT, &500_u32.to_ne_bytes());
-        assert_eq!(asked(&room[..24], 0), Err(Errno::new(libc::EINVAL)), "it is no int");
+        assert_eq!(asked(&room[..24], 0, libc::AF_INET, false), Err(Errno::new(libc::EINVAL)), "it is no int");
     }
 }

@@ -65,6 +65,10 @@ impl Datagram {
         if to.is_none() && self.peer().is_none() {
             return Err(Errno::new(libc::EDESTADDRREQ));
         }
+        // Nothing is begun before an error that waits is told (`sock_alloc_send_pskb`).
+        if let Some(error) = self.sockets.take_error()? {
+            return Err(error);
+        }
         self.cork.part().get_or_insert(Part { to, asked, bytes: Vec::new() });
         self.cork.waits.store(true, Relaxed);
         self.append(data, libc::MSG_MORE)

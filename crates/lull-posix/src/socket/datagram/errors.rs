@@ -1,7 +1,7 @@
 //! IP_RECVERR, IPV6_RECVERR: what ICMP says of a socket's datagrams, read with MSG_ERRQUEUE.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use libc::c_int;
 use lull_net::ReceivedError;
@@ -33,6 +33,10 @@ impl Datagram {
         let received = self.sockets.receive_error(room.buffers)?;
         let mut writer = Writer::new(room.control);
         self.wanted.write_timestamp(received.waited_ns, &mut writer);
+        let header = (received.traffic_class, received.hop_limit);
+        // Which address an answer comes from is of the data that came (`ipv4_pktinfo_prepare`).
+        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        self.wanted.write_header((received.own, nobody), header, &mut writer);
         let (level, name) = NAMES[usize::from(self.domain == libc::AF_INET6)];
         writer.put(level, name, &extended(&received, self.domain));
         let cut = if received.datagram_bytes > received.bytes { libc::MSG_TRUNC } else { 0 };

@@ -25,6 +25,14 @@ impl Datagram {
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         // Whatever else is wrong with the call (`inet_send_prepare`).
         self.find_port(fd)?;
+        // On a socket of IPv6 the destination is looked at before the data, on one of IPv4 behind them (`udpv6_sendmsg`, `udp_sendmsg`).
+        if self.domain == libc::AF_INET6 && !self.cork.waits() {
+            match to {
+                [] if !self.has_peer() => return Err(Errno::new(libc::EDESTADDRREQ)),
+                [] => {}
+                to => drop(self.address_of(to)?),
+            }
+        }
         if data.iter().map(|part| part.len()).sum::<usize>() > usize::from(u16::MAX) {
             return Err(Errno::new(libc::EMSGSIZE));
         }
@@ -57,11 +65,32 @@ impl Datagram {
         {
             return Err(Errno::new(libc::EACCES));
         }
-        let asked = control::asked(ancillary, self.each_bytes.load(Relaxed))?;
+        let asked = self.asked(ancillary, to_address)?;
         if flags & libc::MSG_MORE != 0 || self.cork.is_on() {
             return self.begin(data, to_address, asked);
         }
         self.send_whole(data, to_address, asked, flags)
+    }
+
+    /// What is asked for a datagram by ancillary data, and by the socket's options.
+    #[inline]
+    fn asked(&self, ancillary: &[u8], to_address: Option<SocketAddr>) -> Result<SendOptions> {
+        let each_bytes = self.each_bytes.load(Relaxed);
+        if ancillary.is_empty() {
+            return Ok(SendOptions { each_bytes, ..SendOptions::default() });
+        }
+        let goes_to = match to_address {
+            Some(to) => to,
+            None => self.peer().ok_or(Errno::new(libc::EDESTADDRREQ))??,
+        };
+        let asked = control::asked(ancillary, each_bytes, self.domain, goes_to.is_ipv6())?;
+        match asked.from {
+            // `ip_route_output_key_hash_rcu`, `ip6_datagram_send_ctl`.
+            Some(from) if !engine::is_own(from) => {
+                Err(Errno::new(if from.is_ipv4() { libc::ENETUNREACH } else { libc::EINVAL }))
+            }
+            _ => Ok(asked),
+        }
     }
 
     /// Sends one datagram by lull, or several at once.
@@ -88,18 +117,22 @@ impl Datagram {
         }
     }
 
-    /// `udp_sendmsg`, `udpv6_sendmsg`: an IPv4 address will do for an IPv6 socket, and one without a family for an IPv4 one.
     fn destination(&self, to: &[u8]) -> Result<SocketAddr> {
+        let to = self.address_of(to)?;
+        if to.port() == 0 { Err(Errno::new(libc::EINVAL)) } else { Ok(to) }
+    }
+
+    /// `udp_sendmsg`, `udpv6_sendmsg`: an IPv4 address will do for an IPv6 socket, and one without a family for an IPv4 one.
+    fn address_of(&self, to: &[u8]) -> Result<SocketAddr> {
         let family = address::family(to).ok_or(Errno::new(libc::EINVAL))?;
         if (family, self.domain) == (libc::AF_UNSPEC, libc::AF_INET) {
             let named = [&(libc::AF_INET as u16).to_ne_bytes(), &to[2..]].concat();
-            return self.destination(&named);
+            return self.address_of(&named);
         }
         let fits = family == self.domain || self.domain == libc::AF_INET6 && family == libc::AF_INET;
         if !fits {
             return Err(Errno::new(if self.domain == libc::AF_INET { libc::EAFNOSUPPORT } else { libc::EINVAL }));
         }
-        let to = address::parse(to).ok_or(Errno::new(libc::EINVAL))?;
-        if to.port() == 0 { Err(Errno::new(libc::EINVAL)) } else { Ok(to) }
+        address::parse(to).ok_or(Errno::new(libc::EINVAL))
     }
 }

@@ -6,8 +6,8 @@ use libc::c_int;
 
 use super::acted::Acted;
 use super::{
-    BUSY, INHERITED, LOW_WATER, Name, VALUE_BYTES, buffers, egress, int, refused, set_busy, steer, tcp_info, value_of,
-    written,
+    BUSY, INHERITED, LOW_WATER, Name, UNREAD, VALUE_BYTES, buffers, egress, int, refused, set_busy, steer, tcp_info,
+    value_of, written,
 };
 use crate::files::{self, File};
 use crate::socket::{Listener, Stream, getpeername};
@@ -54,8 +54,10 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
         }
         File::Stream(stream) => {
             store(stream, fd, (level, name), value)?;
-            if (level, name) == LOW_WATER {
-                stream.options.put_low_water(&stream.stream);
+            match (level, name) {
+                LOW_WATER => stream.options.put_low_water(&stream.stream),
+                UNREAD => stream.options.put_tells_unread(),
+                _ => {}
             }
             Ok(())
         }
@@ -69,6 +71,10 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
 /// the option. An accepted connection shares its placeholder with others.
 #[cold]
 fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Result<()> {
+    // What has a port keeps it (`do_ipv6_setsockopt`).
+    if (level, name, stream.domain) == (libc::SOL_IPV6, libc::IPV6_V6ONLY, libc::AF_INET6) {
+        return Err(Errno::new(libc::EINVAL));
+    }
     let before = stream.options.stored((level, name)).or_else(|| value_of(fd, (level, name)));
     let is_own = stream.may_be_handed_back();
     let asked = if is_own { fd } else { kernel::socket(stream.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)? };
