@@ -6,7 +6,9 @@ use std::io::{IoSlice, IoSliceMut};
 use libc::{c_int, c_ulong, epoll_event, pollfd};
 use lull_posix::Errno;
 
-use super::machine::Machine;
+use super::ancillary::Piece;
+use super::machine::{Machine, Told};
+use super::program::Timeout;
 
 /// A number of the program's, by the order in which it came.
 pub type Slot = usize;
@@ -15,10 +17,12 @@ pub type Slot = usize;
 #[derive(Clone, PartialEq)]
 pub enum Call {
     Socket {
+        domain: c_int,
         flags: c_int,
     },
     /// `socket`, of datagrams.
     Datagram {
+        domain: c_int,
         flags: c_int,
     },
     Bind {
@@ -51,17 +55,19 @@ pub enum Call {
     Disconnect {
         slot: Slot,
     },
-    /// `recvmsg`, with who sent it.
+    /// `recvmsg`, with who sent it and room for ancillary data.
     RecvFrom {
         slot: Slot,
         sizes: Vec<usize>,
+        room: usize,
         flags: c_int,
     },
-    /// `sendmsg` to an address.
+    /// `sendmsg` to an address, with ancillary data.
     SendTo {
         slot: Slot,
         to: String,
         data: Vec<Vec<u8>>,
+        control: Vec<Piece>,
         flags: c_int,
     },
     /// FIONREAD and its kin.
@@ -83,6 +89,7 @@ pub enum Call {
         slot: Slot,
         sizes: Vec<usize>,
         flags: c_int,
+        timeout: Option<Timeout>,
     },
     SendMany {
         slot: Slot,
@@ -161,13 +168,15 @@ impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags_or_none = |flags: &Option<c_int>| flags.map_or("".to_owned(), |flags| format!(", {flags:#x}"));
         match self {
-            Call::Socket { flags } => write!(f, "socket({flags:#x})"),
-            Call::Datagram { flags } => write!(f, "socket(SOCK_DGRAM, {flags:#x})"),
+            Call::Socket { domain, flags } => write!(f, "socket({domain}, {flags:#x})"),
+            Call::Datagram { domain, flags } => write!(f, "socket({domain}, SOCK_DGRAM, {flags:#x})"),
             Call::Disconnect { slot } => write!(f, "connect(s{slot}, AF_UNSPEC)"),
-            Call::RecvFrom { slot, sizes, flags } => write!(f, "recvmsg(s{slot}, {sizes:?}, {flags:#x}), with a name"),
-            Call::SendTo { slot, to, data, flags } => {
+            Call::RecvFrom { slot, sizes, room, flags } => {
+                write!(f, "recvmsg(s{slot}, {sizes:?}, {flags:#x}), with a name and {room} bytes for ancillary data")
+            }
+            Call::SendTo { slot, to, data, control, flags } => {
                 let sizes: Vec<usize> = data.iter().map(Vec::len).collect();
-                write!(f, "sendmsg(s{slot}, {sizes:?}, {flags:#x}) to {to}")
+                write!(f, "sendmsg(s{slot}, {sizes:?}, {flags:#x}) to {to}, with {control:?}")
             }
             Call::Queue { slot, request } => write!(f, "ioctl(s{slot}, {request:#x})"),
             Call::MoveOut { slot, size, by_sendfile } => {
@@ -186,7 +195,9 @@ impl fmt::Debug for Call {
                 let sizes: Vec<usize> = data.iter().map(Vec::len).collect();
                 write!(f, "send(s{slot}, {sizes:?}{})", flags_or_none(flags))
             }
-            Call::RecvMany { slot, sizes, flags } => write!(f, "recvmmsg(s{slot}, {sizes:?}, {flags:#x})"),
+            Call::RecvMany { slot, sizes, flags, timeout } => {
+                write!(f, "recvmmsg(s{slot}, {sizes:?}, {flags:#x}, {timeout:?})")
+            }
             Call::SendMany { slot, data, flags } => {
                 let sizes: Vec<usize> = data.iter().map(Vec::len).collect();
                 write!(f, "sendmmsg(s{slot}, {sizes:?}, {flags:#x})")
@@ -230,8 +241,8 @@ pub enum Outcome {
     Number(c_int, Vec<u8>),
     Count(usize),
     Data(Vec<u8>),
-    /// What the call returned, the bytes, who sent them, and MSG_TRUNC.
-    Message(usize, Vec<u8>, Vec<u8>, c_int),
+    /// The bytes that were written, and what is told of them.
+    Message(Vec<u8>, Told),
     Flags(c_int),
     Name(Vec<u8>),
     Value(Vec<u8>),
@@ -240,6 +251,8 @@ pub enum Outcome {
     /// What each message brought.
     Messages(Vec<Vec<u8>>),
     Lengths(Vec<usize>),
+    /// Whether the time is what it was.
+    Timed(bool, Box<Outcome>),
     Child(bool),
 }
 
@@ -250,6 +263,8 @@ pub struct Given {
     pub fds: Vec<c_int>,
     /// What `bind` and `connect` are given.
     pub address: Vec<u8>,
+    /// The ancillary data that `sendmsg` is given.
+    pub control: Vec<u8>,
 }
 
 impl Given {
@@ -262,21 +277,21 @@ impl Given {
         let fd = |slot: &Slot| self.fds[*slot];
         let new = |fd: c_int| Outcome::Number(fd, Vec::new());
         Ok(match &self.call {
-            Call::Socket { flags } => new(machine.socket(libc::AF_INET, libc::SOCK_STREAM | flags)?),
-            Call::Datagram { flags } => new(machine.socket(libc::AF_INET, libc::SOCK_DGRAM | flags)?),
+            Call::Socket { domain, flags } => new(machine.socket(*domain, libc::SOCK_STREAM | flags)?),
+            Call::Datagram { domain, flags } => new(machine.socket(*domain, libc::SOCK_DGRAM | flags)?),
             Call::Disconnect { slot } => done(machine.connect(fd(slot), &self.address))?,
-            Call::RecvFrom { slot, sizes, flags } => {
+            Call::RecvFrom { slot, sizes, room, flags } => {
                 let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
                 let mut slices: Vec<IoSliceMut<'_>> =
                     buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
-                let (count, from, told) = machine.recv_from(fd(slot), &mut slices, *flags)?;
+                let told = machine.recv_message(fd(slot), &mut slices, *room, *flags)?;
                 let mut data = buffers.concat();
-                data.truncate(count);
-                Outcome::Message(count, data, from, told)
+                data.truncate(told.bytes);
+                Outcome::Message(data, told)
             }
             Call::SendTo { slot, data, flags, .. } => {
                 let slices: Vec<IoSlice<'_>> = data.iter().map(|part| IoSlice::new(part)).collect();
-                Outcome::Count(machine.send_to(fd(slot), &slices, &self.address, *flags)?)
+                Outcome::Count(machine.send_message(fd(slot), &slices, &self.address, &self.control, *flags)?)
             }
             Call::Queue { slot, request } => Outcome::Count(machine.queue(fd(slot), *request)?.max(0) as usize),
             Call::MoveOut { slot, size, by_sendfile } => {
@@ -308,17 +323,25 @@ impl Given {
                 let slices: Vec<IoSlice<'_>> = data.iter().map(|part| IoSlice::new(part)).collect();
                 Outcome::Count(machine.send(fd(slot), &slices, *flags)?)
             }
-            Call::RecvMany { slot, sizes, flags } => {
+            Call::RecvMany { slot, sizes, flags, timeout } => {
                 let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
-                let lengths = machine.recv_many(fd(slot), &mut buffers, *flags)?;
-                if flags & libc::MSG_TRUNC != 0 {
-                    return Ok(Outcome::Lengths(lengths));
+                let mut time = timeout.map(|(tv_sec, tv_nsec)| libc::timespec { tv_sec, tv_nsec });
+                let lengths = machine.recv_many(fd(slot), &mut buffers, *flags, time.as_mut());
+                let outcome = match lengths {
+                    Err(error) => Outcome::Failed(error),
+                    Ok(lengths) if flags & libc::MSG_TRUNC != 0 => Outcome::Lengths(lengths),
+                    Ok(lengths) => {
+                        let brought = buffers.into_iter().zip(lengths).map(|(mut buffer, length)| {
+                            buffer.truncate(length);
+                            buffer
+                        });
+                        Outcome::Messages(brought.collect())
+                    }
+                };
+                match time.map(|time| (time.tv_sec, time.tv_nsec)) {
+                    None => outcome,
+                    left => Outcome::Timed(left == *timeout, Box::new(outcome)),
                 }
-                let brought = buffers.into_iter().zip(lengths).map(|(mut buffer, length)| {
-                    buffer.truncate(length);
-                    buffer
-                });
-                Outcome::Messages(brought.collect())
             }
             Call::SendMany { slot, data, flags } => Outcome::Lengths(machine.send_many(fd(slot), data, *flags)?),
             Call::Shutdown { slot, how } => done(machine.shutdown(fd(slot), *how))?,

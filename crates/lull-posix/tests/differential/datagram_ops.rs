@@ -4,7 +4,8 @@ use libc::c_int;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::program::{At, Pick, To, at, kernels, new_flags, pick, to};
+use super::ancillary::{self, OPTIONS, Piece};
+use super::program::{At, Pick, Timeout, To, at, domain, kernels, many_timeout, new_flags, pick, to};
 
 /// The longest datagram that arrives: none is cut up (rule "room" of `datagrams`).
 const DATAGRAM_BYTES: usize = 1400;
@@ -13,10 +14,12 @@ const DATAGRAM_BYTES: usize = 1400;
 #[derive(Clone, Debug)]
 pub enum Op {
     Socket {
+        domain: c_int,
         flags: c_int,
     },
     /// `socket` and `bind`, to a port that the program chose or the kernel chooses.
     Open {
+        domain: c_int,
         at: At,
         nonblocking: bool,
         chooses: bool,
@@ -35,8 +38,10 @@ pub enum Op {
     },
     SendTo {
         pick: Pick,
-        to: To,
+        /// Nobody, or its peer, without.
+        to: Option<To>,
         sizes: Vec<usize>,
+        control: Vec<Piece>,
         flags: c_int,
     },
     Send {
@@ -52,7 +57,19 @@ pub enum Op {
     RecvFrom {
         pick: Pick,
         sizes: Vec<usize>,
+        /// For ancillary data.
+        room: usize,
         flags: c_int,
+    },
+    /// An option that is a number.
+    Set {
+        pick: Pick,
+        option: (c_int, c_int),
+        value: c_int,
+    },
+    Get {
+        pick: Pick,
+        option: (c_int, c_int),
     },
     Recv {
         pick: Pick,
@@ -63,6 +80,7 @@ pub enum Op {
         pick: Pick,
         sizes: Vec<usize>,
         flags: c_int,
+        timeout: Option<Timeout>,
     },
     Unread {
         pick: Pick,
@@ -113,33 +131,44 @@ fn recv_flags() -> impl Strategy<Value = c_int> {
         now | libc::MSG_TRUNC,
         libc::MSG_PEEK,
         libc::MSG_TRUNC | libc::MSG_PEEK | now,
+        libc::MSG_ERRQUEUE,
+        libc::MSG_ERRQUEUE,
+        libc::MSG_OOB | now,
+        libc::MSG_WAITALL | now,
+        libc::MSG_CMSG_CLOEXEC | now,
     ])
 }
 
 fn send_flags() -> impl Strategy<Value = c_int> {
-    select(vec![0, 0, libc::MSG_DONTWAIT, libc::MSG_NOSIGNAL, libc::MSG_OOB])
+    select(vec![0, 0, 0, libc::MSG_DONTWAIT, libc::MSG_NOSIGNAL, libc::MSG_OOB, libc::MSG_MORE])
 }
 
 pub fn ops() -> impl Strategy<Value = Op> {
     let optional = |flags: BoxedStrategy<c_int>| prop_oneof![1 => Just(None), 1 => flags.prop_map(Some)];
     prop_oneof![
-        2 => new_flags().prop_map(|flags| Op::Socket { flags }),
-        8 => (at(), any::<bool>(), any::<bool>())
-            .prop_map(|(at, nonblocking, chooses)| Op::Open { at, nonblocking, chooses }),
+        2 => (domain(), new_flags()).prop_map(|(domain, flags)| Op::Socket { domain, flags }),
+        8 => (domain(), at(), any::<bool>(), any::<bool>())
+            .prop_map(|(domain, at, nonblocking, chooses)| Op::Open { domain, at, nonblocking, chooses }),
         2 => (pick(), at()).prop_map(|(pick, at)| Op::Bind { pick, at }),
         6 => (pick(), to()).prop_map(|(pick, to)| Op::Connect { pick, to }),
         3 => pick().prop_map(|pick| Op::Disconnect { pick }),
-        8 => (pick(), to(), sizes(), send_flags())
-            .prop_map(|(pick, to, sizes, flags)| Op::SendTo { pick, to, sizes, flags }),
+        10 => (pick(), prop::option::weighted(0.8, to()), sizes(), ancillary::pieces(), send_flags())
+            .prop_map(|(pick, to, sizes, control, flags)| Op::SendTo { pick, to, sizes, control, flags }),
         6 => (pick(), sizes(), optional(send_flags().boxed()))
             .prop_map(|(pick, sizes, flags)| Op::Send { pick, sizes, flags }),
         2 => (pick(), many(), select(vec![0, libc::MSG_DONTWAIT]))
             .prop_map(|(pick, sizes, flags)| Op::SendMany { pick, sizes, flags }),
-        8 => (pick(), sizes(), recv_flags()).prop_map(|(pick, sizes, flags)| Op::RecvFrom { pick, sizes, flags }),
+        12 => (pick(), sizes(), ancillary::room(), recv_flags())
+            .prop_map(|(pick, sizes, room, flags)| Op::RecvFrom { pick, sizes, room, flags }),
+        6 => (pick(), select(OPTIONS.to_vec()), select(vec![1, 1, 1, 0, 0, 2, -1])).prop_map(|(pick, option, value)| {
+            let times = if option == (libc::SOL_UDP, libc::UDP_SEGMENT) { ancillary::EACH_BYTES } else { 1 };
+            Op::Set { pick, option, value: value * times }
+        }),
+        2 => (pick(), select(OPTIONS.to_vec())).prop_map(|(pick, option)| Op::Get { pick, option }),
         5 => (pick(), sizes(), optional(recv_flags().boxed()))
             .prop_map(|(pick, sizes, flags)| Op::Recv { pick, sizes, flags }),
-        3 => (pick(), many(), prop_oneof![recv_flags(), Just(libc::MSG_WAITFORONE)])
-            .prop_map(|(pick, sizes, flags)| Op::RecvMany { pick, sizes, flags }),
+        3 => (pick(), many(), prop_oneof![recv_flags(), Just(libc::MSG_WAITFORONE)], many_timeout())
+            .prop_map(|(pick, sizes, flags, timeout)| Op::RecvMany { pick, sizes, flags, timeout }),
         2 => pick().prop_map(|pick| Op::Unread { pick }),
         3 => (pick(), 0..3).prop_map(|(pick, how)| Op::Shutdown { pick, how }),
         3 => kernels().prop_map(|in_kernel| Op::PeerOpen { in_kernel }),

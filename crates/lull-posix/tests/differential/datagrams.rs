@@ -20,21 +20,26 @@
 //!   whenever a datagram has left the machine, which is the device's affair.
 //! - "shared ports": a port is asked for a second time only by a socket without SO_REUSEADDR. Which of several that share one hears
 //!   what, is another program's test.
+//! - "parts": a socket at which a datagram may have begun (MSG_MORE, UDP_CORK) is not shut down, nor is one begun at a socket that was:
+//!   on Linux what is written behind the first part is sent all the same (docs/user_plane.md, Limits).
+//! - "asked before": IP_PKTINFO is not asked for where a datagram waits. On Linux that has no address to answer from.
 //! - "nothing": as in `step`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use libc::c_int;
-use lull_posix::address;
+use lull_posix::address::{self, Bytes};
 
+use super::ancillary::{self, Piece};
 use super::call::{Call, Slot};
 use super::datagram_ops::Op;
 use super::machine::Machine;
 use super::peers::state;
 use super::program::{At, Pick, To};
 use super::run::{Kind, Result, Run, address_of};
-use super::step::{REFUSING_PORT, wrong_family};
+use super::step::REFUSING_PORT;
 use super::udp_peers::DatagramPair;
+use super::words;
 
 /// Rule "room": datagrams that ever come to a file or to the peers; how long they are stands in `datagram_ops`.
 const DATAGRAMS_MAX: usize = 40;
@@ -43,8 +48,10 @@ impl Run<'_> {
     /// Does a step with datagram sockets, if there is what it needs.
     pub fn datagram_step(&mut self, by: bool, op: &Op) -> Result<Option<Slot>> {
         match op {
-            Op::Socket { flags } => self.call(by, Call::Datagram { flags: *flags }),
-            Op::Open { at, nonblocking, chooses } => self.open_datagram(by, at, *nonblocking, *chooses),
+            Op::Socket { domain, flags } => self.call(by, Call::Datagram { domain: *domain, flags: *flags }),
+            Op::Open { domain, at, nonblocking, chooses } => {
+                self.open_datagram(by, *domain, at, *nonblocking, *chooses)
+            }
             Op::Bind { pick, at } => match self.datagram(*pick).filter(|slot| !self.is_waited_at(*slot)) {
                 Some(slot) if self.has_an_error_of_the_kernels(slot) => Ok(None),
                 Some(slot) => self.bind_datagram(by, slot, at, false),
@@ -60,14 +67,15 @@ impl Run<'_> {
                 Some(slot) => self.call_at(by, Call::Disconnect { slot }, [vec![0; 16], vec![0; 16]]),
                 None => Ok(None),
             },
-            Op::SendTo { pick, to, sizes, flags } => match self.datagram(*pick) {
-                Some(slot) => self.send_datagram(by, slot, to, sizes, *flags),
+            Op::SendTo { pick, to, sizes, control, flags } => match self.datagram(*pick) {
+                Some(slot) => self.send_datagram(by, slot, to.as_ref(), sizes, control, *flags),
                 None => Ok(None),
             },
             Op::Send { pick, sizes, flags } => match self.datagram(*pick).filter(|_| self.has_room_at_peers(1)) {
                 Some(slot) => {
                     let data = self.datagram_of(sizes);
-                    self.call(by, Call::Send { slot, data, flags: *flags })
+                    let flags = flags.map(|flags| self.may_be_a_part(slot, flags));
+                    self.call(by, Call::Send { slot, data, flags })
                 }
                 None => Ok(None),
             },
@@ -97,24 +105,44 @@ impl Run<'_> {
         // Rule "nothing".
         let now_if_nothing = |sizes: &[usize]| if sizes.iter().sum::<usize>() == 0 { libc::MSG_DONTWAIT } else { 0 };
         Some(match *op {
-            Op::RecvFrom { pick, ref sizes, flags } => Call::RecvFrom {
+            Op::RecvFrom { pick, ref sizes, room, flags } => Call::RecvFrom {
                 slot: self.datagram(pick)?,
                 sizes: sizes.clone(),
+                room,
                 flags: flags | now_if_nothing(sizes),
             },
+            Op::Set { pick, option: (libc::SOL_UDP, libc::UDP_CORK), .. }
+                if self.file(self.datagram(pick)?).is_shut =>
+            {
+                return None;
+            }
+            // Rule "asked before".
+            Op::Set { pick, option: (libc::SOL_IP, libc::IP_PKTINFO), .. }
+                if self.is_readable(self.datagram(pick)?) =>
+            {
+                return None;
+            }
+            Op::Set { pick, option: (level, name), value } => {
+                Call::SetOption { slot: self.datagram(pick)?, level, name, value: value.to_ne_bytes().to_vec() }
+            }
+            Op::Get { pick, option: (level, name) } => {
+                Call::GetOption { slot: self.datagram(pick)?, level, name, room: 4 }
+            }
             Op::Recv { pick, ref sizes, flags } => {
                 let flags = flags.map(|flags| flags | now_if_nothing(sizes));
                 Call::Recv { slot: self.datagram(pick)?, sizes: sizes.clone(), flags }
             }
-            Op::RecvMany { pick, ref sizes, flags } => {
+            Op::RecvMany { pick, ref sizes, flags, timeout } => {
                 let flags = if sizes.contains(&0) { flags | libc::MSG_DONTWAIT } else { flags };
                 // Rule "several messages" of `step`.
                 let flags = if sizes.len() > 1 { flags | libc::MSG_WAITFORONE } else { flags };
-                Call::RecvMany { slot: self.datagram(pick)?, sizes: sizes.clone(), flags }
+                Call::RecvMany { slot: self.datagram(pick)?, sizes: sizes.clone(), flags, timeout }
             }
             Op::Unread { pick } => Call::Queue { slot: self.datagram(pick)?, request: libc::FIONREAD },
+            // Rule "parts".
             Op::Shutdown { pick, how } => {
-                Call::Shutdown { slot: self.datagram(pick).filter(|slot| !self.is_bare(*slot))?, how }
+                let may_be = |slot: &Slot| !self.is_bare(*slot) && !self.file(*slot).writes_parts;
+                Call::Shutdown { slot: self.datagram(pick).filter(may_be)?, how }
             }
             _ => return None,
         })
@@ -185,9 +213,16 @@ impl Run<'_> {
         sizes.iter().map(|size| (0..*size).map(|_| byte()).collect()).collect()
     }
 
-    fn open_datagram(&mut self, by: bool, at: &At, nonblocking: bool, chooses: bool) -> Result<Option<Slot>> {
+    fn open_datagram(
+        &mut self,
+        by: bool,
+        domain: c_int,
+        at: &At,
+        nonblocking: bool,
+        chooses: bool,
+    ) -> Result<Option<Slot>> {
         let flags = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-        let Some(slot) = self.call(by, Call::Datagram { flags })? else { return Ok(None) };
+        let Some(slot) = self.call(by, Call::Datagram { domain, flags })? else { return Ok(None) };
         self.bind_datagram(by, slot, at, chooses)?;
         Ok(Some(slot))
     }
@@ -205,7 +240,7 @@ impl Run<'_> {
                 };
                 let Some((ports, ip)) = self.bound(of) else { return Ok(None) };
                 let own = [0, 1].map(|side| if ip.is_loopback() { ip } else { self.machine(side).own() });
-                let addresses = [0, 1].map(|side| address_of(own[side], ports[side]));
+                let addresses = [0, 1].map(|side| self.address(slot, own[side], ports[side]));
                 self.call_at(by, Call::Bind { slot, at: format!("own:port of s{of}") }, addresses)?
             }
             At::Own | At::Wildcard | At::Loopback if chooses => {
@@ -217,7 +252,7 @@ impl Run<'_> {
                 // On loopback both are the kernel's.
                 let left = free_port();
                 let right = std::iter::repeat_with(free_port).find(|port| *port != left).unwrap_or(left);
-                let addresses = [address_of(ips[0], left), address_of(ips[1], right)];
+                let addresses = [self.address(slot, ips[0], left), self.address(slot, ips[1], right)];
                 self.call_at(by, Call::Bind { slot, at: format!("{at:?}, with a port of its own") }, addresses)?
             }
             at => self.bind(by, slot, at)?,
@@ -236,9 +271,18 @@ impl Run<'_> {
             To::Refused { in_kernel } => {
                 ("a port of the peers where nobody is".to_owned(), *in_kernel, [REFUSING_PORT; 2])
             }
-            To::WrongFamily => return Some(("an address of IPv6".to_owned(), [wrong_family(), wrong_family()])),
+            // It is as good as one of its own.
+            To::WrongFamily if self.file(slot).domain == libc::AF_INET6 => {
+                let (_, addresses) = self.datagram_to(slot, &To::Refused { in_kernel: false }, connects)?;
+                let as_v4 = addresses.map(|to| Bytes::new(address::parse(&to).unwrap(), libc::AF_INET).to_vec());
+                return Some(("a port of the peers where nobody is, by IPv4".to_owned(), as_v4));
+            }
+            To::WrongFamily => {
+                let wrong = self.wrong_family(slot);
+                return Some(("an address of the other family".to_owned(), [wrong.clone(), wrong]));
+            }
             To::Short => {
-                let half = |side: usize| address_of(self.machine(side).peer(false), 1)[..8].to_vec();
+                let half = |side: usize| self.address(slot, self.machine(side).peer(false), 1)[..8].to_vec();
                 return Some(("half an address".to_owned(), [half(0), half(1)]));
             }
         };
@@ -247,7 +291,7 @@ impl Run<'_> {
         if is_elsewhere || connects && self.has_of_the_other_world(slot, in_kernel) {
             return None;
         }
-        let at = |side: usize| address_of(self.machine(side).peer(in_kernel), ports[side]);
+        let at = |side: usize| self.address(slot, self.machine(side).peer(in_kernel), ports[side]);
         Some((words, [at(0), at(1)]))
     }
 
@@ -258,14 +302,45 @@ impl Run<'_> {
         }
     }
 
-    fn send_datagram(&mut self, by: bool, slot: Slot, to: &To, sizes: &[usize], flags: c_int) -> Result<Option<Slot>> {
+    fn send_datagram(
+        &mut self,
+        by: bool,
+        slot: Slot,
+        to: Option<&To>,
+        sizes: &[usize],
+        control: &[Piece],
+        flags: c_int,
+    ) -> Result<Option<Slot>> {
         // Rules "moves" and "room".
         if self.is_bare(slot) && self.is_waited_at(slot) || !self.has_room_at_peers(1) {
             return Ok(None);
         }
-        let Some((to, addresses)) = self.datagram_to(slot, to, false) else { return Ok(None) };
-        let data = self.datagram_of(sizes);
-        self.call_at(by, Call::SendTo { slot, to, data, flags }, addresses)
+        let (to, addresses) = match to {
+            None => ("nobody".to_owned(), [Vec::new(), Vec::new()]),
+            Some(to) => match self.datagram_to(slot, to, false) {
+                Some(to) => to,
+                None => return Ok(None),
+            },
+        };
+        let given = [0, 1].map(|side| {
+            let goes_to = address::parse(&addresses[side]).map(|to| to.ip()).or_else(|| self.peer_ip(side, slot));
+            let is_kernels = goes_to.is_some_and(|ip| ip.is_loopback());
+            let own = if is_kernels { Ipv4Addr::LOCALHOST } else { self.machine(side).own() };
+            (addresses[side].clone(), ancillary::bytes(control, own))
+        });
+        let (data, control) = (self.datagram_of(sizes), control.to_vec());
+        let flags = self.may_be_a_part(slot, flags);
+        self.call_with(by, Call::SendTo { slot, to, data, control, flags }, given)
+    }
+
+    /// Rule "parts".
+    fn may_be_a_part(&self, slot: Slot, flags: c_int) -> c_int {
+        if self.file(slot).is_shut { flags & !libc::MSG_MORE } else { flags }
+    }
+
+    fn peer_ip(&self, side: usize, slot: Slot) -> Option<IpAddr> {
+        let name = self.machine(side).name(self.fd(side, slot), true).ok()?;
+        address::parse(&name).map(|name| name.ip())
     }
 
     /// Rule "room".
@@ -334,12 +409,7 @@ impl Run<'_> {
     /// A name in words that are the same on both sides: whose port it is now.
     pub fn datagram_name(&self, side: usize, at: SocketAddr) -> String {
         let machine = self.machine(side);
-        let ip = match at.ip() {
-            ip if ip.is_unspecified() => "any",
-            ip if ip == machine.own() || ip == Ipv4Addr::LOCALHOST => "own",
-            ip if ip == machine.peer(false) || ip == machine.peer(true) => "peer",
-            _ => "somewhere",
-        };
+        let ip = words::whose(machine, at.ip()).unwrap_or("somewhere");
         let peer = || {
             let nth = self.datagram_peers.iter().rposition(|peer| ip == "peer" && peer.ports[side] == at.port())?;
             Some(format!("port of d{nth}"))

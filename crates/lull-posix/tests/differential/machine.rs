@@ -9,9 +9,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, c_uint, c_ulong, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
+use libc::{c_int, c_uint, c_ulong, epoll_event, iovec, mmsghdr, pollfd, socklen_t, timespec};
 use lull_posix::signals::{call, section};
-use lull_posix::socket::{self, Receive, Room, Send};
+use lull_posix::socket::{self, Receive, Send};
 use lull_posix::{Errno, epoll, files, flags, is_lull, poll};
 
 use super::peers::{Peer, PeerListener};
@@ -31,6 +31,17 @@ pub enum Machine {
     Kernel,
     /// As the preload library makes them: lull's where the number or the address is, and else the kernel's.
     Lull,
+}
+
+/// What `recvmsg` tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    pub bytes: usize,
+    /// Who sent it.
+    pub from: Vec<u8>,
+    /// Ancillary data.
+    pub control: Vec<u8>,
+    pub flags: c_int,
 }
 
 /// The kernel's address of the peers; the program's is 127.0.0.1.
@@ -165,38 +176,46 @@ impl Machine {
         })
     }
 
-    /// `recvmsg` with a name: what it returns, who sent it, and what flags it tells.
-    pub fn recv_from(self, fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<(usize, Vec<u8>, c_int)> {
-        if self.is_lulls(fd) {
-            let told = call(|| {
-                let room = Room { buffers: &mut *buffers, control: &mut [] };
-                socket::recv_message(fd, room, Receive { flags })
-            })?;
-            return Ok((told.bytes, told.from.as_bytes().to_vec(), told.flags));
-        }
-        let mut name = [0_u8; 128];
-        // SAFETY: room for a name and for as many buffers as the kernel is told; a message is plain data.
+    /// `recvmsg` with a name, and with room for so many bytes of ancillary data.
+    pub fn recv_message(self, fd: c_int, buffers: &mut [IoSliceMut<'_>], room: usize, flags: c_int) -> Result<Told> {
+        let (mut name, mut control) = ([0_u8; 128], vec![0_u8; room]);
+        // SAFETY: room for a name, for ancillary data and for as many buffers as it is told; a message is plain data.
         unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             (message.msg_name, message.msg_namelen) = (name.as_mut_ptr().cast(), 128);
             (message.msg_iov, message.msg_iovlen) = (buffers.as_mut_ptr().cast(), buffers.len());
-            let count = checked(libc::recvmsg(fd, &raw mut message, flags))?;
-            Ok((count, name[..message.msg_namelen as usize].to_vec(), message.msg_flags))
+            (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), room);
+            let bytes = match self.is_lulls(fd) {
+                true => call(|| socket::recvmsg(fd, &raw mut message, flags))?,
+                false => checked(libc::recvmsg(fd, &raw mut message, flags))?,
+            };
+            control.truncate(message.msg_controllen);
+            let from = name[..message.msg_namelen as usize].to_vec();
+            Ok(Told { bytes, from, control, flags: message.msg_flags })
         }
     }
 
-    /// `sendmsg` to an address.
-    pub fn send_to(self, fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], flags: c_int) -> Result<usize> {
-        if self.is_lulls(fd) || self == Machine::Lull && call(|| socket::sends_by_lull(fd, to, 0))? {
-            return call(|| socket::send_message(fd, buffers, to, &[], Send { flags }));
-        }
-        // SAFETY: the kernel reads as many buffers as it is told; a message is plain data.
-        checked(unsafe {
+    /// `sendmsg` with an address and ancillary data, as far as there are bytes of them.
+    pub fn send_message(
+        self,
+        fd: c_int,
+        buffers: &[IoSlice<'_>],
+        to: &[u8],
+        control: &[u8],
+        flags: c_int,
+    ) -> Result<usize> {
+        let at = |bytes: &[u8]| if bytes.is_empty() { null_mut() } else { bytes.as_ptr().cast_mut().cast() };
+        // SAFETY: a message is plain data. What it names is read, and is as long as it says.
+        unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
-            (message.msg_name, message.msg_namelen) = (to.as_ptr().cast_mut().cast(), to.len() as socklen_t);
+            (message.msg_name, message.msg_namelen) = (at(to), to.len() as socklen_t);
             (message.msg_iov, message.msg_iovlen) = (buffers.as_ptr().cast_mut().cast(), buffers.len());
-            libc::sendmsg(fd, &raw const message, flags)
-        })
+            (message.msg_control, message.msg_controllen) = (at(control), control.len());
+            if self == Machine::Lull && socket::message_goes_by_lull(fd, &message, flags)? {
+                return call(|| socket::sendmsg(fd, &message, flags));
+            }
+            checked(libc::sendmsg(fd, &raw const message, flags))
+        }
     }
 
     pub fn shutdown(self, fd: c_int, how: c_int) -> Result<()> {
@@ -456,7 +475,13 @@ impl Machine {
     }
 
     /// `recvmmsg`: how much each message brought.
-    pub fn recv_many(self, fd: c_int, buffers: &mut [Vec<u8>], flags: c_int) -> Result<Vec<usize>> {
+    pub fn recv_many(
+        self,
+        fd: c_int,
+        buffers: &mut [Vec<u8>],
+        flags: c_int,
+        timeout: Option<&mut timespec>,
+    ) -> Result<Vec<usize>> {
         let mut parts: Vec<iovec> = buffers.iter_mut().map(|buffer| part(buffer.as_mut_ptr(), buffer.len())).collect();
         let mut messages = messages(&mut parts);
         let (at, count) = (messages.as_mut_ptr(), messages.len() as c_uint);
@@ -464,14 +489,15 @@ impl Machine {
         let done = if self.is_lulls(fd) {
             // SAFETY: as many messages as it is told, with room for what they bring.
             unsafe {
-                socket::recvmmsg(fd, at, count, flags, None, |message, flags, is_first| {
+                socket::recvmmsg(fd, at, count, flags, timeout, |message, flags, is_first| {
                     told(socket::recvmsg_of_several(fd, message, flags, is_first), &failure)
                 })
             }
         } else {
             // SAFETY: as above.
-            told(checked(unsafe { libc::recvmmsg(fd, at, count, flags, std::ptr::null_mut()) } as isize), &failure)
-                as c_int
+            let timeout = timeout.map_or(null_mut(), |timeout| &raw mut *timeout);
+            // SAFETY: as above, and a time or none.
+            told(checked(unsafe { libc::recvmmsg(fd, at, count, flags, timeout) } as isize), &failure) as c_int
         };
         lengths(&messages, done, &failure)
     }

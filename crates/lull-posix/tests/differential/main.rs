@@ -4,6 +4,7 @@
 //! difference is shrunk and printed as a list of calls with what the kernel answered; `LULL_FINDINGS` is how many of those end
 //! the run, `LULL_SHRINK` how many tries are made to shrink one, `LULL_LOST_MS` how long a side may take to come to rest.
 
+mod ancillary;
 mod call;
 mod datagram_ops;
 mod datagrams;
@@ -11,6 +12,7 @@ mod machine;
 mod peers;
 mod program;
 mod run;
+mod scripts;
 mod step;
 mod thread;
 mod udp_peers;
@@ -119,7 +121,7 @@ static BEGUN: AtomicUsize = AtomicUsize::new(0);
 fn alone() -> MutexGuard<'static, ()> {
     BEGUN.fetch_add(1, Ordering::SeqCst);
     world::peers();
-    world::signals_that_interrupt();
+    thread::handle_signals();
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -131,7 +133,7 @@ fn an_edge_is_not_looked_for_before_the_fin_is_acknowledged() {
     let events = (libc::EPOLLOUT | libc::EPOLLET) as u32;
     let wait = Op::EpollWait { pick: nth, timeout_ms: 0 };
     let ops = [
-        Op::Depart { nonblocking: true, in_kernel: false },
+        Op::Depart { domain: libc::AF_INET, nonblocking: true, in_kernel: false },
         Op::EpollCreate,
         Op::EpollCtl { context: nth, pick: nth, what: libc::EPOLL_CTL_ADD, events },
         wait.clone(),
@@ -151,7 +153,7 @@ fn a_reset_is_not_made_before_what_was_written_is_sent() {
     let send = |size| Op::Send { pick: nth, sizes: vec![size], flags: None };
     let ops = [
         Op::PeerListen { in_kernel: false },
-        Op::Socket { flags: libc::SOCK_NONBLOCK },
+        Op::Socket { domain: libc::AF_INET, flags: libc::SOCK_NONBLOCK },
         Op::Connect { pick: nth, to: To::Listener(0) },
         send(49),
         send(333),
@@ -168,7 +170,7 @@ fn a_context_is_no_socket_to_who_gives_it_no_messages() {
     let nth = Pick { nth: 0, any: true };
     let ops = [
         Op::EpollCreate,
-        Op::RecvMany { pick: nth, sizes: Vec::new(), flags: libc::MSG_DONTWAIT },
+        Op::RecvMany { pick: nth, sizes: Vec::new(), flags: libc::MSG_DONTWAIT, timeout: None },
         Op::SendMany { pick: nth, sizes: Vec::new(), flags: libc::MSG_DONTWAIT },
     ];
     does_the_same(&ops, 1);
@@ -188,7 +190,7 @@ fn contexts_change_places() {
         ctl(first, second, libc::EPOLL_CTL_ADD),
         ctl(second, first, libc::EPOLL_CTL_DEL),
         ctl(first, second, libc::EPOLL_CTL_ADD),
-        Op::Depart { nonblocking: true, in_kernel: false },
+        Op::Depart { domain: libc::AF_INET, nonblocking: true, in_kernel: false },
         ctl(second, Pick { nth: 2, any: true }, libc::EPOLL_CTL_ADD),
         Op::PeerSend { nth: 0, size: 10 },
         Op::EpollWait { pick: first, timeout_ms: 0 },
@@ -202,11 +204,11 @@ fn contexts_change_places() {
 fn recvmmsg_tells_of_a_reset_before_what_came() {
     let _alone = alone();
     let nth = Pick { nth: 0, any: false };
-    let receive = Op::RecvMany { pick: nth, sizes: vec![30; 4], flags: libc::MSG_DONTWAIT };
+    let receive = Op::RecvMany { pick: nth, sizes: vec![30; 4], flags: libc::MSG_DONTWAIT, timeout: None };
     let ops = [
-        Op::Depart { nonblocking: true, in_kernel: false },
+        Op::Depart { domain: libc::AF_INET, nonblocking: true, in_kernel: false },
         Op::PeerSend { nth: 0, size: 100 },
-        Op::RecvMany { pick: nth, sizes: vec![30], flags: libc::MSG_DONTWAIT },
+        Op::RecvMany { pick: nth, sizes: vec![30], flags: libc::MSG_DONTWAIT, timeout: None },
         Op::PeerClose { nth: 0, reset: true },
         receive.clone(),
         receive.clone(),

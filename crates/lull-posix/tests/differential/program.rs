@@ -4,6 +4,7 @@ use libc::{c_int, c_ulong};
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::ancillary::{self, Piece};
 use super::datagram_ops;
 use super::machine::SIOCATMARK;
 
@@ -35,11 +36,15 @@ pub enum To {
     Short,
 }
 
+/// Seconds and nanoseconds.
+pub type Timeout = (i64, i64);
+
 /// What is done: by a thread of the program, or by a peer.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `socket`, `bind` and `listen`.
     Serve {
+        domain: c_int,
         at: At,
         nonblocking: bool,
         backlog: c_int,
@@ -52,10 +57,12 @@ pub enum Op {
     },
     /// `socket` and `connect` to a peer that listens, which accepts.
     Depart {
+        domain: c_int,
         nonblocking: bool,
         in_kernel: bool,
     },
     Socket {
+        domain: c_int,
         flags: c_int,
     },
     Bind {
@@ -84,6 +91,20 @@ pub enum Op {
         sizes: Vec<usize>,
         flags: Option<c_int>,
     },
+    /// `recvmsg` with a name and room for ancillary data.
+    RecvMessage {
+        pick: Pick,
+        sizes: Vec<usize>,
+        room: usize,
+        flags: c_int,
+    },
+    /// `sendmsg` with ancillary data.
+    SendMessage {
+        pick: Pick,
+        sizes: Vec<usize>,
+        control: Vec<Piece>,
+        flags: c_int,
+    },
     /// `splice` into a pipe, or `sendfile`.
     MoveOut {
         pick: Pick,
@@ -106,6 +127,7 @@ pub enum Op {
         pick: Pick,
         sizes: Vec<usize>,
         flags: c_int,
+        timeout: Option<Timeout>,
     },
     /// `sendmmsg`.
     SendMany {
@@ -159,6 +181,10 @@ pub enum Op {
     Name {
         pick: Pick,
         of_peer: bool,
+    },
+    /// A signal to one of the threads, if it waits.
+    Signal {
+        restarts: bool,
     },
     EpollCreate,
     EpollCtl {
@@ -223,7 +249,15 @@ pub struct Step {
 pub const ROOM_BYTES: usize = lull_net::BUFFER_BYTES / 2 - 1;
 
 /// Options of sockets: level and name. Without SO_PRIORITY, which IP_TOS changes on Linux.
-pub const OPTIONS: [(c_int, c_int); 17] = [
+pub const OPTIONS: [(c_int, c_int); 25] = [
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_INQ),
+    (libc::SOL_IP, libc::IP_RECVERR),
+    (libc::SOL_IP, libc::IP_MTU_DISCOVER),
+    (libc::SOL_IPV6, libc::IPV6_TCLASS),
+    (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS),
+    (libc::SOL_IPV6, libc::IPV6_V6ONLY),
     (libc::SOL_SOCKET, libc::SO_ERROR),
     (libc::SOL_SOCKET, libc::SO_TYPE),
     (libc::SOL_SOCKET, libc::SO_DOMAIN),
@@ -245,6 +279,11 @@ pub const OPTIONS: [(c_int, c_int); 17] = [
 
 pub fn pick() -> impl Strategy<Value = Pick> {
     (any::<u8>(), prop::bool::weighted(0.06)).prop_map(|(nth, any)| Pick { nth, any })
+}
+
+/// A family; of IPv6 a socket has addresses of IPv4 in IPv6's form.
+pub fn domain() -> impl Strategy<Value = c_int> {
+    prop_oneof![3 => Just(libc::AF_INET), 1 => Just(libc::AF_INET6)]
 }
 
 pub fn at() -> impl Strategy<Value = At> {
@@ -304,6 +343,14 @@ fn recv_flags() -> impl Strategy<Value = Option<c_int>> {
             libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
             libc::MSG_OOB,
             libc::MSG_ERRQUEUE,
+            libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT,
+            libc::MSG_PEEK | libc::MSG_WAITALL,
+            libc::MSG_TRUNC | libc::MSG_WAITALL,
+            libc::MSG_TRUNC,
+            libc::MSG_OOB | libc::MSG_PEEK,
+            libc::MSG_OOB | libc::MSG_ERRQUEUE,
+            libc::MSG_ERRQUEUE | libc::MSG_PEEK,
+            libc::MSG_WAITALL | libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT,
         ]).prop_map(Some),
     ]
 }
@@ -311,6 +358,14 @@ fn recv_flags() -> impl Strategy<Value = Option<c_int>> {
 fn many_flags() -> impl Strategy<Value = c_int> {
     let waits = libc::MSG_DONTWAIT;
     select(vec![0, waits, waits, waits | libc::MSG_PEEK, libc::MSG_WAITFORONE, waits | libc::MSG_TRUNC])
+}
+
+/// `recvmmsg`'s: none, one that is over, one that is never over, and some that are no times.
+pub fn many_timeout() -> impl Strategy<Value = Option<Timeout>> {
+    prop_oneof![
+        6 => Just(None),
+        4 => select(vec![(0, 0), (3600, 0), (3600, 999_999_999), (-1, 0), (0, -1), (0, 1_000_000_000)]).prop_map(Some),
+    ]
 }
 
 fn send_flags() -> impl Strategy<Value = Option<c_int>> {
@@ -322,6 +377,9 @@ fn send_flags() -> impl Strategy<Value = Option<c_int>> {
             libc::MSG_DONTWAIT,
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             libc::MSG_EOR | libc::MSG_CONFIRM,
+            libc::MSG_DONTROUTE,
+            libc::MSG_ZEROCOPY,
+            libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_ERRQUEUE,
         ]).prop_map(Some),
     ]
 }
@@ -358,10 +416,12 @@ fn poll_events() -> impl Strategy<Value = i16> {
 
 fn files() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (at(), any::<bool>(), backlog()).prop_map(|(at, nonblocking, backlog)| Op::Serve { at, nonblocking, backlog }),
+        6 => (domain(), at(), any::<bool>(), backlog())
+            .prop_map(|(domain, at, nonblocking, backlog)| Op::Serve { domain, at, nonblocking, backlog }),
         12 => (pick(), kernels(), accept_flags()).prop_map(|(pick, in_kernel, flags)| Op::Arrive { pick, in_kernel, flags }),
-        8 => (any::<bool>(), kernels()).prop_map(|(nonblocking, in_kernel)| Op::Depart { nonblocking, in_kernel }),
-        3 => new_flags().prop_map(|flags| Op::Socket { flags }),
+        8 => (domain(), any::<bool>(), kernels())
+            .prop_map(|(domain, nonblocking, in_kernel)| Op::Depart { domain, nonblocking, in_kernel }),
+        3 => (domain(), new_flags()).prop_map(|(domain, flags)| Op::Socket { domain, flags }),
         3 => (pick(), at()).prop_map(|(pick, at)| Op::Bind { pick, at }),
         3 => (pick(), backlog()).prop_map(|(pick, backlog)| Op::Listen { pick, backlog }),
         4 => (pick(), to()).prop_map(|(pick, to)| Op::Connect { pick, to }),
@@ -377,13 +437,17 @@ fn data() -> impl Strategy<Value = Op> {
     prop_oneof![
         14 => (pick(), sizes(), recv_flags()).prop_map(|(pick, sizes, flags)| Op::Recv { pick, sizes, flags }),
         14 => (pick(), sizes(), send_flags()).prop_map(|(pick, sizes, flags)| Op::Send { pick, sizes, flags }),
+        3 => (pick(), sizes(), ancillary::room(), select(vec![0, libc::MSG_DONTWAIT, libc::MSG_PEEK, libc::MSG_CMSG_CLOEXEC]))
+            .prop_map(|(pick, sizes, room, flags)| Op::RecvMessage { pick, sizes, room, flags }),
+        3 => (pick(), sizes(), ancillary::pieces(), select(vec![0, libc::MSG_NOSIGNAL]))
+            .prop_map(|(pick, sizes, control, flags)| Op::SendMessage { pick, sizes, control, flags }),
         2 => (pick(), 0..400_usize, any::<bool>())
             .prop_map(|(pick, size, by_sendfile)| Op::MoveOut { pick, size, by_sendfile }),
         2 => (pick(), 0..400_usize, any::<bool>())
             .prop_map(|(pick, size, by_sendfile)| Op::MoveIn { pick, size, by_sendfile }),
         1 => (pick(), select(vec![libc::FIONREAD, SIOCATMARK])).prop_map(|(pick, request)| Op::Queue { pick, request }),
-        3 => (pick(), prop::collection::vec(size(), 0..4), many_flags())
-            .prop_map(|(pick, sizes, flags)| Op::RecvMany { pick, sizes, flags }),
+        3 => (pick(), prop::collection::vec(size(), 0..4), many_flags(), many_timeout())
+            .prop_map(|(pick, sizes, flags, timeout)| Op::RecvMany { pick, sizes, flags, timeout }),
         3 => (pick(), prop::collection::vec(size(), 0..4), select(vec![0, libc::MSG_NOSIGNAL, libc::MSG_DONTWAIT]))
             .prop_map(|(pick, sizes, flags)| Op::SendMany { pick, sizes, flags }),
         5 => (pick(), how()).prop_map(|(pick, how)| Op::Shutdown { pick, how }),
@@ -408,6 +472,7 @@ fn readiness() -> impl Strategy<Value = Op> {
         ]
     };
     prop_oneof![
+        3 => prop::bool::weighted(0.7).prop_map(|restarts| Op::Signal { restarts }),
         3 => Just(Op::EpollCreate),
         12 => (pick(), pick(), add_or_else(), epoll_events())
             .prop_map(|(context, pick, what, events)| Op::EpollCtl { context, pick, what, events }),

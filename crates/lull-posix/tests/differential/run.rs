@@ -12,6 +12,7 @@ use libc::c_int;
 use lull_posix::Errno;
 use lull_posix::address::{self, Bytes};
 
+use super::ancillary;
 use super::call::{Call, Given, Outcome, Slot};
 use super::machine::Machine;
 use super::peers::{self, Peer, PeerListener};
@@ -38,6 +39,8 @@ pub enum Kind {
 /// An open file of the program's.
 pub struct File {
     pub kind: Kind,
+    /// Of a socket.
+    pub domain: c_int,
     /// Bytes that were written to it.
     pub sent: usize,
     /// Numbers that it has had.
@@ -50,21 +53,25 @@ pub struct File {
     pub is_spent: bool,
     /// It was shut down, one direction of it at least, whatever was said of that.
     pub is_shut: bool,
+    /// A datagram may have begun there that is written in parts.
+    pub writes_parts: bool,
     /// Datagrams that came to it, and whether the last one was of the kernel's world.
     pub came: usize,
     pub heard_in: Option<bool>,
 }
 
 impl File {
-    fn new(kind: Kind) -> File {
+    fn new(kind: Kind, domain: c_int) -> File {
         File {
             kind,
+            domain,
             sent: 0,
             numbers: 0,
             is_member: false,
             hears_of_room: false,
             is_spent: false,
             is_shut: false,
+            writes_parts: false,
             came: 0,
             heard_in: None,
         }
@@ -182,6 +189,11 @@ impl<'t> Run<'t> {
 
     /// A call with an address, which is another one on each side.
     pub fn call_at(&mut self, by_second: bool, call: Call, addresses: [Vec<u8>; 2]) -> Result<Option<Slot>> {
+        self.call_with(by_second, call, addresses.map(|address| (address, Vec::new())))
+    }
+
+    /// A call with an address and with ancillary data, which are others on each side.
+    pub fn call_with(&mut self, by_second: bool, call: Call, given: [(Vec<u8>, Vec<u8>); 2]) -> Result<Option<Slot>> {
         self.newest = None;
         let thread = usize::from(by_second);
         let waits = self.waits(&call);
@@ -191,10 +203,10 @@ impl<'t> Run<'t> {
             return Ok(None);
         }
         watch::doing(&call, &self.log);
-        let [left, right] = addresses;
-        let [left, right] = [(0, left), (1, right)].map(|(side, address)| {
+        let [left, right] = given;
+        let [left, right] = [(0, left), (1, right)].map(|(side, (address, control))| {
             let fds = self.slots.iter().map(|slot| slot.fds[side]).collect();
-            (self.sides[side].machine, Given { call: call.clone(), fds, address })
+            (self.sides[side].machine, Given { call: call.clone(), fds, address, control })
         });
         if waits == Waits::Never && !by_second {
             let outcomes = [left.1.perform(left.0), right.1.perform(right.0)];
@@ -332,6 +344,17 @@ impl<'t> Run<'t> {
             let file = self.slots[*slot].file;
             self.files[file].is_shut = true;
         }
+        match call {
+            Call::Send { slot, flags: Some(flags), .. } | Call::SendTo { slot, flags, .. }
+                if flags & libc::MSG_MORE != 0 =>
+            {
+                self.file_mut(*slot).writes_parts = true;
+            }
+            Call::SetOption { slot, level: libc::SOL_UDP, name: libc::UDP_CORK, .. } => {
+                self.file_mut(*slot).writes_parts = true;
+            }
+            _ => {}
+        }
         if fds != [CLOSED; 2] {
             let file = match call {
                 Call::Dup { slot } => self.slots[*slot].file,
@@ -343,7 +366,12 @@ impl<'t> Run<'t> {
                         Call::Datagram { .. } => Kind::Datagram,
                         _ => Kind::Fresh,
                     };
-                    self.files.push(File::new(kind));
+                    let domain = match call {
+                        Call::Socket { domain, .. } | Call::Datagram { domain, .. } => *domain,
+                        Call::Accept { slot, .. } => self.file(*slot).domain,
+                        _ => libc::AF_UNSPEC,
+                    };
+                    self.files.push(File::new(kind, domain));
                     self.files.len() - 1
                 }
             };
@@ -392,13 +420,10 @@ impl<'t> Run<'t> {
                 self.file_mut(*slot).hears_of_room |= is_asked || self.file(*member).hears_of_room;
                 self.file_mut(*member).is_member = true;
             }
-            Call::SendTo { .. } => self.datagrams_sent += 1,
+            Call::SendTo { .. } => self.datagrams_sent += datagrams(&outcomes[0]),
             Call::Send { slot, .. } | Call::SendMany { slot, .. } | Call::MoveIn { slot, .. } => {
                 if self.kind(*slot) == Kind::Datagram {
-                    self.datagrams_sent += match &outcomes[0] {
-                        Outcome::Lengths(lengths) => lengths.len(),
-                        _ => 1,
-                    };
+                    self.datagrams_sent += datagrams(&outcomes[0]);
                 }
                 self.file_mut(*slot).sent += match &outcomes[0] {
                     Outcome::Count(count) => *count,
@@ -424,22 +449,28 @@ impl<'t> Run<'t> {
             Outcome::Failed(error) => words::error(error.number()),
             Outcome::Number(_, peer) if peer.is_empty() => "a number".to_owned(),
             Outcome::Number(fd, peer) => match self.peer_at(side, peer, *fd) {
-                Some(nth) => format!("a number, from peer {nth}"),
-                None => "a number, from a peer that is gone".to_owned(),
+                Some(nth) => format!("a number, from peer {nth} by {} bytes", peer.len()),
+                None => format!("a number, from a peer that is gone, by {} bytes", peer.len()),
             },
-            Outcome::Message(count, data, from, flags) => {
-                let from = address::parse(from).map_or("nobody".to_owned(), |from| self.datagram_name(side, from));
-                format!("{count} bytes from {from}, {flags:#x}: {}", words::brief(data))
+            Outcome::Message(data, told) => {
+                let from = match address::parse(&told.from) {
+                    Some(from) => format!("{} in {} bytes", self.datagram_name(side, from), told.from.len()),
+                    None => "nobody".to_owned(),
+                };
+                let control = ancillary::in_words(self.machine(side), &told.control);
+                format!("{} bytes from {from}, {:#x}, {control}: {}", told.bytes, told.flags, words::brief(data))
             }
             Outcome::Name(name) if matches!(call, Call::Name { slot, .. } if self.kind(*slot) == Kind::Datagram) => {
-                address::parse(name).map_or(words::brief(name), |name| self.datagram_name(side, name))
+                let length = name.len();
+                address::parse(name)
+                    .map_or(words::brief(name), |name| format!("{} in {length} bytes", self.datagram_name(side, name)))
             }
             Outcome::Name(name) => {
                 let peer = match call {
                     Call::Name { slot, of_peer: true } => self.peer_at(side, name, self.fd(side, *slot)),
                     _ => None,
                 };
-                peer.map_or_else(|| self.sides[side].name(name), |nth| format!("peer {nth}"))
+                peer.map_or_else(|| self.sides[side].name(name), |nth| format!("peer {nth} in {} bytes", name.len()))
             }
             other => words::brief(other),
         }
@@ -530,7 +561,7 @@ impl<'t> Run<'t> {
             other => other,
         };
         let fds = self.slots.iter().map(|slot| slot.fds[side]).collect();
-        let now = Given { call, fds, address: Vec::new() }.perform(self.machine(side));
+        let now = Given { call, fds, address: Vec::new(), control: Vec::new() }.perform(self.machine(side));
         let Outcome::Ready(now) = now else { return };
         for (told, now) in ready.iter_mut().zip(now) {
             *told |= now;
@@ -615,6 +646,17 @@ impl<'t> Run<'t> {
         Ok(())
     }
 
+    /// A signal to a thread that waits, on both sides. Its handler interrupts the call or restarts it.
+    pub fn signal(&mut self, thread: usize, restarts: bool) -> Result<()> {
+        let Some(call) = &self.pending[thread] else { return Ok(()) };
+        let what = if restarts { "restarts" } else { "interrupts" };
+        self.log.push(format!("a signal {what} {call:?}"));
+        let handled = [0, 1].map(|side| self.threads[side][thread].handled());
+        self.threads.iter().for_each(|side| side[thread].signal(restarts));
+        self.until(|run| (0..2).all(|side| run.threads[side][thread].handled() > handled[side]), "no signal comes")?;
+        self.settle()
+    }
+
     fn interrupt(&mut self, thread: usize) -> Result<()> {
         if self.pending[thread].is_none() {
             return Ok(());
@@ -627,7 +669,7 @@ impl<'t> Run<'t> {
             }
             (0..2)
                 .filter(|side| !self.threads[*side][thread].is_done())
-                .for_each(|side| self.threads[side][thread].interrupt());
+                .for_each(|side| self.threads[side][thread].signal(false));
             pause(start);
         }
         self.settle()
@@ -640,8 +682,30 @@ impl<'t> Run<'t> {
             address::parse(&name).filter(|at| at.port() != 0)
         };
         let (left, right) = (name(0)?, name(1)?);
-        let IpAddr::V4(ip) = right.ip() else { return None };
+        // A wildcard of IPv6 hears IPv4 as well, if it is not told otherwise (rule "no IPv6" of `step`).
+        let ip = match right.ip() {
+            IpAddr::V4(ip) => ip,
+            IpAddr::V6(_) if self.is_v6_only(slot) => return None,
+            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+        };
         Some(([left.port(), right.port()], ip))
+    }
+
+    /// Whether a socket hears nothing of IPv4.
+    fn is_v6_only(&self, slot: Slot) -> bool {
+        let only = self.machine(0).getsockopt(self.fd(0, slot), libc::SOL_IPV6, libc::IPV6_V6ONLY, 4);
+        only.is_ok_and(|only| only != [0; 4])
+    }
+
+    /// An address as a socket has it.
+    pub fn address(&self, slot: Slot, ip: Ipv4Addr, port: u16) -> Vec<u8> {
+        Bytes::new(SocketAddrV4::new(ip, port).into(), self.file(slot).domain).to_vec()
+    }
+
+    /// An address of the family that a socket does not have.
+    pub fn wrong_family(&self, slot: Slot) -> Vec<u8> {
+        let at = if self.file(slot).domain == libc::AF_INET6 { "127.0.0.9:1" } else { "[::1]:9" };
+        Bytes::new(at.parse().unwrap(), libc::AF_UNSPEC).to_vec()
     }
 
     /// The peer of this name at the other end of a number. A port may be given again that another peer had, or has for a
@@ -659,11 +723,12 @@ impl<'t> Run<'t> {
     /// The peer at the other end of a connection of the program's.
     pub fn peer_of(&self, slot: Slot) -> Option<usize> {
         let machine = self.sides[0].machine;
-        let names = |fd: c_int| Some((machine.name(fd, false).ok()?, machine.name(fd, true).ok()?));
+        let name = |fd: c_int, of_peer| machine.name(fd, of_peer).ok().and_then(|name| address::parse(&name));
+        let names = |fd: c_int| Some((name(fd, false)?, name(fd, true)?));
         let (own, peers) = names(self.fd(0, slot))?;
         self.peers.iter().position(|peer| {
             let Some(Peer::Kernels(fd)) = peer.as_ref().map(|peer| &peer.sides[0]) else { return false };
-            names(fd.as_raw_fd()).is_some_and(|names| names == (peers.clone(), own.clone()))
+            names(fd.as_raw_fd()) == Some((peers, own))
         })
     }
 }
@@ -678,7 +743,7 @@ impl Drop for Run<'_> {
             for side in 0..2 {
                 let start = Instant::now();
                 while !self.threads[side][thread].is_done() && start.elapsed() < Duration::from_secs(2) {
-                    self.threads[side][thread].interrupt();
+                    self.threads[side][thread].signal(false);
                     pause(start);
                 }
                 if self.threads[side][thread].is_done() {
@@ -700,6 +765,16 @@ impl Drop for Run<'_> {
         }
         // Nothing stays behind in TIME-WAIT: there are more programs than ports.
         self.peers.iter().flatten().flat_map(|peer| &peer.sides).for_each(Peer::reset_on_close);
+    }
+}
+
+/// How many datagrams a call may have sent.
+fn datagrams(outcome: &Outcome) -> usize {
+    let of = |bytes: &usize| 1 + bytes / ancillary::EACH_BYTES as usize;
+    match outcome {
+        Outcome::Count(bytes) => of(bytes),
+        Outcome::Lengths(lengths) => lengths.iter().map(of).sum(),
+        _ => 1,
     }
 }
 

@@ -22,7 +22,7 @@
 //! - "several messages": `recvmmsg` waits for its first message alone. What fails while it waits for a later one, be it a signal,
 //!   is the socket's error afterwards on Linux.
 //! - "what is left": a socket whose connection or listening has ended is not asked for its name, and a connection that is over
-//!   is not bound.
+//!   is not bound, nor told whether it is IPv6's alone.
 //! - "two edges": a socket in both worlds is no edge-triggered member, since each half has edges of its own.
 //! - "one-shot moves": a one-shot member is a socket that is connected or listens: which the kernel has reported already is not
 //!   known when it becomes lull's.
@@ -43,13 +43,13 @@
 use std::net::Ipv4Addr;
 
 use libc::c_int;
-use lull_posix::address;
 
+use super::ancillary;
 use super::call::{Call, Slot};
 use super::machine::KERNELS_PEER;
 use super::peers::{Peer, state};
 use super::program::{At, Op, Pick, ROOM_BYTES, Step, To};
-use super::run::{Kind, PeerPair, Result, Run, address_of};
+use super::run::{Kind, PeerPair, Result, Run};
 
 /// Rule "one segment".
 const SEGMENT_BYTES: usize = 1000;
@@ -71,7 +71,7 @@ impl Run<'_> {
     fn try_step(&mut self, by: bool, op: &Op) -> Result<Option<Slot>> {
         use Kind::{Eventfd, Fresh, Listener, Stream};
         match op {
-            Op::Serve { at, nonblocking, backlog } => self.serve(by, at, *nonblocking, *backlog),
+            Op::Serve { domain, at, nonblocking, backlog } => self.serve(by, *domain, at, *nonblocking, *backlog),
             Op::Arrive { pick, in_kernel, flags } => {
                 let Some(slot) = self.pick(*pick, &[Listener]) else { return Ok(None) };
                 if self.kind(slot) == Listener {
@@ -79,8 +79,8 @@ impl Run<'_> {
                 }
                 self.call(by, Call::Accept { slot, flags: *flags })
             }
-            Op::Depart { nonblocking, in_kernel } => self.depart(by, *nonblocking, *in_kernel),
-            Op::Socket { flags } => self.call(by, Call::Socket { flags: *flags }),
+            Op::Depart { domain, nonblocking, in_kernel } => self.depart(by, *domain, *nonblocking, *in_kernel),
+            Op::Socket { domain, flags } => self.call(by, Call::Socket { domain: *domain, flags: *flags }),
             Op::Eventfd => self.call(by, Call::Eventfd),
             Op::EpollCreate => self.call(by, Call::EpollCreate),
             Op::Bind { pick, at } => match self.pick(*pick, &[Fresh]) {
@@ -145,6 +145,19 @@ impl Run<'_> {
                 Some(slot) => self.send_many(by, slot, sizes, *flags),
                 None => Ok(None),
             },
+            Op::Signal { restarts } => self.signal(usize::from(by), *restarts).map(|()| None),
+            Op::SendMessage { pick, sizes, control, flags } => {
+                let slot = self.stream(*pick);
+                match slot.and_then(|slot| Some((slot, self.data(slot, sizes)?))) {
+                    Some((slot, data)) => {
+                        let bytes = ancillary::bytes(control, Ipv4Addr::LOCALHOST);
+                        let (to, control) = ("nobody".to_owned(), control.clone());
+                        let given = [(Vec::new(), bytes.clone()), (Vec::new(), bytes)];
+                        self.call_with(by, Call::SendTo { slot, to, data, control, flags: *flags }, given)
+                    }
+                    None => Ok(None),
+                }
+            }
             Op::Poll { members, timeout_ms, by_select } => self.poll(by, members, *timeout_ms, *by_select),
             Op::Fork { picks } => {
                 let mut closes: Vec<Slot> =
@@ -194,13 +207,18 @@ impl Run<'_> {
                 };
                 Call::Recv { slot, sizes: sizes.clone(), flags }
             }
-            Op::RecvMany { pick, ref sizes, flags } => {
+            Op::RecvMany { pick, ref sizes, flags, timeout } => {
                 let slot = self.pick(pick, &[Stream])?;
                 // Rule "nothing".
                 let flags = if sizes.contains(&0) { flags | libc::MSG_DONTWAIT } else { flags };
                 // Rule "several messages".
                 let flags = if sizes.len() > 1 { flags | libc::MSG_WAITFORONE } else { flags };
-                Call::RecvMany { slot, sizes: sizes.clone(), flags }
+                Call::RecvMany { slot, sizes: sizes.clone(), flags, timeout }
+            }
+            Op::RecvMessage { pick, ref sizes, room, flags } => {
+                // Rule "nothing".
+                let now = if sizes.iter().sum::<usize>() == 0 { libc::MSG_DONTWAIT } else { 0 };
+                Call::RecvFrom { slot: self.stream(pick)?, sizes: sizes.clone(), room, flags: flags | now }
             }
             Op::MoveOut { pick, size, by_sendfile } => Call::MoveOut { slot: self.stream(pick)?, size, by_sendfile },
             Op::Queue { pick, request } => Call::Queue { slot: self.pick(pick, SOCKETS)?, request },
@@ -223,6 +241,10 @@ impl Run<'_> {
                 let slot = self.pick(pick, SOCKETS)?;
                 let flags = if on { libc::O_NONBLOCK } else { 0 };
                 if by_ioctl { Call::Fionbio { slot, on } } else { Call::SetFlags { slot, flags } }
+            }
+            // Rule "what is left".
+            Op::SetOption { pick, option: (libc::SOL_IPV6, libc::IPV6_V6ONLY), .. } if self.is_left(pick) => {
+                return None;
             }
             Op::SetOption { pick, option: (level, name), value, bytes } => {
                 let mut value = i64::from(value).to_ne_bytes().to_vec();
@@ -268,6 +290,11 @@ impl Run<'_> {
         self.pick(pick, SOCKETS).filter(|slot| !waits(*slot))
     }
 
+    /// Whether it is a connection that is over.
+    fn is_left(&self, pick: Pick) -> bool {
+        self.to_be_set(pick).is_none_or(|slot| self.kind(slot) == Kind::Stream && is_over(self.fd(0, slot)))
+    }
+
     /// Rule "low water".
     fn is_waited_at_for_more(&self, slot: Slot) -> bool {
         let low_water = self.machine(0).getsockopt(self.fd(0, slot), libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4);
@@ -286,9 +313,9 @@ impl Run<'_> {
         self.kind(slot) == Kind::Fresh && others.count() > 1
     }
 
-    fn serve(&mut self, by: bool, at: &At, nonblocking: bool, backlog: c_int) -> Result<Option<Slot>> {
+    fn serve(&mut self, by: bool, domain: c_int, at: &At, nonblocking: bool, backlog: c_int) -> Result<Option<Slot>> {
         let flags = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-        let Some(slot) = self.call(by, Call::Socket { flags })? else { return Ok(None) };
+        let Some(slot) = self.call(by, Call::Socket { domain, flags })? else { return Ok(None) };
         self.nodelay(slot)?;
         self.bind(by, slot, at)?;
         self.call(by, Call::Listen { slot, backlog })
@@ -303,20 +330,21 @@ impl Run<'_> {
 
     pub fn bind(&mut self, by: bool, slot: Slot, at: &At) -> Result<Option<Slot>> {
         let own = [0, 1].map(|side| self.machine(side).own());
-        let same = |ip: Ipv4Addr| [address_of(ip, 0), address_of(ip, 0)];
+        let same = |ip: Ipv4Addr| [self.address(slot, ip, 0), self.address(slot, ip, 0)];
+        let wrong = self.wrong_family(slot);
         let (words, addresses) = match at {
-            At::Own => ("own:0".to_owned(), own.map(|ip| address_of(ip, 0))),
+            At::Own => ("own:0".to_owned(), own.map(|ip| self.address(slot, ip, 0))),
             At::Wildcard => ("any:0".to_owned(), same(Ipv4Addr::UNSPECIFIED)),
             At::Loopback => ("127.0.0.1:0".to_owned(), same(Ipv4Addr::LOCALHOST)),
             At::Foreign => (format!("{FOREIGN}:0"), same(FOREIGN)),
-            At::WrongFamily => ("an address of IPv6".to_owned(), [wrong_family(), wrong_family()]),
-            At::Short => ("half an address".to_owned(), own.map(|ip| address_of(ip, 0)[..8].to_vec())),
+            At::WrongFamily => ("an address of the other family".to_owned(), [wrong.clone(), wrong]),
+            At::Short => ("half an address".to_owned(), own.map(|ip| self.address(slot, ip, 0)[..8].to_vec())),
             At::OwnPortOf(pick) => {
                 // Rule "ports of connections".
                 let of = self.pick(*pick, &[Kind::Listener]).filter(|of| self.kind(*of) == Kind::Listener);
                 let Some((of, (ports, ip))) = of.and_then(|of| Some((of, self.bound(of)?))) else { return Ok(None) };
                 let own = if ip.is_loopback() { [ip, ip] } else { own };
-                (format!("own:port of s{of}"), [0, 1].map(|side| address_of(own[side], ports[side])))
+                (format!("own:port of s{of}"), [0, 1].map(|side| self.address(slot, own[side], ports[side])))
             }
         };
         self.call_at(by, Call::Bind { slot, at: words }, addresses)
@@ -330,18 +358,21 @@ impl Run<'_> {
                 if self.is_of_the_other_world(slot, *in_kernel) {
                     return Ok(None);
                 }
-                let at = |side: usize| address_of(self.machine(side).peer(*in_kernel), sides[side].port());
+                let at = |side: usize| self.address(slot, self.machine(side).peer(*in_kernel), sides[side].port());
                 (format!("listener {nth} of the peers"), [at(0), at(1)])
             }
             To::Refused { in_kernel } if self.is_of_the_other_world(slot, *in_kernel) => return Ok(None),
             To::Refused { in_kernel } => {
-                let at = |side: usize| address_of(self.machine(side).peer(*in_kernel), REFUSING_PORT);
+                let at = |side: usize| self.address(slot, self.machine(side).peer(*in_kernel), REFUSING_PORT);
                 ("a port of the peers at which nobody listens".to_owned(), [at(0), at(1)])
             }
-            To::WrongFamily => ("an address of IPv6".to_owned(), [wrong_family(), wrong_family()]),
+            To::WrongFamily => {
+                let wrong = self.wrong_family(slot);
+                ("an address of the other family".to_owned(), [wrong.clone(), wrong])
+            }
             To::Short => (
                 "half an address".to_owned(),
-                [0, 1].map(|side| address_of(self.machine(side).peer(false), 1)[..8].to_vec()),
+                [0, 1].map(|side| self.address(slot, self.machine(side).peer(false), 1)[..8].to_vec()),
             ),
         };
         self.call_at(by, Call::Connect { slot, to: words }, addresses)
@@ -355,13 +386,13 @@ impl Run<'_> {
         }
     }
 
-    fn depart(&mut self, by: bool, nonblocking: bool, in_kernel: bool) -> Result<Option<Slot>> {
+    fn depart(&mut self, by: bool, domain: c_int, nonblocking: bool, in_kernel: bool) -> Result<Option<Slot>> {
         let nth = match self.listeners.iter().position(|(_, kernels)| *kernels == in_kernel) {
             Some(nth) => nth,
             None => self.peer_listen(in_kernel),
         };
         let flags = if nonblocking { libc::SOCK_NONBLOCK } else { 0 };
-        let Some(slot) = self.call(by, Call::Socket { flags })? else { return Ok(None) };
+        let Some(slot) = self.call(by, Call::Socket { domain, flags })? else { return Ok(None) };
         self.nodelay(slot)?;
         self.connect(by, slot, &To::Listener(nth as u8))?;
         self.peer_accept(nth)?;
@@ -533,10 +564,6 @@ impl Run<'_> {
             .collect();
         self.with_peer(nth, &format!("sends {size}"), |peer| peer.send(&data))
     }
-}
-
-pub fn wrong_family() -> Vec<u8> {
-    address::Bytes::new("[::1]:9".parse().unwrap(), libc::AF_INET6).to_vec()
 }
 
 /// Connections that wait to be accepted, and the backlog (`tcp_get_info`, which has them in fields for something else).

@@ -1,8 +1,11 @@
 //! A thread of the program's, whose calls may block: whoever gives it one sees whether it does.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+
+use libc::c_int;
 
 use super::call::Outcome;
 use super::words;
@@ -22,6 +25,33 @@ struct Shared {
     begun: AtomicBool,
     done: AtomicBool,
     outcome: Mutex<Option<Outcome>>,
+    handled: AtomicU32,
+}
+
+const INTERRUPTS: c_int = libc::SIGUSR1;
+const RESTARTS: c_int = libc::SIGUSR2;
+
+thread_local! {
+    /// What a handler counts by in this thread.
+    static HANDLED: Cell<*const AtomicU32> = const { Cell::new(std::ptr::null()) };
+}
+
+extern "C" fn handler(_signal: c_int) {
+    let handled = HANDLED.get();
+    // SAFETY: it is null, or the thread's own for as long as that lives.
+    if let Some(handled) = unsafe { handled.as_ref() } {
+        handled.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// From now on there are handlers for both signals.
+pub fn handle_signals() {
+    for (signal, flags) in [(INTERRUPTS, 0), (RESTARTS, libc::SA_RESTART)] {
+        // SAFETY: plain data, for which zeroes are a value.
+        let mut asked: libc::sigaction = unsafe { std::mem::zeroed() };
+        (asked.sa_sigaction, asked.sa_flags) = (handler as extern "C" fn(c_int) as usize, flags);
+        lull_posix::signals::sigaction(signal, Some(&asked), libc::sigaction).unwrap();
+    }
 }
 
 /// The C library blocks all signals in a thread that forks, for a moment. A child that ends within it leaves SIGCHLD queued, and
@@ -47,6 +77,7 @@ impl Thread {
             let (tid, pthread) = unsafe { (libc::gettid(), libc::pthread_self()) };
             own.tid.store(tid, Ordering::SeqCst);
             own.pthread.store(pthread, Ordering::SeqCst);
+            HANDLED.set(&raw const own.handled);
             for job in todo {
                 own.begun.store(true, Ordering::SeqCst);
                 let outcome = job();
@@ -89,10 +120,15 @@ impl Thread {
         self.shared.outcome.lock().unwrap().as_ref().filter(|_| self.is_done()).map(words::brief)
     }
 
-    /// Sends the thread a signal whose handler does nothing.
-    pub fn interrupt(&self) {
+    /// Sends the thread a signal whose handler interrupts calls, or restarts them.
+    pub fn signal(&self, restarts: bool) {
         let pthread = self.shared.pthread.load(Ordering::SeqCst);
         // SAFETY: the thread lives for as long as this.
-        unsafe { libc::pthread_kill(pthread, libc::SIGUSR1) };
+        unsafe { libc::pthread_kill(pthread, if restarts { RESTARTS } else { INTERRUPTS }) };
+    }
+
+    /// How many signals it has handled.
+    pub fn handled(&self) -> u32 {
+        self.shared.handled.load(Ordering::SeqCst)
     }
 }

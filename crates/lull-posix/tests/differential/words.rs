@@ -1,6 +1,6 @@
 //! What a side does in words that are the same on both: numbers, addresses and ports are each machine's own.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use libc::c_int;
 use lull_posix::address;
@@ -21,13 +21,8 @@ impl Side {
 
     /// An address.
     pub fn name(&mut self, name: &[u8]) -> String {
-        let Some(SocketAddr::V4(at)) = address::parse(name) else { return format!("{name:?}") };
-        let ip = match *at.ip() {
-            Ipv4Addr::UNSPECIFIED => "any".to_owned(),
-            ip if ip == self.machine.own() || ip == Ipv4Addr::LOCALHOST => "own".to_owned(),
-            ip if ip == self.machine.peer(false) || ip == self.machine.peer(true) => "peer".to_owned(),
-            ip => ip.to_string(),
-        };
+        let Some(at) = address::parse(name) else { return format!("{name:?}") };
+        let ip = whose(self.machine, at.ip()).map_or_else(|| at.ip().to_string(), str::to_owned);
         let port = match at.port() {
             0 => "0".to_owned(),
             port => match self.ports.iter().position(|seen| *seen == port) {
@@ -39,6 +34,16 @@ impl Side {
             },
         };
         format!("{ip}:{port} in {} bytes", name.len())
+    }
+}
+
+/// Whose an address is.
+pub fn whose(machine: Machine, ip: IpAddr) -> Option<&'static str> {
+    match ip {
+        ip if ip.is_unspecified() => Some("any"),
+        ip if ip == machine.own() || ip == Ipv4Addr::LOCALHOST => Some("own"),
+        ip if ip == machine.peer(false) || ip == machine.peer(true) => Some("peer"),
+        _ => None,
     }
 }
 
