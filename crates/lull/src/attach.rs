@@ -38,10 +38,11 @@ pub struct AttachArgs {
     /// Prefer busy polling to interrupts.
     #[arg(long)]
     prefer: bool,
-    /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT: queue (the listener of the
-    /// SYN's receive queue), cpu (that of the CPU that delivers it), hash (no program: the 4-tuple's hash), or a file: a
-    /// classic BPF program as tcpdump -ddd or bpf_asm print it, or one of extended BPF that is pinned (bpftool prog load). It
-    /// returns a listener's number: they are numbered in the order in which they began to listen, which is shown.
+    /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT: queue (the listener
+    /// of the SYN's receive queue), cpu (that of the CPU that delivers it), hash (no program, so that the 4-tuple's
+    /// hash decides), or a file: a classic BPF program as tcpdump -ddd or bpf_asm print it, or one of extended BPF that
+    /// is pinned (bpftool prog load). It returns a listener's number: they are numbered in the order in which they
+    /// began to listen, which is shown.
     #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::in_the_kernel)]
     steer: Option<lull_linux::attach::Steer>,
     /// Whether the program's children are set along with it; for process 1 it has to be said.

@@ -15,11 +15,12 @@ pub struct GroupArgs {
     /// For the modes group and groupX: the cores that poll, such as 2-3. One is left to the application.
     #[arg(long, value_name = "LIST", value_parser = units::cores)]
     group_cpus: Option<std::vec::Vec<usize>>,
-    /// What the group's passes that find nothing may take of one CPU, in each 10 ms, such as 30%. Spent, one poller is left,
-    /// which rests between packets.
+    /// What the group's passes that find nothing may take of one CPU, in each 10 ms, such as 30%. Once that is spent,
+    /// one poller is left, which rests between packets.
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
     cycles: Option<u32>,
-    /// What all of the group's passes may take of one CPU, in each 10 ms. Spent, packets wait for the end of the 10 ms.
+    /// What all of the group's passes may take of one CPU, in each 10 ms. Once that is spent, packets wait for the end
+    /// of the 10 ms.
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
     cycles_total: Option<u32>,
     /// Wake one more poller when those awake are busy for longer than this, and packets wait [default: 80%].

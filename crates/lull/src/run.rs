@@ -49,25 +49,26 @@ pub struct RunArgs {
     /// SO_PREFER_BUSY_POLL on the program's sockets; it takes CAP_NET_ADMIN.
     #[arg(long)]
     socket_prefer: bool,
-    /// Leave calls of epoll_wait with timeout 0 alone. In fullbusy the queue is polled for those that find nothing again
-    /// and again, for at most a sixteenth of the program's time.
+    /// Leave calls of epoll_wait with timeout 0 alone. In fullbusy, while such calls find nothing again and again, the
+    /// queue is polled for them, for at most a sixteenth of the program's time.
     #[arg(long)]
     no_lift: bool,
-    /// The most events that a call of epoll_wait returns: between two calls nothing is polled, so that a batch should
-    /// take no longer than the mode's timers. `lull doctor DEV --pid PID` holds one against them.
+    /// The most events that a call of epoll_wait returns. Between two calls nothing is polled, so a batch should take
+    /// no longer than the mode's timers; `lull doctor DEV --pid PID` compares a batch with them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     events_max: Option<u32>,
     /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT (nginx: `listen ...
     /// reuseport`): queue (the listener of the SYN's receive queue), cpu (that of the CPU that delivers it), hash (no
-    /// program: the 4-tuple's hash), or a file: a classic BPF program as tcpdump -ddd or bpf_asm print it, or one of extended
-    /// BPF that is pinned (bpftool prog load), which is attached from outside. It returns a listener's number: they are
-    /// numbered in the order in which they began to listen, which is said.
+    /// program, so that the 4-tuple's hash decides), or a file: a classic BPF program as tcpdump -ddd or bpf_asm print
+    /// it, or one of extended BPF that is pinned (bpftool prog load), which is attached from outside. It returns a
+    /// listener's number: they are numbered in the order in which they began to listen, which is printed.
     #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::in_the_kernel)]
     steer: Option<lull_linux::attach::Steer>,
-    /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms, for
-    /// which the packets of a NAPI wait that the context has turned away from; `queues` gives the device as many receive
-    /// queues as contexts of the program hear from it (ethtool -L); `steer` spreads flows over as many (ethtool -X), which
-    /// takes a driver with an indirection table. The device has back what it had when the program has ended.
+    /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms,
+    /// which is how long packets wait on a NAPI that the context has turned away from; `queues` gives the device as
+    /// many receive queues as contexts of the program hear from it (ethtool -L); `steer` spreads flows over as many
+    /// (ethtool -X), which takes a driver with an indirection table. When the program has ended, the device gets back
+    /// what it had.
     #[arg(long, value_enum, value_name = "HOW", conflicts_with = "irq_suspend_timeout")]
     one_napi: Option<OneNapi>,
     /// Say nothing while the program runs.

@@ -93,7 +93,8 @@ pub struct Serve {
     /// Largest item, in bytes or with a unit (512k, 2m); 1 MiB by default. At most half of the memory.
     #[arg(long, short = 'I', value_parser = item_bytes)]
     item_bytes_max: Option<usize>,
-    /// Most connections, per worker; 1024 by default. Further clients are told so, counted and closed.
+    /// Most connections, per worker; 1024 by default. Further clients are told so and counted, and their connections
+    /// closed.
     #[arg(long, short = 'c', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     connections_max: Option<u32>,
     /// Close connections that asked for nothing for so many seconds. By default they may stay; those whose client has
@@ -121,12 +122,12 @@ pub struct Serve {
     /// Ask for SCHED_FIFO for the interrupt threads.
     #[arg(long)]
     realtime: bool,
-    /// What follows when an application that prefers busy polling finds nothing and its queue is polled once more for
-    /// nothing: the interrupt at once, or deferral as Linux has it, which polls by timer for a while.
+    /// What follows when an application that prefers busy polling has found nothing, and one more poll of its queue has
+    /// found nothing either: the interrupt at once, or deferral as Linux has it, which polls by timer for a while.
     #[arg(long, value_enum, default_value = "interrupt")]
     after_resume: AfterResume,
-    /// What a TAP leaves undone between us and the kernel: checksums, and the cutting of TCP data into segments, which
-    /// pass with up to 64 KB (sent over IPv4, received over both) [default: on].
+    /// What is left undone on a TAP between lull and the kernel: checksums, and cutting TCP data into segments, so that
+    /// up to 64 KB pass at once (sent over IPv4, received over both) [default: on].
     #[arg(long, value_enum)]
     offloads: Option<Offloads>,
     /// Write every frame to a pcap file, which Wireshark opens.

@@ -58,26 +58,27 @@ pub struct UserArgs {
     #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
     route: Vec<String>,
     /// With --nic: who may send, such as 10.0.0.0/8,fd00::/64. IP packets from all other sources are dropped before the
-    /// program's stack looks at them, and counted (`lull ss`); ARP and neighbour discovery are not asked. nftables does not
-    /// see what comes to lull.
+    /// program's stack looks at them, and counted (`lull ss`); ARP and neighbour discovery pass from everybody.
+    /// nftables does not see what comes to lull.
     #[arg(long, value_name = "SOURCE/PREFIX", help_heading = USER, requires = "nic", value_delimiter = ',')]
     allow: Vec<String>,
-    /// With --nic: write every frame to a pcap file. Each process of the program appends its own, those that it has gathered at
-    /// a time, and when it ends (one that is killed, or calls `_exit`, loses the last of them), so that frames of several are
-    /// not sorted by time.
+    /// With --nic: write every frame to a pcap file. Each process of the program appends its frames in batches, and the
+    /// last batch when it ends, so frames of several processes are not sorted by time. A process that is killed, or
+    /// calls `_exit`, loses its last batch.
     #[arg(long, value_name = "FILE", help_heading = USER, requires = "nic")]
     pcap: Option<PathBuf>,
-    /// With --nic: how long an answer may wait for others that the program writes to the same connection before it waits for
-    /// events again; they then leave in one segment. It never waits while the program does. An answer that was the only one in
-    /// the last batch of events waits for those to other connections only, if they follow at once. A time such as 500us, or 'off'.
+    /// With --nic: how long an answer may wait for others that the program writes to the same connection before it
+    /// waits for events again; they then leave in one segment. It never waits while the program does. An answer that
+    /// was the only one in the last batch of events waits only for answers to other connections, and only if these
+    /// follow at once. A time such as 500us, or 'off'.
     #[arg(long, value_name = "TIME", help_heading = USER, requires = "nic")]
     coalesce: Option<String>,
     /// With --nic: the queueing discipline of the transmit queues: noqueue (a call that sends puts its frames on the ring),
     /// pfifo_fast (three bands by SO_PRIORITY or IP_TOS) or fq (sockets in turn, paced by SO_MAX_PACING_RATE) [default: noqueue].
     #[arg(long, value_name = "NAME", help_heading = USER, requires = "nic")]
     qdisc: Option<Qdisc>,
-    /// With --nic: what follows when a program that prefers busy polling finds nothing and its queue is polled once more
-    /// for nothing: the interrupt at once, or deferral as Linux has it.
+    /// With --nic: what follows when a program that prefers busy polling has found nothing, and one more poll of its
+    /// queue has found nothing either: the interrupt at once, or deferral as Linux has it.
     #[arg(long, value_enum, help_heading = USER, requires = "nic")]
     after_resume: Option<AfterResume>,
     #[command(flatten, next_help_heading = USER)]
