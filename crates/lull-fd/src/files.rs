@@ -26,29 +26,33 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 /// How many numbers there are: the kernel's own default limit (`fs.nr_open`).
 pub const NUMBERS_MAX: usize = if cfg!(loom) { 2 } else { 1 << 20 };
-/// Places are made in chunks of this size.
-const CHUNK_PLACES: usize = if cfg!(loom) { 2 } else { 1 << 10 };
-const CHUNKS_MAX: usize = NUMBERS_MAX / CHUNK_PLACES;
+/// Words and places are made in chunks of this size.
+const CHUNK_SIZE: usize = if cfg!(loom) { 2 } else { 1 << 10 };
+const CHUNKS_MAX: usize = NUMBERS_MAX / CHUNK_SIZE;
 
-/// The table. It is large and mostly zeroes: keep it in a `static`.
+/// The table. Keep it in a `static`.
 pub struct Files<T: 'static> {
     /// By number.
-    words: Array<AtomicU64, NUMBERS_MAX>,
+    words: Chunks<AtomicU64>,
     /// Behind the last number that has ever named a file. Who looks at all numbers, as after each `fork`, touches no page of the
     /// table beyond it.
     numbers_end: AtomicU32,
-    chunks: Array<AtomicPtr<Place<T>>, CHUNKS_MAX>,
+    places: Chunks<Place<T>>,
     /// Places that were made so far.
     made: AtomicU32,
     /// The first free place plus one, and above 32 bits the count of changes.
     free: AtomicU64,
 }
 
-#[cfg(not(loom))]
-type Array<T, const N: usize> = [T; N];
-/// loom's atomics have no constant constructor.
-#[cfg(loom)]
-type Array<T, const N: usize> = Vec<T>;
+/// Values by their index, in chunks that are made when the first of their values is used. What is not used takes no memory, of which
+/// a program may allow itself little (RLIMIT_DATA and RLIMIT_AS count what is never touched as well). A chunk is never freed.
+struct Chunks<T> {
+    #[cfg(not(loom))]
+    chunks: [AtomicPtr<T>; CHUNKS_MAX],
+    /// loom's atomics have no constant constructor.
+    #[cfg(loom)]
+    chunks: Vec<AtomicPtr<T>>,
+}
 
 struct Place<T> {
     word: AtomicU64,
@@ -83,9 +87,9 @@ impl<T> Files<T> {
     #[cfg(not(loom))]
     pub const fn new() -> Files<T> {
         Files {
-            words: [const { AtomicU64::new(0) }; NUMBERS_MAX],
+            words: Chunks::new(),
             numbers_end: AtomicU32::new(0),
-            chunks: [const { AtomicPtr::new(null_mut()) }; CHUNKS_MAX],
+            places: Chunks::new(),
             made: AtomicU32::new(0),
             free: AtomicU64::new(0),
         }
@@ -95,9 +99,9 @@ impl<T> Files<T> {
     #[cfg(loom)]
     pub fn new() -> Files<T> {
         Files {
-            words: (0..NUMBERS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            words: Chunks::new(),
             numbers_end: AtomicU32::new(0),
-            chunks: (0..CHUNKS_MAX).map(|_| AtomicPtr::new(null_mut())).collect(),
+            places: Chunks::new(),
             made: AtomicU32::new(0),
             free: AtomicU64::new(0),
         }
@@ -153,7 +157,8 @@ impl<T> Files<T> {
     /// Makes the number name this file. Returns what it named before: the caller drops it after everything is done. False
     /// in place of that if the number is beyond the table.
     pub fn install(&'static self, number: i32, file: Open<T>) -> Result<Option<Open<T>>, Open<T>> {
-        let Some(word) = self.word(number) else { return Err(file) };
+        let word = usize::try_from(number).ok().and_then(|number| self.words.made(number, || AtomicU64::new(0)));
+        let Some(word) = word else { return Err(file) };
         let end = number as u32 + 1;
         if self.numbers_end.load(Ordering::Relaxed) < end {
             // Before the number names it: a `fork` between the two leaves a child that finds it.
@@ -189,40 +194,27 @@ impl<T> Files<T> {
 
     /// The numbers that name a file now, for a caller that looks at all of them.
     pub fn numbers(&self) -> impl Iterator<Item = i32> + '_ {
-        let end = self.numbers_end.load(Ordering::Acquire) as usize;
-        let named = |(number, word): (usize, &AtomicU64)| (word.load(Ordering::Relaxed) != 0).then_some(number as i32);
-        self.words[..end].iter().enumerate().filter_map(named)
+        let end = self.numbers_end.load(Ordering::Acquire) as i32;
+        (0..end).filter(|&number| self.contains(number))
     }
 
     /// Whether any number names this file now. It looks at all of them.
     pub fn is_named(&self, file: &Open<T>) -> bool {
-        let (end, name) = (self.numbers_end.load(Ordering::Acquire) as usize, file.name());
-        self.words[..end].iter().any(|word| word.load(Ordering::Relaxed) == name)
+        let (end, name) = (self.numbers_end.load(Ordering::Acquire) as i32, file.name());
+        (0..end).filter_map(|number| self.word(number)).any(|word| word.load(Ordering::Relaxed) == name)
     }
 
     fn place(&self, index: u32) -> &Place<T> {
-        let (chunk, nth) = (index as usize / CHUNK_PLACES, index as usize % CHUNK_PLACES);
-        let chunk = self.chunks[chunk].load(Ordering::Acquire);
-        // SAFETY: an index is known only after its chunk was published, and chunks are never freed.
-        unsafe { &*chunk.add(nth) }
+        self.places.get(index as usize).expect("an index is known only after its chunk was made")
     }
 
     /// A place that nobody has had yet.
     fn make(&self) -> Option<u32> {
         let index = self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| {
-            ((made as usize) < CHUNKS_MAX * CHUNK_PLACES).then_some(made + 1)
+            ((made as usize) < NUMBERS_MAX).then_some(made + 1)
         });
         let index = index.ok()?;
-        let chunk = &self.chunks[index as usize / CHUNK_PLACES];
-        if chunk.load(Ordering::Acquire).is_null() {
-            let made = Box::into_raw(Place::<T>::chunk()).cast::<Place<T>>();
-            let published = chunk.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
-            if published.is_err() {
-                // SAFETY: another thread was first; this one's chunk is still its own.
-                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(made, CHUNK_PLACES)) });
-            }
-        }
-        Some(index)
+        self.places.made(index as usize, Place::new).map(|_| index)
     }
 
     fn pop_free(&self) -> Option<u32> {
@@ -251,14 +243,44 @@ impl<T> Files<T> {
     }
 }
 
+impl<T> Chunks<T> {
+    #[cfg(not(loom))]
+    const fn new() -> Chunks<T> {
+        Chunks { chunks: [const { AtomicPtr::new(null_mut()) }; CHUNKS_MAX] }
+    }
+
+    #[cfg(loom)]
+    fn new() -> Chunks<T> {
+        Chunks { chunks: (0..CHUNKS_MAX).map(|_| AtomicPtr::new(null_mut())).collect() }
+    }
+
+    /// A value, if its chunk was made.
+    #[inline]
+    fn get(&self, index: usize) -> Option<&T> {
+        let chunk = self.chunks.get(index / CHUNK_SIZE)?.load(Ordering::Acquire);
+        // SAFETY: a chunk that was published has so many values, and is never freed.
+        (!chunk.is_null()).then(|| unsafe { &*chunk.add(index % CHUNK_SIZE) })
+    }
+
+    /// A value, whose chunk is made if it is not there. Nothing if the index is beyond the last.
+    fn made(&self, index: usize, empty: impl Fn() -> T) -> Option<&T> {
+        let chunk = self.chunks.get(index / CHUNK_SIZE)?;
+        if chunk.load(Ordering::Acquire).is_null() {
+            let values: Box<[T]> = (0..CHUNK_SIZE).map(|_| empty()).collect();
+            let made = Box::into_raw(values).cast::<T>();
+            let published = chunk.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+            if published.is_err() {
+                // SAFETY: another thread was first; this one's chunk is still its own.
+                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(made, CHUNK_SIZE)) });
+            }
+        }
+        self.get(index)
+    }
+}
+
 impl<T> Place<T> {
-    fn chunk() -> Box<[Place<T>]> {
-        let place = |_| Place {
-            word: AtomicU64::new(0),
-            next_free: AtomicU32::new(0),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
-        };
-        (0..CHUNK_PLACES).map(place).collect()
+    fn new() -> Place<T> {
+        Place { word: AtomicU64::new(0), next_free: AtomicU32::new(0), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 }
 
@@ -328,7 +350,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    /// A table of its own for each place that asks for one. It is too large for a stack.
+    /// A table of its own for each place that asks for one.
     macro_rules! files {
         ($type:ty) => {{
             static FILES: Files<$type> = Files::new();
@@ -370,6 +392,21 @@ mod tests {
         assert!(files.get(7).is_none(), "the name is of the former file");
         files.word(7).unwrap().store(0, Ordering::Relaxed);
         assert_eq!(*second, 2);
+    }
+
+    #[test]
+    fn a_table_takes_memory_for_what_is_used_alone() {
+        let files = files!(u32);
+        assert!(size_of_val(files) <= 64 << 10, "{} bytes, which every program has in its data", size_of_val(files));
+        assert!(!files.contains(NUMBERS_MAX as i32 - 1) && files.get(5).is_none());
+        assert!(
+            files.words.chunks.iter().all(|chunk| chunk.load(Ordering::Relaxed).is_null()),
+            "a question makes none"
+        );
+        files.install(NUMBERS_MAX as i32 - 1, files.open(1).unwrap()).unwrap_or_else(|_| panic!());
+        let made = files.words.chunks.iter().filter(|chunk| !chunk.load(Ordering::Relaxed).is_null());
+        assert_eq!(made.count(), 1);
+        assert_eq!(files.get(NUMBERS_MAX as i32 - 1).map(|file| *file), Some(1));
     }
 
     #[test]
