@@ -165,9 +165,36 @@ fn without_cookies_a_full_queue_drops() {
 #[test]
 fn the_backlog_bounds_half_open_connections() {
     let mut host = Host::server();
-    listen(&mut host, 8, 1024);
-    flood(&mut host, 100);
-    assert_eq!((host.stack.connections(), host.stack.counters().syncookies_sent), (8, 92));
+    listen(&mut host, 100, 1024);
+    flood(&mut host, 1000);
+    assert_eq!((host.stack.connections(), host.stack.counters().syncookies_sent), (100, 900));
+}
+
+/// They wait for the server's first words, and send nothing again that would bring a cookie back.
+#[test]
+fn clients_that_come_together_are_all_accepted_whatever_the_backlog() {
+    let mut host = Host::server();
+    let listener = listen(&mut host, 5, 1024);
+    let mut clients: Vec<Peer> = (0..10).map(|nth| Peer::new(4000 + nth)).collect();
+    clients.iter().for_each(|client| host.receive(client.syn().frame()));
+    for (client, reply) in clients.iter_mut().zip(host.segments()) {
+        assert_eq!((reply.to.port(), reply.flags), (client.from.port(), SYN | ACK));
+        (client.seq, client.ack) = (client.seq + 1, reply.seq + 1);
+    }
+    clients.iter_mut().for_each(|client| client.send(&mut host, ACK, &[]));
+    assert_eq!(host.stack.counters().listen_overflows, 4, "one more than the backlog has room");
+    for _ in 0..6 {
+        host.accept(listener);
+    }
+    assert_eq!(host.stack.tcp_accept(listener), Err(NetError::WouldBlock));
+    host.run_for(2 * SECOND);
+    for reply in host.segments().iter().filter(|segment| segment.flags == SYN | ACK) {
+        let client = clients.iter_mut().find(|client| client.from == reply.to).unwrap();
+        client.send(&mut host, ACK, &[]);
+    }
+    for _ in 0..4 {
+        host.accept(listener);
+    }
 }
 
 /// `tcp_check_req`: a pure retransmission of the SYN means that our SYN-ACK was lost.

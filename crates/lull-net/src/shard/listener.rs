@@ -19,6 +19,11 @@ pub(super) struct Waiting {
     pub(super) handshake: Handshake,
 }
 
+/// How many SYNs may come before the first of their clients is answered: those of one poll (`NAPI_POLL_WEIGHT`). A program that
+/// speaks first may never hear of a client whose SYN was answered by a cookie and whose acknowledgement found the accept queue full:
+/// nothing is sent again then. Linux answers local clients one by one, which leaves it room for the next.
+const HALF_OPENS_AT_ONCE: usize = 64;
+
 /// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -44,9 +49,9 @@ impl Listener {
     }
 
     /// Connections in SYN-RECEIVED, at most: Linux bounds them by the backlog (`inet_csk_reqsk_queue_is_full`), and here
-    /// by the smaller of it and a limit of their own.
+    /// a limit of their own does as well. But as many as may come together are not fewer where the backlog is.
     pub(super) fn half_opens_max(&self) -> usize {
-        self.options.backlog.min(self.options.syn_backlog)
+        self.options.backlog.max(HALF_OPENS_AT_ONCE).min(self.options.syn_backlog)
     }
 }
 

@@ -114,8 +114,8 @@ pub struct ListenOptions {
     /// Established connections that may wait to be accepted (the argument of `listen`). As in Linux one more fits. By default
     /// [`SOMAXCONN`].
     pub backlog: usize,
-    /// Connections in SYN-RECEIVED, at most, if that is less than the backlog (`tcp_max_syn_backlog`). Beyond it SYNs are
-    /// answered by cookies ([`SynCookies`](super::SynCookies)).
+    /// Connections in SYN-RECEIVED, at most, if that is less than the backlog, or than 64 where the backlog is
+    /// (`tcp_max_syn_backlog`). Beyond it SYNs are answered by cookies ([`SynCookies`](super::SynCookies)).
     pub syn_backlog: usize,
     /// Other listeners may have the same address if they say the same (`SO_REUSEPORT`); the 4-tuple chooses.
     pub reuse_port: bool,
