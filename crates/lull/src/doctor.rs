@@ -1,6 +1,7 @@
 //! `lull doctor`.
 
 mod groups;
+mod user_plane;
 mod xdp;
 
 use std::process::ExitCode;
@@ -46,7 +47,14 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         Some(_) if pid.is_some() => return Err("cannot look at a program with xdp:DEV: leave --pid out".into()),
         Some(spec) => xdp::examine(spec)?,
         None => {
-            let mut report = doctor(dev, pid, &args.state.options())?;
+            let user_plane = pid.and_then(user_plane::check);
+            // What such a process has in the kernel matters where a device of the kernel's is looked at, too.
+            let is_lulls_alone = user_plane.is_some() && dev.is_none();
+            let mut report = doctor(dev, pid.filter(|_| !is_lulls_alone), &args.state.options())?;
+            if is_lulls_alone {
+                report.modes.clear();
+            }
+            report.checks.extend(user_plane);
             report.checks.extend(groups::checks(dev, pid));
             report
         }

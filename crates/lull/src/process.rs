@@ -55,6 +55,16 @@ impl Process {
         clients.into_iter().filter_map(|mut client| Some(Process::new(show(&mut client).ok()?))).collect()
     }
 
+    /// What it is: a service of lull's, or the program that it executes.
+    pub fn service(&self) -> &str {
+        &self.shown.service
+    }
+
+    /// Each of its queues, with the mode that is in force there.
+    pub fn modes_by_queue(&self) -> Vec<(String, &str)> {
+        self.shown.napis.iter().zip(&self.modes).map(|(napi, mode)| (queue_name(napi), mode.mode.as_str())).collect()
+    }
+
     /// Prints it as a device is printed.
     pub fn print(&self) -> Result<(), WriteError> {
         let Shown { pid, service, version, cpus, .. } = &self.shown;

@@ -206,6 +206,14 @@ fn a_policy_that_the_service_may_not_give_is_refused_by_name_and_with_the_remedy
 }
 
 #[test]
+fn the_doctor_says_the_mode_of_a_process_and_nothing_of_its_epoll_contexts_in_the_kernel() {
+    let service = Service::start();
+    let said = service.ok("doctor", "");
+    assert!(said.contains("it runs lull's user plane: mem0:0 is in defer50"), "{said}");
+    assert!(!said.contains("lull attach") && !said.contains("epoll of"), "{said}");
+}
+
+#[test]
 fn a_group_is_shown_and_its_cpus_and_napis_come_and_go() {
     let mode = ["--mode", "group50", "--group-cpus", "0", "--oversubscribe"];
     let service = Service::start_in(&[], &mode);
