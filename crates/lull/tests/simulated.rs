@@ -176,6 +176,15 @@ fn an_answer_has_the_line_to_type_and_a_page() {
         "{error}"
     );
     assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+
+    // So few requests that none comes in the time of a run say nothing of what the service carries.
+    let output = lull(&["tune", &world, "--slo", "p99<2ms", "--load", "1", "--seconds", "0.001"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        error.contains("has no answer") && error.contains("--seconds") && !error.contains("none carries"),
+        "{error}"
+    );
 }
 
 #[test]

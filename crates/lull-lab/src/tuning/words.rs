@@ -30,6 +30,11 @@ pub fn refusal(answer: &Answer) -> String {
                 nearest.mean(|run| run.cpu_percent)
             )
         }
+        None if answer.base.ran_too_short() => format!(
+            "cannot judge {asked}: a run of {} has no answer, as so few requests come in its time; simulate more with \
+             --seconds, or raise the load",
+            answer.base.setting
+        ),
         None => format!(
             "no setting meets {asked}: none carries the load ({}: {}); lower the load, or add cores or connections",
             answer.base.setting,

@@ -82,12 +82,25 @@ impl Tried {
         self.mean(|run| run.per_s) / self.per_s
     }
 
-    /// Whether it carries the load, within the noise of arrivals. A run without an answer has no latency, and shows nothing.
-    pub fn carries(&self) -> bool {
+    /// Whether a run had no answer: it has no latency, and shows nothing.
+    fn has_a_silent_run(&self) -> bool {
+        self.runs.iter().any(|run| run.answers == 0)
+    }
+
+    /// Whether it answers what comes, within the noise of arrivals.
+    fn keeps_up(&self) -> bool {
         let requests = self.per_s * self.runs.iter().map(|run| run.window_ns).sum::<u64>() as f64 / 1e9;
-        !self.runs.is_empty()
-            && self.runs.iter().all(|run| run.answers > 0)
-            && self.carried() >= carried_share_min(requests)
+        self.carried() >= carried_share_min(requests)
+    }
+
+    /// Whether it carries the load, and each of its runs shows it.
+    pub fn carries(&self) -> bool {
+        !self.runs.is_empty() && !self.has_a_silent_run() && self.keeps_up()
+    }
+
+    /// Whether its runs are too short for so low a load: it keeps up, but some run has no answer.
+    pub fn ran_too_short(&self) -> bool {
+        self.has_a_silent_run() && self.keeps_up()
     }
 
     /// How far it is from the objective: the largest ratio of a value to its limit, 1 or less if all hold on average.
@@ -112,6 +125,9 @@ impl Tried {
     pub fn worst(&self, objective: &Objective) -> String {
         if let Some(error) = &self.error {
             return error.to_string();
+        }
+        if self.ran_too_short() {
+            return "a run has no answer".to_owned();
         }
         if !self.carries() {
             return format!("it answers {:.0} % of the load", 100.0 * self.carried());
