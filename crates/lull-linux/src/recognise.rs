@@ -99,8 +99,11 @@ pub fn recognise(settings: &NapiSettings, programs: &Programs) -> Recognised {
         ),
         Some(mode) => named(mode.name(), None),
         None => {
-            let half = candidates.first().map(|mode| format!("the settings of {}, ", mode.name())).unwrap_or_default();
-            named("custom", Some(format!("{half}and programs with other busy-poll parameters than a mode has")))
+            let note = match candidates.first() {
+                Some(mode) => format!("the settings of {}, and programs with other busy-poll parameters", mode.name()),
+                None => "no mode has these settings".to_owned(),
+            };
+            named("custom", Some(note))
         }
     }
 }
@@ -150,6 +153,8 @@ mod tests {
         assert_eq!(recognise(&odd, &alone).mode, "custom");
         let odd = NapiSettings { threaded: Threaded::On, ..mode("defer20").napi };
         assert_eq!(recognise(&odd, &alone).mode, "custom");
+        let polling = Programs { polling: vec![mode("suspend20").epoll], ..Programs::default() };
+        assert_eq!(recognise(&odd, &polling).note.as_deref(), Some("no mode has these settings"));
         let odd = NapiSettings { gro_flush_timeout_ns: 20_001, ..mode("suspend20").napi };
         assert_eq!(recognise(&odd, &alone).mode, "custom");
         let spinning = Programs { busy_poll_usecs: 50, ..Programs::default() };

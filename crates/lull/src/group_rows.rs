@@ -2,7 +2,7 @@
 
 use lull_control::schema::Group;
 
-use crate::output::{WriteError, outln};
+use crate::output::{WriteError, counted, outln};
 
 /// Prints a group with its members and pollers.
 pub fn print(group: &Group) -> Result<(), WriteError> {
@@ -10,10 +10,10 @@ pub fn print(group: &Group) -> Result<(), WriteError> {
     let percent =
         |percent: Option<u32>| percent.map_or("without limit".to_owned(), |percent| format!("{percent} % of a CPU"));
     outln!(
-        "group {}: {} NAPIs, {} CPUs{}, {rest}; empty passes {}, all passes {}; wakes above {} %, parks below {} %",
+        "group {}: {}, {}{}, {rest}; empty passes {}, all passes {}; wakes above {} %, parks below {} %",
         group.index,
-        group.members.len(),
-        group.pollers.len(),
+        counted(group.members.len(), "NAPI"),
+        counted(group.pollers.len(), "CPU"),
         group.node.map_or(String::new(), |node| format!(" of node {node}")),
         percent(group.empty_percent),
         percent(group.total_percent),

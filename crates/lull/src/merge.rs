@@ -10,7 +10,7 @@ use lull_lab::load::log::LoadLog;
 
 use crate::failure::Failure;
 use crate::load::print_summary;
-use crate::output::{outln, say};
+use crate::output::{counted, outln, say};
 use crate::outputs;
 
 /// Windows of generators that have less than this in common are said: their rates are of different times.
@@ -62,9 +62,10 @@ pub fn run(args: &MergeArgs) -> Result<ExitCode, Failure> {
     }
     let (generators, connections) = (sum.generators(), sum.connections());
     let servers = sum.servers().join(", ");
-    let plural = if generators == 1 { "" } else { "s" };
     outln!(
-        "{generators} generator{plural}, {connections} connections to {servers}, {:.1} s together",
+        "{}, {} to {servers}, {:.1} s together",
+        counted(generators, "generator"),
+        counted(connections, "connection"),
         summary.duration_s
     )?;
     print_summary(&summary)?;

@@ -11,7 +11,7 @@ use lull_control::{Client, Error};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{WriteError, outln};
+use crate::output::{WriteError, counted, outln};
 use crate::target::Target;
 
 /// Counters of losses that Linux has, too, by its names (`nstat`); all others keep their own.
@@ -159,7 +159,7 @@ const HEAD: [&str; 12] = [
 
 fn print(shown: &Shown) -> Result<(), WriteError> {
     let Sockets { pid, service, sockets, .. } = &shown.sockets;
-    outln!("process {pid}: {service} on lull's user plane, {} sockets", sockets.len())?;
+    outln!("process {pid}: {service} on lull's user plane, {}", counted(sockets.len(), "socket"))?;
     let rows = sockets.iter().map(|it| {
         [
             it.protocol.clone(),

@@ -29,7 +29,8 @@ impl Service {
         command.args(["serve", "--nic", "mem", "--load", "200", "--connections", "1"]).args(mode);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.next().unwrap().unwrap().starts_with("serving memcached"));
+        let first = lines.next().unwrap().unwrap();
+        assert!(first.starts_with("serving memcached") && first.contains("with 1 worker;"), "{first}");
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Service(child)
     }
@@ -129,6 +130,9 @@ fn sockets_of_a_service_are_listed_as_ss_lists_them() {
         assert!(begun.elapsed().as_secs() < 60, "{shown}");
     }
     let listed: Value = serde_json::from_str(&service.ok("ss", "--json")).unwrap();
+    let count = listed[0]["sockets"].as_array().map_or(0, Vec::len);
+    let plural = if count == 1 { "" } else { "s" };
+    assert!(service.ok("ss", "").lines().next().unwrap().ends_with(&format!(" {count} socket{plural}")), "{listed}");
     assert_eq!((&listed[0]["pid"], &listed[0]["service"]), (&service.0.id().into(), &"lull serve".into()));
     assert!(listed[0]["counters"]["tcp_segments"].as_u64() > Some(0), "{listed}");
     service.refused_device("no-such-device", "no process");
@@ -236,13 +240,13 @@ fn a_group_is_shown_and_its_cpus_and_napis_come_and_go() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(doctor().contains("it sends for each queue that it receives from"), "{}", doctor());
-    assert!(group("remove", &id).contains("1 NAPIs, 1 CPUs"));
+    assert!(group("remove", &id).contains("1 NAPI, 1 CPU"));
     assert!(group("add", &format!("{id} --weight 8")).contains("weight 8"));
     assert!(group("detach", "0").contains("0 NAPIs, 0 CPUs"));
     let (status, _, said) = service.group("add", &id);
     assert!(status == Some(2) && said.contains("attach one first"), "{said}");
-    assert!(group("attach", "0").contains("0 NAPIs, 1 CPUs"));
-    assert!(group("add", &id).contains("1 NAPIs, 1 CPUs"));
+    assert!(group("attach", "0").contains("0 NAPIs, 1 CPU"));
+    assert!(group("add", &id).contains("1 NAPI, 1 CPU"));
     let said = doctor();
     assert!(said.contains("tx outside: no group sends for mem0:0") && said.contains(&transmit), "{said}");
     let (status, _, said) = service.group("attach", "0");

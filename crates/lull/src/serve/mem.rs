@@ -10,7 +10,7 @@ use lull_lab::cell::{Load, RunResult};
 
 use super::{Serve, decorated, offer, refuse};
 use crate::failure::Failure;
-use crate::output::{outln, say};
+use crate::output::{counted, outln, say};
 
 /// What one line covers, and the pause before it, in which the load settles.
 const WINDOW: Duration = Duration::from_millis(950);
@@ -58,9 +58,9 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
     // Before the first line: whoever reads it may ask at once.
     let _offered = offer(args, mode, bench.server().network())?;
     outln!(
-        "serving memcached on the in-memory NIC in mode {mode} with {} workers; load {load} over {} connections",
-        args.threads,
-        connections
+        "serving memcached on the in-memory NIC in mode {mode} with {}; load {load} over {}",
+        counted(args.threads, "worker"),
+        counted(connections, "connection")
     )?;
     let mut lines = 0;
     while !stop.load(Ordering::Relaxed) {

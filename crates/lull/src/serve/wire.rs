@@ -19,7 +19,7 @@ use lull_nic::xdp::Xdp;
 
 use super::{Offloads, Serve, address, decorated, offer, refuse, refuse_loopback};
 use crate::failure::Failure;
-use crate::output::{outln, say};
+use crate::output::{counted, outln, say};
 use crate::own_addresses::OwnAddresses;
 use crate::xdp;
 
@@ -150,8 +150,8 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     }
     let _offered = offer(args, mode, server.network())?;
     let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
-    let workers = args.threads;
-    outln!("serving memcached on {shown} port {port} over {name} in mode {mode} with {workers} workers")?;
+    let workers = counted(args.threads, "worker");
+    outln!("serving memcached on {shown} port {port} over {name} in mode {mode} with {workers}")?;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(50));
     }
