@@ -37,9 +37,9 @@ same() {
 }
 # whole FILE COMMAND...: what the command says is the file, byte by byte.
 whole() {
-    local file=$1 out=out.$BASHPID
+    local file=$1 out=out.$BASHPID refused=refused.$BASHPID
     shift
-    there "$@" >"$out" 2>refused."$BASHPID" || fail "$* failed with status $?: $(cat refused."$BASHPID")"
+    there "$@" >"$out" 2>"$refused" || fail "$* failed with status $?: $(cat "$refused")"
     cmp "$file" "$out" || fail "what $* says differs from $file"
     rm "$out"
 }
