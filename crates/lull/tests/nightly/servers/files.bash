@@ -146,3 +146,34 @@ print(client.recv(2000).decode())' "$own" "$port" "datagram $nth"
         done
     done
 }
+
+names+=(pureftpd tinysshd)
+
+needs[pureftpd]="pure-ftpd curl:pure-ftpd curl"
+# Its children allow themselves 70 MB of data, in which the memory of the process that they came from counts.
+case_pureftpd() {
+    site 5000000
+    chmod -R a+rX html .
+    home ftp "$PWD/html" 1000
+    export MALLOC_ARENA_MAX=1
+    serve pure-ftpd -S "$own,21" -e -M -c 100 -C 100 -A -P "$own" -u 1
+    answers curl -sf -o /dev/null "ftp://$own/index.html"
+    active=(--interface 10.0.0.1 -P 10.0.0.1)
+    for _ in 1 2 3; do at_once 8 whole html/large curl -sf "ftp://$own/large"; done
+    same hello curl -sf "${active[@]}" "ftp://$own/index.html"
+    at_once 4 whole html/large curl -sf "${active[@]}" "ftp://$own/large"
+}
+
+needs[tinysshd]="tinysshd ucspi-tcp openssh-client:tinysshd tinysshd-makekey tcpserver ssh"
+# A program for each connection, with the connection as its standard input and output.
+case_tinysshd() {
+    # It wants directories that nobody else may write to, up to the root.
+    mount -t tmpfs -o mode=755 none /mnt
+    mkdir -p -m 700 /mnt/home/.ssh
+    ssh-keygen -q -t ed25519 -N '' -f /mnt/home/.ssh/id || fail "no key"
+    cp /mnt/home/.ssh/id.pub /mnt/home/.ssh/authorized_keys
+    tinysshd-makekey -q keys || fail "no key"
+    home root /mnt/home
+    serve tcpserver -HRl0 "$own" 22 tinysshd -v "$PWD/keys"
+    by_shell ssh -i /mnt/home/.ssh/id -o StrictHostKeyChecking=no -o UserKnownHostsFile=known -o LogLevel=ERROR "root@$own"
+}

@@ -82,3 +82,48 @@ CONF
     same "$(for nth in $(seq 10); do for again in 1 2 3 4 5; do echo "$nth-$again"; done; done | sort | sed 's/^/2 /')" \
         sh -c 'grep -h -o "^[0-9]*-[1-5]$" box/all/new/* | sort | uniq -c | sed "s/^ *//"'
 }
+
+names+=(opensmtpd)
+
+needs[opensmtpd]="opensmtpd:smtpd"
+# It listens with a backlog of 5, and speaks first.
+case_opensmtpd() {
+    mount -t tmpfs none /var/spool
+    mount -t tmpfs none /run
+    mkdir box
+    chmod 755 .
+    chmod 777 box
+    home vm "$PWD/box" 1000
+    cat >smtpd.conf <<CONF
+smtp max-message-size 30M
+table v { "@box.test" = "vm" }
+listen on $own port 25 hostname here.test
+action "m" maildir "$PWD/box/m" virtual <v>
+match from any for domain "box.test" action "m"
+CONF
+    cat >mail.py <<'PYTHON'
+import smtplib, sys, threading
+
+address, count, lines = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+done = []
+
+def client(nth):
+    with smtplib.SMTP(address, 25, timeout=60) as it:
+        for again in range(5):
+            body = f"Subject: x\r\n\r\n{nth}-{again}\r\n" + ("y" * 70 + "\r\n") * lines
+            it.sendmail(f"a{nth}@out.test", ["u@box.test"], body)
+    done.append(nth)
+
+threads = [threading.Thread(target=client, args=(nth,)) for nth in range(count)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(done))
+PYTHON
+    serve smtpd -d -f "$PWD/smtpd.conf"
+    answers python3 -c "import smtplib; smtplib.SMTP('$own', 25, timeout=5).quit()"
+    for _ in 1 2 3; do same 10 python3 mail.py "$own" 10 10; done
+    same 2 python3 mail.py "$own" 2 20000
+    delivered() { [ "$(ls box/m/new | wc -l)" = 160 ]; }
+    until_it delivered
+    same 32 sh -c 'grep -h -x "[0-9]*-4" box/m/new/* | wc -l'
+}

@@ -157,3 +157,29 @@ CONF
     serve kresd -n -c "$PWD/kresd.conf" "$PWD/work"
     by_dig
 }
+
+names+=(gdnsd)
+
+needs[gdnsd]="gdnsd bind9-dnsutils:gdnsd gdnsdctl dig"
+# It is replaced by another process, which takes its sockets.
+case_gdnsd() {
+    mkdir -p conf/zones run state
+    zone_file | sed 's/1 1 1 1 1/1 900 900 900 60/' >conf/zones/example.test
+    cat >conf/config <<CONF
+options => {
+    listen => [ "$own:53" ]
+    run_dir => "$PWD/run"
+    state_dir => "$PWD/state"
+    udp_threads => 2
+    tcp_threads => 2
+}
+CONF
+    serve gdnsd -c "$PWD/conf" start
+    by_dig
+    there gdnsdctl -c "$PWD/conf" replace || fail "no replacement"
+    until_it there dig +short +time=1 +tries=1 @"$own" n7.example.test
+    at_once 4 by_udp
+    at_once 4 whole expected dig +short +tcp @"$own" -f asked
+    there gdnsdctl -c "$PWD/conf" stop || fail "no end"
+    until_it ended
+}

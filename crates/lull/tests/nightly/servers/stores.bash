@@ -165,3 +165,121 @@ CONF
     wait "$loading" || exit 1
     same 5000 "${sql[@]}" 'SELECT count(*) FROM pgbench_history' postgres
 }
+
+names+=(nutcracker memcached_tls pgpool tgt)
+
+needs[nutcracker]="nutcracker redis-server:nutcracker redis-server redis-cli redis-benchmark"
+case_nutcracker() {
+    for port in 6380 6381; do redis-server --port $port --bind 127.0.0.1 --save "" >behind.$port 2>&1 & done
+    cat >nutcracker.yml <<CONF
+a:
+  listen: $own:22121
+  hash: fnv1a_64
+  distribution: ketama
+  redis: true
+  server_connections: 2
+  backlog: 256
+  servers:
+   - 127.0.0.1:6380:1
+   - 127.0.0.1:6381:1
+CONF
+    serve nutcracker -c "$PWD/nutcracker.yml" -a 127.0.0.1 -m 16384
+    to=(redis-cli -h "$own" -p 22121)
+    answers "${to[@]}" get x
+    head -c 1000000 /dev/urandom | base64 -w 0 >large
+    { cat large; echo; } >said.large
+    stored() { there "${to[@]}" -x set "large$nth" <large >"stored.$nth" && whole said.large "${to[@]}" get "large$nth"; }
+    at_once 8 stored
+    there redis-benchmark -h "$own" -p 22121 -c 50 -n 20000 -t set,get,mset -r 1000 -P 16 -q >bench 2>&1 || fail "bench: $(cat bench)"
+    ! grep -i error bench || fail "bench: $(cat bench)"
+}
+
+needs[memcached_tls]="memcached openssl:memcached openssl"
+case_memcached_tls() {
+    certificate
+    cat >tls.py <<'PYTHON'
+import os, socket, ssl, sys, threading
+
+context = ssl.create_default_context(cafile="cert.pem")
+done = []
+
+def client(nth):
+    it = context.wrap_socket(socket.create_connection((sys.argv[1], 11211), 60), server_hostname=sys.argv[1])
+    stream = it.makefile("rb")
+    for item in range(50):
+        data = os.urandom(1 + (nth * 7919 + item * 104729) % 900000)
+        it.sendall(b"set %d-%d 0 0 %d\r\n%s\r\n" % (nth, item % 4, len(data), data))
+        assert stream.readline() == b"STORED\r\n"
+        it.sendall(b"get %d-%d\r\n" % (nth, item % 4))
+        assert int(stream.readline().split()[3]) == len(data)
+        assert stream.read(len(data) + 7) == data + b"\r\nEND\r\n"
+    done.append(nth)
+
+threads = [threading.Thread(target=client, args=(nth,)) for nth in range(10)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(done))
+PYTHON
+    serve "${unprivileged[@]}" memcached -l "$own" -t 3 -m 500 -I 2m -Z -o ssl_chain_cert="$PWD/cert.pem",ssl_key="$PWD/key.pem"
+    answers python3 -c "import socket; socket.create_connection(('$own', 11211), 5)"
+    same 10 python3 tls.py "$own"
+}
+
+needs[pgpool]="pgpool2 postgresql:pgpool psql pg_lsclusters"
+# Twelve processes that accept by one listener.
+case_pgpool() {
+    bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | tail -n 1)
+    "${unprivileged[@]}" "$bin/initdb" -D data -U tester -A trust --no-sync --no-locale -E UTF8 >initialised 2>&1 ||
+        fail "no database: $(cat initialised)"
+    printf "listen_addresses = '127.0.0.1'\nunix_socket_directories = '%s'\nfsync = off\n" "$PWD" >>data/postgresql.conf
+    "${unprivileged[@]}" "$bin/postgres" -D data >behind 2>&1 &
+    until_it psql -h 127.0.0.1 -U tester postgres -c 'SELECT 1'
+    cat >pgpool.conf <<CONF
+backend_clustering_mode = 'raw'
+listen_addresses = '$own'
+port = 9999
+socket_dir = '$PWD'
+pcp_socket_dir = '$PWD'
+backend_hostname0 = '127.0.0.1'
+backend_port0 = 5432
+num_init_children = 12
+max_pool = 2
+pid_file_name = '$PWD/pid'
+logdir = '$PWD'
+CONF
+    : >pcp.conf
+    chmod -R a+rwX .
+    serve "${unprivileged[@]}" pgpool -n -f pgpool.conf -F pcp.conf
+    sql=(psql -h "$own" -p 9999 -U tester -Atqc)
+    answers "${sql[@]}" 'SELECT 1' postgres
+    head -c 5000000 /dev/zero | tr '\0' x >row && echo >>row
+    at_once 4 whole row "${sql[@]}" "SELECT repeat('x', 5000000)" postgres
+    there "$bin/pgbench" -h 127.0.0.1 -U tester -i -q postgres >made 2>&1 || fail "no tables: $(cat made)"
+    load=("$bin/pgbench" -h "$own" -p 9999 -U tester -n -C -c 10 -t 20 postgres)
+    for count in 200 400; do
+        there "${load[@]}" >load 2>&1 || fail "the load: $(cat load)"
+        same $count "${sql[@]}" 'SELECT count(*) FROM pgbench_history' postgres
+        kill -HUP "$(cat pid)"
+    done
+}
+
+needs[tgt]="tgt libiscsi-bin:tgtd tgtadm iscsi-ls iscsi-inq iscsi-readcapacity16 iscsi-perf"
+# It takes no signal to end, but a command.
+case_tgt() {
+    head -c 20000000 /dev/urandom >disk
+    mount -t tmpfs none /run && mkdir /run/tgtd
+    serve tgtd -f --iscsi portal="$own:3260"
+    administer() { tgtadm --lld iscsi "$@"; }
+    until_it administer --op show --mode target
+    administer --op new --mode target --tid 1 -T iqn.2020-01.test:d || fail "no target"
+    administer --op new --mode logicalunit --tid 1 --lun 1 -b "$PWD/disk" || fail "no disk"
+    administer --op bind --mode target --tid 1 -I ALL || fail "no clients"
+    disk=iscsi://$own/iqn.2020-01.test:d/1
+    answers iscsi-ls -s "iscsi://$own"
+    there iscsi-inq "$disk" >inquiry || fail "no inquiry"
+    there iscsi-readcapacity16 "$disk" >capacity && grep -q 'Total size:19999744' capacity || fail "the size is wrong: $(cat capacity)"
+    reads() { there timeout 60 iscsi-perf -r -m 32 -b 64 -t 3 "$disk" >"reads.$nth" 2>&1; }
+    at_once 4 reads
+    administer --op delete --force --mode target --tid 1 && administer --op delete --mode system || fail "it does not end"
+    until_it ended
+}

@@ -247,3 +247,242 @@ PYTHON
     serve python3 server.py
     by_http "http://$own:8000"
 }
+
+names+=(nginx_streams haproxy_reload h2o sslh icecast)
+
+# Clients of which some reset the connection while they ask or are answered: the others have the whole file html/large all the same.
+rude() {
+    cat >rude.py <<'PYTHON'
+import socket, struct, sys, threading
+
+expected = open("html/large", "rb").read()
+right = []
+
+def client(nth):
+    it = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+    asked = b"GET /large HTTP/1.0\r\nHost: a\r\n\r\n"
+    if nth % 4 < 2:
+        it.sendall(asked[:-2 * (1 - nth % 4)] if nth % 4 == 0 else asked)
+        if nth % 4 == 1:
+            it.recv(10000)
+        it.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        it.close()
+        return
+    it.sendall(asked)
+    answer = it.makefile("rb").read()
+    if answer.split(b"\r\n\r\n", 1)[1] == expected:
+        right.append(nth)
+
+threads = [threading.Thread(target=client, args=(nth,)) for nth in range(60)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(right))
+PYTHON
+    same 30 python3 rude.py "$own" "$1"
+}
+
+needs[nginx_streams]="nginx libnginx-mod-stream curl openssl nsd bind9-dnsutils:nginx curl openssl nsd dig"
+# Two processes with listeners of their own and shared ones, on four queues: streams with TLS and without, datagrams, threads that read
+# files; reloaded three times under load.
+case_nginx_streams() {
+    behind
+    certificate
+    nsd_behind
+    [ "$mode" = kernel ] || options+=(--queues 4)
+    cat >nginx.conf <<CONF
+load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+user root root;
+daemon off;
+worker_processes 2;
+pid $PWD/pid;
+error_log $PWD/log info;
+events { worker_connections 512; }
+stream {
+    ssl_certificate $PWD/cert.pem;
+    ssl_certificate_key $PWD/key.pem;
+    server { listen $own:8443 ssl reuseport so_keepalive=on; proxy_pass 127.0.0.1:8081; }
+    server { listen $own:8082 backlog=300; proxy_pass 127.0.0.1:8081; }
+    server { listen $own:53 udp reuseport; proxy_pass 127.0.0.1:5300; proxy_responses 1; proxy_timeout 20s; }
+    server { listen $own:53; proxy_pass 127.0.0.1:5300; }
+}
+http {
+    access_log off;
+    aio threads;
+    sendfile on;
+    client_body_temp_path $PWD/t1;
+    proxy_temp_path $PWD/t2;
+    fastcgi_temp_path $PWD/t3;
+    uwsgi_temp_path $PWD/t4;
+    scgi_temp_path $PWD/t5;
+    server {
+        listen $own:80 reuseport deferred;
+        root $PWD/html;
+        location /p/ { proxy_pass http://127.0.0.1:8081/; proxy_buffering off; }
+        location /d/ { alias $PWD/html/; directio 4k; }
+    }
+}
+CONF
+    serve nginx -c "$PWD/nginx.conf"
+    for url in "http://$own" "http://$own/d" "http://$own/p" "http://$own:8082"; do by_http "$url"; done
+    by_http "https://$own:8443" --cacert cert.pem
+    by_dig
+    rude 80
+    rude 8082
+    loads() {
+        there curl -sf --cacert cert.pem -o /dev/null "https://$own:8443/index.html?[1-100]" &&
+            there curl -sf -o /dev/null "http://$own/index.html?[1-300]"
+    }
+    at_once 4 loads &
+    loading=$!
+    for _ in 1 2 3; do
+        kill -HUP "$(cat pid)"
+        sleep 1
+    done
+    wait "$loading" || exit 1
+    by_dig
+    by_http "http://$own"
+}
+
+needs[haproxy_reload]="haproxy curl openssl:haproxy curl openssl"
+# A master whose workers take the listeners of those before them, with four threads; TLS, HTTP/2, and streams.
+case_haproxy_reload() {
+    behind
+    certificate
+    [ "$mode" = kernel ] || options+=(--queues 3)
+    cat >haproxy.cfg <<CONF
+global
+    nbthread 4
+    maxconn 500
+    stats socket $PWD/stats mode 600 level admin expose-fd listeners
+defaults
+    mode http
+    timeout client 60s
+    timeout server 60s
+    timeout connect 60s
+frontend plain
+    bind $own:80
+    default_backend web
+frontend tls
+    bind $own:443 ssl crt $PWD/both.pem alpn h2,http/1.1
+    default_backend web
+frontend streams
+    mode tcp
+    bind $own:8082 thread 1-2
+    bind $own:8083 defer-accept
+    default_backend streams
+backend web
+    server s 127.0.0.1:8081
+backend streams
+    mode tcp
+    server s 127.0.0.1:8081
+CONF
+    serve haproxy -W -db -f "$PWD/haproxy.cfg"
+    for url in "http://$own" "http://$own:8082" "http://$own:8083"; do by_http "$url"; done
+    by_http "https://$own" --cacert cert.pem
+    by_http "https://$own" --cacert cert.pem --http1.1
+    rude 80
+    rude 8082
+    loads() {
+        there curl -sf --cacert cert.pem -o /dev/null "https://$own/index.html?[1-100]" &&
+            there curl -sf -o /dev/null "http://$own:8082/index.html?[1-100]"
+    }
+    at_once 4 loads &
+    loading=$!
+    for _ in 1 2; do
+        kill -USR2 "$(pgrep -o -x haproxy)"
+        sleep 2
+    done
+    wait "$loading" || exit 1
+    by_http "https://$own" --cacert cert.pem
+}
+
+needs[h2o]="h2o curl openssl:h2o curl openssl"
+case_h2o() {
+    site 5000000
+    certificate
+    cat >h2o.yml <<CONF
+num-threads: 3
+user: root
+pid-file: $PWD/pid
+listen: { host: $own, port: 80 }
+hosts:
+  "default":
+    listen: { host: $own, port: 443, ssl: { certificate-file: $PWD/cert.pem, key-file: $PWD/key.pem } }
+    paths: { "/": { file.dir: $PWD/html } }
+CONF
+    serve h2o -m worker -c "$PWD/h2o.yml"
+    by_http "https://$own" --cacert cert.pem
+    by_http "https://$own" --cacert cert.pem --http1.1
+    rude 80
+}
+
+needs[sslh]="sslh curl:sslh curl"
+# A process for each connection.
+case_sslh() {
+    behind
+    serve sslh -f -p "$own:443" --http 127.0.0.1:8081 -u root -P "$PWD/pid"
+    by_http "http://$own:443"
+    rude 443
+}
+
+needs[icecast]="icecast2 curl:icecast2 curl"
+case_icecast() {
+    site 5000000
+    mkdir log
+    chmod 777 log . html
+    cat >icecast.xml <<CONF
+<icecast>
+    <limits>
+        <clients>200</clients><sources>10</sources><queue-size>8000000</queue-size><burst-size>6000000</burst-size>
+    </limits>
+    <authentication><source-password>s</source-password><admin-user>a</admin-user><admin-password>a</admin-password></authentication>
+    <listen-socket><port>8000</port><bind-address>$own</bind-address></listen-socket>
+    <fileserve>1</fileserve>
+    <paths><logdir>$PWD/log</logdir><webroot>$PWD/html</webroot><adminroot>/usr/share/icecast2/admin</adminroot></paths>
+    <logging><accesslog>a</accesslog><errorlog>e</errorlog></logging>
+    <security><changeowner><user>nobody</user><group>nogroup</group></changeowner></security>
+</icecast>
+CONF
+    serve icecast2 -c "$PWD/icecast.xml"
+    answers curl -s -o /dev/null "http://$own:8000/index.html"
+    at_once 8 whole html/large curl -sf --max-time 120 "http://$own:8000/large"
+    # A source, which eight listeners hear from its beginning to its end.
+    cat >stream.py <<'PYTHON'
+import base64, os, socket, sys, threading
+
+address = (sys.argv[1], 8000)
+data = os.urandom(3000000)
+source = socket.create_connection(address, 60)
+user = base64.b64encode(b"source:s")
+source.sendall(b"PUT /s HTTP/1.1\r\nHost: h\r\nAuthorization: Basic %s\r\nExpect: 100-continue\r\n" % user)
+source.sendall(b"Content-Type: application/octet-stream\r\n\r\n")
+assert source.recv(1000).startswith(b"HTTP/1.1 100 ")
+source.sendall(data[:100000])
+heard = []
+ready = threading.Barrier(9, timeout=60)
+
+def found():
+    while True:
+        it = socket.create_connection(address, 60)
+        it.sendall(b"GET /s HTTP/1.0\r\n\r\n")
+        stream = it.makefile("rb")
+        if b" 200 " in stream.readline():
+            while stream.readline().strip(): pass
+            return stream
+
+def listen():
+    stream = found()
+    begin = stream.read(50000)
+    ready.wait()
+    heard.append(begin + stream.read(len(data) - len(begin)) == data)
+
+threads = [threading.Thread(target=listen) for _ in range(8)]
+for thread in threads: thread.start()
+ready.wait()
+# It keeps less than a block until there is more.
+source.sendall(data[100000:] + bytes(100000))
+for thread in threads: thread.join()
+print(heard.count(True))
+PYTHON
+    same 8 python3 stream.py "$own"
+}
