@@ -130,6 +130,12 @@ impl TxWord {
         self.0.load(Ordering::Relaxed) & MISSED != 0
     }
 
+    /// Whether somebody runs who is no group, and sees to what waits for room when that run ends. A hint.
+    #[inline]
+    pub fn is_in_a_run(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (RUNNING | GROUPED) == RUNNING
+    }
+
     /// Whether a group runs.
     #[inline]
     pub fn is_grouped(&self) -> bool {

@@ -1,11 +1,11 @@
 //! The room interrupt of the ring of a transmit queue with a discipline, for the queue's own NAPI.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use lull_nic::{IrqLine, IrqSink};
 
 use super::TxSide;
+use crate::sync::Ordering;
 
 /// The interrupt of the transmit queue's NAPI: the ring's room interrupt, unmasked only while frames wait for room. (Unmasked
 /// with room it is raised at once.)
@@ -30,7 +30,10 @@ impl IrqLine for RingRoom {
     }
 
     fn unmask(&self) {
-        if self.side.upgrade().is_some_and(|side| side.blocked.load(Ordering::Relaxed)) {
+        // Whoever runs just now unmasks the ring's own line if frames still wait then. Until that it would raise for room that nobody
+        // may use, poll after poll.
+        let waits = |side: Arc<TxSide>| side.blocked.load(Ordering::Relaxed) && !side.word.is_in_a_run();
+        if self.side.upgrade().is_some_and(waits) {
             self.ring.unmask();
         }
     }

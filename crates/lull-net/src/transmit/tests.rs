@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicU64;
+
 use lull_host::{Host, HostConfig};
 use lull_nic::frame::Sender;
 use lull_nic::mem::{self, MemConfig};
@@ -144,4 +146,29 @@ fn frames_of_nobody_fill_no_senders_place() {
         theirs.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());
     }
     assert!(intake.room_for(sender) > 0, "what has left is taken off once");
+}
+
+#[test]
+fn room_is_not_told_to_the_queues_napi_while_somebody_runs() {
+    let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() }).unwrap().delivery();
+    let (port, peer) = mem::pair(MemConfig { ring_slots: 1, ..MemConfig::default() });
+    let (ours, mut theirs) = (port.take_queue(0).unwrap(), peer.take_queue(0).unwrap());
+    let (side, mut intake) = TxSide::new(Kind::PfifoFast, 1500, NO_NAPI, ours.tx_irq);
+    side.put_ring(Ring { tx: ours.tx, unsent: false });
+    let (line, raised) = (RingRoom::new(&side), Arc::new(Raised::default()));
+    line.connect(raised.clone());
+    let times = || raised.0.load(Ordering::SeqCst);
+    let mut arrived = || theirs.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());
+    for _ in 0..2 {
+        intake.transmit(Frame::copy_from(&[0; 64])).unwrap();
+        side.kick(&host);
+    }
+    assert_eq!((arrived(), times()), (1, 1), "the second frame waits for the room of the first");
+
+    // A sender begins a run and loses its core; the NAPI's poll, which finds it running, completes and unmasks.
+    let Enqueued::Run(run) = side.word.begin() else { panic!("nobody runs") };
+    line.unmask();
+    assert_eq!(times(), 1, "it would be raised for as long as that sender has no core");
+    assert_eq!(side.run(&host, run, None), (1, false));
+    assert_eq!(arrived(), 1);
 }
