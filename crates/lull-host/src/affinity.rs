@@ -76,7 +76,7 @@ pub fn thread_cpu_ns(tid: i32) -> io::Result<u64> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #[test]
     fn a_busy_thread_uses_cpu_time() {

@@ -110,7 +110,7 @@ impl BusyPoller<'_> {
                     // The loop may go on for long. It need not watch what it polls itself.
                     host.arm_fd_vectors_but(cpu, Some(instance.napi.index()));
                 }
-                std::hint::spin_loop();
+                crate::sync::spin_loop();
             }
         }));
         vain.tell(cpu);

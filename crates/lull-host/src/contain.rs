@@ -12,13 +12,13 @@
 
 use std::any::Any;
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 
 use lull_core::Owner;
 
 use crate::delivery::{Delivery, Instance, Receiver, TryPoll};
 use crate::or_end::or_end;
-use crate::sync::relock;
+use crate::sync::{catch_unwind, relock};
 
 /// The message of a panic.
 pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {

@@ -1,11 +1,11 @@
 //! Which epoll contexts there are on a host: for tools that show who busy polls, never for a decision.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
 
 use lull_core::EpollParams;
 
-use crate::sync::relock;
+use crate::sync::{Mutex, relock};
 
 /// An epoll context, as far as tools ask it.
 pub trait EpollContext: Send + Sync {
@@ -42,7 +42,7 @@ impl Contexts {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
 

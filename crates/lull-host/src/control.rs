@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::parker::Parker;
 use crate::registry::NapiChange;
 use crate::sinks::{RoomSink, VectorSink};
-use crate::sync::relock;
+use crate::sync::{a_short_while, relock};
 use crate::threads;
 
 impl Host {
@@ -213,7 +213,7 @@ impl Host {
             self.take_out_of_group(&group, instance, false)?;
         }
         while instance.napi.disable_claim() == DisableClaim::Owned {
-            std::thread::sleep(std::time::Duration::from_micros(50));
+            a_short_while();
         }
         instance.vector.mask();
         instance.napi.disable_end(&inner.cx(instance.cpu(), self.now_ns()));
@@ -302,11 +302,11 @@ impl Host {
         match settings.threaded {
             Threaded::Off => {
                 while instance.napi.threaded_off() == ThreadedOff::Owned {
-                    std::thread::sleep(std::time::Duration::from_micros(50));
+                    a_short_while();
                 }
                 // The thread leaves the instance at its next completion; it stays for the next time.
                 while instance.napi.thread_has_round() {
-                    std::thread::sleep(std::time::Duration::from_micros(200));
+                    a_short_while();
                 }
             }
             Threaded::On => instance.napi.threaded_on(false),

@@ -1,8 +1,8 @@
 //! One lull CPU: what its seat's holder finds, and how others reach it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use lull_core::{CondResched, Owner, Softnet};
 use lull_nic::own;
@@ -13,7 +13,7 @@ use crate::holder::Seated;
 use crate::parker::{Parker, SleepCounters};
 use crate::raised::Raised;
 use crate::seat::{Holder, KSOFTIRQD, Seat, WORKERS_MAX};
-use crate::sync::relock;
+use crate::sync::{Mutex, MutexGuard, relock, yield_now};
 use crate::vector::{IrqEpoll, Vector};
 
 /// Counters of one CPU since the host was made.
@@ -201,7 +201,7 @@ impl Cpu {
     /// Lets other threads of the core run. Whoever waited for the core is taken to have had it.
     pub(crate) fn let_others_run(&self) {
         self.woken.store(0, Ordering::Relaxed);
-        std::thread::yield_now();
+        yield_now();
     }
 
     /// `cond_resched` of a thread that polls for ever.

@@ -4,9 +4,9 @@
 //! the table of instances, each of which has its receiver.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
-use std::thread::{JoinHandle, ThreadId};
+// Loom does not explore what only counts, nor the beginning and the end of instances and of the host.
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64 as PlainU64};
+use std::sync::{Arc, OnceLock, Weak};
 
 use lull_core::event::EventSink;
 use lull_core::group::Transmitted;
@@ -27,6 +27,8 @@ use crate::lateness::Lateness;
 use crate::or_end::SinkOrEnd;
 use crate::parker::Parker;
 use crate::registry::Registry;
+use crate::sync::thread::{JoinHandle, ThreadId};
+use crate::sync::{AtomicU64, Mutex, Ordering, RwLock};
 use crate::table::{Found, Removable, Table};
 use crate::timed::{Listed, Timed};
 use crate::vector::Vector;
@@ -236,7 +238,7 @@ pub(crate) struct Instance {
     pub(crate) vector: Vector,
     pub(crate) receiver: Arc<dyn Receiver>,
     pub(crate) lateness: Lateness,
-    pub(crate) irqs: AtomicU64,
+    pub(crate) irqs: PlainU64,
     pub(crate) device: DeviceId,
     pub(crate) queue: usize,
     pub(crate) cpu: AtomicU16,
@@ -267,7 +269,7 @@ impl Instance {
             vector: Vector::new(binding.irq),
             receiver: binding.receiver,
             lateness: Lateness::default(),
-            irqs: AtomicU64::new(0),
+            irqs: PlainU64::new(0),
             device: binding.device,
             queue: binding.queue,
             cpu: AtomicU16::new(binding.cpu),

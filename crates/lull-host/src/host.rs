@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 
 use lull_core::event::EventSink;
 use lull_core::{AfterResume, EpollOptions, EpollParams, Stats, Sysctl};
@@ -20,7 +19,8 @@ use crate::error::HostError;
 use crate::lateness::{Lateness, LatenessSnapshot};
 use crate::or_end::SinkOrEnd;
 use crate::registry::{NapiChange, NapiInfo, Registry};
-use crate::sync::relock;
+use crate::sync::thread::JoinHandle;
+use crate::sync::{Mutex, RwLock, relock, thread};
 use crate::table::{NAPIS_MAX, Table};
 use crate::threads;
 use crate::timed::Listed;
@@ -94,7 +94,7 @@ impl Drop for HostOwner {
     fn drop(&mut self) {
         threads::stop(&self.inner);
         let joins = std::mem::take(&mut *relock(&self.inner.joins));
-        let me = std::thread::current().id();
+        let me = thread::current().id();
         for join in joins.into_iter().filter(|join| join.thread().id() != me) {
             // A thread that panicked has said so on stderr.
             let _ = join.join();
@@ -154,6 +154,24 @@ impl Host {
             realtime_error: Mutex::new(None),
         });
         Ok(Host(Arc::new(HostOwner { inner })))
+    }
+
+    /// A host of a loom model, which starts the contexts that it is about: loom has few threads.
+    ///
+    /// # Errors
+    /// As [`Host::new`].
+    #[cfg(loom)]
+    pub fn of_a_model(config: HostConfig) -> Result<Host, HostError> {
+        Host::without_threads(config)
+    }
+
+    /// Starts the interrupt thread of a CPU.
+    ///
+    /// # Errors
+    /// As [`Host::new`].
+    #[cfg(loom)]
+    pub fn start_irq_thread(&self, cpu: u16) -> Result<(), HostError> {
+        self.start(threads::irq_thread(self.inner(), cpu))
     }
 
     /// A handle that does not keep the host alive.
@@ -312,7 +330,7 @@ impl Host {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

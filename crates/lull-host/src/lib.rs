@@ -17,101 +17,64 @@
 //! receivers ask).
 //!
 //! The seat and the lock are small protocols of their own, each in one file with its rules at the top and modelled
-//! under loom.
+//! under loom. The rest is built under loom as well, over a clock and a sleep of its own (`model_clock`, `sync`): so the models of
+//! transmit queues in `lull-net` have the pollers, threads and interrupts that are here.
 #![deny(unsafe_code)]
-// Under loom only the protocols are built, and only the models use them.
-#![cfg_attr(all(loom, not(test)), allow(dead_code))]
+// A model starts the contexts that it is about, and calls nothing of the others.
+#![cfg_attr(loom, allow(dead_code))]
 
-#[cfg(not(loom))]
 mod affinity;
-#[cfg(not(loom))]
 mod busy;
-#[cfg(not(loom))]
+#[cfg_attr(loom, path = "model_clock.rs")]
 mod clock;
-#[cfg(not(loom))]
 mod contain;
-#[cfg(not(loom))]
 mod contexts;
-#[cfg(not(loom))]
 mod control;
-#[cfg(not(loom))]
 mod cpu;
 mod deadlines;
-#[cfg(not(loom))]
 mod delivery;
-#[cfg(not(loom))]
 mod devices;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod from_above;
-#[cfg(not(loom))]
 mod group;
 mod holder;
-#[cfg(not(loom))]
 mod host;
-#[cfg(not(loom))]
 mod lateness;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_models;
-#[cfg(not(loom))]
 mod memory;
-#[cfg(not(loom))]
 mod monitor;
-#[cfg(not(loom))]
 mod on_cpu;
 mod or_end;
 mod parker;
 mod raised;
-#[cfg(not(loom))]
 mod registry;
 mod seat;
-#[cfg(not(loom))]
 mod sinks;
-#[cfg(not(loom))]
 mod softirq;
 mod sync;
 mod table;
-#[cfg(not(loom))]
 mod threads;
 mod timed;
-#[cfg(not(loom))]
 mod turn;
-#[cfg(not(loom))]
 mod unlock;
 mod vector;
-#[cfg(not(loom))]
 mod worker;
 
-#[cfg(not(loom))]
 pub use affinity::{ThreadUse, pin_thread, thread_cpu_ns, thread_id, usable_cores};
-#[cfg(not(loom))]
 pub use clock::Clock;
-#[cfg(not(loom))]
 pub use contexts::EpollContext;
-#[cfg(not(loom))]
 pub use cpu::CpuStats;
-#[cfg(not(loom))]
 pub use delivery::{Delivery, NapiBinding, Receiver, Transmitter, TryPoll};
-#[cfg(not(loom))]
 pub use devices::DeviceId;
-#[cfg(not(loom))]
 pub use error::HostError;
-#[cfg(not(loom))]
 pub use group::error::GroupError;
-#[cfg(not(loom))]
 pub use group::{GroupId, GroupInfo, GroupOptions, GroupPollerInfo};
-#[cfg(not(loom))]
 pub use host::{Host, HostConfig, WeakHost};
-#[cfg(not(loom))]
 pub use lateness::{Lateness, LatenessSnapshot};
 pub use lock::{HandoffGuard, HandoffLock, Parked, Shard};
-#[cfg(not(loom))]
 pub use memory::{forget_giving_back, give_back_memory, uncleared};
-#[cfg(not(loom))]
 pub use registry::{NapiChange, NapiInfo};
-#[cfg(not(loom))]
 pub use turn::{Sleep, Turn, Woke};
-#[cfg(not(loom))]
 pub use worker::{Waker, Worker};

@@ -187,9 +187,6 @@ impl<'a, T: Shard> HandoffGuard<'a, T> {
 impl<T: Shard> Drop for HandoffGuard<'_, T> {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "a shard was unlocked without polling what was parked on it");
-        #[cfg(not(loom))]
-        self.take_down();
-        #[cfg(loom)]
         self.with_mut(T::take_down);
         // Whoever parked an ownership relies on the next holder, and the host locks once more when it takes the queue
         // down.
@@ -219,11 +216,14 @@ impl<T: Shard> DerefMut for HandoffGuard<'_, T> {
     }
 }
 
-#[cfg(loom)]
 impl<T: Shard> HandoffGuard<'_, T> {
-    /// loom's cells are accessed through closures, which check that nobody else does.
+    /// Loom's cells are accessed through closures, which check that nobody else does.
+    #[inline]
     pub(crate) fn with_mut<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
+        #[cfg(not(loom))]
+        return f(self);
         // SAFETY: as above; loom verifies the claim.
+        #[cfg(loom)]
         self.lock.value.with_mut(|value| f(unsafe { &mut *value }))
     }
 }

@@ -108,7 +108,7 @@ fn cycles(ns: u64, khz: u64) -> u64 {
 }
 
 /// The core is told of the word's line. As bytes, because an assembler may want to be told that the CPU has the instruction.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(loom)))]
 #[allow(unsafe_code)]
 fn arm(by: Instructions, word: &AtomicU32) {
     let address = word.as_ptr();
@@ -125,7 +125,7 @@ fn arm(by: Instructions, word: &AtomicU32) {
 }
 
 /// Waits for a store to the line, until the cycle counter says `until`, which is `left` cycles away.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(loom)))]
 #[allow(unsafe_code)]
 fn wait(by: Instructions, until: u64, left: u64) {
     match by {
@@ -153,20 +153,20 @@ fn wait(by: Instructions, until: u64, left: u64) {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(loom))))]
 fn arm(by: Instructions, _word: &AtomicU32) {
-    unreachable!("{by:?} on another architecture")
+    unreachable!("{by:?} on another architecture, or in a model")
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(loom))))]
 fn wait(by: Instructions, _until: u64, _left: u64) {
-    unreachable!("{by:?} on another architecture")
+    unreachable!("{by:?} on another architecture, or in a model")
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, not(loom), target_arch = "x86_64"))]
 mod emulated;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,7 +1,6 @@
 //! The work of the holder of a CPU's seat, as threads of the system do it: interrupts, timers and softirq, and the
 //! descriptors and kernel timers for what is to come.
 
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use lull_core::Softnet;
@@ -14,7 +13,7 @@ use crate::delivery::Delivery;
 use crate::holder::{self, Ran, SeatWork, Seated, Served};
 use crate::or_end::or_end;
 use crate::seat::{Holder, Seat};
-use crate::sync::relock;
+use crate::sync::{MutexGuard, relock};
 
 /// A CPU together with its host, on which the rules of the seat run.
 #[derive(Clone, Copy)]

@@ -1,9 +1,10 @@
 //! Which instances exist, for tools and for whoever has an id: one registry, keyed by (ifindex, id).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 
 use lull_core::{NAPI_ID_MIN, NapiSettings, Snapshot, Stats};
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// What is known of an instance.
 #[derive(Clone, Debug)]

@@ -32,7 +32,6 @@ pub(crate) const KSOFTIRQD: Holder = Holder(65);
 /// A thread that is passing by: it holds the seat while awake and never sleeps in it.
 pub(crate) const GUEST: Holder = Holder(66);
 /// The poller that a busy-polling group has on this CPU: it holds the seat while it polls, and never sleeps in it.
-#[cfg(not(loom))] // Groups are built without loom alone; no model has one.
 pub(crate) const GROUP_POLLER: Holder = Holder(67);
 /// Workers of one CPU: as many as the sleepers' word has bits.
 pub(crate) const WORKERS_MAX: u32 = 64;

@@ -3,20 +3,35 @@
 #[cfg(not(loom))]
 pub(crate) use std::{
     cell::UnsafeCell,
+    hint::spin_loop,
+    panic::catch_unwind,
     sync::{
         Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+        mpsc,
     },
+    thread::{self, yield_now},
 };
 
 #[cfg(loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
+    hint::spin_loop,
     sync::{
-        Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
+        mpsc,
     },
+    thread::{self, yield_now},
 };
+#[cfg(loom)]
+pub(crate) use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A panic is what a model fails with: it is not caught.
+#[cfg(loom)]
+pub(crate) fn catch_unwind<R>(call: impl FnOnce() -> R) -> std::thread::Result<R> {
+    Ok(call())
+}
 
 /// Lets others run before the caller looks again at what they have.
 pub(crate) fn a_short_while() {
@@ -86,6 +101,11 @@ impl Futex {
 /// wakes sleeps for ever, and loom reports the deadlock.
 #[cfg(loom)]
 impl Futex {
+    /// A time that is out is no reason to wake up: what is shown does not count on it.
+    pub(crate) fn wait_for(&self, expected: u32, _timeout: Option<&rustix::event::Timespec>) {
+        self.wait(expected);
+    }
+
     pub(crate) fn wait(&self, expected: u32) {
         let queue = self.queue.lock().unwrap();
         if self.word.load(Ordering::Relaxed) == expected {
@@ -107,4 +127,77 @@ impl Futex {
 /// The data behind these locks is moved in and out whole: a panic elsewhere cannot leave it half-written.
 pub(crate) fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// As the standard library has it. Loom's own knows no thread that reads twice at a time.
+#[cfg(loom)]
+mod rwlock {
+    use std::sync::{LockResult, TryLockError, TryLockResult};
+
+    use super::{AtomicU32, Ordering, yield_now};
+
+    const WRITER: u32 = 1 << 31;
+
+    pub(crate) struct RwLock<T> {
+        /// How many read, or that somebody writes.
+        word: AtomicU32,
+        /// Never waited for.
+        value: std::sync::RwLock<T>,
+    }
+
+    /// The word is given back after the value.
+    pub(crate) struct Guard<'a, G>(Option<G>, &'a AtomicU32, u32);
+    pub(crate) type RwLockReadGuard<'a, T> = Guard<'a, std::sync::RwLockReadGuard<'a, T>>;
+    pub(crate) type RwLockWriteGuard<'a, T> = Guard<'a, std::sync::RwLockWriteGuard<'a, T>>;
+
+    impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> RwLock<T> {
+            RwLock { word: AtomicU32::new(0), value: std::sync::RwLock::new(value) }
+        }
+
+        pub(crate) fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+            while self.word.fetch_add(1, Ordering::Acquire) & WRITER != 0 {
+                self.word.fetch_sub(1, Ordering::Relaxed);
+                yield_now();
+            }
+            Ok(Guard(self.value.try_read().ok(), &self.word, 1))
+        }
+
+        pub(crate) fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
+            match self.word.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => Ok(Guard(self.value.try_write().ok(), &self.word, WRITER)),
+                Err(_) => Err(TryLockError::WouldBlock),
+            }
+        }
+
+        pub(crate) fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+            loop {
+                match self.try_write() {
+                    Ok(guard) => return Ok(guard),
+                    Err(_) => yield_now(),
+                }
+            }
+        }
+    }
+
+    impl<G: std::ops::Deref> std::ops::Deref for Guard<'_, G> {
+        type Target = G::Target;
+
+        fn deref(&self) -> &G::Target {
+            self.0.as_deref().expect("the word excludes all others")
+        }
+    }
+
+    impl<G: std::ops::DerefMut> std::ops::DerefMut for Guard<'_, G> {
+        fn deref_mut(&mut self) -> &mut G::Target {
+            self.0.as_deref_mut().expect("the word excludes all others")
+        }
+    }
+
+    impl<G> Drop for Guard<'_, G> {
+        fn drop(&mut self) {
+            drop(self.0.take());
+            self.1.fetch_sub(self.2, Ordering::Release);
+        }
+    }
 }

@@ -4,8 +4,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 use lull_core::{CondResched, NapiThread, ThreadStep};
 
@@ -15,7 +13,8 @@ use crate::delivery::{Delivery, Instance};
 use crate::holder;
 use crate::or_end::or_end;
 use crate::parker::Parker;
-use crate::sync::relock;
+use crate::sync::thread::JoinHandle;
+use crate::sync::{mpsc, relock, spin_loop, thread, yield_now};
 
 /// Starts a thread that is pinned to the core of CPU `cpu` and known to the host by its role.
 pub(crate) fn spawn(
@@ -28,7 +27,7 @@ pub(crate) fn spawn(
     let inner = host.clone();
     let role = name.clone();
     let (started, starting) = mpsc::channel();
-    let join = std::thread::Builder::new().name(name).spawn(move || {
+    let join = thread::Builder::new().name(name).spawn(move || {
         let pinned =
             inner.cpu(cpu).core.map_or(Ok(()), |core| affinity::pin_to(core).map_err(|error| no_core(core, &error)));
         affinity::no_timer_slack();
@@ -43,7 +42,7 @@ pub(crate) fn spawn(
         // The starter waits for this message.
         let _ = started.send(pinned.map(|()| tid));
         if go {
-            let name = std::thread::current();
+            let name = thread::current();
             or_end(&|| format!("delivery thread {}, outside any queue", name.name().unwrap_or("?")), || body(&inner));
         }
     })?;
@@ -86,7 +85,7 @@ pub(crate) fn ksoftirqd(host: &Arc<Delivery>, cpu: u16) -> io::Result<JoinHandle
         while !host.stopping.load(Ordering::Acquire) {
             cpu.ksoftirqd_parker.park(None, &[], &cpu.sleeps);
             holder::ksoftirqd_woke(&host.on(cpu), || {
-                std::thread::yield_now();
+                yield_now();
                 !host.stopping.load(Ordering::Acquire)
             });
         }
@@ -133,7 +132,7 @@ pub(crate) fn napi_thread(
                     if let Some(before_ns) = polled_before_ns {
                         vain.round(cpu, polled_at_ns.saturating_sub(before_ns));
                     }
-                    std::hint::spin_loop();
+                    spin_loop();
                 }
             }
             cpu.cond_resched(&mut resched, cx.now_ns);

@@ -1,10 +1,11 @@
 //! How a shard's lock is given back: an ownership that softirq parked on it meanwhile is polled first.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 
 use crate::contain::{message, within};
 use crate::delivery::Delivery;
 use crate::lock::{HandoffGuard, Parked, Shard};
+use crate::sync::catch_unwind;
 
 impl Delivery {
     /// Gives a shard's lock back. An ownership that was parked meanwhile is polled first, by `poll` with the given budget; a
@@ -18,9 +19,10 @@ impl Delivery {
             let budget = instance.napi.weight();
             let mut work = 0;
             if instance.failure().is_none() {
-                let polled = catch_unwind(AssertUnwindSafe(|| within(poll(&mut guard, budget), budget)));
+                let polled =
+                    catch_unwind(AssertUnwindSafe(|| within(guard.with_mut(|shard| poll(shard, budget)), budget)));
                 work = polled.unwrap_or_else(|panic| {
-                    guard.take_down();
+                    guard.with_mut(T::take_down);
                     self.refuse(&instance, "a poll for softirq, which had found the shard locked", message(panic));
                     failed = Some(instance.clone());
                     0

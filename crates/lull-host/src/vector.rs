@@ -22,13 +22,11 @@
 //! instance was enabled. A schedule that still found it disabled would be refused and recorded nowhere (§3). All else is relaxed: a
 //! look at the word has to show what its own thread did, or who had the seat before it, and nothing more.
 
-#[cfg(not(loom))]
 use std::os::fd::AsFd;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use lull_nic::IrqLine;
-#[cfg(not(loom))]
 use lull_nic::own;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -151,7 +149,6 @@ pub(crate) struct IrqEpoll<W = EpollSet> {
     changing: Mutex<()>,
 }
 
-#[cfg(not(loom))]
 impl IrqEpoll {
     pub(crate) fn new() -> std::io::Result<IrqEpoll> {
         Ok(IrqEpoll::over(EpollSet(own::made(|| epoll::create(epoll::CreateFlags::CLOEXEC))?)))

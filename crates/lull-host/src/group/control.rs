@@ -1,7 +1,7 @@
 //! What an operator does to groups: make them, attach and detach CPUs, add and remove NAPIs, while they poll.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lull_core::group::watch::GROUP_POLLERS_MAX;
@@ -18,7 +18,7 @@ use crate::group::thread;
 use crate::host::Host;
 use crate::parker::Parker;
 use crate::registry::NapiChange;
-use crate::sync::relock;
+use crate::sync::{Mutex, a_short_while, relock, thread::current};
 
 /// How long to wait for an owner that was asked to yield. Softirq yields within a poll; only a busy poller that is
 /// never out of its loop takes longer.
@@ -82,8 +82,7 @@ impl Host {
         })?;
         let slot = usize::from(poller.slot());
         // The thread is listed before anybody can wake it; what it is listed with is known once it runs.
-        relock(&group.threads)[slot] =
-            Some(PollerThread { parker: parker.clone(), tid: 0, join: std::thread::current().id(), cpu });
+        relock(&group.threads)[slot] = Some(PollerThread { parker: parker.clone(), tid: 0, join: current().id(), cpu });
         match thread::start(inner, group.clone(), poller, cpu, parker) {
             Ok((join, tid)) => {
                 if let Some(thread) = &mut relock(&group.threads)[slot] {
@@ -307,7 +306,7 @@ impl Host {
             Removal::Mine(stop) => inner.leave_group(instance, stop),
             Removal::Holders | Removal::Absent => {
                 while instance.napi.snapshot().has(state::GROUPED) {
-                    std::thread::sleep(Duration::from_micros(50));
+                    a_short_while();
                 }
             }
         }
@@ -371,7 +370,7 @@ impl Delivery {
                 Err(EnterRefused::Owned | EnterRefused::Disabled) if began.elapsed() < OWNED_MAX => {
                     // It is enabled: only a panic takes it away meanwhile.
                     self.refuse_failed(instance)?;
-                    std::thread::sleep(Duration::from_micros(50))
+                    a_short_while();
                 }
                 Err(EnterRefused::Owned | EnterRefused::Disabled) => {
                     let waited_ms = began.elapsed().as_millis() as u64;

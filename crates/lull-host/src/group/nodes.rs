@@ -14,7 +14,7 @@ fn node_in(cpus: &Path, core: usize) -> Option<usize> {
     names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,12 +1,13 @@
 //! What a group is made of, and how one is shown. Nothing here delivers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lull_core::group::watch::GROUP_POLLERS_MAX;
 use lull_core::group::{Census, PollerInfo};
 use lull_core::{Group, GroupConfig};
 
 use crate::parker::Parker;
+use crate::sync::{Mutex, thread::ThreadId};
 
 /// A group of a host, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,7 +72,7 @@ pub struct GroupPollerInfo {
 pub(crate) struct PollerThread {
     pub(crate) parker: Arc<Parker>,
     pub(crate) tid: i32,
-    pub(crate) join: std::thread::ThreadId,
+    pub(crate) join: ThreadId,
     pub(crate) cpu: u16,
 }
 

@@ -3,7 +3,6 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
 use lull_core::group::{GroupConfig, Ring, Transmitted, Visit, Walk};
 use lull_core::tx::TxLeft;
@@ -17,6 +16,7 @@ use crate::holder;
 use crate::monitor::Monitor;
 use crate::parker::Parker;
 use crate::seat::GROUP_POLLER;
+use crate::sync::{spin_loop, thread::JoinHandle};
 use crate::threads;
 
 /// Starts the thread of `poller`, pinned to the core of `cpu`.
@@ -105,7 +105,7 @@ impl Loop<'_> {
                 GroupStep::Transmit(visit) => self.transmit(&mut poller, &visit),
                 GroupStep::Doorbell(ring) => self.doorbell(&mut poller, &ring),
                 GroupStep::DryRun(walk) => self.walk(&mut poller, &walk),
-                GroupStep::Spin => std::hint::spin_loop(),
+                GroupStep::Spin => spin_loop(),
                 GroupStep::Softirqs => holder::pass_by(&host.on(cpu), GROUP_POLLER, &mut self.in_seat),
                 GroupStep::Yield => cpu.let_others_run(),
                 GroupStep::Wake(wake) => host.wake_poller(group, &wake),
@@ -216,7 +216,7 @@ impl Loop<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use lull_core::group::Budget;
 
