@@ -1,10 +1,12 @@
-//! The ready list, its waiters and the level under loom, and the room interrupt of a transmit queue's intake.
+//! The ready list, its waiters and the level under loom, the room interrupt of a transmit queue's intake, and transmit queues.
 //!
 //! A model that loses a wake-up ends with a thread asleep for ever, which loom reports as a deadlock. What the protocol
 //! publishes (arrivals) is written and read relaxed, so that nothing but the code under test orders it.
 //!
 //! Every model says how many preemptions it is bounded by. Loom explores all interleavings within the bound, and all
 //! values that a load may return.
+
+mod transmit;
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
@@ -18,11 +20,17 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 const READABLE: u32 = 1;
 const MASKS: Masks = Masks { always: 0, levels: READABLE };
 
+/// Explores a model with so many preemptions, or fewer by LULL_LOOM_PREEMPTIONS, which is for a quick look.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    builder(preemptions).check(model);
+}
+
+fn builder(preemptions: usize) -> loom::model::Builder {
+    let most = std::env::var("LULL_LOOM_PREEMPTIONS").ok().map(|most| most.parse().expect("a number of preemptions"));
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = most.into_iter().chain([preemptions]).min();
     builder.max_branches = 20_000;
-    builder.check(model);
+    builder
 }
 
 /// A socket and its registration: `arrived` counts what came, and only the protocol orders it.

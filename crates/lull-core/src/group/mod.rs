@@ -45,7 +45,7 @@ use crate::state::GroupAcquired;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// Most members of a group.
-pub const GROUP_MEMBERS_MAX: usize = 256;
+pub const GROUP_MEMBERS_MAX: usize = if cfg!(loom) { 2 } else { 256 };
 /// A member that another poller has had for longer than this is reported as stalled, in nanoseconds.
 pub const STALLED_NS: u64 = 1_000_000;
 

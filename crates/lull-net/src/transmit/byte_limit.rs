@@ -73,7 +73,7 @@ impl ByteLimit {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

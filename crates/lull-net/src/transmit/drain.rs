@@ -10,6 +10,7 @@ use lull_qdisc::{Dequeued, Kind, Packet, Qdisc, QdiscStats};
 use super::Ring;
 use super::byte_limit::ByteLimit;
 use super::intake::{INTAKE_FRAMES, Senders};
+use crate::sync::ring::Consumer;
 
 /// Frames of memory that are kept of those that were sent.
 const POOL_FRAMES_MAX: usize = 64;
@@ -19,7 +20,7 @@ pub(crate) struct Drain {
     /// None before it is given, and after it was taken back.
     tx: Option<Box<dyn TxQueue>>,
     pool: FramePool,
-    frames: rtrb::Consumer<Frame>,
+    frames: Consumer<Frame>,
     qdisc: Qdisc<Frame>,
     senders: Arc<Senders>,
     /// Frames were put on the ring since the last doorbell.
@@ -36,7 +37,7 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    pub(super) fn new(kind: Kind, mtu_bytes: usize, frames: rtrb::Consumer<Frame>, senders: Arc<Senders>) -> Drain {
+    pub(super) fn new(kind: Kind, mtu_bytes: usize, frames: Consumer<Frame>, senders: Arc<Senders>) -> Drain {
         Drain {
             tx: None,
             pool: FramePool::new(POOL_FRAMES_MAX),

@@ -1,22 +1,24 @@
 //! Where a shard's frames wait for whoever runs the transmit queue, and what each sender has below it (TCP small queues).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool as PlainBool, AtomicU32 as PlainU32};
 
 use lull_nic::frame::Sender;
 use lull_nic::{Doorbell, Frame, TxQueue};
 use lull_qdisc::{Kind, Limits};
 
 use crate::intake_room::IntakeRoom;
+use crate::sync::ring::{Consumer, Producer, PushError, RingBuffer};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Frames that an intake holds; one that is full is a full ring to its senders.
-pub(super) const INTAKE_FRAMES: usize = 1024;
+pub(super) const INTAKE_FRAMES: usize = if cfg!(loom) { 2 } else { 1024 };
 /// The most that a sender has between itself and the ring, in bytes (`tcp_limit_output_bytes`, 1 MiB up to Linux 6.12).
 const SENDER_BYTES_MAX: u32 = 1 << 20;
 /// A paced sender has what it sends in 2^-10 s (`sk_pacing_shift`), two frames at least.
 const PACING_SHIFT: u32 = 10;
 /// Places for what senders have, for each of [`GENERATIONS`]. Two senders of one place are bounded together.
-const PLACES: usize = 4096;
+const PLACES: usize = if cfg!(loom) { 1 } else { 4096 };
 /// Senders that have had one number after another and do not share a place: what one leaves behind, which may leave at its rate,
 /// holds the next ones up no more.
 const GENERATIONS: usize = 4;
@@ -43,14 +45,14 @@ pub(super) struct Senders {
     frames_max: u32,
     two_frames: u32,
     /// Who pushed last.
-    last: AtomicU32,
-    is_down: AtomicBool,
+    last: PlainU32,
+    is_down: PlainBool,
 }
 
 impl Senders {
     pub(super) fn new(kind: Kind, mtu_bytes: usize) -> Senders {
         let places = (0..GENERATIONS * PLACES).map(|_| AtomicU64::new(0)).collect();
-        let (last, is_down) = (AtomicU32::new(0), AtomicBool::new(false));
+        let (last, is_down) = (PlainU32::new(0), PlainBool::new(false));
         let (frames_max, two_frames) = (sender_frames_max(kind), 2 * (mtu_bytes as u32 + 14));
         Senders { places, frames_max, two_frames, last, is_down }
     }
@@ -102,14 +104,14 @@ impl Senders {
 
 /// What the shard has in the ring's place. Its producer is the holder of the shard's lock.
 pub(crate) struct Intake {
-    frames: rtrb::Producer<Frame>,
+    frames: Producer<Frame>,
     senders: Arc<Senders>,
     room: Arc<IntakeRoom>,
 }
 
 impl Intake {
-    pub(super) fn new(senders: Arc<Senders>, room: Arc<IntakeRoom>) -> (Intake, rtrb::Consumer<Frame>) {
-        let (producer, consumer) = rtrb::RingBuffer::new(INTAKE_FRAMES);
+    pub(super) fn new(senders: Arc<Senders>, room: Arc<IntakeRoom>) -> (Intake, Consumer<Frame>) {
+        let (producer, consumer) = RingBuffer::new(INTAKE_FRAMES);
         (Intake { frames: producer, senders, room }, consumer)
     }
 
@@ -128,7 +130,7 @@ impl TxQueue for Intake {
         let (sender, bytes) = (frame.sender(), frame.chain_len() as u32);
         // Before it is pushed: whoever takes it subtracts at once.
         self.senders.pushed(sender, bytes);
-        self.frames.push(frame).map_err(|rtrb::PushError::Full(frame)| {
+        self.frames.push(frame).map_err(|PushError::Full(frame)| {
             self.senders.completed(sender, bytes);
             frame
         })
