@@ -8,7 +8,7 @@ use lull_posix::Errno;
 
 use super::ancillary::Piece;
 use super::machine::{Machine, Told};
-use super::program::Timeout;
+use super::program::{Timeout, Way};
 
 /// A number of the program's, by the order in which it came.
 pub type Slot = usize;
@@ -78,12 +78,12 @@ pub enum Call {
     MoveOut {
         slot: Slot,
         size: usize,
-        by_sendfile: bool,
+        way: Way,
     },
     MoveIn {
         slot: Slot,
         data: Vec<u8>,
-        by_sendfile: bool,
+        way: Way,
     },
     RecvMany {
         slot: Slot,
@@ -179,13 +179,8 @@ impl fmt::Debug for Call {
                 write!(f, "sendmsg(s{slot}, {sizes:?}, {flags:#x}) to {to}, with {control:?}")
             }
             Call::Queue { slot, request } => write!(f, "ioctl(s{slot}, {request:#x})"),
-            Call::MoveOut { slot, size, by_sendfile } => {
-                write!(f, "{}(s{slot}, a pipe, {size})", if *by_sendfile { "sendfile" } else { "splice" })
-            }
-            Call::MoveIn { slot, data, by_sendfile } => {
-                let what = if *by_sendfile { "sendfile(a file" } else { "splice(a pipe" };
-                write!(f, "{what}, s{slot}, {})", data.len())
-            }
+            Call::MoveOut { slot, size, way } => write!(f, "move(s{slot}, a pipe, {size}) by {way:?}"),
+            Call::MoveIn { slot, data, way } => write!(f, "move(a pipe or a file, s{slot}, {}) by {way:?}", data.len()),
             Call::Bind { slot, at } => write!(f, "bind(s{slot}, {at})"),
             Call::Listen { slot, backlog } => write!(f, "listen(s{slot}, {backlog})"),
             Call::Connect { slot, to } => write!(f, "connect(s{slot}, {to})"),
@@ -243,6 +238,8 @@ pub enum Outcome {
     Data(Vec<u8>),
     /// The bytes that were written, and what is told of them.
     Message(Vec<u8>, Told),
+    /// How much, and where the offset and the file are then.
+    Moved(usize, [i64; 2]),
     Flags(c_int),
     Name(Vec<u8>),
     Value(Vec<u8>),
@@ -294,11 +291,10 @@ impl Given {
                 Outcome::Count(machine.send_message(fd(slot), &slices, &self.address, &self.control, *flags)?)
             }
             Call::Queue { slot, request } => Outcome::Count(machine.queue(fd(slot), *request)?.max(0) as usize),
-            Call::MoveOut { slot, size, by_sendfile } => {
-                Outcome::Data(machine.move_out(fd(slot), *size, *by_sendfile)?)
-            }
-            Call::MoveIn { slot, data, by_sendfile } => {
-                Outcome::Count(machine.move_in(fd(slot), data, *by_sendfile)?)
+            Call::MoveOut { slot, size, way } => Outcome::Data(machine.move_out(fd(slot), *size, *way)?),
+            Call::MoveIn { slot, data, way } => {
+                let (count, places) = machine.move_in(fd(slot), data, *way)?;
+                Outcome::Moved(count, places)
             }
             Call::Bind { slot, .. } => done(machine.bind(fd(slot), &self.address))?,
             Call::Listen { slot, backlog } => done(machine.listen(fd(slot), *backlog))?,

@@ -1,10 +1,11 @@
 //! What random programs do with datagram sockets.
 
-use libc::c_int;
+use libc::{c_int, c_ulong};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::ancillary::{self, OPTIONS, Piece};
+use super::machine::{SIOCATMARK, SIOCOUTQNSD};
 use super::program::{At, Pick, Timeout, To, at, domain, kernels, many_timeout, new_flags, pick, to};
 
 /// The longest datagram that arrives: none is cut up (rule "room" of `datagrams`).
@@ -82,8 +83,10 @@ pub enum Op {
         flags: c_int,
         timeout: Option<Timeout>,
     },
-    Unread {
+    /// An `ioctl` that tells of its queues.
+    Queue {
         pick: Pick,
+        request: c_ulong,
     },
     Shutdown {
         pick: Pick,
@@ -169,7 +172,8 @@ pub fn ops() -> impl Strategy<Value = Op> {
             .prop_map(|(pick, sizes, flags)| Op::Recv { pick, sizes, flags }),
         3 => (pick(), many(), prop_oneof![recv_flags(), Just(libc::MSG_WAITFORONE)], many_timeout())
             .prop_map(|(pick, sizes, flags, timeout)| Op::RecvMany { pick, sizes, flags, timeout }),
-        2 => pick().prop_map(|pick| Op::Unread { pick }),
+        2 => (pick(), select(vec![libc::FIONREAD, libc::FIONREAD, libc::TIOCOUTQ, SIOCOUTQNSD, SIOCATMARK]))
+            .prop_map(|(pick, request)| Op::Queue { pick, request }),
         3 => (pick(), 0..3).prop_map(|(pick, how)| Op::Shutdown { pick, how }),
         3 => kernels().prop_map(|in_kernel| Op::PeerOpen { in_kernel }),
         16 => (any::<u8>(), pick(), size()).prop_map(|(nth, pick, size)| Op::PeerSend { nth, pick, size }),

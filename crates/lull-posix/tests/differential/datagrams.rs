@@ -21,7 +21,8 @@
 //! - "shared ports": a port is asked for a second time only by a socket without SO_REUSEADDR. Which of several that share one hears
 //!   what, is another program's test.
 //! - "parts": a socket at which a datagram may have begun (MSG_MORE, UDP_CORK) is not shut down, nor is one begun at a socket that was:
-//!   on Linux what is written behind the first part is sent all the same (docs/user_plane.md, Limits).
+//!   on Linux what is written behind the first part is sent all the same (docs/user_plane.md, Limits). Nor is one begun at a socket
+//!   that may send to the other world behind it, or asked for how many bytes of memory it takes.
 //! - "asked before": IP_PKTINFO is not asked for where a datagram waits. On Linux that has no address to answer from.
 //! - "nothing": as in `step`.
 
@@ -111,9 +112,7 @@ impl Run<'_> {
                 room,
                 flags: flags | now_if_nothing(sizes),
             },
-            Op::Set { pick, option: (libc::SOL_UDP, libc::UDP_CORK), .. }
-                if self.file(self.datagram(pick)?).is_shut =>
-            {
+            Op::Set { pick, option: (libc::SOL_UDP, libc::UDP_CORK), .. } if !self.may_begin(self.datagram(pick)?) => {
                 return None;
             }
             // Rule "asked before".
@@ -138,7 +137,8 @@ impl Run<'_> {
                 let flags = if sizes.len() > 1 { flags | libc::MSG_WAITFORONE } else { flags };
                 Call::RecvMany { slot: self.datagram(pick)?, sizes: sizes.clone(), flags, timeout }
             }
-            Op::Unread { pick } => Call::Queue { slot: self.datagram(pick)?, request: libc::FIONREAD },
+            Op::Queue { pick, request: libc::TIOCOUTQ } if self.file(self.datagram(pick)?).writes_parts => return None,
+            Op::Queue { pick, request } => Call::Queue { slot: self.datagram(pick)?, request },
             // Rule "parts".
             Op::Shutdown { pick, how } => {
                 let may_be = |slot: &Slot| !self.is_bare(*slot) && !self.file(*slot).writes_parts;
@@ -334,8 +334,13 @@ impl Run<'_> {
     }
 
     /// Rule "parts".
+    fn may_begin(&self, slot: Slot) -> bool {
+        !self.file(slot).is_shut && self.own_ip(slot).is_some_and(|ip| !ip.is_unspecified())
+    }
+
+    /// Rule "parts".
     fn may_be_a_part(&self, slot: Slot, flags: c_int) -> c_int {
-        if self.file(slot).is_shut { flags & !libc::MSG_MORE } else { flags }
+        if self.may_begin(slot) { flags } else { flags & !libc::MSG_MORE }
     }
 
     fn peer_ip(&self, side: usize, slot: Slot) -> Option<IpAddr> {

@@ -15,6 +15,7 @@ use lull_posix::socket::{self, Receive, Send};
 use lull_posix::{Errno, epoll, files, flags, is_lull, poll};
 
 use super::peers::{Peer, PeerListener};
+use super::program::Way;
 use super::world;
 
 const WORD_BITS: usize = u64::BITS as usize;
@@ -282,20 +283,23 @@ impl Machine {
     }
 
     /// `splice` into a pipe, or `sendfile`: what the pipe has then.
-    pub fn move_out(self, fd: c_int, size: usize, by_sendfile: bool) -> Result<Vec<u8>> {
+    pub fn move_out(self, fd: c_int, size: usize, way: Way) -> Result<Vec<u8>> {
         let [end, into] = self.pipe();
         let to = into.as_raw_fd();
         let moved = if self.is_lulls(fd) {
-            call(|| match by_sendfile {
-                true => socket::sendfile(to, fd, None, size),
-                false => socket::splice((fd, false), (to, false), size, 0),
+            call(|| match way {
+                Way::Sendfile { mut at } => socket::sendfile(to, fd, at.as_mut(), size),
+                Way::Splice { flags, offsets } => socket::splice((fd, offsets[0]), (to, offsets[1]), size, flags),
             })
         } else {
-            // SAFETY: numbers, and no offsets.
+            // SAFETY: numbers, and offsets or none.
             checked(unsafe {
-                match by_sendfile {
-                    true => libc::sendfile(to, fd, null_mut(), size),
-                    false => libc::splice(fd, null_mut(), to, null_mut(), size, 0),
+                match way {
+                    Way::Sendfile { mut at } => libc::sendfile(to, fd, pointer(at.as_mut()), size),
+                    Way::Splice { flags, offsets } => {
+                        let [mut at, mut pipes] = offsets.map(|given| given.then_some(0));
+                        libc::splice(fd, pointer(at.as_mut()), to, pointer(pipes.as_mut()), size, flags)
+                    }
                 }
             })
         };
@@ -308,9 +312,11 @@ impl Machine {
         })
     }
 
-    /// `splice` out of a pipe that has these data, or `sendfile` of a file that has them.
-    pub fn move_in(self, fd: c_int, data: &[u8], by_sendfile: bool) -> Result<usize> {
-        let (from, size) = if by_sendfile {
+    /// `splice` out of a pipe that has these data, or `sendfile` of a file that has them: how much, and where the offset and the file
+    /// are then.
+    pub fn move_in(self, fd: c_int, data: &[u8], way: Way) -> Result<(usize, [i64; 2])> {
+        let is_file = matches!(way, Way::Sendfile { .. });
+        let (from, size) = if is_file {
             // SAFETY: a name, and a number that is nobody else's.
             let file =
                 unsafe { OwnedFd::from_raw_fd(self.given_out(libc::memfd_create(c"data".as_ptr(), 0)).unwrap()) };
@@ -324,19 +330,27 @@ impl Machine {
             (end, data.len())
         };
         let from = from.as_raw_fd();
-        if self.is_lulls(fd) {
-            return call(|| match by_sendfile {
-                true => socket::sendfile(fd, from, None, size),
-                false => socket::splice((from, false), (fd, false), size, 0),
-            });
-        }
-        // SAFETY: numbers, and no offsets.
-        checked(unsafe {
-            match by_sendfile {
-                true => libc::sendfile(fd, from, null_mut(), size),
-                false => libc::splice(from, null_mut(), fd, null_mut(), size, 0),
-            }
-        })
+        let mut place = if let Way::Sendfile { at } = way { at } else { None };
+        let moved = if self.is_lulls(fd) {
+            call(|| match way {
+                Way::Sendfile { .. } => socket::sendfile(fd, from, place.as_mut(), size),
+                Way::Splice { flags, offsets } => socket::splice((from, offsets[1]), (fd, offsets[0]), size, flags),
+            })
+        } else {
+            // SAFETY: numbers, and offsets or none.
+            checked(unsafe {
+                match way {
+                    Way::Sendfile { .. } => libc::sendfile(fd, from, pointer(place.as_mut()), size),
+                    Way::Splice { flags, offsets } => {
+                        let [mut at, mut pipes] = offsets.map(|given| given.then_some(0));
+                        libc::splice(from, pointer(pipes.as_mut()), fd, pointer(at.as_mut()), size, flags)
+                    }
+                }
+            })
+        };
+        // SAFETY: numbers only.
+        let is_at = if is_file { unsafe { libc::lseek(from, 0, libc::SEEK_CUR) } } else { 0 };
+        moved.map(|count| (count, [place.unwrap_or(0), is_at]))
     }
 
     /// Where it is read, and where it is written.
@@ -583,6 +597,10 @@ impl Machine {
         let (peers_before, own) = (frames(world::peers()), frames(&engine.network));
         peers_before == (own.1, own.0) && peers_before == frames(world::peers())
     }
+}
+
+fn pointer(at: Option<&mut i64>) -> *mut i64 {
+    at.map_or(null_mut(), |at| &raw mut *at)
 }
 
 fn part(at: *mut u8, length: usize) -> iovec {

@@ -1,12 +1,13 @@
 //! Random programs: what they are made of.
 
-use libc::{c_int, c_ulong};
+use libc::{c_int, c_uint, c_ulong};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::ancillary::{self, Piece};
 use super::datagram_ops;
 use super::machine::SIOCATMARK;
+use super::run::NEVER_OVER_S;
 
 /// Which of the program's numbers: one of those that suit, or now and then any at all.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,15 @@ pub enum To {
     Refused { in_kernel: bool },
     WrongFamily,
     Short,
+}
+
+/// How bytes are moved between a pipe or a file and a socket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    /// Whether an offset is given for the socket, and for the pipe.
+    Splice { flags: c_uint, offsets: [bool; 2] },
+    /// With an offset, or without.
+    Sendfile { at: Option<i64> },
 }
 
 /// Seconds and nanoseconds.
@@ -109,13 +119,13 @@ pub enum Op {
     MoveOut {
         pick: Pick,
         size: usize,
-        by_sendfile: bool,
+        way: Way,
     },
     /// `splice` out of a pipe, or `sendfile` of a file.
     MoveIn {
         pick: Pick,
         size: usize,
-        by_sendfile: bool,
+        way: Way,
     },
     /// An `ioctl` that tells of a socket's queues.
     Queue {
@@ -249,7 +259,8 @@ pub struct Step {
 pub const ROOM_BYTES: usize = lull_net::BUFFER_BYTES / 2 - 1;
 
 /// Options of sockets: level and name. Without SO_PRIORITY, which IP_TOS changes on Linux.
-pub const OPTIONS: [(c_int, c_int); 25] = [
+pub const OPTIONS: [(c_int, c_int); 26] = [
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
     (libc::IPPROTO_TCP, libc::TCP_LINGER2),
     (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
     (libc::IPPROTO_TCP, libc::TCP_INQ),
@@ -360,6 +371,17 @@ fn many_flags() -> impl Strategy<Value = c_int> {
     select(vec![0, waits, waits, waits | libc::MSG_PEEK, libc::MSG_WAITFORONE, waits | libc::MSG_TRUNC])
 }
 
+fn way() -> impl Strategy<Value = Way> {
+    const STRANGE: c_uint = 0x80;
+    let flags = select(vec![0, 0, libc::SPLICE_F_NONBLOCK, libc::SPLICE_F_MOVE | libc::SPLICE_F_GIFT, STRANGE]);
+    let offsets = prop_oneof![6 => Just([false; 2]), 1 => any::<[bool; 2]>()];
+    let at = prop::option::of(select(vec![0_i64, 0, 1, 100, 100_000, -1]));
+    prop_oneof![
+        (flags, offsets).prop_map(|(flags, offsets)| Way::Splice { flags, offsets }),
+        at.prop_map(|at| Way::Sendfile { at }),
+    ]
+}
+
 /// `recvmmsg`'s: none, one that is over, one that is never over, and some that are no times.
 pub fn many_timeout() -> impl Strategy<Value = Option<Timeout>> {
     prop_oneof![
@@ -378,6 +400,8 @@ fn send_flags() -> impl Strategy<Value = Option<c_int>> {
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             libc::MSG_EOR | libc::MSG_CONFIRM,
             libc::MSG_DONTROUTE,
+            libc::MSG_MORE,
+            libc::MSG_MORE | libc::MSG_DONTWAIT,
             libc::MSG_ZEROCOPY,
             libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_ERRQUEUE,
         ]).prop_map(Some),
@@ -441,11 +465,9 @@ fn data() -> impl Strategy<Value = Op> {
             .prop_map(|(pick, sizes, room, flags)| Op::RecvMessage { pick, sizes, room, flags }),
         3 => (pick(), sizes(), ancillary::pieces(), select(vec![0, libc::MSG_NOSIGNAL]))
             .prop_map(|(pick, sizes, control, flags)| Op::SendMessage { pick, sizes, control, flags }),
-        2 => (pick(), 0..400_usize, any::<bool>())
-            .prop_map(|(pick, size, by_sendfile)| Op::MoveOut { pick, size, by_sendfile }),
-        2 => (pick(), 0..400_usize, any::<bool>())
-            .prop_map(|(pick, size, by_sendfile)| Op::MoveIn { pick, size, by_sendfile }),
-        1 => (pick(), select(vec![libc::FIONREAD, SIOCATMARK])).prop_map(|(pick, request)| Op::Queue { pick, request }),
+        3 => (pick(), 0..400_usize, way()).prop_map(|(pick, size, way)| Op::MoveOut { pick, size, way }),
+        3 => (pick(), 0..400_usize, way()).prop_map(|(pick, size, way)| Op::MoveIn { pick, size, way }),
+        2 => (pick(), select(vec![libc::FIONREAD, SIOCATMARK])).prop_map(|(pick, request)| Op::Queue { pick, request }),
         3 => (pick(), prop::collection::vec(size(), 0..4), many_flags(), many_timeout())
             .prop_map(|(pick, sizes, flags, timeout)| Op::RecvMany { pick, sizes, flags, timeout }),
         3 => (pick(), prop::collection::vec(size(), 0..4), select(vec![0, libc::MSG_NOSIGNAL, libc::MSG_DONTWAIT]))
@@ -456,7 +478,7 @@ fn data() -> impl Strategy<Value = Op> {
             .prop_map(|(pick, on, by_ioctl)| Op::SetNonblocking { pick, on, by_ioctl }),
         4 => (pick(), select(OPTIONS.to_vec()), select(vec![-1, 0, 1, 1, 2, 60]), select(vec![4_usize, 4, 4, 4, 1, 8]))
             .prop_map(|(pick, option, value, bytes)| Op::SetOption { pick, option, value, bytes }),
-        1 => (pick(), select(vec![libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]), select(vec![0_i64, 1_000, 2_000]))
+        1 => (pick(), select(vec![libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]), select(vec![0_i64, 1_000, 2_000, NEVER_OVER_S * 1_000_000]))
             .prop_map(|(pick, name, us)| Op::SetTimeout { pick, name, us }),
         2 => (pick(), any::<bool>(), select(vec![0, 0, 1, 60, -1]))
             .prop_map(|(pick, on, seconds)| Op::SetLinger { pick, on, seconds }),

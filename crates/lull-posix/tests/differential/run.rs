@@ -95,6 +95,9 @@ pub fn new_threads() -> Threads {
     [[Thread::start(), Thread::start()], [Thread::start(), Thread::start()]]
 }
 
+/// A timeout in seconds that is over after the run.
+pub const NEVER_OVER_S: i64 = 3600;
+
 /// How long a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
@@ -265,7 +268,10 @@ impl<'t> Run<'t> {
             if machine.get_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0) {
                 return Waits::Never;
             }
-            let timed = machine.getsockopt(fd, libc::SOL_SOCKET, timeout, 16).is_ok_and(|value| value != [0; 16]);
+            // Seconds come first.
+            let value = machine.getsockopt(fd, libc::SOL_SOCKET, timeout, 16);
+            let is_long = value.as_ref().is_ok_and(|value| value[..8] == NEVER_OVER_S.to_ne_bytes());
+            let timed = value.is_ok_and(|value| value != [0; 16]) && !is_long;
             if timed { Waits::ForATime } else { Waits::ForEver }
         };
         const NEVER: c_int = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
@@ -307,6 +313,11 @@ impl<'t> Run<'t> {
 
     /// The file that a call waits on; nothing if it waits for events.
     fn waits_on(&self, call: &Call) -> Option<usize> {
+        Self::number_of(call).map(|slot| self.slots[slot].file)
+    }
+
+    /// The number that a call waits on; nothing if it waits for events.
+    fn number_of(call: &Call) -> Option<Slot> {
         match call {
             Call::Recv { slot, .. }
             | Call::RecvFrom { slot, .. }
@@ -317,7 +328,7 @@ impl<'t> Run<'t> {
             | Call::Accept { slot, .. }
             | Call::Send { slot, .. }
             | Call::SendMany { slot, .. }
-            | Call::Connect { slot, .. } => Some(self.slots[*slot].file),
+            | Call::Connect { slot, .. } => Some(*slot),
             _ => None,
         }
     }
@@ -426,7 +437,7 @@ impl<'t> Run<'t> {
                     self.datagrams_sent += datagrams(&outcomes[0]);
                 }
                 self.file_mut(*slot).sent += match &outcomes[0] {
-                    Outcome::Count(count) => *count,
+                    Outcome::Count(count) | Outcome::Moved(count, _) => *count,
                     Outcome::Lengths(lengths) => lengths.iter().sum(),
                     _ => 0,
                 };
@@ -649,6 +660,10 @@ impl<'t> Run<'t> {
     /// A signal to a thread that waits, on both sides. Its handler interrupts the call or restarts it.
     pub fn signal(&mut self, thread: usize, restarts: bool) -> Result<()> {
         let Some(call) = &self.pending[thread] else { return Ok(()) };
+        // A number that was closed meanwhile may be another's when the call begins anew.
+        if Self::number_of(call).is_some_and(|slot| !self.slots[slot].open) {
+            return Ok(());
+        }
         let what = if restarts { "restarts" } else { "interrupts" };
         self.log.push(format!("a signal {what} {call:?}"));
         let handled = [0, 1].map(|side| self.threads[side][thread].handled());

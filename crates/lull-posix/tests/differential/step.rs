@@ -134,10 +134,10 @@ impl Run<'_> {
                     _ => Ok(None),
                 }
             }
-            Op::MoveIn { pick, size, by_sendfile } => {
+            Op::MoveIn { pick, size, way } => {
                 let slot = self.stream(*pick);
                 match slot.and_then(|slot| Some((slot, self.data(slot, &[*size])?.concat()))) {
-                    Some((slot, data)) => self.call(by, Call::MoveIn { slot, data, by_sendfile: *by_sendfile }),
+                    Some((slot, data)) => self.call(by, Call::MoveIn { slot, data, way: *way }),
                     None => Ok(None),
                 }
             }
@@ -220,7 +220,7 @@ impl Run<'_> {
                 let now = if sizes.iter().sum::<usize>() == 0 { libc::MSG_DONTWAIT } else { 0 };
                 Call::RecvFrom { slot: self.stream(pick)?, sizes: sizes.clone(), room, flags: flags | now }
             }
-            Op::MoveOut { pick, size, by_sendfile } => Call::MoveOut { slot: self.stream(pick)?, size, by_sendfile },
+            Op::MoveOut { pick, size, way } => Call::MoveOut { slot: self.stream(pick)?, size, way },
             Op::Queue { pick, request } => Call::Queue { slot: self.pick(pick, SOCKETS)?, request },
             Op::SetLinger { pick, on, seconds } => {
                 let value = [c_int::from(on), seconds].map(c_int::to_ne_bytes).concat();
