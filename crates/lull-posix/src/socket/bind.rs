@@ -137,7 +137,12 @@ fn bind_again(domain: c_int, bytes: &[u8]) -> Result<()> {
     any_port.iter_mut().skip(2).take(2).for_each(|byte| *byte = 0);
     let bound = bind(asked, &any_port);
     kernel::discard(asked);
-    bound.and(Err(Errno::new(libc::EINVAL)))
+    let has_an_address = Err(Errno::new(libc::EINVAL));
+    match bound {
+        // Over IPv6 this is told before whose address it is (`__inet6_bind`).
+        Err(error) if domain == libc::AF_INET6 && error.number() == libc::EADDRNOTAVAIL => has_an_address,
+        bound => bound.and(has_an_address),
+    }
 }
 
 /// SO_REUSEADDR lets a socket have a port that others have, unless one of them listens (`inet_csk_bind_conflict`). The

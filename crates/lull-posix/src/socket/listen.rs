@@ -83,7 +83,7 @@ pub(super) fn worlds(fd: c_int, bound: SocketAddr) -> Option<Worlds> {
 /// Linux chooses another when it listens again (`inet_csk_listen_start`); here the placeholder does not listen, so that it is
 /// bound instead. One that has a port refuses.
 fn has_a_port(fd: c_int, bound: SocketAddr) -> Result<()> {
-    let domain = if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
     // With this option `bind` leaves the port for whoever listens (`inet_csk_listen_start`).
     const LATER: (c_int, c_int) = (libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT);
     let is_left = bound.port() == 0 && kernel::int_option(fd, LATER.0, LATER.1) == Ok(1);

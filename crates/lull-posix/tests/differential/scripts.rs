@@ -198,3 +198,29 @@ fn recvmmsg_leaves_its_time_alone_where_there_is_no_message() {
     ];
     does_the_same(&ops, 1);
 }
+
+#[test]
+fn a_listener_of_ipv6_that_listens_again_has_a_port() {
+    let _alone = alone();
+    for domain in [libc::AF_INET, libc::AF_INET6] {
+        let ops = [
+            Op::Serve { domain, at: At::Own, nonblocking: true, backlog: 4 },
+            Op::Shutdown { pick: FIRST, how: libc::SHUT_RD },
+            Op::Listen { pick: FIRST, backlog: 4 },
+            Op::Socket { domain, flags: 0 },
+            Op::Bind { pick: FIRST, at: At::OwnPortOf(FIRST) },
+        ];
+        does_the_same(&ops, 1);
+    }
+}
+
+#[test]
+fn a_connection_says_before_whose_an_address_is_that_it_has_one_over_ipv6_alone() {
+    let _alone = alone();
+    let any = Pick { nth: 0, any: true };
+    for domain in [libc::AF_INET, libc::AF_INET6] {
+        let depart = Op::Depart { domain, nonblocking: true, in_kernel: false };
+        let bind = |at| Op::Bind { pick: any, at };
+        does_the_same(&[depart, bind(At::Foreign), bind(At::Own), bind(At::WrongFamily), bind(At::Short)], 1);
+    }
+}
