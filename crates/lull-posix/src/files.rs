@@ -11,7 +11,7 @@ use crate::epoll::{self, EpollFile};
 use crate::socket::{Datagram, Listener, Stream, bound};
 use lull_net::lull_nic::{Afresh, own};
 
-use crate::{Errno, Result, husk, inherit, is_involved, kernel, netlink, signals};
+use crate::{Errno, Result, husk, inherit, is_involved, kernel, netlink, signals, silence};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -380,8 +380,8 @@ fn close_lulls(first: c_uint, last: c_uint) {
         });
 }
 
-/// The process exits, and stays for others: what else the program has open is closed, as by the kernel, since somebody may wait for the
-/// end of a pipe, or for a lock. Standard error stays, for what lull says.
+/// The process exits, and stays for others: what else the program has open is closed to others, as by the kernel, since somebody may
+/// wait for the end of a pipe, or for a lock. Standard error stays, for what lull says.
 pub(crate) fn close_kernels() {
     // No other file may get the numbers of what is written to without being asked for.
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {
@@ -398,6 +398,11 @@ pub(crate) fn close_kernels() {
             let _ = kernel::shutdown(number, libc::SHUT_RDWR);
         }
     }
+    let is_kernels = |number| number > libc::STDERR_FILENO && !FILES.contains(number) && !own::is_own(number);
+    if silence::silence(is_kernels).is_ok() {
+        return;
+    }
+    // Who cannot list what it has open (without /proc) closes the numbers.
     let stay = FILES.numbers().filter(|number| *number > libc::STDERR_FILENO).chain([c_int::MAX]);
     let mut first = libc::STDERR_FILENO as c_uint + 1;
     for lulls in stay.map(|number| number as c_uint) {

@@ -141,6 +141,16 @@ pub fn int_option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
     Ok(c_int::from_ne_bytes(value))
 }
 
+/// Whether a socket is one of a pair that this process has made (`socketpair`), as far as the kernel tells: its peer is this process.
+pub(crate) fn is_of_own_pair(fd: c_int) -> bool {
+    // The number of the process comes first (`struct ucred`). A listener has that of who called `listen`.
+    let mut peer = [0; size_of::<libc::ucred>()];
+    let length = getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut peer);
+    length.is_ok_and(|length| length == peer.len())
+        && peer[..4] == std::process::id().to_ne_bytes()
+        && int_option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN).is_ok_and(|listens| listens == 0)
+}
+
 /// Whether a TCP socket of the kernel's is more than a new one, bound or not: it listens, has a peer, or had one.
 pub fn is_in_use(fd: c_int) -> bool {
     /// `TCP_CLOSE` of include/net/tcp_states.h.

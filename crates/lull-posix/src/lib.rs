@@ -29,6 +29,7 @@
 //! | `inherit` | connections that a child uses |
 //! | [`exec`] | what is left of lull when the program executes another |
 //! | [`leave`], `leaving` | what is done when the program exits; whether it does |
+//! | `silence` | what the other threads of a program that exits have in place of its files |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
 //! | `kernel`, `raw` | system calls past the C library |
@@ -69,6 +70,7 @@ mod record;
 pub mod rights;
 pub mod routing;
 pub mod signals;
+mod silence;
 pub mod socket;
 pub mod start;
 

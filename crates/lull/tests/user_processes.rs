@@ -569,6 +569,14 @@ fn a_connection_that_lingers_keeps_no_other_peer_of_a_process_that_exits_waiting
     }
 }
 
+/// A thread of its own that goes on meanwhile is told of no error by what has been closed to others.
+#[test]
+fn threads_of_a_process_that_exits_and_stays_are_told_of_no_error() {
+    for mode in ["base", "suspend20"] {
+        user::run("threads_at_exit", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
 #[test]
 fn a_child_that_connects_by_its_parent_is_interrupted_and_cancelled() {
     for mode in ["base", "suspend20"] {
