@@ -2,7 +2,8 @@
 //!
 //! What the thread writes meanwhile may be held back ([`crate::shard`]'s `coalesce`), and every place where the thread may wait
 //! lets go of it first: who answers one peer and then waits for another must have answered. Those places are the calls of this
-//! crate that wait (`epoll_wait`; a call that blocks), the end of the thread, and [`about_to_wait`] for whoever waits elsewhere.
+//! crate that wait (`epoll_wait`; a call that blocks), the end of the thread, and [`about_to_wait`] for whoever waits elsewhere. Who ends the process
+//! lets go of what all threads hold back ([`crate::Network::let_go`]).
 //! What a thread does past all of them is bounded by the shard's own time.
 //!
 //! A call that would have blocked is no such place by itself: a server that reads until EAGAIN has one for each event. But who

@@ -313,6 +313,13 @@ impl Network {
         Cork { network: self, queue }
     }
 
+    /// Sends what is held back on any queue until a batch is over, whichever thread has written it; the calling thread's batch is over
+    /// with that, and what it writes from now on leaves at once. For a process that ends, or may.
+    pub fn let_go(&self) {
+        crate::batch::ends();
+        self.0.queues.iter().for_each(|queue| queue.let_go(&self.0.delivery));
+    }
+
     /// What peers have not acknowledged of connections that were closed: bytes, and one for each end of a stream. A process that
     /// ends while this is not 0 loses it, where Linux's kernel would go on.
     pub fn undelivered(&self) -> u64 {

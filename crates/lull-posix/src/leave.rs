@@ -2,14 +2,14 @@
 //!
 //! Linux closes what a process leaves open, and goes on to deliver what was written to any connection, for as long as TCP tries.
 //! lull's stack ends with the process. So a process that calls `exit`, or returns from `main`, closes its sockets, and stays until
-//! the peers have everything, or take nothing of it for a while; those that have not are reset. One that is killed, or calls `_exit`,
-//! leaves its peers to others (`left_open.rs`).
+//! the peers have everything, or take nothing of it for a while; those that have not are reset. One that ends at once (`_exit`, a signal)
+//! sends what its threads still hold back, and leaves its peers to others (`left_open.rs`); one that is killed has no time for either.
 #![allow(unsafe_code)]
 
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use libc::c_int;
+use libc::{c_int, pid_t};
 use lull_fd::say;
 use lull_net::Network;
 
@@ -53,12 +53,58 @@ pub fn at_exit() {
     leaving::is_over();
 }
 
-/// The program sends itself a signal, whose default action may end it (uvicorn does so when it was told to end): that is an exit as well.
+/// The process is about to end at once (`_exit`), or may be: what its threads have written, and hold back until their batches are over,
+/// leaves. On Linux it had left when it was written.
+pub fn before_end() {
+    let Some(engine) = engine::running().filter(|_| husk::is_engines_process()) else { return };
+    // A handler sends what the thread holds back that it has interrupted, as a write to a socket would, and leaves the rest.
+    if signals::may_begin_call() && (lull_net::holds_back() || !signals::is_in_handler()) {
+        signals::section(|| engine.network.let_go());
+    }
+}
+
+/// The program ends by `abort`, or the stack does, in a thread of its own or inside of a call: what the program's thread holds back leaves.
+pub fn before_abort() {
+    // A thread that holds nothing back may be lull's, and hold a lock.
+    if lull_net::holds_back() {
+        before_end();
+    }
+}
+
+/// The calling thread sends itself a signal, whose default action may end the process (uvicorn does so when it was told to end): that is
+/// an exit as well.
 pub fn before_own_signal(signal: c_int) {
     if engine::running().is_some() && husk::is_engines_process() && signals::ends_us(signal) {
         at_exit();
         signals::ends_us_again(signal);
+    } else {
+        before_end();
     }
+}
+
+/// The program signals a process, or by a number that is not above 0 a group of them. Who is signalled may know by it that the program
+/// has answered its peers, as who waits for it does, and may end it.
+pub fn before_signal(to: pid_t, signal: c_int) {
+    match to {
+        _ if to == process() => before_own_signal(signal),
+        ..=0 => before_end(),
+        _ => crate::about_to_wait(),
+    }
+}
+
+/// The program signals a thread of its own process.
+pub fn before_signal_to_thread(thread: pid_t, signal: c_int) {
+    // SAFETY: a number.
+    if thread == unsafe { libc::gettid() } { before_own_signal(signal) } else { before_end() }
+}
+
+/// The program signals a thread of a process, which may be its own.
+pub fn before_signal_to_thread_of(to: pid_t, thread: pid_t, signal: c_int) {
+    if to == process() { before_signal_to_thread(thread, signal) } else { before_signal(to, signal) }
+}
+
+fn process() -> pid_t {
+    std::process::id() as pid_t
 }
 
 /// Makes sure that nobody else has to wait for what this process stays for: what the program has written goes out, and

@@ -288,20 +288,26 @@ pub(crate) fn ask_no_more() {
 pub(crate) fn ends_us(signal: c_int) -> bool {
     // Signals that are no sign of a fault. For those that are, the kernel writes a core.
     const ENDING: [c_int; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
-    let (mut action, mut blocked) = ([0_usize; 4], 0_u64);
-    // SAFETY: room for what the kernel tells; nothing is changed.
-    let told = unsafe {
-        raw!(SYS_rt_sigaction, signal, 0, &raw mut action, 8).and(raw!(
-            SYS_rt_sigprocmask,
-            libc::SIG_BLOCK,
-            0,
-            &raw mut blocked,
-            8
-        ))
-    };
-    let may_be = ENDING.contains(&signal) && told.is_ok() && action[0] == libc::SIG_DFL;
+    let may_be = ENDING.contains(&signal) && action_of(signal) == Some(libc::SIG_DFL);
     // What a handler has interrupted may hold anything.
-    may_be && blocked & 1 << (signal - 1) == 0 && !is_in_handler()
+    may_be && set_mask(libc::SIG_BLOCK, 0) & bit(signal) == 0 && !is_in_handler()
+}
+
+/// What the kernel has for a signal: a handler, SIG_DFL or SIG_IGN.
+fn action_of(signal: c_int) -> Option<usize> {
+    let mut action = [0_usize; 4];
+    // SAFETY: room for what the kernel tells; nothing is changed.
+    unsafe { raw!(SYS_rt_sigaction, signal, 0, &raw mut action, 8) }.is_ok().then_some(action[0])
+}
+
+/// Whether the calling thread may make a call of lull's now, if it is a thread of the program's: it is inside of none, and in no handler
+/// of a fault, which may have interrupted anything. What other handlers have interrupted is the program's own, and they may write to
+/// sockets; but only what they have to do themselves is to be done there ([`is_in_handler`]).
+pub(crate) fn may_begin_call() -> bool {
+    let is_handled =
+        |signal: &c_int| action_of(*signal).is_some_and(|action| ![libc::SIG_DFL, libc::SIG_IGN].contains(&action));
+    let blocked = set_mask(libc::SIG_BLOCK, 0);
+    !is_inside() && !OWN_FAULTS.iter().any(|signal| blocked & bit(*signal) != 0 && is_handled(signal))
 }
 
 /// It ends the process again, though it may be one of those that [`ask_no_more`].

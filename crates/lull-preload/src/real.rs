@@ -92,6 +92,13 @@ found! {
     fn pthread_cancel: lull_posix::cancel::Real;
     fn raise: unsafe extern "C" fn(c_int) -> c_int;
     fn kill: unsafe extern "C" fn(pid_t, c_int) -> c_int;
+    fn killpg: unsafe extern "C" fn(pid_t, c_int) -> c_int;
+    fn sigqueue: unsafe extern "C" fn(pid_t, c_int, libc::sigval) -> c_int;
+    fn pthread_kill: unsafe extern "C" fn(libc::pthread_t, c_int) -> c_int;
+    fn pthread_sigqueue: unsafe extern "C" fn(libc::pthread_t, c_int, libc::sigval) -> c_int;
+    fn _exit: unsafe extern "C" fn(c_int) -> !;
+    fn quick_exit: unsafe extern "C" fn(c_int) -> !;
+    fn abort: unsafe extern "C" fn() -> !;
     fn getifaddrs: lull_posix::interfaces::List;
     fn freeifaddrs: lull_posix::interfaces::Free;
     fn fclose: unsafe extern "C" fn(*mut libc::FILE) -> c_int;
@@ -211,6 +218,7 @@ next! {
     fn execveat(at: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int,
         else SYS_execveat;
     fn _Fork() -> pid_t, else SYS_clone(libc::SIGCHLD, 0, 0, 0, 0);
+    fn tgkill(process: pid_t, thread: pid_t, signal: c_int) -> c_int, else SYS_tgkill;
     fn close(fd: c_int) -> c_int, else SYS_close;
     fn dup(fd: c_int) -> c_int, else SYS_dup;
     fn dup2(fd: c_int, to: c_int) -> c_int, else SYS_dup3(fd, to, 0);

@@ -1,6 +1,7 @@
-//! `sigaction`, `signal`: handlers run at the end of calls that are lull's.
+//! `sigaction`, `signal`: handlers run at the end of calls that are lull's. `kill` and its kin, `_exit`, `abort`: who ends the process, or
+//! tells another, has sent what it wrote.
 
-use libc::{c_int, sighandler_t};
+use libc::{c_int, pid_t, sighandler_t};
 use lull_posix::signals::{self, older};
 use lull_posix::{cancel, is_involved, leave};
 
@@ -33,12 +34,53 @@ taken_over! {
         real::raise()(signal)
     }
 
-    fn kill(to: libc::pid_t, signal: c_int) -> c_int {
-        if to == libc::getpid() {
-            leave::before_own_signal(signal);
-        }
+    fn kill(to: pid_t, signal: c_int) -> c_int {
+        leave::before_signal(to, signal);
         // To the process, and not to the calling thread as by `raise`: another one may wait for it.
         real::kill()(to, signal)
+    }
+
+    fn killpg(to: pid_t, signal: c_int) -> c_int {
+        leave::before_signal(-to, signal);
+        real::killpg()(to, signal)
+    }
+
+    fn sigqueue(to: pid_t, signal: c_int, value: libc::sigval) -> c_int {
+        leave::before_signal(to, signal);
+        real::sigqueue()(to, signal, value)
+    }
+
+    fn tgkill(process: pid_t, thread: pid_t, signal: c_int) -> c_int {
+        leave::before_signal_to_thread_of(process, thread, signal);
+        real::tgkill(process, thread, signal)
+    }
+
+    fn pthread_kill(thread: libc::pthread_t, signal: c_int) -> c_int {
+        leave::before_signal_to_thread(number_of(thread), signal);
+        real::pthread_kill()(thread, signal)
+    }
+
+    fn pthread_sigqueue(thread: libc::pthread_t, signal: c_int, value: libc::sigval) -> c_int {
+        leave::before_signal_to_thread(number_of(thread), signal);
+        real::pthread_sigqueue()(thread, signal, value)
+    }
+
+    fn _exit(status: c_int) -> ! {
+        leave::before_end();
+        real::_exit()(status)
+    }
+
+    fn _Exit(status: c_int) -> ! { _exit(status) }
+
+    /// What it runs before the end may write, too, and what it writes leaves at once.
+    fn quick_exit(status: c_int) -> ! {
+        leave::before_end();
+        real::quick_exit()(status)
+    }
+
+    fn abort() -> ! {
+        leave::before_abort();
+        real::abort()()
     }
 
     fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
@@ -62,6 +104,13 @@ taken_over! {
         older::interrupts(signal, ends_calls != 0);
         real::siginterrupt()(signal, ends_calls)
     }
+}
+
+/// The kernel's number of a thread, if it is the calling one; that of none otherwise.
+fn number_of(thread: libc::pthread_t) -> pid_t {
+    const ANOTHER: pid_t = 0;
+    // SAFETY: numbers.
+    unsafe { if libc::pthread_equal(thread, libc::pthread_self()) != 0 { libc::gettid() } else { ANOTHER } }
 }
 
 /// Installs a handler as `signal` does; an error is SIG_ERR, which is -1.

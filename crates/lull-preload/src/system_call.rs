@@ -1,9 +1,9 @@
 //! `syscall`: calls by number that are lull's, past the C library's names.
 
-use libc::{c_int, c_long};
+use libc::{c_int, c_long, pid_t};
 use lull_posix::poll::{in_table, lulls_fds, lulls_sets};
 use lull_posix::signals::{kernels_set, pselects_set};
-use lull_posix::{bpf, fork, is_involved, is_lull, takes_data};
+use lull_posix::{about_to_wait, bpf, fork, is_involved, is_lull, leave, takes_data};
 
 use crate::epoll::pointer;
 use crate::taken_over::taken_over;
@@ -59,6 +59,26 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             return Some(fork::by_number(fork::is_waited_for(flags), call));
         }
         match which {
+            libc::SYS_exit_group | libc::SYS_pidfd_send_signal => {
+                leave::before_end();
+                return None;
+            }
+            libc::SYS_exit => {
+                about_to_wait();
+                return None;
+            }
+            libc::SYS_kill | libc::SYS_rt_sigqueueinfo => {
+                leave::before_signal(a as pid_t, b as c_int);
+                return None;
+            }
+            libc::SYS_tkill => {
+                leave::before_signal_to_thread(a as pid_t, b as c_int);
+                return None;
+            }
+            libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => {
+                leave::before_signal_to_thread_of(a as pid_t, b as pid_t, c as c_int);
+                return None;
+            }
             libc::SYS_bpf => bpf::by_number(|| real::syscall(which, a, b, c, d, e, f), [a, b, c]),
             // Operations on a ring would go to the placeholders; every user of a ring has another way for kernels without.
             libc::SYS_io_uring_setup => answer::refused(libc::ENOSYS) as c_long,

@@ -175,14 +175,15 @@ fn nothing_else_is_taken_over() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     let mut names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
     names.sort_unstable();
-    let taken = "_Fork __dprintf_chk __poll_chk __ppoll_chk __read_chk __recv_chk __recvfrom_chk __sysv_signal \
-        __vdprintf_chk accept accept4 bind bsd_signal close close_range closefrom connect creat creat64 \
-        dprintf dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait \
-        eventfd execl execle execlp execv execve execveat execvp execvpe fclose fcntl fcntl64 fdopen fexecve \
-        freeifaddrs getifaddrs getpeername getsockname getsockopt inotify_init inotify_init1 ioctl kill \
-        listen memfd_create open open64 openat openat64 pipe pipe2 poll ppoll pselect pthread_cancel raise \
-        read readv recv recvfrom recvmmsg recvmsg select send sendfile sendfile64 sendmmsg sendmsg sendto \
-        setsockopt shutdown sigaction siginterrupt signal signalfd sigset socket socketpair splice ssignal \
-        syscall sysv_signal timerfd_create vdprintf vfork write writev";
+    let taken = "_Exit _Fork __dprintf_chk __poll_chk __ppoll_chk __read_chk __recv_chk __recvfrom_chk \
+        __sysv_signal __vdprintf_chk _exit abort accept accept4 bind bsd_signal close close_range \
+        closefrom connect creat creat64 dprintf dup dup2 dup3 epoll_create epoll_create1 epoll_ctl \
+        epoll_pwait epoll_pwait2 epoll_wait eventfd execl execle execlp execv execve execveat execvp \
+        execvpe fclose fcntl fcntl64 fdopen fexecve freeifaddrs getifaddrs getpeername getsockname \
+        getsockopt inotify_init inotify_init1 ioctl kill killpg listen memfd_create open open64 openat \
+        openat64 pipe pipe2 poll ppoll pselect pthread_cancel pthread_kill pthread_sigqueue quick_exit \
+        raise read readv recv recvfrom recvmmsg recvmsg select send sendfile sendfile64 sendmmsg sendmsg \
+        sendto setsockopt shutdown sigaction siginterrupt signal signalfd sigqueue sigset socket \
+        socketpair splice ssignal syscall sysv_signal tgkill timerfd_create vdprintf vfork write writev";
     assert_eq!(names.join(" "), taken);
 }

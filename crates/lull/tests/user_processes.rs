@@ -340,6 +340,14 @@ fn peers_of_a_process_that_exits_have_everything_and_are_told_of_the_end() {
     }
 }
 
+/// The second answer of a batch of events waits for the batch to be over.
+#[test]
+fn peers_of_a_process_that_ends_at_once_have_what_it_wrote_last() {
+    for mode in ["base", "suspend20"] {
+        user::run("ends_at_once", "command -v cc && command -v python3 && command -v ip", mode, "");
+    }
+}
+
 /// Its peer has been told that what it sent has arrived, and does not send it again.
 #[test]
 fn what_is_handed_to_a_process_that_is_killed_goes_to_who_listens_then() {
