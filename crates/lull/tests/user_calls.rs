@@ -211,6 +211,16 @@ fn a_call_that_does_not_wait_is_interrupted_where_linux_has_it() {
     handlers("at-once");
 }
 
+#[test]
+fn a_call_that_has_room_for_nothing_returns_when_a_signal_comes() {
+    handlers("nothing");
+}
+
+#[test]
+fn splice_tells_what_a_listener_is_not() {
+    results("spliced-with-a-listener");
+}
+
 /// lull's own descriptors stand above the program's.
 #[test]
 fn select_touches_no_memory_behind_sets_that_are_shorter_than_its_count() {

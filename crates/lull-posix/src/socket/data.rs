@@ -11,8 +11,7 @@ use super::datagram::control::{Writer, check_of_stream};
 use super::{Message, Room, Stream};
 use crate::errno::WOULD_BLOCK;
 use crate::files::{self, File};
-use crate::signals::RESTARTS;
-use crate::{Errno, Result, block, inherit, kernel};
+use crate::{Errno, Result, block, inherit, kernel, signals};
 
 /// Either data, or their end.
 const SOMETHING_TO_READ: Interest = Interest::READABLE.union(Interest::RDHUP);
@@ -268,8 +267,8 @@ impl Stream {
     fn recv_waiting(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
         if buffers.iter().all(|buffer| buffer.is_empty()) {
             return match block::until_ready(&self.stream, SOMETHING_TO_READ, None, self.options.receive_timeout()) {
-                Err(RESTARTS) => Err(RESTARTS),
-                // Whatever else ends the wait: no bytes were asked for, and none are returned.
+                Err(error) if !signals::goes_on_waiting() => Err(error),
+                // Whatever ends the wait, a signal as well, nothing is what was asked for (`tcp_recvmsg_locked`).
                 _ => Ok(0),
             };
         }

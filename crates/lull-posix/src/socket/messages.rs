@@ -11,7 +11,7 @@ use lull_net::Ready;
 
 use super::{Message, Receive, Room, Send, getsockopt, recv_message, send_message, sends_by_lull};
 use crate::files::File;
-use crate::{Errno, Result, cancel, files, inherit, is_engaged, memory, signals};
+use crate::{Errno, Result, cancel, files, inherit, is_engaged, memory, netlink, signals};
 
 /// As in the kernel, no more messages of a call are sent (`__sys_sendmmsg`). Receiving has no such limit (`do_recvmmsg`).
 const SENT_MAX: c_uint = 1024;
@@ -113,7 +113,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Result<u
 pub unsafe fn recvmsg_of_several(fd: c_int, message: *mut msghdr, flags: c_int, is_first: bool) -> Result<usize> {
     // SAFETY: as above.
     let receive = || unsafe { recvmsg(fd, message, flags) };
-    if is_first { cancel::at_point(|| signals::call(receive)) } else { signals::call_once(receive) }
+    if is_first { signals::call(receive) } else { signals::call_once(receive) }
 }
 
 /// `sendmsg`.
@@ -170,6 +170,22 @@ fn is_valid(time: &timespec) -> bool {
     time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec)
 }
 
+/// Makes one call of several: a handler of a signal that comes between two of them runs when all are over, and the signal ends the wait of
+/// the second. It is a cancellation point.
+fn one_call(all: impl FnOnce() -> c_int) -> c_int {
+    let call = || {
+        signals::section(|| match all() {
+            -1 => Err(Errno::from(std::io::Error::last_os_error())),
+            done => Ok(done),
+        })
+    };
+    cancel::at_point(call).unwrap_or_else(|error| {
+        // A handler may have changed it.
+        set_error(error.number());
+        -1
+    })
+}
+
 /// `recvmmsg`, which is `recvmsg` again and again, but tells an error first, also where there is something to be received. `receive`
 /// is told of each message whether it is the first ([`recvmsg_of_several`]).
 ///
@@ -207,11 +223,12 @@ pub unsafe fn recvmmsg(
     // As in the kernel, the time is looked at between messages and ends no wait for one (recvmmsg(2), BUGS).
     let goes_on = |nth| nth == 0 || until.is_none_or(|until| Instant::now() < until) && !has_error_alone(fd);
     // SAFETY: as above.
-    let done = unsafe {
+    let mut all = || unsafe {
         each(messages, count, goes_on, |nth, message| {
             receive(message, if nth == 0 { flags } else { flags | rest }, nth == 0)
         })
     };
+    let done = if netlink::is_one(fd) { all() } else { one_call(all) };
     // Without a message it stays what it was (`__sys_recvmmsg`).
     if let (1.., Some(timeout), Some(until)) = (done, timeout, until) {
         let left = until.saturating_duration_since(Instant::now());
@@ -266,6 +283,8 @@ unsafe fn each(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn messages() -> [mmsghdr; 3] {
@@ -321,6 +340,31 @@ mod tests {
             assert_eq!(unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, 0, Some(&mut timeout), receive) }, -1);
             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
         }
+    }
+
+    #[test]
+    fn a_signal_between_two_messages_ends_the_wait_for_the_second() {
+        static HANDLED: AtomicBool = AtomicBool::new(false);
+        extern "C" fn handles(_: c_int) {
+            HANDLED.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: plain data, for which zeroes are a value.
+        let mut asked: libc::sigaction = unsafe { std::mem::zeroed() };
+        asked.sa_sigaction = handles as extern "C" fn(c_int) as usize;
+        asked.sa_flags = libc::SA_RESTART;
+        signals::sigaction(libc::SIGURG, Some(&asked), libc::sigaction).unwrap();
+        let receive = |_: *mut msghdr, _, is_first: bool| {
+            if is_first {
+                // SAFETY: a signal with a handler.
+                assert_eq!(unsafe { libc::raise(libc::SIGURG) }, 0);
+                return 1;
+            }
+            assert!(signals::is_interrupted() && !HANDLED.load(Ordering::Relaxed));
+            -1
+        };
+        // SAFETY: as many messages as it says.
+        assert_eq!(unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, 0, None, receive) }, 1);
+        assert!(HANDLED.load(Ordering::Relaxed));
     }
 
     #[test]

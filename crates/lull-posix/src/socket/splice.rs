@@ -83,6 +83,11 @@ impl Splice {
     /// From a connection into a pipe (`tcp_splice_read`): what is there, and if that is nothing, what comes.
     fn out_of(&self, from: c_int, socket: &Open, end: c_int) -> Result<usize> {
         let waits = pipe::is_blocking(end, true)? && self.waits;
+        if let File::Listener(_) = **socket {
+            // The pipe is looked at first (`splice_file_to_pipe`, `tcp_read_sock`).
+            wait_for_room(end, waits)?;
+            return error(libc::ENOTCONN);
+        }
         let stream = stream(socket)?;
         let mut moved = 0;
         // An error that comes after something was moved is told by the next call (`tcp_splice_read`).
@@ -98,12 +103,7 @@ impl Splice {
     }
 
     fn chunk_out_of(&self, (from, socket): (c_int, &Open), end: c_int, moved: usize, waits: bool) -> Result<usize> {
-        wait_for(end, Interest::WRITABLE, waits)?;
-        // The pipe is looked at before the connection is, or is waited for (`wait_for_space`).
-        if pipe::has_no_reader(end) {
-            kernel::signal_self(libc::SIGPIPE);
-            return error(libc::EPIPE);
-        }
+        wait_for_room(end, waits)?;
         let mut chunk = [0; CHUNK_BYTES];
         let room = chunk.len().min(self.count - moved);
         loop {
@@ -123,6 +123,11 @@ impl Splice {
     /// From a pipe to a connection: no more is taken out of the pipe than the connection has room for.
     fn put_into(&self, end: c_int, to: c_int, socket: &Open) -> Result<usize> {
         let waits = pipe::is_blocking(end, false)? && self.waits;
+        if let File::Listener(_) = **socket {
+            // There is something to be sent first (`splice_to_socket`).
+            wait_for(end, Interest::READABLE, waits)?;
+            return send(to, &[], Send { flags: libc::MSG_DONTWAIT });
+        }
         let stream = stream(socket)?;
         let mut moved = 0;
         while moved < self.count {
@@ -192,6 +197,16 @@ fn move_now((from, socket): (c_int, &Open), end: c_int, chunk: &mut [u8]) -> Res
         recv(from, &mut [IoSliceMut::new(&mut chunk[..written])], take)?;
     }
     Ok(Some(written))
+}
+
+/// Waits until a pipe has room, before the socket is looked at, and waited for (`wait_for_space`).
+fn wait_for_room(end: c_int, waits: bool) -> Result<()> {
+    wait_for(end, Interest::WRITABLE, waits)?;
+    if pipe::has_no_reader(end) {
+        kernel::signal_self(libc::SIGPIPE);
+        return error(libc::EPIPE);
+    }
+    Ok(())
 }
 
 /// Waits until a pipe is ready, if this waits.

@@ -266,6 +266,31 @@ static void at_once(void) {
     SAY(ppoll(&polled, 1, &now, &none));
 }
 
+static void *interrupts_main_once(void *none) {
+    until_main_sleeps();
+    CHECK(pthread_kill(caller, SIGUSR1) == 0);
+    return none;
+}
+
+// A call that has room for nothing, and waits for something all the same, returns when a signal comes.
+static void nothing(void) {
+    int ends[2];
+    struct timeval minutes = {.tv_sec = 600};
+    pair(ends);
+    for (int timed = 0; timed < 2; timed++) {
+        if (timed) CHECK(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &minutes, sizeof minutes) == 0);
+        for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+            struct sigaction asked = {.sa_handler = counts, .sa_flags = flags};
+            pthread_t thread;
+            CHECK(sigaction(SIGUSR1, &asked, NULL) == 0);
+            CHECK(pthread_create(&thread, NULL, interrupts_main_once, NULL) == 0);
+            SAY(recv(ends[1], NULL, 0, 0));
+            SAY((long)handled);
+            CHECK(pthread_join(thread, NULL) == 0);
+        }
+    }
+}
+
 // Signals the main thread whenever it sleeps, until that has returned from what it was in: a call may have done a part of it before.
 static volatile sig_atomic_t is_over;
 static void *interrupts_main(void *none) {
@@ -540,6 +565,7 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "to-the-process")) sent_to_the_process();
     if (!strcmp(word[1], "left")) left();
     if (!strcmp(word[1], "at-once")) at_once();
+    if (!strcmp(word[1], "nothing")) nothing();
     if (!strcmp(word[1], "splices")) splices();
     if (!strcmp(word[1], "splices-until-the-end")) splices_until_the_end();
     if (!strcmp(word[1], "forks")) forks_beside();

@@ -317,9 +317,31 @@ static void connects_by_a_child(void) {
     for (long nth = 0; nth < 5; nth++) SAY(nth);
 }
 
+// A listener has no data. The pipe is looked at before it.
+static void spliced_with_a_listener(void) {
+    int pipes[2];
+    at.sin_port = 0;
+    int listener = listening();
+    CHECK(pipe2(pipes, O_NONBLOCK) == 0);
+    SAY(splice(pipes[0], NULL, listener, NULL, 5, 0));
+    SAY(splice(listener, NULL, pipes[1], NULL, 5, 0));
+    CHECK(write(pipes[1], "letters", 7) == 7);
+    SAY(splice(pipes[0], NULL, listener, NULL, 5, 0));
+    SAY((long)count(pipes[0], FIONREAD));
+    while (write(pipes[1], "x", 1) == 1) {}
+    SAY(splice(listener, NULL, pipes[1], NULL, 5, 0));
+    CHECK(shutdown(listener, SHUT_RDWR) == 0);
+    SAY(splice(pipes[0], NULL, listener, NULL, 5, 0));
+    CHECK(read(pipes[0], (char[8192]){0}, 8192) == 8192);
+    SAY(splice(listener, NULL, pipes[1], NULL, 5, 0));
+    CHECK(close(pipes[0]) == 0);
+    SAY(splice(listener, NULL, pipes[1], NULL, 5, 0));
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
+    if (!strcmp(word[1], "spliced-with-a-listener")) spliced_with_a_listener();
     if (!strcmp(word[1], "names")) names();
     if (!strcmp(word[1], "thrown-away")) thrown_away();
     if (!strcmp(word[1], "mapped")) mapped();
