@@ -488,6 +488,25 @@ fn a_child_connects_its_parents_datagram_socket_and_takes_the_peer_away_again() 
     }
 }
 
+/// By which programs ask for their own address.
+#[test]
+fn a_child_sends_to_port_0_of_its_parents_peer_as_the_parent_does() {
+    let _alone = alone();
+    for ip in [OWN, "0.0.0.0"] {
+        let (fd, _, peer) = datagrams(ip);
+        connect_to(fd, SocketAddr::new(peer.local_addr().unwrap().ip(), 0)).unwrap();
+        let child = in_a_child(|| {
+            let sent = socket::send(fd, &[IoSlice::new(b"x")], Send::default());
+            if (sent, peer_of(fd)) != (Ok(1), None) {
+                eprintln!("{ip}: {sent:?} to {:?}", peer_of(fd));
+            }
+            (sent, peer_of(fd)) == (Ok(1), None)
+        });
+        ended_well(child);
+        close(fd);
+    }
+}
+
 /// A socket in both worlds is the kernel's alone once the child has given it a peer there.
 #[test]
 fn a_child_connects_its_parents_datagram_socket_to_a_peer_of_the_kernels() {

@@ -154,7 +154,8 @@ pub(crate) fn send(fd: c_int, data: &[IoSlice<'_>], to: &[u8], control: &[u8], f
     if length > PAYLOAD_BYTES_MAX {
         return Err(Errno::new(libc::EMSGSIZE));
     }
-    if to.is_empty() && peer.port() == 0 {
+    // Port 0 of an address is a peer (`udp_sendmsg`), though none that `getpeername` tells.
+    if to.is_empty() && peer.port() == 0 && peer.ip().to_canonical() == super::NOBODY.ip() {
         return Err(Errno::new(libc::EDESTADDRREQ));
     }
     let asked = flags & (libc::MSG_MORE | libc::MSG_OOB);
