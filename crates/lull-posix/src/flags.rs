@@ -1,8 +1,10 @@
 //! `fcntl` and `ioctl`: the status flags of sockets of lull, which share their placeholders with others.
 
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_ulong};
+use lull_fd::say;
 
 use crate::files::{self, File, Open};
 use crate::{Errno, Result, husk, kernel, memory, signals};
@@ -53,20 +55,52 @@ fn lulls_fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_in
         }
         libc::F_SETFL => {
             let flag = nonblocking(&file)?;
+            if argument as c_int & libc::O_ASYNC != 0 {
+                return Some(no_signals());
+            }
             if let File::Datagram(_) = *file {
                 // The placeholder is its own: it sends what is the kernel's.
                 return Some(kernel::fcntl(fd, command, argument).inspect(|_| {
                     flag.store(argument as c_int & libc::O_NONBLOCK != 0, Ordering::Relaxed);
                 }));
             }
-            // SIGIO is raised by nobody here.
-            if argument as c_int & libc::O_ASYNC != 0 {
-                return Some(Err(Errno::new(libc::EINVAL)));
-            }
             set_nonblocking(fd, &file, argument as c_int & libc::O_NONBLOCK != 0);
             Some(Ok(0))
         }
+        // 0 asks for none. Who is to be told by F_SETOWN_EX is named elsewhere.
+        libc::F_SETOWN | F_SETSIG if argument as c_int == 0 => None,
+        libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => {
+            nonblocking(&file)?;
+            Some(no_signals())
+        }
         _ => None,
+    }
+}
+
+/// `include/uapi/asm-generic/fcntl.h`.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+
+/// SIGIO and SIGURG, or what is asked for in their place, are raised by nobody here.
+fn no_signals<T>() -> Result<T> {
+    says_no_signals();
+    Err(Errno::new(libc::EINVAL))
+}
+
+fn says_no_signals() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        say::line(format_args!(
+            "no signal (SIGIO, SIGURG) tells of sockets on lull: O_ASYNC, F_SETOWN and F_SETSIG are refused (EINVAL)"
+        ));
+    });
+}
+
+/// A socket of the kernel's becomes lull's. One that was to signal somebody does not any more.
+pub(crate) fn signals_no_more(fd: c_int) {
+    // Below 0 stand groups of processes, some of which are errors, too.
+    if kernel::fcntl(fd, libc::F_GETOWN, 0) != Ok(0) {
+        says_no_signals();
     }
 }
 
@@ -80,6 +114,10 @@ fn stays_open_from_now(fd: c_int, flags: c_int) -> bool {
 const SIOCOUTQNSD: c_ulong = 0x894b;
 /// Whether the next byte is the one after urgent data.
 const SIOCATMARK: c_ulong = 0x8905;
+
+/// Who is told by SIGIO (`include/uapi/asm-generic/sockios.h`).
+const FIOSETOWN: c_ulong = 0x8901;
+const SIOCSPGRP: c_ulong = 0x8902;
 
 /// `ioctl` on a number that is lull's; nothing where it is the placeholder's.
 ///
@@ -96,7 +134,10 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> Option<Resu
             nonblocking(&file)?;
             int().map(|value| set_nonblocking(fd, &file, *value != 0))
         }
-        (libc::FIOASYNC, _) => int().and_then(|value| if *value == 0 { Ok(()) } else { Err(Errno::new(libc::EINVAL)) }),
+        (libc::FIOASYNC | FIOSETOWN | SIOCSPGRP, _) => {
+            nonblocking(&file)?;
+            int().and_then(|value| if *value == 0 { Ok(()) } else { no_signals() })
+        }
         (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK, File::Stream(stream)) => {
             let count = match request {
                 libc::FIONREAD => stream.stream.unread(),

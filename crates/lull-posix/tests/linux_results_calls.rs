@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libc::{c_int, iovec, mmsghdr, msghdr};
 use lull_net::UdpSocket;
-use lull_posix::{Errno, is_lull, memory, poll, socket};
+use lull_posix::{Errno, epoll, flags, is_lull, memory, poll, socket};
 use world::*;
 
 const fn error<T>(number: c_int) -> Result<T, Errno> {
@@ -119,6 +119,57 @@ fn a_datagram_socket_says_how_long_packets_to_its_peer_may_be() {
     socket::connect(fd, &bytes(&format!("{PEER}:9"))).unwrap();
     assert_eq!(get(fd, libc::SOL_IP, libc::IP_MTU), Some(Ok(1500)));
     close(fd);
+}
+
+/// Nobody would raise it.
+#[test]
+fn a_signal_that_tells_of_a_socket_is_refused_and_none_is_not() {
+    // Those of <asm-generic/fcntl.h> and <asm-generic/sockios.h> that libc does not have.
+    let [set_signal, set_owner_ex] = [10, 15];
+    let [set_owner_by_ioctl, set_group_by_ioctl] = [0x8901, 0x8902];
+    let (stream, _peer) = connected();
+    let datagram = udp();
+    socket::bind(datagram, &bytes(&format!("{OWN}:0"))).unwrap();
+    let listener = tcp();
+    socket::bind(listener, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(listener, 1).unwrap();
+    for fd in [stream, datagram, listener] {
+        let itself = std::process::id();
+        for (command, argument) in [
+            (libc::F_SETOWN, itself as usize),
+            (set_owner_ex, (&raw const itself).addr()),
+            (set_signal, libc::SIGUSR1 as usize),
+            (libc::F_SETFL, (libc::O_ASYNC | libc::O_NONBLOCK) as usize),
+        ] {
+            assert_eq!(flags::fcntl(fd, command, argument), Some(error(libc::EINVAL)), "{command}");
+        }
+        assert_eq!(flags::fcntl(fd, libc::F_GETFL, 0), Some(Ok(libc::O_RDWR)), "what is refused changes nothing");
+        for command in [libc::F_SETOWN, set_signal] {
+            assert_ne!(flags::fcntl(fd, command, 0), Some(error(libc::EINVAL)), "{command}");
+        }
+        for request in [libc::FIOASYNC, set_owner_by_ioctl, set_group_by_ioctl] {
+            for (mut value, told) in [(itself as c_int, error(libc::EINVAL)), (0, Ok(()))] {
+                // SAFETY: these requests have an `int` there.
+                let asked = unsafe { flags::ioctl(fd, request, (&raw mut value).addr()) };
+                assert_eq!(asked, Some(told), "{request:#x}");
+            }
+        }
+        close(fd);
+    }
+}
+
+#[test]
+fn a_datagram_socket_is_writable_by_its_third_name_too() {
+    for ip in [OWN, "0.0.0.0"] {
+        let (fd, epfd) = (udp(), epoll::epoll_create(0).unwrap());
+        socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+        ctl(epfd, libc::EPOLL_CTL_ADD, fd, libc::EPOLLWRBAND).unwrap();
+        assert_eq!(wait(epfd, 8, LOST), [(fd, libc::EPOLLOUT)]);
+        ctl(epfd, libc::EPOLL_CTL_MOD, fd, libc::EPOLLIN).unwrap();
+        assert_eq!(wait(epfd, 8, NOW), []);
+        close(epfd);
+        close(fd);
+    }
 }
 
 /// So programs ask which of their addresses leads to another one.

@@ -221,6 +221,16 @@ fn splice_tells_what_a_listener_is_not() {
     results("spliced-with-a-listener");
 }
 
+#[test]
+fn a_connection_has_the_options_of_its_listener() {
+    results("inherited");
+}
+
+#[test]
+fn a_datagram_that_only_probes_does_not_leave() {
+    results("probed");
+}
+
 /// lull's own descriptors stand above the program's.
 #[test]
 fn select_touches_no_memory_behind_sets_that_are_shorter_than_its_count() {

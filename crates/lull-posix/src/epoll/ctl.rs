@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use super::{Added, Adopted, EpollFile, Mixed, adopt, lock, move_in};
 use crate::files::{self, File};
 use crate::socket::Listener;
+use crate::socket::datagram::Sockets;
 use crate::{Errno, Result, husk, kernel};
 
 /// `epoll_ctl`. `event` is what the call points to, if it points anywhere.
@@ -39,10 +40,10 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         Some(File::Datagram(datagram)) if datagram.in_halves => {
             let _it_does_not_move = lock(&context.moving);
             context.datagrams_half_ctl(epfd, what, fd, event)?;
-            unless_it_moves(what, context.ctl(epfd, what, &datagram.sockets, event))
+            unless_it_moves(what, context.datagrams_ctl(epfd, what, &datagram.sockets, event))
         }
         Some(File::Datagram(datagram)) => {
-            where_it_is(what, moves, || context.ctl(epfd, what, &datagram.sockets, event))
+            where_it_is(what, moves, || context.datagrams_ctl(epfd, what, &datagram.sockets, event))
         }
         Some(File::Epoll(inside)) => {
             // The kernel knows how deep contexts may stand, and that none may be inside itself.
@@ -120,7 +121,7 @@ pub(super) fn note(kernels: &mut HashMap<c_int, Added>, what: c_int, fd: c_int, 
 
 /// The events for the kernel's half of a datagram socket: only lull's half tells whether one can write.
 pub(super) fn but_for_writing(event: epoll_event) -> epoll_event {
-    epoll_event { events: event.events & !WRITE, ..event }
+    epoll_event { events: event.events & !(WRITE | WRITE_BAND), ..event }
 }
 
 impl EpollFile {
@@ -171,6 +172,21 @@ impl EpollFile {
             libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD => Err(Errno::new(libc::ENOENT)),
             _ => Err(Errno::new(libc::EINVAL)),
         }
+    }
+
+    /// A call about a datagram socket of lull's, which is writable by one name more than a connection (`datagram_poll`).
+    pub(super) fn datagrams_ctl(
+        &self,
+        epfd: c_int,
+        what: c_int,
+        sockets: &Sockets,
+        event: Option<epoll_event>,
+    ) -> Result<()> {
+        let named = |event: epoll_event| match event.events & WRITE_BAND {
+            0 => event,
+            _ => epoll_event { events: event.events | libc::EPOLLWRNORM as u32, ..event },
+        };
+        self.ctl(epfd, what, sockets, event.map(named))
     }
 
     /// A call about a socket of lull's.
@@ -226,6 +242,8 @@ const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
     | libc::EPOLLEXCLUSIVE) as u32;
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
+const WRITE_BAND: u32 = libc::EPOLLWRBAND as u32;
 
 /// What lull's context is asked for. Urgent data never comes, but is named where data arrives (`sock_def_readable`); nobody
 /// sleeps so deeply that EPOLLWAKEUP mattered.

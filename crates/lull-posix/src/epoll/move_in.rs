@@ -104,12 +104,12 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
             lock(&context.kernels).insert(fd, added);
             context.is_in_parts(event);
             waits_for(epfd, fd, ctl::but_for_writing(epoll_event { events: added.events, u64: added.data }))?;
-            ctl::unless_there(context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event))
+            ctl::unless_there(context.datagrams_ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event))
         }
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
         File::Listener(listener) => listens(listener),
         File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, stream.stream(), event),
-        File::Datagram(datagram) => context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event),
+        File::Datagram(datagram) => context.datagrams_ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event),
         File::Epoll(_) => Ok(()),
     }
 }

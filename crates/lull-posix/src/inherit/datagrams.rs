@@ -17,6 +17,7 @@ use super::child;
 use crate::address::Name;
 use crate::address::{self, Bytes};
 use crate::errno::WOULD_BLOCK;
+use crate::socket::datagram::MSG_PROBE;
 use crate::socket::options::Options;
 use crate::socket::{Message, Room, pool};
 use crate::{Errno, Result, block, kernel};
@@ -158,7 +159,7 @@ pub(crate) fn send(fd: c_int, data: &[IoSlice<'_>], to: &[u8], control: &[u8], f
     if to.is_empty() && peer.port() == 0 && peer.ip().to_canonical() == super::NOBODY.ip() {
         return Err(Errno::new(libc::EDESTADDRREQ));
     }
-    let asked = flags & (libc::MSG_MORE | libc::MSG_OOB);
+    let asked = flags & (libc::MSG_MORE | libc::MSG_OOB | MSG_PROBE);
     let header = Header::new(Kind::Datagram, asked, cut(to), control).ok_or(Errno::new(libc::EINVAL))?;
     let mut parts = vec![IoSlice::new(&header.0)];
     parts.extend(data.iter().map(|part| IoSlice::new(part)));

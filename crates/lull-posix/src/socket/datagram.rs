@@ -25,6 +25,7 @@ use self::control::Wanted;
 pub(crate) use self::message::kernels;
 pub use self::message::{Message, Room};
 pub(crate) use self::numbers::{forget, leave};
+pub(crate) use self::send::MSG_PROBE;
 pub(crate) use self::sockets::Sockets;
 use super::bind::bind_own;
 use super::options::egress::Egress;

@@ -12,6 +12,7 @@ pub(crate) mod steer;
 mod tcp_info;
 
 use std::collections::HashMap;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -52,8 +53,8 @@ const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 /// Messages tell how much is left to be read.
 const UNREAD: Name = (libc::IPPROTO_TCP, libc::TCP_INQ);
 
-/// Options that a connection has from its listener, by the values that a socket of the kernel's has for them.
-const INHERITED: [Name; 25] = [
+/// Options that a connection has from its listener, by the values that a socket of the kernel's has for them, beside those of [`STORED`].
+const INHERITED: [Name; 24] = [
     UNREAD,
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
@@ -69,7 +70,6 @@ const INHERITED: [Name; 25] = [
     (libc::SOL_SOCKET, libc::SO_DONTROUTE),
     LOW_WATER,
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
     (libc::IPPROTO_TCP, libc::TCP_LINGER2),
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
     (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
@@ -81,6 +81,23 @@ const INHERITED: [Name; 25] = [
     egress::IP[1][0],
     egress::IP[1][1],
 ];
+
+/// Options without effect here that a connection has from its listener as well, by level and by their numbers in the kernel's headers
+/// (`asm-generic/socket.h`, `linux/tcp.h`, `linux/in.h`, `linux/in6.h`): `sk_clone_lock` copies a whole socket.
+const STORED: [(c_int, &[c_int]); 4] = [
+    (libc::SOL_SOCKET, &[1, 11, 29, 35, 40, 41, 43, 45, 63, 64, 74, 75, 82]),
+    (libc::IPPROTO_TCP, &[13, 16, 27, 30, 34, 37, 44, 45, 46]),
+    (libc::SOL_IP, &[6, 7, 8, 12, 13, 15, 18, 20, 21, 23, 24, 26, 34, 49, 51]),
+    (
+        libc::SOL_IPV6,
+        &[2, 3, 4, 5, 6, 8, 11, 19, 23, 25, 26, 29, 30, 31, 33, 49, 51, 53, 56, 58, 60, 62, 66, 70, 72, 73, 74, 77, 78],
+    ),
+];
+
+/// Whether a connection has an option from its listener.
+fn is_inherited((level, name): Name) -> bool {
+    INHERITED.contains(&(level, name)) || STORED.iter().any(|(of, names)| *of == level && names.contains(&name))
+}
 
 /// The options of busy polling: the kernel judges their values, and lull's socket has them.
 pub(super) const BUSY: [Name; 3] = [
@@ -115,7 +132,13 @@ impl Options {
 
     /// As [`Options::of_placeholder`], of a listener. Its connections inherit all of it.
     pub(crate) fn of_listener(fd: c_int) -> Options {
-        Options::read(fd, &INHERITED)
+        let fresh = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)
+            .and_then(|domain| kernel::own_socket(domain, libc::SOCK_STREAM));
+        let stored = STORED.iter().flat_map(|(level, names)| names.iter().map(|name| (*level, *name)));
+        // What every socket has, a connection has by itself.
+        let is_set =
+            |name: &Name| fresh.as_ref().is_ok_and(|of| value_of(of.as_raw_fd(), *name) != value_of(fd, *name));
+        Options::read(fd, &INHERITED.into_iter().chain(stored.filter(is_set)).collect::<Vec<_>>())
     }
 
     fn read(fd: c_int, names: &[Name]) -> Options {
@@ -241,8 +264,8 @@ impl Options {
     }
 }
 
-/// The longest value of an option that is stored by itself.
-const VALUE_BYTES: usize = 8;
+/// The longest value of an option that is stored by itself: a name of TCP_CONGESTION (`TCP_CA_NAME_MAX`).
+const VALUE_BYTES: usize = 16;
 
 /// The value that a socket of the kernel's has.
 fn value_of(fd: c_int, (level, name): Name) -> Option<Vec<u8>> {

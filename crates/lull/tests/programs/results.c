@@ -338,10 +338,74 @@ static void spliced_with_a_listener(void) {
     SAY(splice(listener, NULL, pipes[1], NULL, 5, 0));
 }
 
+// Whether a connection has what its listener was given for an option, before or after it began to listen.
+static void has_from_its_listener(int domain, int level, int name, int before) {
+    int values[] = {1, 0, 2, 7, 1000, 100000}, first = 0, ends[2], nth = 0;
+    socklen_t length = sizeof first;
+    struct sockaddr_in6 here = {.sin6_family = domain};
+    if (domain == AF_INET6) {
+        here.sin6_addr.s6_addr[10] = here.sin6_addr.s6_addr[11] = 0xff;
+        memcpy(&here.sin6_addr.s6_addr[12], &at.sin_addr, 4);
+    } else {
+        ((struct sockaddr_in *)&here)->sin_addr = at.sin_addr;
+    }
+    int listener = socket(domain, SOCK_STREAM, 0);
+    socklen_t size = sizeof here;
+    CHECK(bind(listener, (struct sockaddr *)&here, size) == 0 && (before || listen(listener, 8) == 0));
+    if (getsockopt(listener, level, name, &first, &length) == 0 && length <= sizeof first) {
+        while (nth < 6 && (values[nth] == first || setsockopt(listener, level, name, &values[nth], sizeof values[nth]))) nth++;
+        if (nth < 6 && get(listener, level, name) != first) {
+            CHECK((!before || listen(listener, 8) == 0) && getsockname(listener, (struct sockaddr *)&here, &size) == 0);
+            at.sin_port = here.sin6_port;
+            accepted(listener, ends);
+            printf("%d %d: %d\n", level, name, get(ends[1], level, name) == get(listener, level, name));
+            CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+        }
+    }
+    CHECK(close(listener) == 0);
+}
+
+// A connection has most options from its listener.
+static void inherited(void) {
+    // What is refused, or is told of the connection itself, or binds to an interface, or cannot be set on a listener.
+    int but[][2] = {{SOL_SOCKET, SO_MARK}, {SOL_SOCKET, SO_LOCK_FILTER}, {SOL_SOCKET, SO_ZEROCOPY}, {SOL_SOCKET, SO_TIMESTAMPING},
+                    {SOL_SOCKET, SO_PEEK_OFF}, {SOL_SOCKET, 62}, {SOL_SOCKET, 65}, {SOL_SOCKET, SO_INCOMING_CPU}, {SOL_IP, IP_OPTIONS},
+                    {SOL_IP, IP_TRANSPARENT}, {SOL_IPV6, IPV6_TRANSPARENT}, {SOL_TCP, TCP_REPAIR}, {SOL_TCP, TCP_MAXSEG},
+                    {SOL_TCP, TCP_QUICKACK}, {SOL_TCP, TCP_FASTOPEN}, {SOL_TCP, TCP_FASTOPEN_CONNECT}};
+    int levels[] = {SOL_SOCKET, SOL_TCP, SOL_IP, SOL_IPV6};
+    for (int before = 0; before < 2; before++)
+        for (int level = 0; level < 4; level++)
+            for (int name = 1; name < 90; name++) {
+                int is_tried = 1;
+                for (unsigned nth = 0; nth < sizeof but / sizeof but[0]; nth++)
+                    is_tried &= but[nth][0] != levels[level] || but[nth][1] != name;
+                if (is_tried) has_from_its_listener(levels[level] == SOL_IPV6 ? AF_INET6 : AF_INET, levels[level], name, before);
+            }
+}
+
+// Nothing leaves by MSG_PROBE (`__ip_append_data`, `ip_make_skb`).
+enum { MSG_PROBE = 0x10 }; // Of the kernel; the C library calls it otherwise.
+static void probed(void) {
+    int ends[2];
+    char letters[8];
+    datagrams(ends);
+    SAY(sendto(ends[0], "probe", 5, MSG_PROBE, (struct sockaddr *)&at, sizeof at));
+    SAY(sendto(ends[0], "data", 4, 0, (struct sockaddr *)&at, sizeof at));
+    reads(ends[1]);
+    SAY(recv(ends[1], letters, sizeof letters, MSG_DONTWAIT));
+    SAY(send(ends[0], "probe", 5, MSG_PROBE));
+    CHECK(connect(ends[0], (struct sockaddr *)&at, sizeof at) == 0);
+    SAY(send(ends[0], "probe", 5, MSG_PROBE));
+    SAY(send(ends[0], "more", 4, 0));
+    reads(ends[1]);
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
     if (!strcmp(word[1], "spliced-with-a-listener")) spliced_with_a_listener();
+    if (!strcmp(word[1], "inherited")) inherited();
+    if (!strcmp(word[1], "probed")) probed();
     if (!strcmp(word[1], "names")) names();
     if (!strcmp(word[1], "thrown-away")) thrown_away();
     if (!strcmp(word[1], "mapped")) mapped();

@@ -12,6 +12,9 @@ use super::{Datagram, control};
 use crate::errno::WOULD_BLOCK;
 use crate::{Errno, Result, address, block, engine, kernel};
 
+/// "Do not send. Only probe path f.e. for MTU" (`include/linux/socket.h`): nothing leaves (`ip_make_skb`).
+pub(crate) const MSG_PROBE: c_int = 0x10;
+
 impl Datagram {
     /// Sends one datagram, to the address `to` if it has bytes.
     pub(crate) fn send(
@@ -33,7 +36,8 @@ impl Datagram {
                 to => drop(self.address_of(to)?),
             }
         }
-        if data.iter().map(|part| part.len()).sum::<usize>() > usize::from(u16::MAX) {
+        let bytes = data.iter().map(|part| part.len()).sum::<usize>();
+        if bytes > usize::from(u16::MAX) {
             return Err(Errno::new(libc::EMSGSIZE));
         }
         if flags & libc::MSG_OOB != 0 {
@@ -66,6 +70,10 @@ impl Datagram {
             return Err(Errno::new(libc::EACCES));
         }
         let asked = self.asked(ancillary, to_address)?;
+        if flags & MSG_PROBE != 0 {
+            let has_where = to_address.is_some() || self.has_peer();
+            return if has_where { Ok(bytes) } else { Err(Errno::new(libc::EDESTADDRREQ)) };
+        }
         if flags & libc::MSG_MORE != 0 || self.cork.is_on() {
             return self.begin(data, to_address, asked);
         }

@@ -6,7 +6,7 @@ use libc::c_int;
 
 use super::acted::Acted;
 use super::{
-    BUSY, INHERITED, LOW_WATER, Name, UNREAD, VALUE_BYTES, buffers, egress, int, refused, set_busy, steer, tcp_info,
+    BUSY, LOW_WATER, Name, UNREAD, VALUE_BYTES, buffers, egress, int, is_inherited, refused, set_busy, steer, tcp_info,
     value_of, written,
 };
 use crate::files::{self, File};
@@ -35,7 +35,7 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
             kernel::setsockopt(fd, level, name, value)?;
             listener.options.acted.set(level, name, value, None).unwrap_or(Ok(()))?;
             let changed = buffers::is_read_as((level, name));
-            if INHERITED.contains(&changed) {
+            if is_inherited(changed) {
                 let value = value_of(fd, changed).ok_or(Errno::new(libc::EINVAL))?;
                 listener.options.own().insert(changed, value);
             }

@@ -4,7 +4,7 @@
 use libc::c_int;
 
 use super::Name;
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, flags, kernel};
 
 /// What a kernel says that was built without an option (`sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt`): programs know
 /// what to do without.
@@ -77,5 +77,6 @@ pub(crate) fn is_set(fd: c_int) -> bool {
 
 /// Refuses to make such a socket lull's.
 pub(crate) fn check(fd: c_int) -> Result<()> {
+    flags::signals_no_more(fd);
     if is_set(fd) { Err(Errno::new(libc::EOPNOTSUPP)) } else { Ok(()) }
 }
