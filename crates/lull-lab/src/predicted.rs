@@ -11,6 +11,7 @@ use lull_sim::dim::Moderation;
 use lull_sim::predict::{Job, Offered};
 use lull_sim::worldfile::{Arrivals, EVENTS_DEFAULT};
 use lull_sim::{ModerationSpec, Outcome, PredictError, UserHost, WorldFile};
+use lull_units::counted;
 
 use crate::cell::{CellSummary, Enforcement, Load, Report};
 use crate::simulated::run_all;
@@ -192,10 +193,10 @@ pub fn fits(
     }
     is_over(file, over)?;
     if usize::from(file.workers) != workers {
-        return other(format!("{} workers instead of {workers}", file.workers));
+        return other(format!("{} instead of {workers}", counted(file.workers, "worker")));
     }
     if file.connections as usize != connections {
-        return other(format!("{} connections instead of {connections}", file.connections));
+        return other(format!("{} instead of {connections}", counted(file.connections, "connection")));
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lull_core::{Mode, ModeError};
 use lull_sim::predict::{self, Job, Offered, PredictError};
 use lull_sim::{Latencies, Outcome, WorldFile};
+use lull_units::counted;
 
 use crate::cell::report::{CyclesBy, REPORT_SCHEMA};
 use crate::cell::{Load, Report, RunResult, summarise};
@@ -209,10 +210,12 @@ pub(crate) fn mixed_queues(file: &WorldFile, modes: &[Mode]) -> Option<String> {
     let mixed = file.queues > file.workers && modes.iter().any(Mode::suspends);
     mixed.then(|| {
         format!(
-            "{} workers have the connections of {} queues: an epoll context follows one NAPI at a time, and a \
+            "{} {} the connections of {}: an epoll context follows one NAPI at a time, and a \
              suspended queue that it leaves waits for irq_suspend_timeout. Steer each queue's connections to one \
              worker (SO_INCOMING_NAPI_ID).",
-            file.workers, file.queues
+            counted(file.workers, "worker"),
+            if file.workers == 1 { "has" } else { "have" },
+            counted(file.queues, "queue")
         )
     })
 }

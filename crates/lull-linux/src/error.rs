@@ -11,7 +11,7 @@ use lull_core::{ModeError, SettingError};
 #[non_exhaustive]
 pub enum Error {
     /// No device has this name in this network namespace.
-    #[error("no device '{device}' in this network namespace: there are {}", list(there_are))]
+    #[error("{}", no_device(device, there_are))]
     UnknownDevice {
         /// The name.
         device: String,
@@ -158,6 +158,14 @@ impl Error {
     }
 }
 
+/// One that was known by its index may have left its name to another.
+fn no_device(device: &String, there_are: &[String]) -> String {
+    if there_are.contains(device) {
+        return format!("the device '{device}' is gone, and another one has its name now");
+    }
+    format!("no device '{device}' in this network namespace: there are {}", list(there_are))
+}
+
 fn list<T: fmt::Display>(items: &[T]) -> String {
     if items.is_empty() {
         return "none".to_owned();
@@ -168,4 +176,19 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
 /// The kernel's own words behind its refusal.
 fn in_parentheses(said: &Option<String>) -> String {
     said.as_ref().map_or(String::new(), |said| format!(" ({said})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_left_its_name_to_another_is_not_said_to_be_among_those_that_there_are() {
+        let says = |there_are: [&str; 2]| {
+            let there_are = there_are.map(str::to_owned).to_vec();
+            Error::UnknownDevice { device: "va".to_owned(), there_are }.to_string()
+        };
+        assert_eq!(says(["lo", "va"]), "the device 'va' is gone, and another one has its name now");
+        assert_eq!(says(["lo", "vb"]), "no device 'va' in this network namespace: there are lo, vb");
+    }
 }

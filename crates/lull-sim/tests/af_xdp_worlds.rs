@@ -261,7 +261,7 @@ fn what_is_wrong_with_its_keys_is_named_with_what_is_allowed() {
         PUBLISHED,
         "[nic]",
         "[nic]\nqueues = 2",
-        "x.toml:4: nic.queues: an AF_XDP socket is bound to one queue, and each of the 1 workers has one socket: \
+        "x.toml:4: nic.queues: an AF_XDP socket is bound to one queue, and each worker has one socket: \
          allowed is 1",
     );
     refused(
@@ -293,7 +293,7 @@ fn contradictions_of_its_keys_are_named() {
         &PUBLISHED.replace("cores = 2", "cores = 1"),
         "polling = \"inline\"",
         "polling = \"separate\"",
-        "x.toml:13: service.polling: \"separate\" takes a core besides each of 1 workers': allowed with machine.cores \
+        "x.toml:13: service.polling: \"separate\" takes a core besides each worker's: allowed with machine.cores \
          of 2 or more",
     );
     refused(

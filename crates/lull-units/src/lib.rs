@@ -9,11 +9,15 @@
 //! assert_eq!(lull_units::time_text(1_500_000), "1.5ms");
 //! assert_eq!(lull_units::numbers("0-3,5"), Ok(vec![0, 1, 2, 3, 5]));
 //! assert_eq!(lull_units::numbers_text(&[0, 1, 2, 3, 5]), "0-3,5");
+//! assert_eq!(lull_units::counted(1, "queue"), "1 queue");
+//! assert_eq!(lull_units::counted(0, "queue"), "0 queues");
 //! ```
 #![forbid(unsafe_code)]
 
+mod counted;
 mod list;
 mod quantity;
 
+pub use counted::counted;
 pub use list::{NUMBER_MAX, numbers, numbers_text};
 pub use quantity::{bits_per_s, bytes, count, hz, rate_per_s, rate_text, share_permille, time_ns, time_text};

@@ -7,6 +7,7 @@ use clap::Args;
 use lull_lab::csv::atomic;
 use lull_lab::load::Summary;
 use lull_lab::load::log::LoadLog;
+use lull_units::counted;
 
 use crate::failure::Failure;
 use crate::load::print_summary;

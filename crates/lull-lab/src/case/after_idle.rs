@@ -2,6 +2,7 @@
 //! A group of CPUs that rests (`groupX`) is to cost nothing then, and a request is to pay for one wake-up.
 
 use lull_core::Mode;
+use lull_units::counted;
 
 use super::{CaseTable, Effort, Measure, Observed};
 use crate::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
@@ -66,9 +67,9 @@ impl AfterIdle {
         let title = "A service without load, and requests that each come after a pause of 20 ms on average.";
         let mut table = CaseTable::new("after-idle", title, &["mode"], &measures);
         table.set_up = format!(
-            "nic mem, {} workers, {} connections; {IDLE_QPS} and {PAUSED_QPS} requests/s; {}",
-            self.bench.workers,
-            self.bench.connections,
+            "nic mem, {}, {}; {IDLE_QPS} and {PAUSED_QPS} requests/s; {}",
+            counted(self.bench.workers, "worker"),
+            counted(self.bench.connections, "connection"),
             effort.words()
         );
         for mode in &self.modes {

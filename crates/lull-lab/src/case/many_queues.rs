@@ -2,6 +2,7 @@
 //! brings fewer and each interrupt is for fewer; a group of CPUs serves all queues in one pass.
 
 use lull_core::Mode;
+use lull_units::counted;
 
 use super::{CaseTable, Effort, Measure, Observed};
 use crate::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
@@ -74,9 +75,9 @@ impl ManyQueues {
                      the share of softirq.";
         let mut table = CaseTable::new("many-queues", title, &["queues", "mode"], &measures);
         table.set_up = format!(
-            "nic mem, {} workers, {} connections, buffers of {} bytes, load {}; {}",
-            self.bench.workers,
-            self.bench.connections,
+            "nic mem, {}, {}, buffers of {} bytes, load {}; {}",
+            counted(self.bench.workers, "worker"),
+            counted(self.bench.connections, "connection"),
             self.bench.buffer_bytes,
             self.load,
             effort.words()

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lull_units::counted;
+
 use super::{CaseTable, Value};
 use crate::bench::BenchError;
 use crate::cell::{Enforcement, Standing};
@@ -56,8 +58,7 @@ impl Effort<'_> {
 
     /// Runs of each row and their length, for the reader.
     pub fn words(&self) -> String {
-        let plural = if self.runs == 1 { "" } else { "s" };
-        format!("{} run{plural} of {:.2} s a row, interleaved", self.runs, self.window.as_secs_f64())
+        format!("{} of {:.2} s a row, interleaved", counted(self.runs, "run"), self.window.as_secs_f64())
     }
 
     fn tell(&self, line: &str) {

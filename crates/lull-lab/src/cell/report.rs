@@ -1,5 +1,6 @@
 //! All cells with what produced them.
 
+use lull_units::counted;
 use serde::{Deserialize, Serialize};
 
 use super::{CellSummary, Load};
@@ -93,13 +94,12 @@ impl Report {
 
     /// What was run, in one line: `nic mem, 1 worker, 64 connections; 4 runs of 0.54 s a cell, interleaved`.
     pub fn set_up(&self) -> String {
-        let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         format!(
             "nic {}, {}, {}; {} of {:.2} s a cell, interleaved",
             self.nic,
-            plural(self.workers, "worker"),
-            plural(self.connections, "connection"),
-            plural(self.runs, "run"),
+            counted(self.workers, "worker"),
+            counted(self.connections, "connection"),
+            counted(self.runs, "run"),
             self.window_s
         )
     }

@@ -36,7 +36,7 @@ impl Plan {
                 {
                     continue;
                 }
-                let what = format!("{} packet{} in the ring", packets.0, if packets.0 == 1 { "" } else { "s" });
+                let what = format!("{} in the ring", lull_units::counted(packets.0, "packet"));
                 lines.push(line(entry, &format!("queue {queue}"), &what));
                 packets = (0, None);
                 continue;

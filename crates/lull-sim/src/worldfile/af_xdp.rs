@@ -143,10 +143,8 @@ pub(super) fn resolve(
 ) -> Result<(AfXdp, RequestCost), WorldFileError> {
     let service = &raw.service;
     if queues != workers {
-        let problem = format!(
-            "an AF_XDP socket is bound to one queue, and each of the {workers} workers has one socket: allowed is \
-            {workers}"
-        );
+        let problem =
+            format!("an AF_XDP socket is bound to one queue, and each worker has one socket: allowed is {workers}");
         return Err(match &raw.nic.queues {
             Some(value) => check.error("nic.queues", value, problem),
             None => check.error("service.kind", &service.kind, problem),
@@ -163,7 +161,7 @@ pub(super) fn resolve(
         }
         if separate && cores < 2 * workers {
             let problem = format!(
-                "\"separate\" takes a core besides each of {workers} workers': allowed with machine.cores of {} or \
+                "\"separate\" takes a core besides each worker's: allowed with machine.cores of {} or \
                 more",
                 2 * workers
             );

@@ -1,6 +1,7 @@
 //! What a world file says, resolved: a machine and a service, and what they are called.
 
 use lull_core::Mode;
+use lull_units::counted;
 
 use super::group::{self, PollingGroup};
 use super::load::Arrivals;
@@ -200,10 +201,10 @@ impl WorldFile {
         let (workers, queues) = (self.workers, self.queues);
         match workers.cmp(&queues) {
             std::cmp::Ordering::Greater => Some(format!(
-                "{workers} workers share {queues} queue{}: a queue's packets are polled by whichever of its workers busy \
+                "{workers} workers share {}: a queue's packets are polled by whichever of its workers busy \
                  polls, and interrupts stay suspended for all of them; with a queue a worker (ethtool -L) each would \
                  have its own.",
-                if queues == 1 { "" } else { "s" }
+                counted(queues, "queue")
             )),
             _ => None,
         }
@@ -211,7 +212,6 @@ impl WorldFile {
 
     /// What it is, in a line.
     pub fn describe(&self) -> String {
-        let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let moderation = match self.rx {
             ModerationSpec::Adaptive => "adaptive moderation".to_owned(),
             ModerationSpec::Off => "no moderation".to_owned(),
@@ -225,7 +225,7 @@ impl WorldFile {
         };
         let connections = match self.connections {
             0 => String::new(),
-            connections => format!("{}, ", plural(connections, "connection")),
+            connections => format!("{}, ", counted(connections, "connection")),
         };
         let group =
             self.group.as_ref().map_or(String::new(), |group| format!(", {}", group.describe(self.transmit.is_some())));
@@ -235,12 +235,12 @@ impl WorldFile {
             "{}: {}{} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}{transmit}{group}; {}{}, {connections}{cost}{arrivals}",
             self.name,
             if self.host.is_some() { "lull's own stack on " } else { "" },
-            plural(u32::from(self.cores), "core"),
+            counted(self.cores, "core"),
             self.hz as f64 / 1e9,
             self.bits_per_s as f64 / 1e9,
-            plural(u32::from(self.queues), "queue"),
+            counted(self.queues, "queue"),
             if self.upstream.is_some() { "proxy, " } else { "" },
-            plural(u32::from(self.workers), "worker"),
+            counted(self.workers, "worker"),
         )
     }
 

@@ -65,8 +65,7 @@ impl Asked {
     pub(super) fn words(&self) -> String {
         match self {
             Asked::Tap { config, .. } => {
-                let queues = if config.queues == 1 { "queue" } else { "queues" };
-                format!("tap:{} with {} {queues}", config.name, config.queues)
+                format!("tap:{} with {}", config.name, lull_units::counted(config.queues, "queue"))
             }
             Asked::Xdp(config) => {
                 let list = |numbers: Vec<usize>| lull_units::numbers_text(&numbers);

@@ -9,12 +9,18 @@ use lull_net::{Elsewhere, HandedOn, Host, HostConfig, Network, NetworkConfig};
 use lull_nic::passing::QUEUES_MAX;
 use lull_nic::{Device, Frame};
 use lull_posix::left_open;
+use lull_units::counted;
 
 use crate::failure::Failure;
 
 /// What the launcher says of so many connections that were left open, whose peers were told so often.
 pub fn left(connections: usize, told: usize) -> String {
-    format!("the program left {connections} connections open; {told} peers were told by a reset")
+    let were = if told == 1 { "was" } else { "were" };
+    format!(
+        "the program left {} open; {} {were} told by a reset",
+        counted(connections, "connection"),
+        counted(told, "peer")
+    )
 }
 
 /// How long the launcher tells peers, while the next process that would have a queue waits for it, or whoever has called `lull run`.

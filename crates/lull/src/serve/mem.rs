@@ -7,6 +7,7 @@ use std::time::Duration;
 use lull_core::Mode;
 use lull_lab::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
 use lull_lab::cell::{Load, RunResult};
+use lull_units::counted;
 
 use super::{Serve, decorated, offer, refuse};
 use crate::failure::Failure;

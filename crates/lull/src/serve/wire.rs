@@ -16,6 +16,7 @@ use lull_nic::Device;
 use lull_nic::packet::{Packet, PacketConfig};
 use lull_nic::tap::{Tap, TapConfig};
 use lull_nic::xdp::Xdp;
+use lull_units::counted;
 
 use super::{Offloads, Serve, address, decorated, offer, refuse, refuse_loopback};
 use crate::failure::Failure;
@@ -92,9 +93,10 @@ impl Wire<'_> {
                 let (queues, words) = (xdp.info().queues, xdp::words(&xdp));
                 if queues < args.threads {
                     return Err(format!(
-                        "cannot run {} workers on {queues} queues of {}: use -t 1 to -t {queues}, or give it more queues \
-                         (ethtool -L)",
-                        args.threads, config.name
+                        "cannot run {} on {} of {}: use -t 1 to -t {queues}, or give it more queues (ethtool -L)",
+                        counted(args.threads, "worker"),
+                        counted(queues, "queue"),
+                        config.name
                     )
                     .into());
                 }
@@ -222,9 +224,9 @@ fn worker_cores(args: &Serve) -> Result<Vec<usize>, Failure> {
     };
     if args.threads == 0 || args.threads > available.len() {
         return Err(format!(
-            "cannot run {} workers on {} cores: use -t 1 to -t {}",
-            args.threads,
-            available.len(),
+            "cannot run {} on {}: use -t 1 to -t {}",
+            counted(args.threads, "worker"),
+            counted(available.len(), "core"),
             available.len()
         )
         .into());

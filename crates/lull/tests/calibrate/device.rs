@@ -66,7 +66,7 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
     world.run(&["ip", "addr", "add", "10.99.0.1/24", "dev", "va"]);
     if let Some(two) = World::new("calibrate two queues", 2) {
         let options = format!("calibrate --out {path} --plane kernel --dev va --load-by x");
-        two.refused(&options, &["with 1 workers: it shows 2 NAPIs", "--workers 2", "ethtool -L va"]);
+        two.refused(&options, &["with 1 worker: it shows 2 NAPIs", "--workers 2", "ethtool -L va"]);
     }
 
     // A link that was down has another NAPI.

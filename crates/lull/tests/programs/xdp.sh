@@ -75,7 +75,7 @@ wait "$launcher"
 status=$?
 launcher=
 [ "$status" = 137 ] || fail "the launcher ended with $status"
-grep -q 'left 1 connections open; 1 peers were told by a reset' said || fail "the launcher did not reset the peer"
+grep -q 'left 1 connection open; 1 peer was told by a reset' said || fail "the launcher did not reset the peer"
 wait "$client" || fail "the peer: $(cat client)"
 pings_end
 ip link show x0 | grep -q xdp && fail "the XDP program is left"

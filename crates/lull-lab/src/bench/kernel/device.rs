@@ -8,7 +8,7 @@ use lull_linux::device::Snapshot;
 use lull_linux::ethtool::{Ethtool, Knob};
 use lull_linux::{DeviceRequest, Options, Session, apply, undo};
 use lull_sim::calibration::{Held, Interrupts};
-use lull_units::numbers;
+use lull_units::{counted, numbers};
 
 use super::pair::{Side, linux};
 use crate::bench::{BenchConfig, BenchError, PORT};
@@ -103,9 +103,11 @@ fn fits(snapshot: &Snapshot, queues: usize, cores: &[usize]) -> Result<(), Strin
     let napis = snapshot.napis.len();
     if napis != queues {
         return Err(format!(
-            "cannot measure over {name} with {queues} workers: it shows {napis} NAPIs, and each worker has a queue of its own; \
+            "cannot measure over {name} with {}: it shows {}, and each worker has a queue of its own; \
              give --workers {napis}, or the device as many queues (`ethtool -L {name}`; a veth shows NAPIs with `ethtool -K \
-             {name} gro on`, and settings per NAPI take Linux 6.13)"
+             {name} gro on`, and settings per NAPI take Linux 6.13)",
+            counted(queues, "worker"),
+            counted(napis, "NAPI")
         ));
     }
     for napi in &snapshot.napis {
