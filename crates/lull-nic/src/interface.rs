@@ -151,6 +151,57 @@ fn socket_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
+/// Tells the kernel which Ethernet address a neighbour has, as if it had heard that a while ago: it sends there without asking first, and
+/// asks soon whether it is so still (NUD_STALE).
+pub(crate) fn tell_of_neighbour(ifindex: u32, neighbour: IpAddr, mac: [u8; 6]) -> io::Result<()> {
+    // `rtnetlink(7)`; the attributes are <linux/neighbour.h>'s.
+    const NDA_DST: u16 = 1;
+    const NDA_LLADDR: u16 = 2;
+    const NUD_STALE: u16 = 0x04;
+    const HEADER_BYTES: usize = size_of::<libc::nlmsghdr>();
+    let (family, address) = match neighbour {
+        IpAddr::V4(ip) => (libc::AF_INET as u8, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (libc::AF_INET6 as u8, ip.octets().to_vec()),
+    };
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let mut message = vec![0; size_of::<u32>()];
+    message.extend(libc::RTM_NEWNEIGH.to_ne_bytes());
+    message.extend((flags as u16).to_ne_bytes());
+    // Neither a sequence nor a sender's number is needed by who asks once.
+    message.extend([0; 8]);
+    message.extend([family, 0, 0, 0]);
+    message.extend(ifindex.to_ne_bytes());
+    message.extend(NUD_STALE.to_ne_bytes());
+    message.extend([0, 0]);
+    for (kind, value) in [(NDA_DST, &address[..]), (NDA_LLADDR, &mac)] {
+        message.extend((4 + value.len() as u16).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(value);
+        message.resize(message.len().next_multiple_of(4), 0);
+    }
+    let length = message.len() as u32;
+    message[..4].copy_from_slice(&length.to_ne_bytes());
+    // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
+    let socket =
+        unsafe { owned(libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)) }?;
+    let mut answer = [0; 256];
+    // SAFETY: both buffers outlive the calls, and their sizes are told. A socket without an address sends to the kernel, which answers at once.
+    let got = unsafe {
+        match libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) {
+            0.. => libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0),
+            failed => failed,
+        }
+    };
+    if got < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // `nlmsgerr` begins with an error below 0, or 0.
+    match answer[HEADER_BYTES..].first_chunk().map_or(0, |error| i32::from_ne_bytes(*error)) {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
+
 /// A socket that becomes readable when any interface of the namespace changes, comes or goes (rtnetlink).
 pub(crate) fn events() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

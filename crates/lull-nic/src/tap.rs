@@ -325,6 +325,23 @@ impl Tap {
             .map_err(self.shared.os("bring the interface up", "needs CAP_NET_ADMIN in the interface's namespace"))
     }
 
+    /// Tells the kernel that `address` is on our side, so that what it sends there does not wait until somebody answers for it; it has to
+    /// be up. It asks all the same, some seconds after it has first sent there. An interface that was there before is not changed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Os`] from the kernel.
+    pub fn tell_kernel_of(&self, address: IpAddr) -> Result<(), DeviceError> {
+        if self.shared.origin != Origin::Made {
+            return Ok(());
+        }
+        os::index(&self.shared.name)
+            .and_then(|ifindex| interface::tell_of_neighbour(ifindex, address, self.shared.mac))
+            .map_err(
+                self.shared
+                    .os(format!("tell the kernel of {address}"), "needs CAP_NET_ADMIN in the interface's namespace"),
+            )
+    }
+
     /// Changes the MTU, in bytes.
     ///
     /// # Errors

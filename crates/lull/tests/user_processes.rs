@@ -340,6 +340,12 @@ fn peers_of_a_process_that_exits_have_everything_and_are_told_of_the_end() {
     }
 }
 
+/// Who connects before the program asks for connections does not wait until somebody answers for its address.
+#[test]
+fn the_host_knows_a_programs_addresses_from_the_start() {
+    user::run("told_of_addresses", "command -v python3 && command -v ip", "base", "");
+}
+
 /// The second answer of a batch of events waits for the batch to be over.
 #[test]
 fn peers_of_a_process_that_ends_at_once_have_what_it_wrote_last() {

@@ -82,12 +82,18 @@ impl Asked {
         }
     }
 
-    pub(super) fn open(&self) -> Result<Opened, Failure> {
+    /// `addresses` will be the program's.
+    pub(super) fn open(&self, addresses: &[(IpAddr, u8)]) -> Result<Opened, Failure> {
         match self {
             Asked::Tap { config, peer } => {
                 let tap = Tap::open(config.clone())?;
                 if let Some((ip, prefix)) = peer {
                     tap.kernel_side(*ip, *prefix)?;
+                    // Nobody answers for them before the program needs its stack. What the kernel does not take (IPv6 where that is off)
+                    // it asks for.
+                    for (own, _) in addresses {
+                        let _ = tap.tell_kernel_of(*own);
+                    }
                 }
                 Ok(Opened::Tap(tap))
             }

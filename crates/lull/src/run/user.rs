@@ -254,7 +254,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         outln!("would run {}", asked.words(&args.command[0]))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let nic = asked.nic.open()?;
+    let nic = asked.nic.open(&asked.network.addresses)?;
     nic.notes().iter().chain(&asked.nic.left_to_the_host()).for_each(|note| args.say(note));
     let _addresses = (asked.nic.ports().is_empty()).then(|| {
         let name = args.user.nic.as_deref().unwrap_or_default();
