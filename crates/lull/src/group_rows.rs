@@ -1,8 +1,9 @@
 //! How a group of CPUs is printed, by `lull group` and `lull show`.
 
 use lull_control::schema::Group;
+use lull_units::counted;
 
-use crate::output::{WriteError, counted, outln};
+use crate::output::{WriteError, outln};
 
 /// Prints a group with its members and pollers.
 pub fn print(group: &Group) -> Result<(), WriteError> {

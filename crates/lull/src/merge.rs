@@ -11,7 +11,7 @@ use lull_units::counted;
 
 use crate::failure::Failure;
 use crate::load::print_summary;
-use crate::output::{counted, outln, say};
+use crate::output::{outln, say};
 use crate::outputs;
 
 /// Windows of generators that have less than this in common are said: their rates are of different times.

@@ -9,11 +9,6 @@ use std::process::ExitCode;
 
 use lull_linux::plan::Change;
 
-/// A number of things, for output: `1 socket`, `2 sockets`.
-pub fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 /// Status of a command whose reader has gone: 128 and the number of SIGPIPE, as a shell reports one that it ended.
 const READER_GONE: u8 = 141;
 

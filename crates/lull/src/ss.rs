@@ -8,10 +8,11 @@ use clap::Args;
 use lull_control::place::Places;
 use lull_control::schema::{Answer, Request, Socket, Sockets};
 use lull_control::{Client, Error};
+use lull_units::counted;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{WriteError, counted, outln};
+use crate::output::{WriteError, outln};
 use crate::target::Target;
 
 /// Counters of losses that Linux has, too, by its names (`nstat`); all others keep their own.

@@ -11,7 +11,7 @@ use lull_units::counted;
 
 use super::{Serve, decorated, offer, refuse};
 use crate::failure::Failure;
-use crate::output::{counted, outln, say};
+use crate::output::{outln, say};
 
 /// What one line covers, and the pause before it, in which the load settles.
 const WINDOW: Duration = Duration::from_millis(950);

@@ -20,7 +20,7 @@ use lull_units::counted;
 
 use super::{Offloads, Serve, address, decorated, offer, refuse, refuse_loopback};
 use crate::failure::Failure;
-use crate::output::{counted, outln, say};
+use crate::output::{outln, say};
 use crate::own_addresses::OwnAddresses;
 use crate::xdp;
 
