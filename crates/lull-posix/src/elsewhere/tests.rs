@@ -194,8 +194,8 @@ fn a_syn_for_a_listener_that_is_being_made_is_kept_for_it() {
 fn a_syn_for_a_listener_that_nobody_has_asked_yet_is_kept_for_it_until_it_is_closed() {
     let flows = Arc::new(Flows::create().unwrap());
     let (others, _inbox) = others(&flows);
-    let (frame, at) = (Frame::copy_from(&[7; 60]), "10.0.0.2:7001".parse().unwrap());
-    let unasked = [(heard("0.0.0.0:7001".parse().unwrap()), 5), (heard("10.0.0.3:7001".parse().unwrap()), 6)];
+    let (frame, at) = (Frame::copy_from(&[7; 60]), "10.0.0.2:7002".parse().unwrap());
+    let unasked = [(heard("0.0.0.0:7002".parse().unwrap()), 5), (heard("10.0.0.3:7002".parse().unwrap()), 6)];
     others.unasked().extend(unasked);
     assert!(others.takes_stranger(Some(at), &frame) && others.kept().len() == 1);
     others.listens(unasked[0].0, 5);
