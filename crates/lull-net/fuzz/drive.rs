@@ -1,6 +1,6 @@
 //! What a fuzzer's bytes mean: a script of frames, time and application calls for one stack, and what must hold.
 
-use lull_net::shard::{BufferGrowth, Shutdown, SocketId, UdpOptions};
+use lull_net::shard::{BufferGrowth, ListenOptions, Shutdown, SocketId, UdpOptions};
 use lull_nic::{Checksum, Frame};
 
 use crate::shard_harness::udp::fragment;
@@ -27,7 +27,7 @@ impl Script<'_> {
     }
 }
 
-/// Bounds the half-open connections, so that scripts come to cookies soon.
+/// Bounds the half-open connections and the accept queue, so that scripts come to cookies soon.
 const BACKLOG: usize = 4;
 
 struct World {
@@ -50,10 +50,8 @@ impl World {
         (config.rx_buffer_bytes, config.tx_buffer_bytes) = (2048, 2048);
         config.growth = BufferGrowth { rx_bytes_max: 8192, tx_bytes_max: 8192, total_bytes_max: 1 << 20 };
         let mut host = Host::server_with(config);
-        let listener = host
-            .stack
-            .tcp_listen(at("::", 80), lull_net::shard::ListenOptions { backlog: BACKLOG, ..Default::default() })
-            .unwrap();
+        let options = ListenOptions { backlog: BACKLOG, syn_backlog: BACKLOG, ..ListenOptions::default() };
+        let listener = host.stack.tcp_listen(at("::", 80), options).unwrap();
         host.stack.udp_bind(at("::", 53), UdpOptions { rx_bytes: 10_000, ..Default::default() }).unwrap();
         let mut bystander = Peer::v6(4000);
         let bystander_id = host.establish(listener, &mut bystander);
