@@ -274,6 +274,12 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
+/// Names the calling thread. It is a thread of the engine's if its name begins with `lull-`.
+pub(crate) fn name_thread(name: &CStr) {
+    // SAFETY: the name ends with a zero.
+    let _ = unsafe { raw!(SYS_prctl, libc::PR_SET_NAME, name.as_ptr()) };
+}
+
 /// The inode of an open file: every process that inherited a socket sees the same.
 pub fn inode(fd: c_int) -> Result<u32> {
     // SAFETY: plain data, for which zeroes are a value.

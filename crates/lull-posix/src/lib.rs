@@ -29,6 +29,7 @@
 //! | `inherit` | connections that a child uses |
 //! | [`exec`] | what is left of lull when the program executes another |
 //! | [`leave`], `leaving` | what is done when the program exits; whether it does |
+//! | [`last_thread`] | the end of a process whose main thread has ended before the others |
 //! | `silence` | what the other threads of a program that exits have in place of its files |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
@@ -57,6 +58,7 @@ mod husk;
 mod inherit;
 pub mod interfaces;
 mod kernel;
+pub mod last_thread;
 pub mod leave;
 mod leaving;
 pub mod left_open;

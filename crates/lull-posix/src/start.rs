@@ -24,7 +24,9 @@ use crate::engine::{Engine, Share, StartError, engage_each};
 use crate::flows::{self, Flows, NotClaimed};
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{claimed, depot, elsewhere, exec, inherit, kernel, left_open, listing, netlink, record, socket};
+use crate::{
+    claimed, depot, elsewhere, exec, inherit, kernel, last_thread, left_open, listing, netlink, record, socket,
+};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
 /// timeout 0 polls them for one round, and never for longer; one whose rings fill faster than it calls empties them; and a
@@ -41,6 +43,7 @@ pub fn at_load() {
                 say::quiet();
             }
             engage_with(hand_over, |error| say::line(format_args!("{error}")));
+            last_thread::begins_as_main();
         }
         Err(error) => say::line(format_args!("{error}: the program has the kernel's addresses only")),
     }

@@ -3,7 +3,7 @@
 use libc::{c_int, c_long, pid_t};
 use lull_posix::poll::{in_table, lulls_fds, lulls_sets};
 use lull_posix::signals::{kernels_set, pselects_set};
-use lull_posix::{about_to_wait, bpf, fork, is_involved, is_lull, leave, takes_data};
+use lull_posix::{about_to_wait, bpf, fork, is_involved, is_lull, last_thread, leave, takes_data};
 
 use crate::epoll::pointer;
 use crate::taken_over::taken_over;
@@ -65,6 +65,7 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             }
             libc::SYS_exit => {
                 about_to_wait();
+                last_thread::ends_by_number(a as c_int);
                 return None;
             }
             libc::SYS_kill | libc::SYS_rt_sigqueueinfo => {

@@ -354,6 +354,12 @@ fn peers_of_a_process_that_ends_at_once_have_what_it_wrote_last() {
     }
 }
 
+/// Threads of lull's are none of the program's, and keep no process.
+#[test]
+fn a_process_whose_main_thread_has_ended_ends_with_its_last_thread() {
+    user::run("main_ends", "command -v cc && command -v python3 && command -v ip", "suspend20", "");
+}
+
 /// Its peer has been told that what it sent has arrived, and does not send it again.
 #[test]
 fn what_is_handed_to_a_process_that_is_killed_goes_to_who_listens_then() {
