@@ -266,7 +266,7 @@ pub fn dup3(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
     unsafe { raw!(SYS_dup3, fd, to, flags) }.map(|fd| fd as c_int)
 }
 
-/// The calling thread's name. The engine's threads have names that begin with `lull-`.
+/// The calling thread's name. lull's threads have names that begin with `lull-`, but for the host's, which deliver.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];
     // SAFETY: room for the longest name.
@@ -274,7 +274,7 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
-/// Names the calling thread. It is a thread of the engine's if its name begins with `lull-`.
+/// Names the calling thread, which is taken for one of lull's if its name begins with `lull-`.
 pub(crate) fn name_thread(name: &CStr) {
     // SAFETY: the name ends with a zero.
     let _ = unsafe { raw!(SYS_prctl, libc::PR_SET_NAME, name.as_ptr()) };
