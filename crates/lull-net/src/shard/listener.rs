@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use lull_bpf::Chooser;
+use lull_core::settings::WEIGHT_DEFAULT;
 
 use super::error::NetError;
 use super::half_open::Handshake;
@@ -19,10 +20,10 @@ pub(super) struct Waiting {
     pub(super) handshake: Handshake,
 }
 
-/// How many SYNs may come before the first of their clients is answered: those of one poll (`NAPI_POLL_WEIGHT`). A program that
+/// How many SYNs may come before the first of their clients is answered: those of one poll. A program that
 /// speaks first may never hear of a client whose SYN was answered by a cookie and whose acknowledgement found the accept queue full:
 /// nothing is sent again then. Linux answers local clients one by one, which leaves it room for the next.
-const HALF_OPENS_AT_ONCE: usize = 64;
+const HALF_OPENS_AT_ONCE: usize = WEIGHT_DEFAULT as usize;
 
 /// A listening socket.
 #[derive(Debug)]
