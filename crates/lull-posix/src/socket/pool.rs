@@ -9,7 +9,9 @@
 //!
 //! A process without a queue takes the owner's when that has ended.
 
+mod kernels_half;
 mod owner;
+mod passed_on;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -33,11 +35,10 @@ use crate::files::{self, File, Open};
 use crate::flows::End;
 use crate::{Errno, Flows, Result, cancel, claimed, engine, flows, inherit, kernel, signals};
 
-pub(crate) use owner::{
-    begin_to_give, ends_for_exec, ends_unless_used, forget, goes_on_after_exec, has_listener, is_anothers,
-    is_being_closed, leave_untaken, outstay, serve_a_child, used_by_another,
-};
+pub(crate) use kernels_half::begin_to_give;
+pub(crate) use owner::{forget, has_listener, is_anothers, is_being_closed, leave_untaken, serve_a_child};
 pub(super) use owner::{serve, serve_on};
+pub(crate) use passed_on::{ends_for_exec, ends_unless_used, goes_on_after_exec, outstay, used_by_another};
 
 /// The ends of a listener's pool.
 pub(crate) struct Pool {
@@ -519,4 +520,8 @@ impl Message {
             Ok(None)
         }
     }
+}
+
+fn to_io(error: Errno) -> std::io::Error {
+    std::io::Error::from_raw_os_error(error.number())
 }

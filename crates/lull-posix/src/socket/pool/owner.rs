@@ -1,12 +1,12 @@
 //! The process that has the queue gives connections to a listener's pool, once another one asks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use libc::c_int;
 use lull_fd::say;
@@ -15,13 +15,15 @@ use lull_net::{Interest, Ready, TcpListener, TcpStream, Unaccepted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
-use super::{KERNELS, Message, Pool, is_hung_up, locked};
+use super::kernels_half::{self, KernelsHalf, rest};
+use super::passed_on::{self, PassedOn, Serving, ends, failed_to_execute, goes_on};
+use super::{Message, Pool, is_hung_up, locked, to_io};
 use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
 use crate::socket::options::Options;
-use crate::socket::{Listener, stream, turn};
-use crate::{Errno, address, elsewhere, engine, flows, husk, inherit, kernel};
+use crate::socket::{Listener, stream};
+use crate::{Errno, elsewhere, engine, inherit, kernel};
 
 /// A connection of this process's that is in a pool.
 struct Given {
@@ -45,254 +47,13 @@ pub(super) fn taken_back(connection: u64) -> Option<(Open, SocketAddr)> {
     take_back(connection).map(|given| (given.file, given.peer))
 }
 
-/// The connections that are passed on to other processes.
-#[derive(Default)]
-struct Counts {
-    /// How many threads may have taken a connection from the stack that is not yet among those that are [`given`].
-    giving: usize,
-    /// How many connections are given and have not been taken yet.
-    offered: usize,
-    /// How many connections another process uses.
-    used: usize,
-    /// How many threads have a listener of this process's in order to give what comes to it.
-    serving: usize,
-    /// No other process that asks for connections is alive.
-    nobody_asks: bool,
-    /// This process passes on no more connections.
-    ends: bool,
-    /// Another program is about to be executed in its place: it passes on nothing meanwhile.
-    executes: bool,
-    /// How many times a program was to be executed, and was not after all.
-    failed_to_execute: u64,
-}
-
-static COUNTS: Afresh<Mutex<Counts>> = Afresh::new();
-
-fn counted() -> MutexGuard<'static, Counts> {
-    locked(COUNTS.get_or_init(Mutex::default))
-}
-
 /// A child of `fork` gives nothing to anybody.
 pub(crate) fn forget() {
     GIVEN.forget();
-    COUNTS.forget();
-    ENDS.forget();
+    passed_on::forget();
+    kernels_half::forget();
     SERVED.forget();
     SERVED_FOR_CHILDREN.forget();
-    KERNELS_SERVED.forget();
-}
-
-static CHANGED: Condvar = Condvar::new();
-
-/// How far this process has come with a connection that it passes on.
-#[derive(Clone, Copy)]
-enum Stage {
-    Giving,
-    Offered,
-    Used,
-}
-
-/// A connection that this process passes on or offers, counted for as long as it does.
-struct PassedOn {
-    stage: Stage,
-}
-
-impl PassedOn {
-    /// Counts another connection; `None` if the process is about to end.
-    fn begin() -> Option<PassedOn> {
-        let mut counts = counted();
-        if counts.is_over() {
-            return None;
-        }
-        let stage = Stage::Giving;
-        *counts.at(stage) += 1;
-        Some(PassedOn { stage })
-    }
-
-    /// This connection is among those that are [`given`].
-    fn is_offered(&mut self) {
-        self.comes_to(Stage::Offered, &mut counted());
-    }
-
-    /// Another process uses it from now on; false where this one is about to end.
-    fn is_taken(&mut self) -> bool {
-        let mut counts = counted();
-        let may_be = !counts.is_over();
-        if may_be {
-            self.comes_to(Stage::Used, &mut counts);
-        }
-        may_be
-    }
-
-    fn comes_to(&mut self, stage: Stage, counts: &mut Counts) {
-        *counts.at(self.stage) -= 1;
-        *counts.at(stage) += 1;
-        self.stage = stage;
-        CHANGED.notify_all();
-    }
-}
-
-impl Counts {
-    /// Whether nothing more is passed on, for good or while a program is about to be executed.
-    fn is_over(&self) -> bool {
-        self.ends || self.executes
-    }
-
-    fn at(&mut self, stage: Stage) -> &mut usize {
-        match stage {
-            Stage::Giving => &mut self.giving,
-            Stage::Offered => &mut self.offered,
-            Stage::Used => &mut self.used,
-        }
-    }
-}
-
-impl Drop for PassedOn {
-    fn drop(&mut self) {
-        *counted().at(self.stage) -= 1;
-        CHANGED.notify_all();
-    }
-}
-
-/// Counts a connection that another process uses from now on, until what is returned is dropped; none where the process is about to
-/// end.
-pub(crate) fn used_by_another() -> Option<impl Send + Sync + 'static> {
-    let mut passed_on = PassedOn::begin()?;
-    passed_on.is_taken().then_some(passed_on)
-}
-
-/// The program's process exits. It stays for as long as other processes use connections that it passes on to them, or live to take
-/// more, and goes on to pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
-/// `stays` is called before it waits.
-pub(crate) fn outstay(stays: fn()) {
-    // In a child this state is a copy of its parent's, and means nothing.
-    if engine::running().is_none() || !husk::is_engines_process() {
-        return;
-    }
-    let mut looks = false;
-    let mut counts = counted();
-    if counts.used + counts.giving + counts.offered > 0 {
-        drop(counts);
-        stays();
-        counts = counted();
-    }
-    while counts.used > 0 || counts.giving + counts.offered > 0 && !counts.nobody_asks {
-        if counts.offered > 0 && !looks {
-            looks = true;
-            drop(counts);
-            look_for_who_asks();
-            counts = counted();
-        } else {
-            counts = changed(counts);
-        }
-    }
-}
-
-fn changed(counts: MutexGuard<'static, Counts>) -> MutexGuard<'static, Counts> {
-    CHANGED.wait(counts).unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sees to it that this process is told when no other process that asks is alive.
-fn look_for_who_asks() {
-    let look = || {
-        if let Some(flows) = flows::of_the_program() {
-            flows.until_nobody_asks();
-        }
-        nobody_asks();
-    };
-    let _no_signals = NoSignals::begin();
-    if inherit::thread("lull-askers").spawn(look).is_err() {
-        nobody_asks();
-    }
-}
-
-fn nobody_asks() {
-    counted().nobody_asks = true;
-    CHANGED.notify_all();
-}
-
-/// Ends passing on, if no other process uses a connection of this process's. Returns false if one does. What comes to a
-/// listener afterwards stays there, and what has come before is among those that are given.
-pub(crate) fn ends_unless_used() -> bool {
-    let mut counts = counted();
-    if counts.used > 0 {
-        return false;
-    }
-    counts.ends = true;
-    while counts.giving > 0 {
-        counts = changed(counts);
-    }
-    true
-}
-
-/// A descriptor that is readable once this process passes on no more.
-static ENDS: Afresh<crate::Result<OwnedFd>> = Afresh::new();
-
-fn ends() -> Option<&'static OwnedFd> {
-    // Without a free number, a thread that waits for connections, or for room, hears of it by the next one.
-    ENDS.get_or_init(|| kernel::eventfd(0)).as_ref().ok()
-}
-
-/// Called when another program is about to be executed in this process's place. From here on the process passes nothing
-/// on: what is offered, and what waits at its listeners once they are closed, is left to whoever listens next. The
-/// threads that give have no listener then, and wait whether it comes to that ([`goes_on`]). A thread that does not
-/// hear of it is not waited for any longer than that.
-pub(crate) fn ends_for_exec(at_most: Duration) {
-    // It is made here if there is none, so that a thread that is about to wait for the first time finds it readable.
-    let ends = ends();
-    let mut counts = counted();
-    counts.executes = true;
-    if let Some(ends) = ends {
-        kernel::add_to_eventfd(ends.as_raw_fd());
-    }
-    let (began, mut left) = (Instant::now(), at_most);
-    while counts.giving + counts.serving > 0 && left > Duration::ZERO {
-        counts = CHANGED.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;
-        left = at_most.saturating_sub(began.elapsed());
-    }
-    drop(counts);
-    leave_untaken();
-}
-
-/// Called when no program was executed after all. Connections of listeners that listen again are passed on again.
-pub(crate) fn goes_on_after_exec() {
-    let mut counts = counted();
-    counts.executes = false;
-    counts.failed_to_execute += 1;
-    ENDS.get().into_iter().flatten().for_each(|ends| kernel::empty_eventfd(ends.as_raw_fd()));
-    CHANGED.notify_all();
-}
-
-fn failed_to_execute() -> u64 {
-    counted().failed_to_execute
-}
-
-/// Called by a thread that has stopped giving connections; `failed` is how often executing a program had failed when it
-/// began. Waits until no program is about to be executed. Returns whether the thread goes on, because executing one has
-/// failed since.
-fn goes_on(failed: u64) -> bool {
-    let mut counts = counted();
-    while counts.executes {
-        counts = changed(counts);
-    }
-    counts.failed_to_execute != failed && !counts.ends
-}
-
-/// A thread that has a listener of this process's, for as long as this lives.
-struct Serving;
-
-impl Serving {
-    fn begin() -> Serving {
-        counted().serving += 1;
-        Serving
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        counted().serving -= 1;
-        CHANGED.notify_all();
-    }
 }
 
 /// What is offered and nobody has taken is left to who listens next: this process passes on no more.
@@ -343,12 +104,6 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
 /// How long a process that shares a listener with others is given to accept what comes to its own queue. On Linux whoever is idle has a
 /// connection at once; here it is another process's at the cost of what passes it on.
 const SOON: Duration = Duration::from_millis(20);
-
-/// How long this waits for a connection that is already there.
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-
-/// How long passing on rests when it has failed.
-const TRIES_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How often a listener that this process has closed, and other processes have, is looked at.
 const LOOKS_APART: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -431,19 +186,13 @@ static SERVED: Afresh<Mutex<BTreeMap<u32, Weak<OwnedFd>>>> = Afresh::new();
 /// The pool of a listener that a child made, by its port.
 type OfAChild = (u16, Weak<OwnedFd>);
 static SERVED_FOR_CHILDREN: Afresh<Mutex<Vec<OfAChild>>> = Afresh::new();
-/// The pools of the kernel's halves.
-static KERNELS_SERVED: Afresh<Mutex<BTreeSet<u32>>> = Afresh::new();
 
-fn served() -> MutexGuard<'static, BTreeMap<u32, Weak<OwnedFd>>> {
+pub(super) fn served() -> MutexGuard<'static, BTreeMap<u32, Weak<OwnedFd>>> {
     locked(SERVED.get_or_init(Mutex::default))
 }
 
 fn served_for_children() -> MutexGuard<'static, Vec<OfAChild>> {
     locked(SERVED_FOR_CHILDREN.get_or_init(Mutex::default))
-}
-
-fn kernels_served() -> MutexGuard<'static, BTreeSet<u32>> {
-    locked(KERNELS_SERVED.get_or_init(Mutex::default))
 }
 
 /// Whether another process has a listener by whose pool this one gives.
@@ -455,117 +204,6 @@ pub(crate) fn is_anothers(listener: u32) -> bool {
 pub(crate) fn has_listener(inode: u32) -> bool {
     let is_it = |file: Open| matches!(&*file, File::Listener(listener) if listener.inode == inode);
     files::numbers().filter_map(files::get).any(is_it)
-}
-
-/// A child asks for the connections of a listener of this process's, which may not have asked for any itself, and may have closed it:
-/// it is among what is `held` for the child then. What comes to the kernel's half goes to the pool as well, until nobody takes
-/// anything out of that.
-pub(crate) fn begin_to_give<'a>(kernels: OwnedFd, mut held: impl Iterator<Item = &'a Open>) -> io::Result<()> {
-    let inode = kernel::inode(kernels.as_raw_fd()).map_err(to_io)?;
-    let is_it = |file: &Open| matches!(&**file, File::Listener(listener) if listener.inode == inode);
-    let open = files::numbers().filter_map(files::get).find(is_it);
-    let (mut gives, mut listens) = (None, Ok(()));
-    let file = open.as_ref().or_else(|| held.find(|file| is_it(file)));
-    if let Some(File::Listener(listener)) = file.map(|file| &**file) {
-        listens = listener.real().map(drop).map_err(to_io);
-        gives = listener.shared().map(|pool| Arc::clone(&pool.gives));
-    }
-    drop(open);
-    let gives = gives.or_else(|| served().get(&inode).and_then(Weak::upgrade));
-    if let Some(gives) = gives.filter(|_| is_listening(&kernels)) {
-        give_what_comes_to(kernels, inode, gives)?;
-    }
-    listens
-}
-
-fn give_what_comes_to(kernels: OwnedFd, inode: u32, gives: Arc<OwnedFd>) -> io::Result<()> {
-    let name = kernel::getsockname(kernels.as_raw_fd()).map_err(to_io)?;
-    let bound = address::parse(name.as_bytes()).ok_or(io::ErrorKind::InvalidInput)?;
-    if !kernels_served().insert(inode) {
-        return Ok(());
-    }
-    let run = move || {
-        let (mut half, mut is_said) = (KernelsHalf::new(kernels), false);
-        while half.may_have_any() {
-            let mut polled = [PollFd::new(&half.listener, PollFlags::IN), PollFd::new(&gives, PollFlags::empty())];
-            // One that is at hand is not waited for.
-            let within = half.at_hand.is_some().then_some(&AT_ONCE);
-            if poll(&mut polled, within).is_ok() && !polled[1].revents().is_empty() {
-                break;
-            }
-            half.give_or_rest(&gives, bound, &mut is_said);
-        }
-        kernels_served().remove(&inode);
-    };
-    let started = inherit::thread("lull-pool").spawn(run);
-    started.map(drop).inspect_err(|_| {
-        kernels_served().remove(&inode);
-    })
-}
-
-/// The kernel's socket behind a listener. Connections that come to it are given, too.
-struct KernelsHalf {
-    listener: OwnedFd,
-    /// A connection that was accepted there and could not be given yet. If nobody takes any more, it is closed.
-    at_hand: Option<OwnedFd>,
-}
-
-impl KernelsHalf {
-    fn new(listener: OwnedFd) -> KernelsHalf {
-        KernelsHalf { listener, at_hand: None }
-    }
-
-    fn may_have_any(&self) -> bool {
-        self.at_hand.is_some() || is_listening(&self.listener)
-    }
-
-    /// Gives a connection, if there is one. Returns whether there was. While every process is busy it waits here, as a
-    /// descriptor of lull's own.
-    fn give(&mut self, gives: &OwnedFd) -> io::Result<bool> {
-        if self.at_hand.is_none() {
-            self.at_hand = self.accepted()?;
-        }
-        let Some(connection) = &self.at_hand else { return Ok(false) };
-        Message { process: std::process::id(), connection: KERNELS }.send(gives, connection)?;
-        self.at_hand = None;
-        Ok(true)
-    }
-
-    /// A connection that waits there. If no number is free, it goes on waiting.
-    #[allow(unsafe_code)]
-    fn accepted(&self) -> io::Result<Option<OwnedFd>> {
-        let accept = || turn::accept(self.listener.as_raw_fd(), libc::SOCK_CLOEXEC);
-        let gone = [libc::EWOULDBLOCK, libc::ECONNABORTED, libc::EINTR];
-        // SAFETY: the kernel has just made it, and nobody else has it.
-        match own::made_for_no_child(|| accept().map(|(number, _)| unsafe { OwnedFd::from_raw_fd(number) })) {
-            Ok(connection) => Ok(Some(connection)),
-            // Another process has taken the connection, or its peer has reset it.
-            Err(error) if gone.contains(&error.number()) => Ok(None),
-            Err(error) => Err(to_io(error)),
-        }
-    }
-
-    /// As [`KernelsHalf::give`], which is tried again later where it fails.
-    fn give_or_rest(&mut self, gives: &OwnedFd, bound: SocketAddr, is_said: &mut bool) {
-        match self.give(gives) {
-            Ok(was_one) => *is_said &= !was_one,
-            Err(error) => rest(gives, bound, &error, is_said),
-        }
-    }
-}
-
-/// The descriptors that passing on needs are not to be had. Connections wait where this process may accept them, and
-/// passing on is tried again later.
-fn rest(gives: &OwnedFd, bound: SocketAddr, error: &io::Error, is_said: &mut bool) {
-    if is_hung_up(gives) {
-        return;
-    }
-    if !std::mem::replace(is_said, true) {
-        let process = std::process::id();
-        say::line(format_args!("connections of {bound} wait until process {process} can pass them on: {error}"));
-    }
-    // A hang-up ends this wait.
-    let _ = poll(&mut [PollFd::new(gives, PollFlags::empty())], Some(&TRIES_APART));
 }
 
 struct Owner {
@@ -727,7 +365,7 @@ impl Owner {
             half.give_or_rest(&self.gives, self.bound, is_said);
         }
         waited?;
-        Ok(is_hung_up(&self.gives) || counted().is_over())
+        Ok(is_hung_up(&self.gives) || passed_on::is_over())
     }
 
     /// Gives a connection, which is passed on by the first of a pair's ends, and left to who listens where that fails.
@@ -781,80 +419,12 @@ fn sent_unless_it_ends(message: &Message, gives: &OwnedFd, socket: &OwnedFd) -> 
     }
 }
 
-fn is_listening(socket: &OwnedFd) -> bool {
-    kernel::int_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
-}
-
-fn to_io(error: Errno) -> io::Error {
-    io::Error::from_raw_os_error(error.number())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::kernels_half::tests::one_that_waits;
+    use super::passed_on::{ends_for_exec, goes_on_after_exec};
     use super::*;
     use crate::fork::tests::in_a_child;
-    use std::sync::atomic::AtomicBool;
-    use std::thread::{scope, yield_now};
-
-    /// A listener of the kernel's at which a connection waits, and a pool that it can be given to.
-    fn one_that_waits() -> (KernelsHalf, std::net::TcpStream, (OwnedFd, OwnedFd)) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let pool = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (KernelsHalf::new(listener.into()), client, pool)
-    }
-
-    /// The limit of open files is `soft` from now on.
-    fn limited_to(soft: u64) -> bool {
-        let limit = rustix::process::Resource::Nofile;
-        let before = rustix::process::getrlimit(limit);
-        rustix::process::setrlimit(limit, rustix::process::Rlimit { current: Some(soft), ..before }).is_ok()
-    }
-
-    fn is_its_peers((message, socket): &(Message, OwnedFd), client: &std::net::TcpStream) -> bool {
-        let name = kernel::getpeername(socket.as_raw_fd()).ok().and_then(|name| address::parse(name.as_bytes()));
-        message.connection == KERNELS && name.is_some_and(|name| client.local_addr().is_ok_and(|own| own == name))
-    }
-
-    #[test]
-    fn a_connection_of_the_kernels_waits_until_there_is_a_number_for_it() {
-        let (mut half, client, (takes, gives)) = one_that_waits();
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        assert!(in_a_child(|| {
-            // Standard input, output and error have these.
-            let is_refused = limited_to(3) && half.give(&gives).is_err_and(|e| e.raw_os_error() == Some(libc::EMFILE));
-            let is_given = limited_to(limit) && half.give(&gives).is_ok_and(|was_one| was_one);
-            let next = Message::next(&takes).ok().flatten();
-            is_refused && is_given && next.is_some_and(|next| is_its_peers(&next, &client))
-        }));
-    }
-
-    /// Without a capability a user has as many descriptors on their way as one process may have open (`too_many_unix_fds`).
-    #[test]
-    #[allow(unsafe_code)]
-    fn a_connection_of_the_kernels_that_cannot_be_sent_stays_at_hand_until_it_can() {
-        let (mut half, client, (takes, gives)) = one_that_waits();
-        /// Nobody else has this number.
-        const NOBODY_ELSE: libc::uid_t = 61_357;
-        assert!(in_a_child(|| {
-            // SAFETY: numbers only.
-            unsafe {
-                if libc::geteuid() == 0 && libc::setresuid(NOBODY_ELSE, NOBODY_ELSE, NOBODY_ELSE) != 0 {
-                    return false;
-                }
-            }
-            let Ok(free) = kernel::duplicate(gives.as_raw_fd(), 0, true) else { return false };
-            let most = free as u64 + 8;
-            let filler = Message { process: 0, connection: 7 };
-            let is_full = limited_to(most)
-                && (0..2 * most).any(|_| filler.send(&gives, &takes) == Err(rustix::io::Errno::TOOMANYREFS));
-            let is_refused = half.give(&gives).is_err() && half.at_hand.is_some();
-            let took = (0..8).all(|_| Message::next(&takes).is_ok_and(|next| next.is_some()));
-            let is_given = half.give(&gives).is_ok_and(|was_one| was_one) && half.at_hand.is_none();
-            let next = std::iter::from_fn(|| Message::next(&takes).ok().flatten()).last();
-            is_full && is_refused && took && is_given && next.is_some_and(|next| is_its_peers(&next, &client))
-        }));
-    }
 
     #[test]
     fn a_thread_that_waits_for_connections_or_room_hears_of_an_exec_whichever_comes_first() {
@@ -874,32 +444,5 @@ mod tests {
             goes_on_after_exec();
             is_sent == Ok(false) && !is_told()
         }));
-    }
-
-    /// A connection that a thread has taken from the stack is nobody's to leave until it is given.
-    #[test]
-    fn a_process_that_ends_waits_for_what_is_being_given_and_ends_nothing_that_is_used() {
-        let mut used = used_by_another();
-        assert!(used.is_some() && !ends_unless_used());
-        used = None;
-        drop(used);
-        let mut passed_on = PassedOn::begin().unwrap();
-        let offered = AtomicBool::new(false);
-        scope(|scope| {
-            let ends = scope.spawn(|| (ends_unless_used(), offered.load(Ordering::Acquire)));
-            while !counted().ends {
-                yield_now();
-            }
-            // One that does not wait is done by now.
-            (0..1000).for_each(|_| yield_now());
-            assert!(PassedOn::begin().is_none(), "no more is taken");
-            offered.store(true, Ordering::Release);
-            passed_on.is_offered();
-            assert_eq!(ends.join().unwrap(), (true, true));
-        });
-        assert!(!passed_on.is_taken(), "it is left to who listens");
-        drop(passed_on);
-        assert_eq!({ counted().offered }, 0);
-        forget();
     }
 }
