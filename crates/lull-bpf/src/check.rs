@@ -1,79 +1,80 @@
-//! What may run: the rules of `bpf_check_classic` and `check_load_and_stores`.
+//! Which programs may run: the rules of `bpf_check_classic` and `check_load_and_stores`.
 
 use crate::code::*;
 use crate::{ALU_XOR_X, ANCILLARY_OFFSET, Ancillary, INSTRUCTIONS_MAX, Instruction, MEMORY_WORDS, UNSUPPORTED};
 
-/// Why a program is not taken. The kernel says EINVAL to all of these, but to what is not supported here.
+/// Why a program is refused. The kernel answers EINVAL in each of these cases but that of something that is not
+/// supported here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// None, or too many.
+    /// It has no instructions, or too many.
     #[error("a program has 1 to {INSTRUCTIONS_MAX} instructions, and this one {0}")]
     Length(usize),
-    /// No such operation.
+    /// There is no such operation.
     #[error("instruction {at}: there is no operation {code:#06x}")]
     Code {
-        /// Where.
+        /// The instruction's place.
         at: usize,
         /// The operation.
         code: u16,
     },
-    /// A division by a constant 0.
+    /// It divides by a constant 0.
     #[error("instruction {at}: it divides by 0")]
     DivisionByZero {
-        /// Where.
+        /// The instruction's place.
         at: usize,
     },
-    /// A shift by 32 or more.
+    /// It shifts by 32 or more.
     #[error("instruction {at}: it shifts by {k}, and words have 32 bits")]
     Shift {
-        /// Where.
+        /// The instruction's place.
         at: usize,
         /// By how much.
         k: u32,
     },
-    /// No such word of scratch memory.
+    /// There is no such word of scratch memory.
     #[error("instruction {at}: there is no M[{k}], only M[0] to M[{}]", MEMORY_WORDS - 1)]
     Memory {
-        /// Where.
+        /// The instruction's place.
         at: usize,
         /// The word.
         k: u32,
     },
-    /// A word that may not have been written.
+    /// It reads a word that may not have been written.
     #[error("instruction {at}: M[{k}] is read, and on some way here nothing has written it")]
     NotWritten {
-        /// Where.
+        /// The instruction's place.
         at: usize,
         /// The word.
         k: u32,
     },
-    /// A jump out of the program.
+    /// It jumps out of the program.
     #[error("instruction {at}: it jumps out of the program")]
     Jump {
-        /// Where.
+        /// The instruction's place.
         at: usize,
     },
     /// The last instruction is no return.
     #[error("the last instruction is no return")]
     NoReturn,
-    /// An offset that names nothing.
+    /// It loads from an offset that names nothing.
     #[error("instruction {at}: the offset {k:#x} names nothing (SKF_AD_OFF and above)")]
     Offset {
-        /// Where.
+        /// The instruction's place.
         at: usize,
         /// The offset.
         k: u32,
     },
-    /// The kernel has it, and this interpreter has not.
+    /// It uses what the kernel has and this interpreter has not.
     #[error("instruction {at}: {what} is not supported here")]
     Unsupported {
-        /// Where.
+        /// The instruction's place.
         at: usize,
-        /// What.
+        /// What it uses.
         what: &'static str,
     },
-    /// A text that is no program.
+    /// A text is no program.
     #[error("{0}")]
     Text(String),
 }
@@ -97,7 +98,7 @@ fn is_operation(code: u16) -> bool {
     }
 }
 
-/// What one instruction alone may be.
+/// Checks one instruction by itself.
 fn check_one(at: usize, instruction: Instruction, length: usize) -> Result<(), Refused> {
     let Instruction { code, jt, jf, k } = instruction;
     if !is_operation(code) {
@@ -143,9 +144,10 @@ pub(crate) fn check(program: &[Instruction]) -> Result<(), Refused> {
     check_memory(program)
 }
 
-/// Every way to a load has written what it reads. All jumps go forward, so one look at each instruction is enough.
+/// Checks that every way to a load has written what it reads. All jumps go forward, so that one look at each
+/// instruction is enough.
 fn check_memory(program: &[Instruction]) -> Result<(), Refused> {
-    // What is written on every way that jumps to an instruction.
+    // The words that are written on every way that jumps to an instruction.
     let mut at_entry = vec![u16::MAX; program.len()];
     let mut written = 0u16;
     for (at, instruction) in program.iter().enumerate() {

@@ -2,17 +2,18 @@
 
 use crate::{Packet, Program, extended};
 
-/// What chooses among the sockets of a reuseport group: a program of either kind that returns which of them gets a packet.
+/// A program of either kind that chooses among the sockets of a reuseport group: it returns the number of the one that
+/// gets a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chooser {
-    /// Of `SO_ATTACH_REUSEPORT_CBPF`.
+    /// A program of `SO_ATTACH_REUSEPORT_CBPF`.
     Classic(Program),
-    /// Of `SO_ATTACH_REUSEPORT_EBPF`.
+    /// A program of `SO_ATTACH_REUSEPORT_EBPF`.
     Extended(extended::Program),
 }
 
 impl Chooser {
-    /// Runs it; what it returns.
+    /// Runs the program, and returns what it returns.
     #[inline]
     pub fn run(&self, packet: &impl Packet) -> u32 {
         match self {

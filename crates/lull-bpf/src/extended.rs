@@ -1,14 +1,15 @@
-//! Extended BPF: what `SO_ATTACH_REUSEPORT_EBPF` takes, a program of the type `BPF_PROG_TYPE_SOCKET_FILTER` (RFC 9669, and the
-//! kernel's `LD_ABS` and `LD_IND`).
+//! Extended BPF: what `SO_ATTACH_REUSEPORT_EBPF` takes. Such a program is of the type `BPF_PROG_TYPE_SOCKET_FILTER`
+//! (RFC 9669, and the kernel's `LD_ABS` and `LD_IND`).
 //!
-//! The kernel's verifier has seen a program before it comes here. So little is checked when it is taken: that this interpreter
-//! has each of its instructions. Each access of memory is checked while it runs, and a run has so many steps
-//! ([`STEPS_MAX`]), so that a program that the verifier has not seen does no harm: it returns a number that no socket has.
+//! The kernel's verifier has seen a program before it comes here. So only one thing is checked when it is taken: that
+//! this interpreter has each of its instructions. While it runs, each access of memory is checked, and its steps are
+//! counted ([`STEPS_MAX`]). A program that the verifier has not seen thus does no harm: it returns a number that no
+//! socket has.
 //!
-//! What it has of `struct __sk_buff`: `len`, `pkt_type`, `mark`, `queue_mapping`, `protocol`, the VLAN tag, `ifindex`, `cb` and
-//! `hash`; the rest is 0. Of the helpers it has `bpf_ktime_get_ns`, `bpf_get_prandom_u32`, `bpf_get_smp_processor_id`,
-//! `bpf_skb_load_bytes` and `bpf_skb_load_bytes_relative`. Maps, functions, atomic operations and all other helpers are refused by
-//! name.
+//! Of `struct __sk_buff` there are `len`, `pkt_type`, `mark`, `queue_mapping`, `protocol`, the VLAN tag, `ifindex`,
+//! `cb` and `hash`; the rest is 0. Of the helpers there are `bpf_ktime_get_ns`, `bpf_get_prandom_u32`,
+//! `bpf_get_smp_processor_id`, `bpf_skb_load_bytes` and `bpf_skb_load_bytes_relative`. A program with maps, functions,
+//! atomic operations or other helpers is refused, and told the reason.
 //!
 //! ```
 //! use lull_bpf::{Packet, extended::Program};
@@ -36,13 +37,13 @@ pub use check::Refused;
 
 use crate::Packet;
 
-/// Instructions that a program has at most, as it has without `CAP_BPF` (`BPF_MAXINSNS`).
+/// How many instructions a program has at most, as without `CAP_BPF` (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4_096;
-/// Instructions that a run has at most. The verifier follows a million; a packet does not wait for so many here.
+/// How many instructions a run has at most. The verifier allows a million, but no packet waits for so many here.
 pub const STEPS_MAX: usize = 1 << 16;
 
-/// `BPF_PROG_TYPE_SOCKET_FILTER`, the type of the programs here: one of two that a reuseport group takes
-/// (`sk_reuseport_attach_bpf` of `net/core/filter.c`).
+/// `BPF_PROG_TYPE_SOCKET_FILTER`, the type of the programs here. It is one of the two types that a reuseport group
+/// takes (`sk_reuseport_attach_bpf` of `net/core/filter.c`).
 pub const SOCKET_FILTER: u32 = 1;
 /// `BPF_PROG_TYPE_SK_REUSEPORT`, the other one: such a program chooses by maps of the kernel's sockets.
 pub const SK_REUSEPORT: u32 = 21;
@@ -93,7 +94,7 @@ struct Instruction {
 
 impl Instruction {
     fn new([code, registers, o0, o1, k0, k1, k2, k3]: [u8; INSTRUCTION_BYTES]) -> Instruction {
-        // Fields of bits begin at the low end on a little-endian machine.
+        // Bit fields begin at the low end on a little-endian machine.
         let (to, from) = if cfg!(target_endian = "little") {
             (registers & 0xf, registers >> 4)
         } else {
@@ -107,17 +108,17 @@ impl Instruction {
         u16::from(self.code) & 0x07
     }
 
-    /// An arithmetic operation or a jump.
+    /// The code of an arithmetic operation or a jump.
     fn operation(self) -> u16 {
         u16::from(self.code) & 0xf0
     }
 
-    /// Whether the operand is a register; else it is the constant.
+    /// Whether the operand is a register, and not the constant.
     fn is_by_register(self) -> bool {
         self.code & 0x08 != 0
     }
 
-    /// Bytes that a load or a store moves.
+    /// How many bytes a load or a store moves.
     fn size(self) -> usize {
         match u16::from(self.code) & 0x18 {
             code::DW => 8,
@@ -130,7 +131,7 @@ impl Instruction {
         u16::from(self.code) & 0xe0
     }
 
-    /// Whether it is the first half of a load of a constant of 64 bits.
+    /// Whether it is the first half of a load of a 64-bit constant.
     fn is_wide(self) -> bool {
         self.class() == crate::code::LD && self.mode() == crate::code::IMM && self.size() == 8
     }
@@ -144,7 +145,7 @@ impl Program {
     /// Takes a program, as the bytes of its instructions (`struct bpf_insn`).
     ///
     /// # Errors
-    /// What it has that cannot be had here, and where.
+    /// The program has something that is not supported here. The error says what, and where.
     pub fn new(code: &[u8]) -> Result<Program, Refused> {
         let (instructions, rest) = code.as_chunks::<INSTRUCTION_BYTES>();
         if !rest.is_empty() || !(1..=INSTRUCTIONS_MAX).contains(&instructions.len()) {
@@ -155,8 +156,8 @@ impl Program {
         Ok(Program(instructions))
     }
 
-    /// Runs it; what it returns. One that goes out of its memory, its instructions or [`STEPS_MAX`] returns the greatest number,
-    /// which no socket has.
+    /// Runs the program, and returns what it returns. One that leaves its memory or its instructions, or exceeds
+    /// [`STEPS_MAX`], returns the greatest number, which no socket has.
     #[inline]
     pub fn run(&self, packet: &impl Packet) -> u32 {
         run::run(&self.0, packet).unwrap_or(u32::MAX)

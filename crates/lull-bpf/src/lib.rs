@@ -1,9 +1,10 @@
 //! The programs that `SO_ATTACH_REUSEPORT_CBPF` takes (classic BPF), checked and run as the kernel does, and those that
 //! `SO_ATTACH_REUSEPORT_EBPF` takes ([`extended`]).
 //!
-//! Three types to know: [`Instruction`] (`struct sock_filter`), [`Program`] (instructions that passed the kernel's checks), and
-//! [`Packet`], what a program looks at. [`steer`] has the programs that send a packet to the listener of its own queue or CPU,
-//! for either plane; [`Program::parse`] reads what `tcpdump -ddd` and `bpf_asm` print. A [`Chooser`] is a program of either kind.
+//! There are three types to know: [`Instruction`] (`struct sock_filter`), [`Program`] (instructions that passed the
+//! kernel's checks), and [`Packet`] (what a program looks at). [`steer`] has the programs that send a packet to the
+//! listener of its own queue or CPU, for both planes; [`Program::parse`] reads what `tcpdump -ddd` and `bpf_asm` print.
+//! A [`Chooser`] is a program of either kind.
 //!
 //! ```
 //! use lull_bpf::{Instruction, Packet, Program};
@@ -34,9 +35,9 @@ pub use check::Refused;
 pub use chooser::Chooser;
 pub use run::Packet;
 
-/// Instructions that a program has at most (`BPF_MAXINSNS`).
+/// How many instructions a program has at most (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4096;
-/// Words of scratch memory (`BPF_MEMWORDS`).
+/// How many words scratch memory has (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: usize = 16;
 
 /// The parts of an operation's code (`include/uapi/linux/bpf_common.h`).
@@ -96,7 +97,7 @@ pub struct Instruction {
     pub code: u16,
     /// Instructions that are skipped if the condition holds.
     pub jt: u8,
-    /// Instructions that are skipped if it does not.
+    /// Instructions that are skipped if the condition does not hold.
     pub jf: u8,
     /// The constant.
     pub k: u32,
@@ -114,36 +115,36 @@ impl Instruction {
     }
 }
 
-/// Where offsets for what is known beside the packet begin (`SKF_AD_OFF`).
+/// Where the offsets of data beside the packet begin (`SKF_AD_OFF`).
 pub const ANCILLARY_OFFSET: u32 = (-0x1000i32) as u32;
 /// Where offsets from the network header begin (`SKF_NET_OFF`).
 pub const NETWORK_OFFSET: i32 = -0x10_0000;
 /// Where offsets from the link header begin (`SKF_LL_OFF`).
 pub const LINK_OFFSET: i32 = -0x20_0000;
 
-/// What is known beside the packet, by its offset from [`ANCILLARY_OFFSET`].
+/// Data beside the packet, by their offset from [`ANCILLARY_OFFSET`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Ancillary {
     /// The EtherType (`SKF_AD_PROTOCOL`).
     Protocol = 0,
-    /// To whom the frame was addressed (`SKF_AD_PKTTYPE`).
+    /// The kind of address that the frame was sent to (`SKF_AD_PKTTYPE`).
     PacketType = 4,
     /// The interface (`SKF_AD_IFINDEX`).
     Interface = 8,
     /// `SO_MARK` (`SKF_AD_MARK`).
     Mark = 20,
-    /// The receive queue, plus 1, where the driver records it; else 0 (`SKF_AD_QUEUE`).
+    /// The receive queue plus 1, or 0 if the driver does not record it (`SKF_AD_QUEUE`).
     Queue = 24,
     /// The kind of the interface (`SKF_AD_HATYPE`).
     HardwareType = 28,
-    /// The device's hash of the flow; 0 if it has none (`SKF_AD_RXHASH`).
+    /// The device's hash of the flow, or 0 if it has none (`SKF_AD_RXHASH`).
     Hash = 32,
     /// The CPU that the program runs on (`SKF_AD_CPU`).
     Cpu = 36,
     /// The VLAN tag (`SKF_AD_VLAN_TAG`).
     VlanTag = 44,
-    /// Whether there is one (`SKF_AD_VLAN_TAG_PRESENT`).
+    /// Whether there is a VLAN tag (`SKF_AD_VLAN_TAG_PRESENT`).
     VlanTagPresent = 48,
     /// A random number (`SKF_AD_RANDOM`).
     Random = 56,
@@ -151,9 +152,10 @@ pub enum Ancillary {
     VlanProtocol = 60,
 }
 
-/// `SKF_AD_ALU_XOR_X`: no value, but an operation; A becomes A ^ X.
+/// `SKF_AD_ALU_XOR_X` is not a value but an operation: A becomes A ^ X.
 const ALU_XOR_X: u32 = 40;
-/// What the kernel has beside these, and this interpreter has not: `SKF_AD_NLATTR`, `SKF_AD_NLATTR_NEST`, `SKF_AD_PAY_OFFSET`.
+/// Offsets that the kernel has and this interpreter has not: `SKF_AD_NLATTR`, `SKF_AD_NLATTR_NEST`,
+/// `SKF_AD_PAY_OFFSET`.
 const UNSUPPORTED: [(u32, &str); 3] = [(12, "SKF_AD_NLATTR"), (16, "SKF_AD_NLATTR_NEST"), (52, "SKF_AD_PAY_OFFSET")];
 
 impl Ancillary {
@@ -172,19 +174,19 @@ impl Ancillary {
         Ancillary::VlanProtocol,
     ];
 
-    /// What an absolute load's constant names, if it names one of these.
+    /// Which of these the constant of an absolute load names, if it names one.
     fn named_by(k: u32) -> Option<Ancillary> {
         let offset = k.wrapping_sub(ANCILLARY_OFFSET);
         Ancillary::ALL.into_iter().find(|ancillary| *ancillary as u32 == offset)
     }
 
-    /// The constant of an absolute load of it.
+    /// The constant of an absolute load of this value.
     pub const fn offset(self) -> u32 {
         ANCILLARY_OFFSET + self as u32
     }
 }
 
-/// A program that passed the kernel's checks: it ends, and reads nothing that it has not written.
+/// A program that passed the kernel's checks: it ends, and reads no scratch memory that it has not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program(Vec<Instruction>);
 
@@ -192,18 +194,18 @@ impl Program {
     /// Checks a program as `bpf_check_classic` does.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The program is refused. The error says what is wrong, and where.
     pub fn new(instructions: Vec<Instruction>) -> Result<Program, Refused> {
         check::check(&instructions)?;
         Ok(Program(instructions))
     }
 
-    /// Its instructions.
+    /// The program's instructions.
     pub fn instructions(&self) -> &[Instruction] {
         &self.0
     }
 
-    /// Runs it; what it returns.
+    /// Runs the program, and returns what it returns.
     #[inline]
     pub fn run(&self, packet: &impl Packet) -> u32 {
         run::run(&self.0, packet)

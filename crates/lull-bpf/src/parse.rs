@@ -3,11 +3,12 @@
 use crate::{Instruction, Program, Refused};
 
 impl Program {
-    /// Reads a program as `tcpdump -ddd` prints it (the count of instructions in a line, then one instruction a line) or as
-    /// `bpf_asm` does (the same with commas): operation, jump if true, jump if false and constant, as decimal numbers.
+    /// Reads a program as `tcpdump -ddd` prints it (the number of instructions in a line, then one instruction a line)
+    /// or as `bpf_asm` does (the same with commas). An instruction is four decimal numbers: the operation, the jump if
+    /// true, the jump if false, and the constant.
     ///
     /// # Errors
-    /// What is no number, a count that is not the instructions', or what [`Program::new`] refuses.
+    /// A part of the text is no number, the number of instructions is wrong, or [`Program::new`] refuses the program.
     pub fn parse(text: &str) -> Result<Program, Refused> {
         let refused = |why: String| Refused::Text(why);
         let mut parts = text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty());
@@ -27,7 +28,7 @@ fn instruction(text: &str) -> Result<Instruction, Refused> {
     let numbers: Vec<&str> = text.split_ascii_whitespace().collect();
     let read = || -> Option<Instruction> {
         let [code, jt, jf, k] = numbers[..] else { return None };
-        // tcpdump prints the constant unsigned.
+        // tcpdump prints the constant as an unsigned number.
         Some(Instruction { code: code.parse().ok()?, jt: jt.parse().ok()?, jf: jf.parse().ok()?, k: k.parse().ok()? })
     };
     read().ok_or_else(|| Refused::Text(format!("'{text}' is no instruction: it has four numbers, such as '48 0 0 0'")))

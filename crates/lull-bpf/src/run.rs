@@ -3,28 +3,30 @@
 use crate::code::*;
 use crate::{ALU_XOR_X, ANCILLARY_OFFSET, Ancillary, Instruction, LINK_OFFSET, MEMORY_WORDS, NETWORK_OFFSET};
 
-/// What a program looks at.
+/// A packet, as a program looks at it.
 pub trait Packet {
-    /// What offsets from 0 on are of: from the payload on, for a program that steers (`run_bpf_filter`).
+    /// The bytes that offsets from 0 on refer to. For a program that steers they begin with the payload
+    /// (`run_bpf_filter`).
     fn data(&self) -> &[u8];
 
-    /// From the network header on, as far as it is known.
+    /// The bytes from the network header on, if they are known.
     fn network(&self) -> Option<&[u8]> {
         None
     }
 
-    /// From the link header on, as far as it is known.
+    /// The bytes from the link header on, if they are known.
     fn link(&self) -> Option<&[u8]> {
         None
     }
 
-    /// What is known beside the packet; 0 if nothing is.
+    /// Data beside the packet; 0 if they are not known.
     fn ancillary(&self, _which: Ancillary) -> u32 {
         0
     }
 }
 
-/// `bytes` in network order at `offset`, which may be relative to a header (`bpf_internal_load_pointer_neg_helper`).
+/// Loads so many `bytes` in network order from `offset`, which may be relative to a header
+/// (`bpf_internal_load_pointer_neg_helper`).
 pub(crate) fn load(packet: &impl Packet, offset: i32, bytes: usize) -> Option<u32> {
     let (from, at) = if offset >= 0 {
         (packet.data(), offset)
@@ -48,7 +50,7 @@ pub(crate) fn size(code: u16) -> usize {
     }
 }
 
-/// An arithmetic operation; `None` for a division by 0, which ends the program.
+/// Computes an arithmetic operation. Returns `None` for a division by 0, which ends the program.
 fn arithmetic(operation: u16, a: u32, operand: u32) -> Option<u32> {
     Some(match operation {
         ADD => a.wrapping_add(operand),
@@ -59,14 +61,14 @@ fn arithmetic(operation: u16, a: u32, operand: u32) -> Option<u32> {
         OR => a | operand,
         AND => a & operand,
         XOR => a ^ operand,
-        // A shift by X is by its lowest five bits.
+        // A shift by X uses only its lowest five bits.
         LSH => a.wrapping_shl(operand),
         RSH => a.wrapping_shr(operand),
         _ => a.wrapping_neg(),
     })
 }
 
-/// Runs a program that was checked. What reads past the end of the packet, or divides by 0, returns 0.
+/// Runs a program that was checked. If it reads past the end of the packet, or divides by 0, it returns 0.
 pub(crate) fn run(program: &[Instruction], packet: &impl Packet) -> u32 {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; MEMORY_WORDS]);
     let mut at = 0;

@@ -1,13 +1,13 @@
-//! What chooses among the listeners of a reuseport group, and the programs that send a packet to the listener of its own queue
-//! or CPU. The listeners of a group are numbered in the order in which they joined it; a number that no listener has leaves
-//! the choice to the hash.
+//! Choices among the listeners of a reuseport group, and the programs that send a packet to the listener of its own
+//! queue or CPU. The listeners of a group are numbered in the order in which they joined it. If a program returns a
+//! number that no listener has, the hash chooses.
 
 use std::fmt;
 
 use crate::code::*;
 use crate::{Ancillary, Instruction, Program};
 
-/// More than any group has listeners.
+/// A number that no listener has, as it is greater than any group is large.
 const NOBODY: u32 = u32::MAX;
 
 fn program(instructions: Vec<Instruction>) -> Program {
@@ -17,21 +17,21 @@ fn program(instructions: Vec<Instruction>) -> Program {
     }
 }
 
-/// What chooses among the listeners of a group.
+/// How a listener of a group is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Steer {
-    /// The queue that the packet came by.
+    /// By the queue that the packet came by.
     Queue,
-    /// The CPU that delivered the packet.
+    /// By the CPU that delivered the packet.
     Cpu,
-    /// The 4-tuple's hash, as without a program.
+    /// By the 4-tuple's hash, as without a program.
     Hash,
-    /// A program of the operator's.
+    /// By a program of the operator's.
     Program(Program),
 }
 
 impl Steer {
-    /// The program for so many listeners; none where the hash chooses.
+    /// The program for this many listeners, or `None` if the hash chooses.
     pub fn program(&self, listeners: u32) -> Option<Program> {
         let listeners = listeners.max(1);
         Some(match self {
@@ -57,17 +57,17 @@ impl fmt::Display for Steer {
     }
 }
 
-/// Listener `n` gets what came by receive queue `n`, modulo the number of listeners. Where the driver records no queue, the
-/// hash chooses.
+/// A program by which listener `n` gets the packets of receive queue `n`, modulo the number of listeners. If the driver
+/// records no queue, the hash chooses.
 ///
 /// # Panics
-/// For no listeners.
+/// If there are no listeners.
 pub fn by_queue(listeners: u32) -> Program {
     assert!(listeners > 0, "a group has a listener");
     program(queue_instructions(listeners).to_vec())
 }
 
-/// The instructions of [`by_queue`], for who may not allocate.
+/// The instructions of [`by_queue`], for callers that may not allocate.
 pub const fn queue_instructions(listeners: u32) -> [Instruction; 6] {
     [
         Instruction::new(LD | W | ABS, Ancillary::Queue.offset()),
@@ -79,16 +79,16 @@ pub const fn queue_instructions(listeners: u32) -> [Instruction; 6] {
     ]
 }
 
-/// Listener `n` gets what is delivered on CPU `n`, modulo the number of listeners.
+/// A program by which listener `n` gets the packets that are delivered on CPU `n`, modulo the number of listeners.
 ///
 /// # Panics
-/// For no listeners.
+/// If there are no listeners.
 pub fn by_cpu(listeners: u32) -> Program {
     assert!(listeners > 0, "a group has a listener");
     program(cpu_instructions(listeners).to_vec())
 }
 
-/// The instructions of [`by_cpu`], for who may not allocate.
+/// The instructions of [`by_cpu`], for callers that may not allocate.
 pub const fn cpu_instructions(listeners: u32) -> [Instruction; 3] {
     [
         Instruction::new(LD | W | ABS, Ancillary::Cpu.offset()),

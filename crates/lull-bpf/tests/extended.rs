@@ -1,5 +1,5 @@
-//! The kernel is the reference for extended programs, too: it loads and runs the same ones (`BPF_PROG_TEST_RUN`), where this
-//! process may have it do so.
+//! The kernel is the reference for extended programs as well: it loads and runs the same ones (`BPF_PROG_TEST_RUN`), if
+//! this process has the right to that.
 
 use std::cell::Cell;
 use std::io::{Error, Result};
@@ -14,7 +14,7 @@ const ETHERNET: usize = 14;
 const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
 
-/// `EF` in front of an IPv4 packet that is none: nothing here looks at more than its bytes.
+/// `EF` in front of bytes that are no real IPv4 packet: nothing here looks at more than bytes.
 struct Frame(Vec<u8>);
 
 impl Packet for Frame {
@@ -39,7 +39,7 @@ impl Packet for Frame {
 }
 
 fn frame() -> Frame {
-    // An EtherType that nothing parses.
+    // Nothing parses this EtherType.
     let mut bytes = vec![0xef; 12];
     bytes.extend([0x88, 0xb5]);
     bytes.extend((0..60_u8).map(|n| n.wrapping_mul(37).wrapping_add(11)));
@@ -48,7 +48,7 @@ fn frame() -> Frame {
 
 type Op = [u8; 8];
 
-/// Registers in the order of a little-endian machine's bit fields.
+/// Encodes an instruction, with its registers in the order of the machine's bit fields.
 fn op(code: u8, to: u8, from: u8, offset: i16, k: i32) -> Op {
     let registers = if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from };
     let ([o0, o1], [k0, k1, k2, k3]) = (offset.to_ne_bytes(), k.to_ne_bytes());
@@ -62,7 +62,8 @@ fn wide(to: u8, value: u64) -> [Op; 2] {
 const EXIT: Op = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
 fn bpf(command: libc::c_int, attributes: &mut [u64]) -> Result<libc::c_long> {
-    // SAFETY: the attributes are what the command reads and writes, as far as it knows them, and outlive the call.
+    // SAFETY: the command reads and writes no more than the attributes, as far as it knows them, and they outlive the
+    // call.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes) as libc::c_uint)
     };
@@ -73,15 +74,15 @@ fn two(low: u32, high: u32) -> u64 {
     u64::from_ne_bytes([low.to_ne_bytes(), high.to_ne_bytes()].as_flattened().try_into().unwrap())
 }
 
-/// The program in the kernel, if that takes it.
+/// Loads a program into the kernel, if the kernel takes it.
 fn load(code: &[Op]) -> Result<OwnedFd> {
     let mut attributes = [two(SOCKET_FILTER, code.len() as u32), code.as_ptr() as u64, c"GPL".as_ptr() as u64, 0, 0, 0];
     let fd = bpf(PROG_LOAD, &mut attributes)?;
-    // SAFETY: the call has just made it, and it is nobody else's.
+    // SAFETY: the call has just made the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-/// What the kernel's run of it on the frame returns.
+/// Returns what a run in the kernel returns for the frame.
 fn run_by_the_kernel(program: &OwnedFd, frame: &Frame) -> Result<u32> {
     let mut attributes = [
         two(program.as_raw_fd() as u32, 0),
@@ -97,7 +98,7 @@ fn run_by_the_kernel(program: &OwnedFd, frame: &Frame) -> Result<u32> {
     Ok(u32::from_ne_bytes(attributes[0].to_ne_bytes()[4..].try_into().unwrap()))
 }
 
-/// Whether the kernel loads and runs a program for this process; else the reason is printed.
+/// Whether the kernel loads and runs a program for this process. If not, the reason is printed.
 fn is_there() -> bool {
     match load(&[op(0xb7, 0, 0, 0, 7), EXIT]).and_then(|program| run_by_the_kernel(&program, &frame())) {
         Ok(result) => {
@@ -115,7 +116,7 @@ fn run(code: &[Op]) -> u32 {
     Program::new(code.as_flattened()).unwrap().run(&frame())
 }
 
-/// Sets registers 0, 2 to 5 and 7 to 9; the context stays in 6. Four words of the stack are written.
+/// Sets registers 0, 2 to 5 and 7 to 9; the context stays in 6. It also writes four words of the stack.
 fn beginning(values: &[u64; 8]) -> Vec<Op> {
     let mut code = vec![op(0xbf, 6, 1, 0, 0)];
     for (register, value) in [0, 2, 3, 4, 5, 7, 8, 9].into_iter().zip(values) {
@@ -125,7 +126,7 @@ fn beginning(values: &[u64; 8]) -> Vec<Op> {
     code
 }
 
-/// All registers make one number, high and low halves.
+/// Makes one number of all registers, of their upper and lower halves.
 fn end() -> Vec<Op> {
     let mut code: Vec<Op> =
         [2, 3, 4, 5, 7, 8, 9].into_iter().flat_map(|from| [op(0x27, 0, 0, 0, 31), op(0xaf, 0, from, 0, 0)]).collect();
@@ -142,7 +143,7 @@ fn registers() -> impl Strategy<Value = u8> {
     prop::sample::select(vec![0_u8, 2, 3, 4, 5, 7, 8, 9])
 }
 
-/// A number that is often at an edge.
+/// A number that is often one at which results change.
 fn number() -> impl Strategy<Value = u64> {
     let edges = vec![0, 1, 7, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 63, u64::MAX, u64::MAX - 1];
     prop_oneof![prop::sample::select(edges), any::<u64>()]
@@ -196,7 +197,7 @@ fn piece() -> impl Strategy<Value = Vec<Op>> {
     )
         .prop_map(|(class, operation, by_register, a, b, k)| {
             let skipped = op(0x07, a, 0, 0, 12_345);
-            // The verifier refuses what no way leads to.
+            // The verifier refuses instructions that no way leads to.
             let on_some_way = op(0x1d, a, b, 1, 0);
             let jump = match (operation, class) {
                 (0, 6) => return vec![on_some_way, op(0x06, 0, 0, 0, 1), skipped],
@@ -223,7 +224,8 @@ fn piece() -> impl Strategy<Value = Vec<Op>> {
             let at = -32 + at / bytes * bytes;
             vec![if by_register { op(0x63 | size, 10, from, at, 0) } else { op(0x62 | size, 10, 0, at, k) }]
         });
-    // The length, the EtherType, and bytes of the packet: at its headers, within it, and past its end.
+    // These loads are of the length, of the EtherType, and of bytes of the packet: at its headers, within it, and past
+    // its end.
     let context =
         (registers(), prop::sample::select(vec![0_i16, 16])).prop_map(|(to, at)| vec![op(0x61, to, 6, at, 0)]);
     let packet = (
@@ -237,14 +239,14 @@ fn piece() -> impl Strategy<Value = Vec<Op>> {
             if code[2][0] < 0x40 {
                 code[2] = op(code[2][0], 0, 0, 0, k);
             }
-            // It leaves registers 1 to 5 as nobody may read them.
+            // The call leaves registers 1 to 5 in a state in which nobody may read them.
             code.extend([2, 3, 4, 5].into_iter().zip(values).flat_map(|(register, value)| wide(register, value)));
             code
         });
     prop_oneof![6 => arithmetic, 1 => moves, 1 => swaps, 3 => jumps, 2 => memory, 2 => stores, 1 => context, 1 => packet]
 }
 
-/// A run of the kernel's for each random program that it takes.
+/// Compares the kernel's run with this interpreter's for each random program that the kernel takes.
 #[test]
 fn random_programs_run_as_they_do_in_the_kernel() {
     if !is_there() {
@@ -272,7 +274,7 @@ fn random_programs_run_as_they_do_in_the_kernel() {
     assert!(compared > refused, "{compared} programs were taken by the kernel, and {refused} were not");
 }
 
-/// A helper that writes into the program's memory, and what it says of bytes that are not there.
+/// This tests a helper that writes into the program's memory, and its result for bytes that are not there.
 #[test]
 fn bytes_of_the_packet_are_copied_to_the_stack() {
     let copied = |helper, offset, bytes, from| {
@@ -331,7 +333,7 @@ fn the_fields_of_a_packet_are_read_from_the_context() {
     assert_eq!([20, 24, 76, 188].map(read), [49, 45, 0, 0]);
     let call = |helper| Program::new([op(0x85, 0, 0, 0, helper), EXIT].as_flattened()).unwrap().run(&Known);
     assert_eq!([8, 7].map(call), [37, 57], "the CPU, a random number");
-    // cb is the program's own for a run.
+    // During a run, cb is the program's own.
     let own = [op(0x62, 1, 0, 52, 77), op(0x61, 0, 1, 52, 0), EXIT];
     assert_eq!(Program::new(own.as_flattened()).unwrap().run(&Known), 77);
 }
@@ -359,7 +361,8 @@ fn a_program_that_the_verifier_has_not_seen_does_no_harm() {
     ] {
         assert_eq!(run(&code), nobody, "{why}");
     }
-    // The longest run that there is: a loop of two instructions, one in front of it and one behind, and one that is too much.
+    // The longest possible run is a loop of two instructions with one in front of it and one behind; a second run has
+    // one step too many.
     let rounds = (STEPS_MAX as i32 - 2) / 2;
     let counted = [op(0xb7, 0, 0, 0, rounds), op(0x17, 0, 0, 0, 1), op(0x55, 0, 0, -2, 0), EXIT];
     assert_eq!((run(&counted), run(&[&[op(0xb7, 2, 0, 0, 0)][..], &counted].concat())), (0, nobody));
@@ -368,10 +371,10 @@ fn a_program_that_the_verifier_has_not_seen_does_no_harm() {
 proptest! {
     #![proptest_config(Config { cases: 1_000, failure_persistence: None, ..Config::default() })]
 
-    /// Whatever is taken runs to an end.
+    /// Every program that is taken runs to an end.
     #[test]
     fn any_bytes_are_refused_or_run(code in prop::collection::vec(any::<[u8; 8]>(), 1..12)) {
-        // Most codes are none, and most registers: these are often some.
+        // Most codes are no operations, and most numbers no registers; these often are.
         let likely = |[code, registers, rest @ ..]: [u8; 8]| {
             let [o0, o1, k @ ..] = rest;
             [code, registers & 0x77, o0 & 7, o1 & 0x80, k[0], k[1], k[2], k[3]]
@@ -380,7 +383,7 @@ proptest! {
         for code in [&code, &likely] {
             let _ = Program::new(code.as_flattened()).map(|program| program.run(&frame()));
         }
-        // Each by itself is refused less often than all of them.
+        // Each instruction by itself is refused less often than all of them together.
         for code in likely {
             let _ = Program::new([code, EXIT].as_flattened()).map(|program| program.run(&frame()));
         }
@@ -397,7 +400,8 @@ fn what_is_not_had_is_refused_by_name() {
     assert_eq!(refused(&[op(0x85, 0, 0, 0, 1), EXIT]), "instruction 0: there is no helper 1");
     assert_eq!(refused(&[op(0x85, 0, 1, 0, 0), EXIT]), "instruction 0: there are no functions");
     assert_eq!(refused(&[EXIT, op(0xdb, 10, 1, -8, 0)]), "instruction 1: there is no operation 0xdb", "an atomic one");
-    // The first half of a wide constant, a register that there is not, the end of the stack written, a shift of nothing.
+    // These are the first half of a wide constant, a register that does not exist, a write to the end of the stack, and
+    // two operations that do not exist.
     for none in
         [op(0x18, 0, 0, 0, 0), op(0xb7, 11, 0, 0, 0), op(0xb7, 10, 0, 0, 0), op(0xe7, 0, 0, 0, 0), op(0xe5, 0, 0, 0, 0)]
     {

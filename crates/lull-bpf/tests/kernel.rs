@@ -1,5 +1,5 @@
-//! The kernel is the reference: the same program is attached to a real socket (`SO_ATTACH_FILTER`), whose datagrams it cuts to
-//! as many bytes as the program returns.
+//! The kernel is the reference: the same program is attached to a real socket (`SO_ATTACH_FILTER`), which cuts each
+//! datagram to as many bytes as the program returns.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
@@ -8,7 +8,7 @@ use lull_bpf::code::*;
 use lull_bpf::{Ancillary, Instruction, Packet, Program, Refused};
 use proptest::prelude::*;
 
-/// Longer than what programs are made to return, so that a length is a value.
+/// This is longer than the lengths that programs return here, so that a length tells the value.
 const DATAGRAM: usize = 1 << 16;
 
 struct Bytes<'a>(&'a [u8]);
@@ -20,7 +20,7 @@ impl Packet for Bytes<'_> {
 
     fn ancillary(&self, which: Ancillary) -> u32 {
         match which {
-            // The test's thread runs the filter itself, when it sends.
+            // The filter is run by the test's own thread, when it sends.
             // SAFETY: it takes no arguments.
             Ancillary::Cpu => unsafe { libc::sched_getcpu() as u32 },
             _ => 0,
@@ -30,7 +30,7 @@ impl Packet for Bytes<'_> {
 
 fn attach(socket: &UnixDatagram, program: &[Instruction]) -> std::io::Result<()> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr() as *mut libc::sock_filter };
-    // SAFETY: the instructions have the layout of `struct sock_filter`, and outlive the call, which reads them.
+    // SAFETY: the instructions have the layout of `struct sock_filter`. The call reads them, and they outlive it.
     let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -55,18 +55,18 @@ fn pair() -> (UnixDatagram, UnixDatagram) {
     (sender, receiver)
 }
 
-/// What the kernel's program returned for `packet`, up to its length.
+/// Returns what the kernel's program returned for `packet`, up to the packet's length.
 fn kernel(program: &[Instruction], packet: &[u8]) -> usize {
     let (sender, receiver) = pair();
     attach(&receiver, program).unwrap();
-    // A program that returns 0 drops the datagram, and the sender hears nothing of it.
+    // If the program returns 0 it drops the datagram, and the sender is told nothing of that.
     let _ = sender.send(packet);
     let mut buffer = vec![0; packet.len() + 1];
     receiver.recv(&mut buffer).unwrap_or(0)
 }
 
-/// All 32 bits of A: the program's `ret a` is made to return one half, and then the other, each with a bit above that tells it
-/// from a drop.
+/// Returns programs for all 32 bits of A. The first one's `ret a` returns one half, and the second one's the other
+/// half, each with a bit above it that tells it from a drop.
 fn halves(body: &[Instruction]) -> [Vec<Instruction>; 2] {
     let half = |select: &[Instruction]| {
         let mut program = body.to_vec();
@@ -179,7 +179,7 @@ fn the_cpu_is_the_one_that_the_program_runs_on() {
     same(&[Instruction::new(LD | W | ABS, Ancillary::Cpu.offset())], &packet());
 }
 
-/// What is refused on one side is refused on the other.
+/// Checks that a program which is refused on one side is refused on the other.
 fn taken_alike(program: &[Instruction]) -> Result<(), TestCaseError> {
     let (_sender, receiver) = pair();
     let (theirs, ours) = (attach(&receiver, program), Program::new(program.to_vec()));
@@ -221,7 +221,7 @@ fn what_the_kernel_refuses_is_refused() {
     taken_alike(&[Instruction::new(LD | IMM, 0)]).unwrap();
     taken_alike(&[Instruction::jump(JMP | JEQ | K, 0, 1, 0), end]).unwrap();
     taken_alike(&[Instruction::jump(JMP | JEQ | K, 0, 0, 1), end]).unwrap();
-    // One way writes M[0], the other does not.
+    // One way writes M[0], and the other does not.
     let read = Instruction::new(LD | MEM, 0);
     taken_alike(&[Instruction::jump(JMP | JEQ | K, 0, 1, 0), Instruction::new(ST, 0), read, end]).unwrap();
     taken_alike(&[Instruction::new(ST, 0), Instruction::jump(JMP | JEQ | K, 0, 1, 0), end, read, end]).unwrap();
@@ -239,7 +239,7 @@ fn instruction() -> impl Strategy<Value = Instruction> {
     (codes, 0..6u8, 0..6u8, constants).prop_map(|(code, jt, jf, k)| Instruction { code, jt, jf, k })
 }
 
-/// Loads of what differs from call to call, or is not a datagram socket's.
+/// Whether this loads a value that differs from call to call, or that a datagram socket does not have.
 fn is_of_the_moment(instruction: &Instruction) -> bool {
     instruction.code & 7 == LD && instruction.code & 0xe0 == ABS && instruction.k >= lull_bpf::NETWORK_OFFSET as u32
         || instruction.code & 0xe0 == IND
@@ -248,7 +248,7 @@ fn is_of_the_moment(instruction: &Instruction) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random programs are taken by both or by neither, and return the same.
+    /// Random programs are taken by both sides or by neither, and return the same.
     #[test]
     fn random_programs_are_taken_and_run_alike(mut program in prop::collection::vec(instruction(), 1..12)) {
         program.push(Instruction::new(RET | A, 0));

@@ -1,4 +1,5 @@
-//! `fq`: a flow per socket, served in turn by deficit round robin, each put off by its own rate (`net/sched/sch_fq.c`).
+//! `fq`: each socket has a flow, which is served in turn by deficit round robin and put off by its own rate
+//! (`net/sched/sch_fq.c`).
 //!
 //! ```text
 //!            first frame                        credit used up, or due again
@@ -8,10 +9,11 @@
 //!            empty, and nobody before it starves by it
 //! ```
 //!
-//! New flows are served before old ones, so a request that comes once a millisecond passes those that flood; an empty new flow
-//! goes behind the old ones once before it is forgotten, or else it could come back as a new one at once, for ever. A flow may
-//! send its quantum at a time; how long it is put off after that follows from what it sent and its rate. The throttled are in a
-//! heap, whose head is the deadline of the whole queue.
+//! New flows are served before old ones, so a request that comes once a millisecond passes those that flood. A new flow
+//! that is empty at its turn goes behind the old ones once before it is forgotten; otherwise it could come back as a
+//! new one at once, again and again. A flow may send its quantum in a turn; how long it is put off after that follows
+//! from what it sent and from its rate. The throttled flows are in a heap, whose head is the deadline of the whole
+//! queue.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -26,18 +28,19 @@ pub const FLOW_FRAMES_MAX: usize = 100;
 pub const REFILL_NS: u64 = 40_000_000;
 /// A flow that was without frames for so long is forgotten (`FQ_GC_AGE`), in nanoseconds.
 pub const FORGET_NS: u64 = 3_000_000_000;
-/// Flows that are looked at for that when a new one comes (`FQ_GC_MAX`).
+/// How many flows are looked at for that when a new one comes (`FQ_GC_MAX`).
 const FORGET_LOOKS: usize = 8;
-/// Flows for which there is always memory once there were so many.
+/// Memory for this many flows is kept once it was needed.
 const FLOWS_KEPT: usize = 64;
-/// The longest that a frame puts its flow off, as its rate may be changed meanwhile, in nanoseconds.
+/// The longest time that a frame puts its flow off, in nanoseconds. It is bounded because the rate may be changed
+/// meanwhile.
 const PUT_OFF_NS_MAX: u64 = 1_000_000_000;
-/// Below this rate each frame is put off by itself (`q->low_rate_threshold`, 550 Kbit/s), in bytes a second.
+/// At this rate and below it, each frame is put off by itself (`q->low_rate_threshold`, 550 Kbit/s), in bytes a second.
 const LOW_RATE_BYTES_PER_S: u64 = 550_000 / 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It has no frame, since then.
+    /// It has had no frame since `since_ns`.
     Detached {
         since_ns: u64,
     },
@@ -52,37 +55,37 @@ struct Flow<F> {
     queue: VecDeque<Packet<F>>,
     /// Bytes that it may still send in this turn.
     credit: i64,
-    /// Not before then, by its rate; 0: at once.
+    /// It may not send before this time, by its rate; 0 stands for at once.
     next_ns: u64,
     state: State,
 }
 
-/// Flows in turn, paced.
+/// Flows that are served in turn, each paced by its rate.
 #[derive(Debug)]
 pub struct Fq<F> {
     quantum: i64,
-    /// The quantum of a flow that was never seen.
+    /// The quantum of a flow that was not seen before.
     first_quantum: i64,
     limits: Limits,
     flows: Vec<Flow<F>>,
-    /// Places in `flows` that are free; the last one is not, as `flows` ends before it.
+    /// Places in `flows` that are free. The last place is never free, as `flows` is made shorter then.
     free: BTreeSet<u32>,
     by_key: HashMap<u64, u32>,
     new: VecDeque<u32>,
     old: VecDeque<u32>,
     throttled: BinaryHeap<Reverse<(u64, u32)>>,
-    /// What keeps a network working: first, without limits of a flow (`q->internal`).
+    /// Frames that keep a network working. They go first, and no limit of a flow holds for them (`q->internal`).
     control: VecDeque<Packet<F>>,
     frames: usize,
     times_throttled: u64,
-    /// Whether rates are kept.
+    /// Whether rates are heeded.
     paces: bool,
     /// Where the next look for flows to forget begins.
     forget_at: usize,
 }
 
 impl<F> Fq<F> {
-    /// For a device whose longest frame has `frame_bytes`: a turn is two of those, a flow's first ten.
+    /// For a device whose longest frame has `frame_bytes`: a turn is two of those, and the first turn of a flow ten.
     pub fn new(frame_bytes: u32, limits: Limits) -> Fq<F> {
         Fq {
             quantum: 2 * i64::from(frame_bytes),
@@ -105,7 +108,7 @@ impl<F> Fq<F> {
     /// Puts a frame behind those of its flow.
     ///
     /// # Errors
-    /// The frame: the flow has as many as one may have, or all together.
+    /// The frame comes back: its flow, or all flows together, have as many as they may have.
     pub fn enqueue(&mut self, packet: Packet<F>, now_ns: u64) -> Result<(), Packet<F>> {
         if self.frames >= self.limits.frames {
             return Err(packet);
@@ -155,7 +158,7 @@ impl<F> Fq<F> {
             }
             if flow.queue.is_empty() {
                 self.pop_head(is_new);
-                // Behind the old ones once, so that they do not starve.
+                // It goes behind the old ones once, so that they do not starve.
                 if is_new && !self.old.is_empty() {
                     self.flows[index as usize].state = State::Old;
                     self.old.push_back(index);
@@ -179,27 +182,27 @@ impl<F> Fq<F> {
         }
     }
 
-    /// Rates are kept no longer: what was put off is due.
+    /// Rates are heeded no longer: frames that were put off are due at once.
     pub fn end_pacing(&mut self) {
         self.paces = false;
     }
 
-    /// Frames in it.
+    /// How many frames it holds.
     pub fn len(&self) -> usize {
         self.frames
     }
 
-    /// Whether there are none.
+    /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.frames == 0
     }
 
-    /// Flows that it knows, those without frames included.
+    /// How many flows it knows, those without frames included.
     pub fn flows(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Times that a flow was put off by its rate.
+    /// How often a flow was put off by its rate.
     pub fn throttled(&self) -> u64 {
         self.times_throttled
     }
@@ -229,7 +232,7 @@ impl<F> Fq<F> {
         };
     }
 
-    /// The head has used its turn up.
+    /// Called when the flow at the head has used its turn up.
     fn end_turn(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         let is_new = flow.state == State::New;
@@ -238,7 +241,7 @@ impl<F> Fq<F> {
         self.old.push_back(index);
     }
 
-    /// Flows that are due again wait for their turn behind the old ones.
+    /// Puts flows that are due again behind the old ones, where they wait for their turn.
     fn release_due(&mut self, now_ns: u64) {
         while let Some(Reverse((until_ns, index))) = self.throttled.peek().copied()
             && (until_ns <= now_ns || !self.paces)
@@ -273,7 +276,7 @@ impl<F> Fq<F> {
     /// Looks at some flows, and forgets those that have long been without frames.
     fn forget_some(&mut self, now_ns: u64) {
         for _ in 0..FORGET_LOOKS.min(self.flows.len()) {
-            // Those that were looked at may have been the last ones.
+            // The flows that were forgotten in this loop may have been the last ones.
             self.forget_at = (self.forget_at + 1) % self.flows.len().max(1);
             let Some(flow) = self.flows.get(self.forget_at) else { return };
             let index = self.forget_at as u32;
@@ -290,7 +293,7 @@ impl<F> Fq<F> {
         }
     }
 
-    /// Free places at the end go, and memory with them once three quarters of it are not needed.
+    /// Takes free places off the end of `flows`, and gives memory back once three quarters of it are not needed.
     fn give_back(&mut self) {
         while let Some(last) = self.flows.len().checked_sub(1)
             && self.free.remove(&(last as u32))
@@ -305,7 +308,7 @@ impl<F> Fq<F> {
     }
 }
 
-/// When a flow may send again, by the rate of what it sent last.
+/// Sets when a flow may send again, by the rate of the frame that it has just sent.
 fn put_off<F>(flow: &mut Flow<F>, packet: &Packet<F>, quantum: i64, now_ns: u64) {
     let Some(rate) = packet.rate_bytes_per_s else { return };
     let mut bytes = u64::from(packet.bytes);
@@ -313,13 +316,13 @@ fn put_off<F>(flow: &mut Flow<F>, packet: &Packet<F>, quantum: i64, now_ns: u64)
         flow.credit = 0;
     } else {
         bytes = bytes.max(quantum as u64);
-        // What is left of the turn goes at once, and the whole turn is paid for at its end.
+        // The rest of the turn goes at once, and the whole turn is paid for at its end.
         if flow.credit > 0 {
             return;
         }
     }
     let whole_ns = (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).min(u128::from(PUT_OFF_NS_MAX)) as u64;
-    // This turn may have come later than it was due: what was lost is made good, half of a turn at most.
+    // This turn may have come later than it was due. The time that was lost is made good, up to half of a turn.
     let late_ns = if flow.next_ns == 0 { 0 } else { now_ns.saturating_sub(flow.next_ns).min(whole_ns / 2) };
     flow.next_ns = now_ns + whole_ns - late_ns;
 }
@@ -332,7 +335,7 @@ mod tests {
     #[test]
     fn what_a_rate_has_put_off_is_due_in_turn_once_rates_are_not_kept() {
         let mut fq = Fq::new(1514, Limits::of(Kind::Fq));
-        // Behind the first frame of each a second passes.
+        // The first frame of each flow puts it off for a second.
         for nth in 0..6 {
             let packet = Packet { flow: nth % 2 + 1, bytes: 1000, rate_bytes_per_s: Some(1), ..Packet::new(nth) };
             assert!(fq.enqueue(packet, 0).is_ok());
@@ -362,7 +365,7 @@ mod tests {
             assert!(matches!(fq.dequeue(now_ns), Dequeued::Packet(Packet { frame, .. }) if frame == key));
             assert!(matches!(fq.dequeue(now_ns), Dequeued::Empty));
         };
-        // A connection each tenth of a millisecond, for ten seconds.
+        // A connection comes each tenth of a millisecond, for ten seconds.
         for _ in 0..100_000 {
             (now_ns, key) = (now_ns + EACH_NS, key + 1);
             send(&mut fq, now_ns, key);
@@ -377,7 +380,7 @@ mod tests {
         }
         let left = fq.flows();
         assert!(left <= flows / 6, "{left} of {flows}");
-        // The last ones go as well, whichever places they had, and the flow that comes then finds one.
+        // The last ones go as well, whichever places they had, and the flow that comes then finds a place.
         now_ns += FORGET_NS + 1;
         (0..left as u64).for_each(|nth| send(&mut fq, now_ns + nth * (FORGET_NS + 1), key + 1 + nth));
         assert!(fq.flows() <= FORGET_LOOKS && fq.flows.capacity() <= 4 * FLOWS_KEPT + 3, "{}", fq.flows.capacity());

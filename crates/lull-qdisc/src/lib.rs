@@ -1,7 +1,7 @@
 //! Queueing disciplines (`net/sched`) as data structures: which frame a transmit queue sends next, and when.
 //!
-//! No clock, no device and no lock: time comes in with every call, a frame is anything that the caller moves ([`Packet::frame`]),
-//! and whoever owns the transmit queue calls (`lull_core::tx` says who that is). So a queue of
+//! There is no clock, no device and no lock: time comes in with every call, a frame is anything that the caller moves
+//! ([`Packet::frame`]), and whoever owns the transmit queue calls (`lull_core::tx` says who that is). So a queue of
 //! threads and a simulated one have the same disciplines.
 //!
 //! | module | discipline | Linux |
@@ -39,26 +39,26 @@ use pfifo_fast::PfifoFast;
 pub const PRIORITY_BEST_EFFORT: u8 = 0;
 /// The largest priority (`TC_PRIO_MAX`).
 pub const PRIORITY_MAX: u8 = 15;
-/// The priority of what keeps a network working, such as ARP (`TC_PRIO_CONTROL`).
+/// The priority of frames that keep a network working, such as ARP (`TC_PRIO_CONTROL`).
 pub const PRIORITY_CONTROL: u8 = 7;
 
-/// A frame with what a discipline has to know of it.
+/// A frame and what a discipline has to know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<F> {
     /// The frame.
     pub frame: F,
     /// Its length on the wire.
     pub bytes: u32,
-    /// Who sends it: any number that tells one socket from another.
+    /// The socket that sends it: any number that tells one socket from another.
     pub flow: u64,
-    /// SO_PRIORITY, 0 to [`PRIORITY_MAX`]. What is more counts as that.
+    /// SO_PRIORITY, 0 to [`PRIORITY_MAX`]. A greater value counts as [`PRIORITY_MAX`].
     pub priority: u8,
-    /// SO_MAX_PACING_RATE, in bytes a second; `None`: as fast as it goes.
+    /// SO_MAX_PACING_RATE, in bytes a second; with `None` the frame is not paced.
     pub rate_bytes_per_s: Option<u64>,
 }
 
 impl<F> Packet<F> {
-    /// A frame of no length, of nobody, with the ordinary priority.
+    /// A frame with the ordinary priority. Its length and its flow are 0.
     pub fn new(frame: F) -> Packet<F> {
         Packet { frame, bytes: 0, flow: 0, priority: PRIORITY_BEST_EFFORT, rate_bytes_per_s: None }
     }
@@ -68,14 +68,14 @@ impl<F> Packet<F> {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dequeued<F> {
-    /// This, now.
+    /// This frame, now.
     Packet(Packet<F>),
-    /// Frames wait, the first of them until then.
+    /// Frames wait, and the first of them is due at `until_ns`.
     Throttled {
-        /// In the caller's nanoseconds.
+        /// The time, in the caller's nanoseconds.
         until_ns: u64,
     },
-    /// Nothing.
+    /// Nothing waits.
     Empty,
 }
 
@@ -91,20 +91,20 @@ pub struct QdiscStats {
     pub throttled: u64,
 }
 
-/// Which discipline.
+/// The kind of a discipline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// None.
+    /// No discipline.
     #[default]
     NoQueue,
-    /// Three bands.
+    /// Three bands, by priority.
     PfifoFast,
-    /// Flows in turn, paced.
+    /// A flow per socket in turn, each paced.
     Fq,
 }
 
 impl Kind {
-    /// All that there are.
+    /// All kinds.
     pub const ALL: [Kind; 3] = [Kind::NoQueue, Kind::PfifoFast, Kind::Fq];
 
     /// Its name in Linux.
@@ -123,7 +123,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A name that is no discipline.
+/// The error for a name that no discipline has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindError(String);
 
@@ -146,14 +146,14 @@ impl FromStr for Kind {
 /// How many frames a discipline holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of each band of `pfifo_fast` (`txqueuelen`), of all flows of `fq` together (`limit`).
+    /// Frames of each band of `pfifo_fast` (`txqueuelen`), or of all flows of `fq` together (`limit`).
     pub frames: usize,
-    /// Of one flow of `fq` (`flow_limit`).
+    /// Frames of one flow of `fq` (`flow_limit`).
     pub flow_frames: usize,
 }
 
 impl Limits {
-    /// Those that Linux has by default.
+    /// The limits that Linux has by default.
     pub fn of(kind: Kind) -> Limits {
         let frames = match kind {
             Kind::NoQueue => 1,
@@ -175,18 +175,18 @@ enum Inside<F> {
 #[derive(Debug)]
 pub struct Qdisc<F> {
     inside: Inside<F>,
-    /// A frame that was dequeued and found no room on the ring (`gso_skb`): it is the next.
+    /// A frame that was dequeued and found no room on the ring (`gso_skb`). It is dequeued next.
     back: Option<Packet<F>>,
     stats: QdiscStats,
 }
 
 impl<F> Qdisc<F> {
-    /// An empty one with Linux's limits, for a device whose longest frame has `frame_bytes`.
+    /// An empty discipline with Linux's limits, for a device whose longest frame has `frame_bytes`.
     pub fn new(kind: Kind, frame_bytes: u32) -> Qdisc<F> {
         Qdisc::with_limits(kind, frame_bytes, Limits::of(kind))
     }
 
-    /// An empty one that holds so much. `noqueue` holds one frame whatever they are.
+    /// An empty discipline with these limits. `noqueue` holds one frame whatever they are.
     pub fn with_limits(kind: Kind, frame_bytes: u32, limits: Limits) -> Qdisc<F> {
         let inside = match kind {
             Kind::NoQueue => Inside::NoQueue(NoQueue::default()),
@@ -196,7 +196,7 @@ impl<F> Qdisc<F> {
         Qdisc { inside, back: None, stats: QdiscStats::default() }
     }
 
-    /// Which it is.
+    /// Which kind it is.
     pub fn kind(&self) -> Kind {
         match self.inside {
             Inside::NoQueue(_) => Kind::NoQueue,
@@ -205,8 +205,8 @@ impl<F> Qdisc<F> {
         }
     }
 
-    /// Whether it takes a frame rather than leave it where it comes from. Only `noqueue`, which has nowhere to put it, does not;
-    /// the others take everything, and drop what is above their limits.
+    /// Whether it takes a frame, which otherwise stays with its sender. Only `noqueue` may not take one, as it has
+    /// nowhere to put it. The others take every frame, and drop those above their limits.
     #[inline]
     pub fn takes(&self) -> bool {
         match &self.inside {
@@ -218,7 +218,7 @@ impl<F> Qdisc<F> {
     /// Takes a frame.
     ///
     /// # Errors
-    /// The frame, which is to be dropped: a limit is reached. It is counted.
+    /// The frame comes back because a limit is reached. It is counted as dropped, and the caller drops it.
     #[inline]
     pub fn enqueue(&mut self, packet: Packet<F>, now_ns: u64) -> Result<(), Packet<F>> {
         let taken = match &mut self.inside {
@@ -244,24 +244,25 @@ impl<F> Qdisc<F> {
         packet.map_or(Dequeued::Empty, Dequeued::Packet)
     }
 
-    /// The device had no room for what was dequeued last: it is dequeued again, before all others.
+    /// Puts back the frame that was dequeued last, because the device had no room for it. It is dequeued again before
+    /// all others.
     ///
     /// # Panics
-    /// If another was put back and not dequeued since.
+    /// If another frame was put back and has not been dequeued since.
     pub fn put_back(&mut self, packet: Packet<F>) {
         assert!(self.back.is_none(), "two frames were put back");
         self.back = Some(packet);
     }
 
-    /// No frame is put off by its rate from now on, neither those that it has nor those to come: whoever sends is about to end, and
-    /// has no later.
+    /// From now on no frame is put off by its rate, whether it is here already or is still to come: the sender is about
+    /// to end, and cannot send later.
     pub fn end_pacing(&mut self) {
         if let Inside::Fq(queue) = &mut self.inside {
             queue.end_pacing();
         }
     }
 
-    /// Frames in it.
+    /// How many frames it holds.
     pub fn len(&self) -> usize {
         let inside = match &self.inside {
             Inside::NoQueue(queue) => usize::from(!queue.is_empty()),
@@ -271,7 +272,7 @@ impl<F> Qdisc<F> {
         inside + usize::from(self.back.is_some())
     }
 
-    /// Whether there are none.
+    /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -282,7 +283,7 @@ impl<F> Qdisc<F> {
         QdiscStats { throttled, ..self.stats }
     }
 
-    /// Takes everything out, in any order: the queue is taken down, or gets another discipline.
+    /// Takes all frames out, in any order, because the queue is taken down or gets another discipline.
     pub fn drain(&mut self) -> Vec<Packet<F>> {
         let mut all: Vec<_> = self.back.take().into_iter().collect();
         match &mut self.inside {

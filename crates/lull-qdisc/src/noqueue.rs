@@ -1,4 +1,4 @@
-//! `noqueue`: nothing waits but the frame that the ring did not take.
+//! `noqueue`: the only frame that waits is one that the ring did not take.
 
 use crate::Packet;
 

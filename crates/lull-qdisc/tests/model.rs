@@ -1,4 +1,4 @@
-//! The disciplines against models that look everything up in plain lists.
+//! The disciplines beside models that look everything up in plain lists.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         rate,
     });
     let time = prop_oneof![0..50_000u64, 0..2_000_000u64, Just(REFILL_NS + 1)].prop_map(Op::Time);
-    // Together below what makes a flow be forgotten.
+    // All these times together are shorter than the time after which a flow is forgotten.
     proptest::collection::vec(prop_oneof![4 => enqueue, 4 => Just(Op::Dequeue), 1 => time], 0..300)
         .prop_filter("time", |ops| {
             ops.iter().map(|op| if let Op::Time(ns) = op { *ns } else { 0 }).sum::<u64>() < FORGET_NS
@@ -41,7 +41,7 @@ struct Flow {
     queue: Vec<Packet<u32>>,
     credit: i64,
     next_ns: u64,
-    /// In which list it stands, if in any.
+    /// Whether it stands in one of the lists.
     listed: bool,
     since_ns: u64,
     number: usize,
@@ -156,7 +156,7 @@ proptest! {
             }
             prop_assert_eq!(fq.len(), model.frames());
         }
-        // Whatever its rates are, all that was taken comes out, each when it is said to.
+        // Whatever the rates are, every frame that was taken comes out, at the time that was announced.
         while !fq.is_empty() {
             let next = fq.dequeue(now_ns);
             prop_assert_eq!(next, model.dequeue(now_ns));
@@ -171,7 +171,7 @@ proptest! {
     fn pfifo_fast_serves_the_first_band_that_has_a_frame_in_order(
         ops in proptest::collection::vec(prop_oneof![(0..20u8).prop_map(Some), Just(None)], 0..200)
     ) {
-        // `sch_default_prio2band`; what is above the largest priority counts as that.
+        // These are the bands of `sch_default_prio2band`; a priority above the largest counts as the largest.
         let band = |priority: u8| match priority { 6 | 7 => 0, 1..=3 | 5 => 2, _ => 1 };
         let (mut qdisc, mut bands) = (Qdisc::new(Kind::PfifoFast, FRAME_BYTES), [const { Vec::new() }; 3]);
         for (frame, op) in ops.into_iter().enumerate() {
@@ -240,7 +240,7 @@ fn a_flow_that_sends_one_frame_now_and_then_passes_those_that_flood() {
     for frame in 0..100 {
         (1..=3).for_each(|flood| assert!(fq.enqueue(of(flood, frame), 0).is_ok()));
     }
-    // They have used up their first turns.
+    // By then they have used up their first turns.
     for _ in 0..40 {
         assert!(matches!(fq.dequeue(0), Dequeued::Packet(_)));
     }
@@ -257,6 +257,6 @@ fn flows_without_frames_are_forgotten_some_time() {
         assert!(fq.enqueue(of(flow, 0), now_ns).is_ok());
         while let Dequeued::Packet(_) = fq.dequeue(now_ns) {}
     }
-    // 300 come in three seconds, and nobody is forgotten before that.
+    // 300 flows come in three seconds, and none is forgotten before that.
     assert!((300..400).contains(&fq.flows()), "{}", fq.flows());
 }

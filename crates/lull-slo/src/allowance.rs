@@ -1,17 +1,17 @@
 //! How often settings may change.
 
-/// Changes that may follow one another at once.
+/// Changes that may follow one another without a pause.
 pub const CHANGES_AT_ONCE: u32 = 20;
-/// Changes a minute that may go on.
+/// Changes a minute that may go on for any time.
 pub const CHANGES_PER_MINUTE: u32 = 60;
 
 const REFILL_NS: u64 = 60_000_000_000 / CHANGES_PER_MINUTE as u64;
 
-/// A bucket of changes: in no minute are there more than [`CHANGES_AT_ONCE`] and [`CHANGES_PER_MINUTE`] together.
+/// A token bucket of changes: no minute has more of them than [`CHANGES_AT_ONCE`] and [`CHANGES_PER_MINUTE`] together.
 #[derive(Clone, Debug)]
 pub(crate) struct Allowance {
     left: u32,
-    /// Since when the next one has been growing.
+    /// When the next change began to grow.
     since_ns: Option<u64>,
 }
 
@@ -20,7 +20,7 @@ impl Allowance {
         Allowance { left: CHANGES_AT_ONCE, since_ns: None }
     }
 
-    /// Takes a change; false if there is none left.
+    /// Takes a change. Returns false if there is none left.
     pub(crate) fn take(&mut self, now_ns: u64) -> bool {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         let grown = now_ns.saturating_sub(since_ns) / REFILL_NS;

@@ -4,19 +4,20 @@ use lull_core::{Mode, NapiSettings, Threaded};
 
 use crate::{Bound, Slo, Statistic};
 
-/// The shortest `gro_flush_timeout`, in nanoseconds: below it a timer costs more than the interrupt that it replaces.
+/// The shortest `gro_flush_timeout`, in nanoseconds. Below it a timer costs more than the interrupt that it replaces.
 pub const TIMEOUT_NS_MIN: u64 = 5_000;
 /// The share of a limit at which the controller aims, in percent.
 pub const AIM_PERCENT: u64 = 90;
-/// Empty polls for which a queue with a timeout stays without its interrupt: that of the published modes.
+/// `napi_defer_hard_irqs` of a queue that has a timeout: empty polls for which it stays without its interrupt, as in
+/// the published modes.
 const DEFER_HARD_IRQS: u32 = 100;
-/// The longest `irq_suspend_timeout`, in nanoseconds: that of the published modes.
+/// The longest `irq_suspend_timeout`, in nanoseconds, as in the published modes.
 const SUSPEND_NS_MAX: u64 = 20_000_000;
 
 /// The bounds of a controller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bounds {
-    /// Settings of the mode that was asked for, which are the first and what is fallen back to.
+    /// Settings of the mode that was asked for. A controller begins with them and falls back to them.
     pub asked: NapiSettings,
     /// Whether interrupts are suspended while the application works.
     pub suspends: bool,
@@ -24,11 +25,11 @@ pub struct Bounds {
     pub timeout_ns_max: u64,
     /// The longest `irq_suspend_timeout`, in nanoseconds.
     pub suspend_ns_max: u64,
-    /// What the CPUs may be used at most, in percent; 100 is no bound.
+    /// The greatest use of the CPUs, in percent; 100 is no bound.
     pub cpu_percent_max: f64,
 }
 
-/// A mode that has no timeout to choose.
+/// The error for a mode that has no timeout to choose.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot choose the timeouts of mode '{0}' for an objective: it has none that trade CPU for latency; ask for base, \
@@ -37,10 +38,10 @@ pub struct Bounds {
 pub struct NoTimeout(String);
 
 impl Bounds {
-    /// For an objective, beginning with a mode.
+    /// The bounds for an objective and the mode to begin with.
     ///
     /// # Errors
-    /// Another mode than base, deferX, suspend0 and suspendX.
+    /// The mode is another than base, deferX, suspend0 and suspendX.
     pub fn new(slo: &Slo, mode: &Mode, cpu_percent_max: Option<f64>) -> Result<Bounds, NoTimeout> {
         let has_timeouts = mode.napi.threaded == Threaded::Off
             && mode.group.is_none()
@@ -53,7 +54,7 @@ impl Bounds {
             return Err(NoTimeout(mode.name().to_owned()));
         }
         let limit_ns = slo.tightest_ns();
-        // A packet waits for a whole timeout at the worst and for half of one in the mean.
+        // A packet waits for a whole timeout at the worst, and for half of one on average.
         let timeout_ns = |bound: &Bound| match bound.statistic {
             Statistic::Avg | Statistic::P50 => 2 * bound.limit_ns,
             Statistic::P95 | Statistic::P99 => bound.limit_ns,

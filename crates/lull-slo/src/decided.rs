@@ -1,4 +1,4 @@
-//! What a controller has decided, for those who show it.
+//! A controller's decision, for those who show it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::told::words;
 use crate::{Controller, Latency, Reading, Standing};
 
-/// A controller's last decision, and what it did so far.
+/// A controller's last decision, and what it has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Decided {
@@ -15,31 +15,31 @@ pub struct Decided {
     pub objective: String,
     /// The mode that it began with and falls back to.
     pub mode: String,
-    /// How it stands to the objective.
+    /// How the controller stands to its objective.
     pub standing: Standing,
-    /// The mode is in force, and no timeout of the controller's.
+    /// Whether the mode is in force, and not a timeout of the controller's.
     pub asked: bool,
     /// `gro_flush_timeout` of the queues that have one, in nanoseconds.
     pub timeout_ns: u64,
-    /// Queues that have their interrupts alone, and all.
+    /// How many queues have their interrupts alone, and how many queues there are.
     pub on_interrupts: (usize, usize),
     /// The last window's latency, where it is known.
     pub latency: Option<Latency>,
     /// The last window's use of the CPUs, in percent.
     pub cpu_percent: Option<f64>,
-    /// Windows so far, by how they left it standing.
+    /// How many windows have ended so far with each standing.
     pub windows: BTreeMap<Standing, u64>,
-    /// How often it changed settings.
+    /// How often the controller has changed settings.
     pub changes: u64,
 }
 
 impl Decided {
-    /// Nothing yet.
+    /// The state of a controller that has decided nothing yet.
     pub fn new(controller: &Controller, mode: &str) -> Decided {
         Decided { objective: controller.slo().to_string(), mode: mode.to_owned(), ..Decided::default() }
     }
 
-    /// Takes down what the controller decided after a window.
+    /// Records what the controller decided after a window.
     pub fn note(&mut self, controller: &Controller, reading: &Reading, standing: Standing) {
         let on_interrupts = reading.napis.iter().filter(|napi| controller.settings(napi.id).gro_flush_timeout_ns == 0);
         self.standing = standing;
@@ -62,7 +62,7 @@ impl Decided {
         }
     }
 
-    /// The decision with its reason, and what it did so far, in a sentence each.
+    /// The decision with its reason, and then what the controller has done so far.
     pub fn words(&self) -> String {
         let seen = [
             self.latency.filter(|latency| latency.answers > 0).map(|latency| words(&latency)),

@@ -1,4 +1,5 @@
-//! Latencies counted in buckets: two countings an interval apart are that interval's, and those of several queues add up.
+//! Latencies counted in buckets. The difference of two counts is that of the interval between them, and counts of
+//! several queues add up.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::Latency;
 
-/// Buckets of each power of two: a value is known to within 1/64 of itself.
+/// Buckets of each power of two, so that a value is known to within 1/64 of itself.
 const FINE: u64 = 64;
-/// Below this many nanoseconds everything is one bucket.
+/// A latency below this many nanoseconds counts as this one.
 const LEAST_NS: u64 = 1 << LEAST_BITS;
 const LEAST_BITS: u32 = 10;
-/// Powers of two above it; what takes longer than two minutes is as if it took two.
+/// How many powers of two have buckets, from [`LEAST_NS`] on. A latency of more than two minutes counts as one of two
+/// minutes.
 const POWERS: u64 = 27;
 
 /// How many latencies there were of each size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Sparse", into = "Sparse")]
 pub struct Latencies {
-    /// By bucket; empty before the first one.
+    /// The counts by bucket; empty until the first latency is recorded.
     counts: Vec<u64>,
     sum_ns: u64,
 }
 
-/// The buckets that are not empty.
+/// The form in which counts are written: only the buckets that are not empty.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Sparse {
@@ -73,7 +75,7 @@ impl Latencies {
         &mut self.counts
     }
 
-    /// Counts one.
+    /// Counts one latency.
     pub fn record(&mut self, ns: u64) {
         self.counts()[bucket_of(ns)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
@@ -88,7 +90,8 @@ impl Latencies {
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
-    /// What came since an earlier counting of the same. One that counts more was of something else: then all is new.
+    /// What was counted since `before`, an earlier state of the same count. If `before` has more, it is of another
+    /// process, and everything here is new.
     #[must_use]
     pub fn since(&self, before: &Latencies) -> Latencies {
         let mut since = self.clone();
@@ -100,27 +103,27 @@ impl Latencies {
         since
     }
 
-    /// How many there are.
+    /// How many latencies were counted.
     pub fn len(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Whether there are none.
+    /// Whether none were counted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sum of all, in nanoseconds.
+    /// The sum of all latencies, in nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// How many were shorter than this, as near as the buckets tell.
+    /// How many latencies were shorter than this, as exactly as the buckets tell.
     pub fn below(&self, ns: u64) -> u64 {
         self.counts.iter().take(bucket_of(ns)).sum()
     }
 
-    /// Their statistics.
+    /// The statistics of these latencies.
     pub fn latency(&self) -> Latency {
         let answers = self.len();
         let at = |percent: u64| {

@@ -10,38 +10,39 @@ use crate::bounds::{AIM_PERCENT, Bounds, TIMEOUT_NS_MIN};
 use crate::reading::{Latency, Reading};
 use crate::{Slo, Standing, Statistic};
 
-/// Nothing moves while the statistic that is nearest to its limit lies between these shares of it, in percent.
+/// Nothing changes while the statistic that is nearest to its limit lies between these shares of it, in percent.
 const CALM_PERCENT: (u64, u64) = (86, 95);
-/// Packets per timeout below which a queue goes back to its interrupt, and above which it leaves it, in hundredths.
+/// Packets per timeout, in hundredths: with fewer than the first a queue goes back to its interrupt, and with more than
+/// the second it leaves it.
 const PACKETS_PER_TIMEOUT: (u64, u64) = (45, 60);
-/// CPU in percent from which the CPUs are what is short.
+/// The use of the CPUs, in percent, from which they are the bottleneck.
 const SATURATED_PERCENT: f64 = 95.0;
-/// How long a timeout that the CPUs asked for is not made shorter, in nanoseconds.
+/// How long a timeout that was made longer for want of CPU is not made shorter again, in nanoseconds.
 const FLOOR_NS: u64 = 10_000_000_000;
 /// Missed windows in a row after which an objective counts as out of reach.
 const MISSED_MAX: u32 = 10;
-/// How long the first and the longest rest are after which the law tries again, in nanoseconds.
+/// The length of the first rest and of the longest one, in nanoseconds. After a rest the law tries again.
 const REST_NS: (u64, u64) = (10_000_000_000, 160_000_000_000);
 
-/// What is in force.
+/// The settings that are in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct InForce {
-    /// `gro_flush_timeout` of the queues that have one.
+    /// `gro_flush_timeout` of the queues that have a timeout.
     timeout_ns: u64,
-    /// `irq_suspend_timeout` of these.
+    /// `irq_suspend_timeout` of these queues.
     suspend_ns: u64,
     /// The queues, by the id of their NAPI, and whether each has its interrupt alone.
     interrupts: BTreeMap<u32, bool>,
-    /// The mode that was asked for is in force, and none of the above.
+    /// Whether the mode that was asked for is in force, and none of the above.
     asked: bool,
 }
 
-/// A rest that is twice as long each time.
+/// A rest that is twice as long each time it begins.
 #[derive(Clone, Debug)]
 struct Rest {
     until_ns: u64,
     next_ns: u64,
-    /// The load that it is about, in packets per second.
+    /// The load at which it began, in packets per second.
     packets_per_s: u64,
 }
 
@@ -51,7 +52,7 @@ impl Rest {
     }
 
     fn begin(&mut self, reading: &Reading) {
-        // What was not needed for so long is another matter.
+        // If no rest was needed for so long, the next one begins with the shortest length again.
         if reading.now_ns.saturating_sub(self.until_ns) >= REST_NS.1 {
             self.next_ns = REST_NS.0;
         }
@@ -65,7 +66,7 @@ impl Rest {
     }
 }
 
-/// A controller of the NAPIs of one device or process. It has no clock and does no I/O: hand it a [`Reading`] when a
+/// A controller of the NAPIs of one device or process. It has no clock and does no I/O: give it a [`Reading`] when a
 /// window is over ([`crate::window_is_over`]), and put [`Controller::settings`] in force.
 #[derive(Clone, Debug)]
 pub struct Controller {
@@ -73,17 +74,18 @@ pub struct Controller {
     bounds: Bounds,
     now: InForce,
     allowance: Allowance,
-    /// The CPUs asked for a timeout this long, until then.
+    /// A timeout that was made longer for want of CPU, and the time until which it is not made shorter.
     floor: (u64, u64),
-    /// Windows in a row that were missed with nothing to move and CPU to spare.
+    /// Windows in a row in which the objective was missed although CPU was left and nothing could be changed.
     missed: u32,
-    /// An objective out of reach rests in the mode that was asked for.
+    /// The rest in the mode that was asked for, of an objective out of reach.
     rest: Rest,
-    /// Interrupts alone were too late: queues keep their timeouts for a while, unless packets become much fewer.
+    /// The time in which queues keep their timeouts because interrupts alone were too late, unless packets become much
+    /// fewer.
     no_interrupts: Rest,
-    /// Suspensions were too long: they stay shorter for a while.
+    /// The time in which suspensions stay shorter because they were too long.
     suspensions: Rest,
-    /// Latency was known once.
+    /// Whether latency was ever known.
     has_seen: bool,
     changes: u64,
 }
@@ -92,9 +94,10 @@ pub struct Controller {
 struct Nearest {
     /// Its share of the limit, in percent.
     percent: u64,
-    /// How far below (above 0) or above the aim it is; of several the one that asks for the shorter timeout.
+    /// How far it is below the aim (above 0) or above it (below 0). Of several bounds it is that which asks for the
+    /// shortest timeout.
     error_ns: i64,
-    /// How far above its limit; 0 if all are met.
+    /// How far a statistic is above its limit; 0 if all limits are met.
     excess_ns: u64,
 }
 
@@ -127,7 +130,7 @@ impl Controller {
         &self.slo
     }
 
-    /// Settings that the NAPI of this id should have now.
+    /// The settings that the NAPI of this id should have now.
     pub fn settings(&self, napi_id: u32) -> NapiSettings {
         if self.now.asked {
             return self.bounds.asked;
@@ -153,7 +156,7 @@ impl Controller {
         self.changes
     }
 
-    /// Decides after a window.
+    /// Decides after a window, and returns how that left the objective.
     pub fn decide(&mut self, reading: &Reading) -> Standing {
         let former = self.clone();
         let mut next = self.now.clone();
@@ -164,7 +167,7 @@ impl Controller {
             return standing;
         }
         if !self.allowance.take(reading.now_ns) {
-            // What was decided does not come into force, so no rest and no floor begins with it; what was seen stays seen.
+            // The decision does not come into force, so no rest and no floor begins with it. What was seen is kept.
             let Controller { missed, has_seen, .. } = *self;
             *self = Controller { missed, has_seen, ..former };
             return Standing::Held;
@@ -179,7 +182,8 @@ impl Controller {
         }
         self.has_seen = true;
         let Some(latency) = reading.judged() else {
-            // Few answers: what is in force stays, and queues that have become quiet go to their interrupts.
+            // There are few answers: what is in force stays, and queues that have become quiet go back to their
+            // interrupts.
             self.drive(reading, next, next.timeout_ns);
             return Standing::Quiet;
         };
@@ -201,25 +205,26 @@ impl Controller {
             nearest.percent = nearest.percent.max(ns.saturating_mul(100) / limit_ns);
             let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
             let error_ns = signed(limit_ns * AIM_PERCENT / 100) - signed(ns);
-            // A timeout moves a mean and a median by half of itself, as long as its requests are served in no time.
+            // A timeout changes a mean and a median by half of itself, as long as requests are served at once.
             let halved = matches!(bound.statistic, Statistic::Avg | Statistic::P50) && error_ns > 0;
             nearest.error_ns = nearest.error_ns.min(if halved { 2 * error_ns } else { error_ns });
-            // What equals a limit has missed it.
+            // A statistic that equals its limit has missed it.
             nearest.excess_ns = nearest.excess_ns.max(ns.saturating_add(1).saturating_sub(limit_ns));
         }
         nearest
     }
 
-    /// The CPUs are what is short, or are used above their bound: only a longer timeout helps.
+    /// Decides where the CPUs are the bottleneck or are used above their bound: only a longer timeout helps.
     fn cpus(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest) -> Option<Standing> {
         let used = reading.cpu_percent?;
         let saturated = used >= SATURATED_PERCENT && nearest.excess_ns > 0;
         if !saturated && used <= self.bounds.cpu_percent_max {
             return None;
         }
-        // A mode that was asked for has no timeout that could become longer. It is not back before its rest would have ended.
+        // The mode that was asked for has no timeout that could become longer. It does not come back before its rest
+        // would have ended.
         next.asked = false;
-        // An interrupt a packet costs more than a timer for several.
+        // An interrupt for each packet costs more than a timer for several.
         self.leave_interrupts(reading, next);
         next.timeout_ns = (next.timeout_ns + next.timeout_ns / 2).min(self.bounds.timeout_ns_max);
         self.floor = (next.timeout_ns, reading.now_ns + FLOOR_NS);
@@ -229,13 +234,13 @@ impl Controller {
     fn timeouts(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest) -> Standing {
         let on_timeouts = self.has_timeouts(reading);
         let now_ns = self.now.timeout_ns;
-        // Where no timeout is in force, what is seen is what is left without one.
+        // If no timeout is in force, the latency is that without one.
         let from_ns = if on_timeouts { now_ns } else { 0 };
         let floor_ns = if reading.now_ns < self.floor.1 { self.floor.0 } else { TIMEOUT_NS_MIN };
         let moved = |error_ns: i64| from_ns.saturating_add_signed(error_ns).clamp(floor_ns, self.bounds.timeout_ns_max);
         let mut goal_ns = moved(nearest.error_ns);
         if !on_timeouts && nearest.excess_ns == 0 {
-            // Interrupts have queues of their own: a timeout that was good enough may still be.
+            // The queues have their interrupts: a timeout that was good enough before may still be.
             goal_ns = goal_ns.max(now_ns);
             next.timeout_ns = whole_us(goal_ns, now_ns);
         } else if nearest.percent > CALM_PERCENT.1 {
@@ -251,17 +256,18 @@ impl Controller {
         if moves { Standing::Moving } else { Standing::Met }
     }
 
-    /// A statistic is too near to its limit, or above it.
+    /// Decides where a statistic is too near to its limit, or above it.
     fn late(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest, goal_ns: u64) -> Standing {
         let now_ns = self.now.timeout_ns;
         if !self.has_timeouts(reading) {
-            // Interrupts alone are too late: the NIC's moderation, perhaps.
+            // Interrupts alone are too late, perhaps by the NIC's moderation.
             self.no_interrupts.begin(reading);
             next.timeout_ns = whole_us(goal_ns, now_ns);
             self.leave_interrupts(reading, next);
             return Standing::Moving;
         }
-        // A packet waits for one timeout, and for those that waited with it: what is later than that has another cause.
+        // A packet waits for one timeout, and then for the packets that waited with it. What is later than that has
+        // another cause.
         let ours = nearest.excess_ns <= 2 * now_ns;
         if ours && goal_ns < now_ns {
             next.timeout_ns = whole_us(goal_ns, now_ns);
@@ -275,7 +281,7 @@ impl Controller {
         if nearest.excess_ns == 0 {
             return Standing::Met;
         }
-        // A rest that the CPUs have ended is not over yet.
+        // A rest that was ended for want of CPU is not over yet.
         if self.missed >= MISSED_MAX - 1 && self.rest.is_over(reading) {
             next.asked = true;
             self.rest.begin(reading);
@@ -284,8 +290,8 @@ impl Controller {
         Standing::Missed
     }
 
-    /// Whether a suspension may be what packets have waited for: those of a queue that the application does not come
-    /// back to.
+    /// Whether a suspension may be what packets have waited for. It is if their queue is one that the application does
+    /// not come back to.
     fn suspended_too_long(&self, reading: &Reading, nearest: &Nearest) -> bool {
         let suspends = reading.napis.iter().any(|napi| napi.suspends != Some(0));
         self.bounds.suspends
@@ -294,8 +300,8 @@ impl Controller {
             && self.now.suspend_ns > self.slo.tightest_ns() / 2
     }
 
-    /// The mode that was asked for is in force because the objective was out of reach. That it meets the objective is no
-    /// reason to leave it: what was out of reach would be so again.
+    /// Decides while the mode that was asked for is in force because the objective was out of reach. That this mode
+    /// meets the objective is no reason to leave it, since the objective would be out of reach again.
     fn resting(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest) -> Standing {
         let (then, now) = (self.rest.packets_per_s, reading.packets_per_s());
         let other_load = now < then / 4 * 3 || now > then / 3 * 4;
@@ -308,8 +314,8 @@ impl Controller {
         if nearest.excess_ns > 0 { Standing::OutOfReach } else { Standing::Met }
     }
 
-    /// Latency is not known: a packet's wait is bounded by half of what the objective leaves, and the CPUs decide
-    /// within that. Where it was known and no longer is, the mode that was asked for is in force.
+    /// Decides where latency is not known. A packet's wait is bounded by half of what the objective leaves, and the use
+    /// of the CPUs decides within that. If latency was known before, the mode that was asked for is in force.
     fn without_latency(&mut self, reading: &Reading, next: &mut InForce) -> Standing {
         if self.has_seen {
             next.asked = true;
@@ -329,8 +335,8 @@ impl Controller {
         Standing::CpuOnly
     }
 
-    /// Which queues have their interrupts alone: where a timeout gathers less than one packet, each costs a timer
-    /// instead of an interrupt.
+    /// Decides which queues have their interrupts alone: those whose timeout gathers less than one packet, so that each
+    /// packet costs a timer instead of an interrupt.
     fn drive(&self, reading: &Reading, next: &mut InForce, goal_ns: u64) {
         let fewer = reading.packets_per_s() < self.no_interrupts.packets_per_s / 4 * 3;
         let may_leave = self.no_interrupts.is_over(reading) || fewer || reading.judged().is_none();
@@ -346,7 +352,7 @@ impl Controller {
         next.interrupts.retain(|id, _| reading.napis.iter().any(|napi| napi.id == *id));
     }
 
-    /// Queues that have packets leave their interrupts.
+    /// Makes queues that have packets leave their interrupts.
     fn leave_interrupts(&self, reading: &Reading, next: &mut InForce) {
         for napi in reading.napis.iter().filter(|napi| napi.work > 0) {
             next.interrupts.insert(napi.id, false);
@@ -360,7 +366,7 @@ impl Controller {
     }
 }
 
-/// Whole microseconds, and what it was if the difference is not worth a change.
+/// `ns` in whole microseconds, or `before_ns` if the difference is not worth a change.
 fn whole_us(ns: u64, before_ns: u64) -> u64 {
     let ns = ns / 1_000 * 1_000;
     if ns.abs_diff(before_ns) < (before_ns / 20).max(1_000) { before_ns } else { ns }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use lull_units::{time_ns, time_text};
 
-/// The longest limit, in nanoseconds. Nobody waits for longer, and no sum over it overflows.
+/// The longest limit, in nanoseconds. Nobody waits for longer, and no sum with it overflows.
 pub const LIMIT_NS_MAX: u64 = 1_000_000_000_000;
 
 /// A statistic of latency.
@@ -22,7 +22,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// All, with the names that they are written by.
+    /// All statistics, with their names.
     pub const ALL: [(Statistic, &'static str); 4] =
         [(Statistic::Avg, "avg"), (Statistic::P50, "p50"), (Statistic::P95, "p95"), (Statistic::P99, "p99")];
 }
@@ -56,12 +56,12 @@ impl fmt::Display for Bound {
     }
 }
 
-/// A service-level objective: bounds that all have to hold, at least one.
+/// A service-level objective: one bound or more, all of which have to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slo(Vec<Bound>);
 
 impl Slo {
-    /// Its bounds, as they were written; there is at least one.
+    /// Its bounds, as they were written. There is at least one.
     pub fn bounds(&self) -> &[Bound] {
         &self.0
     }
@@ -78,13 +78,13 @@ impl Slo {
         self.0.iter().map(|bound| bound.limit_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// The bound that is named first, which charts and frontiers show.
+    /// The bound that is written first, which charts and frontiers show.
     pub fn first(&self) -> Bound {
         self.0[0]
     }
 }
 
-/// What cannot be read as an objective.
+/// The error for a text that cannot be read as an objective.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot read the objective '{text}': {why}; write avg, p50, p95 or p99, then <, then a time with its unit, \

@@ -1,29 +1,30 @@
-//! What was seen in a window: the figures that a controller decides by, and that whoever shows it shows.
+//! A window's figures: a controller decides by them, and they are what is shown of it.
 //!
-//! They are gathered per NAPI, once, by whoever runs the controller; a screen or an exporter reads the same values.
+//! Whoever runs the controller gathers them once, per NAPI; a screen or an exporter reads the same values.
 
 use lull_core::Stats;
 use serde::{Deserialize, Serialize};
 
 use crate::{Slo, Statistic};
 
-/// Answers without which a statistic of a window says little: fewer are waited for until [`WINDOW_NS_MAX`].
+/// How many answers a window should have, as a statistic of fewer says little. They are waited for until
+/// [`WINDOW_NS_MAX`].
 pub const ANSWERS_PER_WINDOW: u64 = 1_000;
-/// Answers below which latency counts as unknown.
+/// If there are fewer answers than this, latency counts as unknown.
 pub const ANSWERS_MIN: u64 = 100;
 /// A window lasts at least this long, in nanoseconds.
 pub const WINDOW_NS_MIN: u64 = 100_000_000;
 /// A window lasts at most this long, in nanoseconds.
 pub const WINDOW_NS_MAX: u64 = 1_000_000_000;
 
-/// Whether a window is over: there is enough to see, or it has lasted too long. `answers` is `None` where latency
-/// cannot be known.
+/// Whether a window is over because there is enough to see, or because it has lasted long enough. `answers` is `None`
+/// if latency cannot be known.
 pub fn window_is_over(elapsed_ns: u64, answers: Option<u64>) -> bool {
     elapsed_ns >= WINDOW_NS_MAX
         || elapsed_ns >= WINDOW_NS_MIN && answers.is_some_and(|answers| answers >= ANSWERS_PER_WINDOW)
 }
 
-/// Latencies of a window.
+/// The latencies of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
@@ -59,20 +60,20 @@ impl Latency {
 /// What happened on one NAPI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiReading {
-    /// Its id.
+    /// The NAPI's id.
     pub id: u32,
-    /// Polls.
+    /// How many polls there were.
     pub polls: u64,
-    /// Packets that they took.
+    /// How many packets the polls took.
     pub work: u64,
-    /// Timers that ran out, where somebody counts them.
+    /// How many timers ran out, if that is counted.
     pub timers: Option<u64>,
-    /// Suspensions, where somebody counts them.
+    /// How many suspensions there were, if that is counted.
     pub suspends: Option<u64>,
 }
 
 impl NapiReading {
-    /// Of the differences of a NAPI's counters.
+    /// The reading from the differences of a NAPI's counters.
     pub fn of(id: u32, stats: &Stats) -> NapiReading {
         NapiReading {
             id,
@@ -93,9 +94,9 @@ pub struct Reading {
     pub window_ns: u64,
     /// What happened on each NAPI.
     pub napis: Vec<NapiReading>,
-    /// Use of the CPUs that serve and deliver, in percent of them, where it is known.
+    /// The use of the CPUs that serve and deliver, in percent, if it is known.
     pub cpu_percent: Option<f64>,
-    /// Latency, where it is known.
+    /// The latency, if it is known.
     pub latency: Option<Latency>,
 }
 
@@ -106,7 +107,7 @@ impl Reading {
         (u128::from(packets) * 1_000_000_000 / u128::from(self.window_ns.max(1))) as u64
     }
 
-    /// Latency, if there were enough answers to speak of it.
+    /// The latency, if there were enough answers to judge by it.
     pub(crate) fn judged(&self) -> Option<&Latency> {
         self.latency.as_ref().filter(|latency| latency.answers >= ANSWERS_MIN)
     }

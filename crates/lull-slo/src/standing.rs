@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// The objective is met, and nothing moves.
+    /// The objective is met, and nothing changes.
     Met,
-    /// Timeouts move.
+    /// Timeouts change.
     Moving,
-    /// Settings should change, and have changed as often as they may: what was in force stays.
+    /// Settings should change, but have changed as often as they may, so what was in force stays.
     Held,
     /// The objective is missed, and no timeout is the cause.
     Missed,
-    /// The CPUs are used above their bound, or are what is short: timeouts become longer.
+    /// The CPUs are used above their bound, or are the bottleneck, so timeouts become longer.
     CpuShort,
-    /// The objective is out of reach: the mode that was asked for is in force for a while.
+    /// The objective is out of reach, so the mode that was asked for is in force for a while.
     OutOfReach,
     /// There were too few answers to judge.
     #[default]
     Quiet,
-    /// Latency cannot be known: the objective bounds the timeouts, and the CPUs decide within that.
+    /// Latency cannot be known, so the objective bounds the timeouts, and the use of the CPUs decides within that.
     CpuOnly,
-    /// Latency was known and no longer is: the mode that was asked for is in force.
+    /// Latency was known and no longer is, so the mode that was asked for is in force.
     Blind,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Standing {
 }
 
 impl Standing {
-    /// All of them.
+    /// All standings.
     pub const ALL: [Standing; 9] = [
         Standing::Met,
         Standing::Moving,
@@ -59,7 +59,7 @@ impl Standing {
         Standing::Blind,
     ];
 
-    /// Why timeouts are as they are.
+    /// The reason why timeouts are as they are.
     pub fn reason(self) -> &'static str {
         match self {
             Standing::Met => "the objective is met and nothing moves",

@@ -1,23 +1,23 @@
-//! What a controller says of itself, so that nothing is said twice.
+//! What a controller reports of itself, and how often.
 
 use std::collections::BTreeSet;
 
 use crate::{Latency, Reading, Standing};
 
-/// A standing without a change is told at most this often, in nanoseconds: one at an objective's edge goes to and fro with every
-/// window, and a log is not to grow by that.
+/// A standing without a change of settings is reported at most this often, in nanoseconds. The standing at an
+/// objective's edge alternates with every window, and a log should not grow by that.
 const STANDING_EVERY_NS: u64 = 10_000_000_000;
 
-/// What was told last.
+/// What was reported last.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// And when.
+    /// The last standing, and when it was reported.
     standing: Option<(Standing, u64)>,
     complaints: BTreeSet<String>,
 }
 
 impl Told {
-    /// Tells every change that was made, and another standing than before.
+    /// Reports every change that was made, and a standing that differs from the one before.
     pub fn standing(&mut self, standing: Standing, reading: &Reading, changed: &[String], log: &mut dyn FnMut(&str)) {
         let is_due = self
             .standing
@@ -33,14 +33,14 @@ impl Told {
         log(&format!("{standing}{latency}{cpu}{changes}"));
     }
 
-    /// Tells what stands in the way, once.
+    /// Reports an obstacle, once.
     pub fn complaint(&mut self, text: &str, log: &mut dyn FnMut(&str)) {
         if self.complaints.insert(text.to_owned()) {
             log(text);
         }
     }
 
-    /// Nothing stands in the way any more: what comes back is told again.
+    /// Called when there is no obstacle any more. One that comes back is reported again.
     pub fn content(&mut self) {
         self.complaints.clear();
     }

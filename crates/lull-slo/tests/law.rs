@@ -1,5 +1,5 @@
-//! What the law promises, on plants and readings that nobody chose: it settles and stays, it never changes more often than
-//! it may, it keeps its bounds, and it falls back to the mode that was asked for.
+//! What the law promises, on services and readings that nobody chose: it settles and stays, it never changes settings
+//! more often than it may, it keeps its bounds, and it falls back to the mode that was asked for.
 
 use lull_slo::{
     Bounds, CHANGES_AT_ONCE, CHANGES_PER_MINUTE, Controller, Latency, NapiReading, Reading, Slo, Standing,
@@ -26,7 +26,7 @@ fn reading(now_ns: u64, work: u64, cpu_percent: f64, p99_ns: u64) -> Reading {
     }
 }
 
-/// A service whose p99 is a floor and a share of the timeout: what a wait for a timer makes of it.
+/// A service whose p99 is a fixed time and a share of the timeout, for which its packets wait.
 struct Plant {
     floor_ns: u64,
     slope: f64,
@@ -41,7 +41,8 @@ impl Plant {
 }
 
 proptest! {
-    /// Whatever the floor and the slope, it stops moving within forty windows, and where it can be met the objective is.
+    /// Whatever the fixed time and the share are, the law changes nothing after forty windows, and the objective is met
+    /// if it can be.
     #[test]
     fn it_settles_and_stays(
         floor_us in 1u64..150, slope in 0.3f64..1.9, load in 20_000u64..200_000, asked in 5u64..2_000, cpu in 1.0f64..90.0,
@@ -62,9 +63,9 @@ proptest! {
         }
         prop_assert_eq!((controller.changes(), controller.timeout_ns()), (changes, timeout_ns));
         prop_assert!(plant.p99_ns(&controller) < 200_000);
-        // It does not stop short either: the timeout is as long as it may be, p99 is where nothing moves (86 % of the limit), or
-        // so near to the aim of 180 us that half of the difference, in whole microseconds, is less than a twentieth of the
-        // timeout, which is not worth a change.
+        // It does not stop short either. In the end the timeout is as long as it may be, or p99 is where nothing
+        // changes (86 % of the limit), or p99 is so near to the aim of 180 us that half of the difference, in whole
+        // microseconds, is less than a twentieth of the timeout, which is not worth a change.
         let is_longest = timeout_ns >= 180_000 * 19 / 20;
         let near_ns = (180_000 - timeout_ns / 10 - 2_000).min(172_000);
         let p99_ns = plant.p99_ns(&controller);
@@ -127,7 +128,7 @@ fn a_queue_with_less_than_a_packet_a_timeout_has_its_interrupt_and_a_busy_one_a_
     controller.decide(&both);
     assert_eq!(controller.settings(8), lull_core::NapiSettings::default());
     assert_ne!(controller.settings(7).gro_flush_timeout_ns, 0);
-    // It comes back as soon as a timeout gathers packets again.
+    // The queue has a timeout again as soon as one gathers packets again.
     both.now_ns += WINDOW_NS;
     both.napis[1].work = 20_000;
     controller.decide(&both);
@@ -139,7 +140,7 @@ fn short_of_cpu_timeouts_become_longer_although_answers_are_late() {
     let (mut controller, _) = controller("p99<200us", "suspend20", None);
     let standing = controller.decide(&reading(WINDOW_NS, 100_000, 99.0, 2_000_000));
     assert_eq!((standing, controller.timeout_ns()), (Standing::CpuShort, 30_000));
-    // What the CPUs asked for stays for ten seconds.
+    // A timeout that was made longer for want of CPU stays for ten seconds.
     controller.decide(&reading(2 * WINDOW_NS, 100_000, 80.0, 205_000));
     assert_eq!(controller.timeout_ns(), 30_000);
 }
@@ -160,7 +161,7 @@ fn an_objective_out_of_reach_brings_back_the_mode_that_was_asked_for() {
         (1..40).map(|n| controller.decide(&reading(n * WINDOW_NS, 50_000, 50.0, 900_000))).collect();
     assert_eq!(standings.last(), Some(&Standing::OutOfReach), "{standings:?}");
     assert_eq!(controller.settings(7), bounds.asked);
-    // At another load it tries again.
+    // At another load the law tries again.
     assert_eq!(controller.decide(&reading(40 * WINDOW_NS, 20_000, 20.0, 900_000)), Standing::Moving);
     assert_ne!(controller.settings(7).irq_suspend_timeout_ns, bounds.asked.irq_suspend_timeout_ns);
 }
@@ -170,26 +171,26 @@ fn a_change_that_may_not_be_made_begins_no_rest() {
     let (mut controller, bounds) = controller("p99<200us", "defer20", None);
     let mut now_ns = 0;
     let mut decide = |controller: &mut Controller, p99_ns| {
-        // Ten windows are over before the next change may be made.
+        // Ten windows end before the next change may be made.
         now_ns += 10_000_000;
         (controller.decide(&reading(now_ns, 50_000, 50.0, p99_ns)), now_ns)
     };
-    // Readings that jump use up what may change at once.
+    // Readings that jump use up the changes that may follow one another.
     let held = (0..100).any(|n| decide(&mut controller, [20_000, 230_000][n % 2]).0 == Standing::Held);
     let (before, changes) = (controller.settings(7), controller.changes());
     assert!(held && before != bounds.asked && changes == u64::from(CHANGES_AT_ONCE));
-    // Out of reach, it falls back as soon as it may.
+    // When the objective is out of reach, the law falls back as soon as it may.
     let late: Vec<_> = (0..200).map(|_| decide(&mut controller, 900_000)).collect();
     let (_, begins_ns) = late.iter().find(|(standing, _)| *standing == Standing::OutOfReach).unwrap();
     let held = late.iter().filter(|(standing, at_ns)| *standing == Standing::Held && at_ns < begins_ns).count();
     assert!(held > 20 && controller.changes() == changes + 1, "{late:?}");
     assert_eq!(controller.settings(7), bounds.asked);
-    // The first rest is the short one, however often it could not begin.
+    // The first rest has the shortest length, however often it could not begin.
     let ends = (0..2_000).map(|_| decide(&mut controller, 900_000)).find(|(standing, _)| *standing == Standing::Moving);
     assert_eq!(ends.map(|(_, at_ns)| at_ns - begins_ns), Some(10_000_000_000));
 }
 
-/// Windows of a controller under a p99 that depends on what is in force: how long each rest was, in windows.
+/// Runs windows of a controller, whose p99 depends on what is in force. Returns how long each rest was, in windows.
 fn rests(controller: &mut Controller, windows: u64, mut seen: impl FnMut(&Controller) -> (f64, u64)) -> Vec<u64> {
     let mut lengths = Vec::new();
     let mut rested = false;
@@ -209,11 +210,12 @@ fn rests(controller: &mut Controller, windows: u64, mut seen: impl FnMut(&Contro
 #[test]
 fn a_rest_in_which_the_objective_is_met_lasts_and_the_next_is_twice_as_long() {
     let (mut controller, bounds) = controller("p99<200us", "suspend20", None);
-    // 10 s, 20, 40, 80 and 160, with ten missed windows before each and what is moved at first.
+    // The rests last 10, 20, 40, 80 and 160 s. Before each there are ten missed windows, and at first some with
+    // changes.
     let windows = (10 + 20 + 40 + 80 + 160) * 5 + 5 * 10 + 20;
     let seen = |controller: &Controller| (50.0, if controller.rests() { 150_000 } else { 1_200_000 });
     assert_eq!(rests(&mut controller, windows, seen), [50, 100, 200, 400, 800]);
-    // What is seen in a rest is told.
+    // A rest tells how the mode that is in force stands to the objective.
     let (mut controller, _) = self::controller("p99<200us", "suspend20", None);
     let _ = rests(&mut controller, 20, |_| (50.0, 1_200_000));
     assert_eq!(controller.settings(7), bounds.asked);
@@ -227,7 +229,7 @@ fn a_rest_that_was_not_needed_for_long_is_a_short_one_again() {
     let mut nth = 0;
     let seen = |_: &Controller| {
         nth += 1;
-        // Missed for 20 s, met for 200, and missed again.
+        // The objective is missed for 20 s, met for 200 s, and missed again.
         (50.0, if (100..1_100).contains(&nth) { 175_000 } else { 1_200_000 })
     };
     let lengths = rests(&mut controller, 1_170, seen);
@@ -240,14 +242,14 @@ fn cpu_above_its_bound_ends_a_rest_which_does_not_begin_again_before_its_end() {
     let mut standings = Vec::new();
     let mut rested = 0;
     for n in 1..=66 {
-        // The mode that was asked for takes more than it may.
+        // The mode that was asked for uses more CPU than the bound allows.
         let cpu = if controller.rests() { 80.0 } else { 50.0 };
         standings.push(controller.decide(&reading(n * WINDOW_NS, 50_000, cpu, 1_200_000)));
         rested += usize::from(controller.rests());
     }
     let begins = standings.iter().position(|standing| *standing == Standing::OutOfReach).unwrap();
     assert_eq!(standings[begins + 1], Standing::CpuShort, "{standings:?}");
-    // It is ten seconds from one to the next.
+    // From the beginning of one rest to that of the next it is ten seconds.
     assert_eq!(standings[begins + 2..begins + 50], [Standing::Missed; 48], "{standings:?}");
     assert_eq!((standings[begins + 50], rested), (Standing::OutOfReach, 2), "{standings:?}");
 }
@@ -278,7 +280,7 @@ fn a_suspension_that_was_made_shorter_is_tried_again_later() {
     };
     assert!((2..=50).all(|n| after(&mut controller, n) == bounds.suspend_ns_max / 2));
     assert_eq!(after(&mut controller, 51), bounds.suspend_ns_max);
-    // The next time it is shorter for twice as long.
+    // The next time the suspension stays shorter for twice as long.
     controller.decide(&reading(52 * WINDOW_NS, 20_000, 20.0, late_ns));
     assert!((53..152).all(|n| after(&mut controller, n) == bounds.suspend_ns_max / 2));
     assert_eq!(after(&mut controller, 152), bounds.suspend_ns_max);
@@ -298,7 +300,7 @@ fn a_latency_without_end_is_a_late_one() {
 #[test]
 fn packets_that_a_suspension_keeps_waiting_shorten_it_and_not_the_timeout() {
     let (mut controller, bounds) = controller("p99<2ms", "suspend20", None);
-    // One in a hundred waits for the suspension of a queue that nobody comes back to.
+    // One packet in a hundred waits for the suspension of a queue that nobody comes back to.
     let standing = controller.decide(&reading(WINDOW_NS, 20_000, 20.0, bounds.suspend_ns_max + 60_000));
     assert_eq!(standing, Standing::Moving);
     assert_eq!(controller.settings(7).irq_suspend_timeout_ns, bounds.suspend_ns_max / 2);

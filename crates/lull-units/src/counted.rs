@@ -1,8 +1,8 @@
 //! How many there are of something, in words.
 
-/// So many of what `one` names, whose plural ends with an "s".
+/// A count and what is counted: `one` names one of it, and its plural ends with an "s".
 pub fn counted(count: impl TryInto<u64>, one: &str) -> String {
-    // Whatever does not fit is many.
+    // A count that does not fit is greater than one, which is all that matters here.
     let count = count.try_into().unwrap_or(u64::MAX);
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }

@@ -1,6 +1,6 @@
 //! Quantities and lists as people write them: a number and its unit, such as `20us`, `400K`, `100Gbit/s` or `30%`, and
-//! numbers such as `0-3,5`. Every crate that reads or prints them does so by this one, so that what one prints the others
-//! read.
+//! lists of numbers such as `0-3,5`. Every crate reads and prints them by this one, so that each reads what another
+//! prints.
 //!
 //! A quantity that has a unit is refused without one: `20` could be nanoseconds or milliseconds. Only 0 is 0 in any unit.
 //!

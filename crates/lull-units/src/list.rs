@@ -3,10 +3,10 @@
 /// The largest number of a list. Linux has at most 8,192 CPUs; a bound keeps a typing error from filling the memory.
 pub const NUMBER_MAX: usize = u16::MAX as usize;
 
-/// Numbers and ranges: `0,2-3`. Blanks around a number are let pass.
+/// Reads numbers and ranges: `0,2-3`. Blanks around a number are ignored.
 ///
 /// # Errors
-/// An empty list or element, a range that goes down, or a number above [`NUMBER_MAX`].
+/// The list or an element is empty, a range goes down, or a number is above [`NUMBER_MAX`].
 pub fn numbers(text: &str) -> Result<Vec<usize>, String> {
     list(text).ok_or_else(|| format!("'{text}' is not a list of numbers such as 0,2-3"))
 }
@@ -24,7 +24,7 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// The same list, as short as it can be written in its order: `0-3,8`.
+/// Writes a list as [`numbers`] reads it, in its order and as short as possible: `0-3,8`.
 pub fn numbers_text(numbers: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {

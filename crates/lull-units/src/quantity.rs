@@ -1,6 +1,7 @@
 //! A number and its unit.
 
-/// The number in front of a unit, and the unit. Digits and at most one point: no sign, no exponent.
+/// The number in front of a unit, and the unit. The number has digits and at most one point, but no sign and no
+/// exponent.
 fn split(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -9,20 +10,21 @@ fn split(text: &str) -> Option<(&str, &str)> {
     Some((number, unit.trim_start()))
 }
 
-/// What `number` of something that is worth `worth` comes to. Whole numbers are counted exactly; fractions are rounded.
+/// `number` times `worth`, which is what one of its unit is worth. Whole numbers are multiplied exactly; fractions are
+/// rounded.
 fn product(text: &str, number: &str, worth: u64) -> Result<u64, String> {
     let large = || format!("'{text}' is too large");
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(worth).ok_or_else(large);
     }
     match number.parse::<f64>() {
-        // 2^64 as the nearest float: what is below it fits.
+        // The bound is 2^64 as the nearest float: every product below it fits.
         Ok(value) if value * (worth as f64) < 18_446_744_073_709_551_616.0 => Ok((value * worth as f64).round() as u64),
         _ => Err(large()),
     }
 }
 
-/// `text` as a number times what its unit is worth; `units` names the units that there are.
+/// `text` as a number times what its unit is worth. `units` has the possible units, and `what` says what is measured.
 fn scaled(text: &str, what: &str, units: &[(&str, u64)], example: &str) -> Result<u64, String> {
     let named = || units.iter().map(|(name, _)| *name).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ");
     let Some((number, unit)) = split(text) else {
@@ -50,7 +52,7 @@ const TIMES: [(&str, u64); 5] = [("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms"
 /// A time, in nanoseconds: `20us`, `1.5 ms`. A bare 0 needs no unit; fractions of a nanosecond are rounded.
 ///
 /// # Errors
-/// What is wrong with it, and the units that there are; or more than 64 bits hold.
+/// The text is no number with one of the units, which the message names, or the value is larger than 64 bits hold.
 pub fn time_ns(text: &str) -> Result<u64, String> {
     if text.trim() == "0" {
         return Ok(0);
@@ -112,10 +114,11 @@ pub fn rate_per_s(text: &str) -> Result<u64, String> {
 /// A count: `4480`, `400K`, `1.5M`.
 ///
 /// # Errors
-/// As [`time_ns`]; or a fraction of one.
+/// As [`time_ns`]; also a count that is not a whole number.
 pub fn count(text: &str) -> Result<u64, String> {
     let value = scaled(text, "count", &COUNTS, "400K")?;
-    // Three decimals of a thousand are whole, and so on; those of one are not.
+    // A number of thousands may have three decimals, one of millions six, and so on; a number without a suffix has
+    // none.
     let (number, unit) = split(text).unwrap_or_default();
     let zeros = match unit {
         "" => 0,
@@ -127,11 +130,11 @@ pub fn count(text: &str) -> Result<u64, String> {
     if decimals.len() > zeros { Err(format!("'{text}' is no whole number")) } else { Ok(value) }
 }
 
-/// A time as a person writes it, and exactly: `20us`, `1.5ms`, `1234.567us`.
+/// A time as a person writes it. It is exact: `20us`, `1.5ms`, `1234.567us`.
 pub fn time_text(ns: u64) -> String {
     let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
     for (unit, worth) in units {
-        // At most three decimals, else the next smaller unit.
+        // A unit is used if three decimals are enough in it; otherwise the next smaller one is tried.
         if ns >= worth && ns.is_multiple_of(worth / 1_000) {
             let (whole, thousandths) = (ns / worth, ns % worth / (worth / 1_000));
             let decimals = format!("{thousandths:03}");

@@ -1,43 +1,43 @@
-//! What is taken: programs whose instructions the interpreter has, each of them.
+//! Which programs are taken: those of whose instructions the interpreter has every one.
 
 use super::code::*;
 use super::{INSTRUCTION_BYTES, INSTRUCTIONS_MAX, Instruction, helper};
 use crate::code as classic;
 
-/// Registers, the last of which is the end of the stack.
+/// How many registers there are. The last one holds the end of the stack.
 pub(super) const REGISTERS: usize = 11;
 
-/// Why a program is not taken.
+/// Why a program is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// No whole instructions, none at all, or too many.
+    /// It does not consist of whole instructions, has none, or has too many.
     #[error("a program has 1 to {INSTRUCTIONS_MAX} instructions of {INSTRUCTION_BYTES} bytes, and this has {0} bytes")]
     Length(usize),
     /// It has maps.
     #[error("instruction {at}: there are no maps")]
     Map {
-        /// Where.
+        /// The instruction's place.
         at: usize,
     },
-    /// It calls a helper that is not had here.
+    /// It calls a helper that is not supported here.
     #[error("instruction {at}: there is no helper {number}")]
     Helper {
-        /// Where.
+        /// The instruction's place.
         at: usize,
-        /// Which (`enum bpf_func_id`).
+        /// The helper's number (`enum bpf_func_id`).
         number: i32,
     },
-    /// It calls a function of its own, or of the kernel's.
+    /// It calls a function of its own, or one of the kernel's.
     #[error("instruction {at}: there are no functions")]
     Function {
-        /// Where.
+        /// The instruction's place.
         at: usize,
     },
-    /// Anything else that is not had here, or is no instruction.
+    /// It has another operation that is not supported here, or none.
     #[error("instruction {at}: there is no operation {code:#04x}")]
     Code {
-        /// Where.
+        /// The instruction's place.
         at: usize,
         /// The operation.
         code: u8,
@@ -86,13 +86,13 @@ fn check_one(instruction: Instruction, at: usize) -> Result<(), Refused> {
     }
 }
 
-/// Whether there is such an operation.
+/// Whether there is such an arithmetic operation.
 fn arithmetic(instruction: Instruction) -> bool {
     let is_64 = instruction.class() == ALU64;
     let by_register = instruction.is_by_register();
     match (instruction.operation(), instruction.offset) {
         (END, 0) => matches!(instruction.k, 16 | 32 | 64) && !(is_64 && by_register),
-        // Extended: the sign of so many bits.
+        // These moves extend the sign of 8, 16 or 32 bits.
         (MOV, 8 | 16) => by_register,
         (MOV, 32) => by_register && is_64,
         (operation, offset) => {

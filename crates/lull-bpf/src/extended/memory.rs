@@ -1,4 +1,4 @@
-//! What a program has for memory: its context and its stack, at addresses that are nothing else's.
+//! The memory of a program: its context and its stack, at addresses that stand for nothing else.
 
 use crate::{Ancillary, Packet};
 
@@ -6,7 +6,7 @@ use crate::{Ancillary, Packet};
 const STACK_BYTES: usize = 512;
 /// Bytes of `struct __sk_buff`.
 const CONTEXT_BYTES: usize = 192;
-/// Fields of `struct __sk_buff`, by their offsets; those between `CB` and `HASH` are the program's own.
+/// The offsets of the fields of `struct __sk_buff`. The fields between `CB` and `HASH` are the program's own.
 const LEN: usize = 0;
 const PKT_TYPE: usize = 4;
 const MARK: usize = 8;
@@ -19,7 +19,8 @@ const IFINDEX: usize = 40;
 const CB: usize = 48;
 const HASH: usize = 68;
 
-/// Neither is an address of the process's: nothing but [`Memory`] follows them.
+/// The addresses of the context and of the stack. Neither is an address of the process, and only [`Memory`] follows
+/// them.
 const CONTEXT: u64 = 1 << 56;
 const STACK: u64 = 2 << 56;
 
@@ -42,7 +43,7 @@ impl Memory {
             (PKT_TYPE, known(Ancillary::PacketType)),
             (MARK, known(Ancillary::Mark)),
             (QUEUE_MAPPING, known(Ancillary::Queue)),
-            // As it is in the frame; a classic program sees it in the machine's order.
+            // The protocol has the frame's byte order here; a classic program sees it in the machine's.
             (PROTOCOL, u32::from((known(Ancillary::Protocol) as u16).to_be())),
             (VLAN_PRESENT, known(Ancillary::VlanTagPresent)),
             (VLAN_TCI, known(Ancillary::VlanTag)),
@@ -56,7 +57,7 @@ impl Memory {
         memory
     }
 
-    /// So many bytes, zero-extended. Nothing outside of the memory.
+    /// Loads so many bytes, zero-extended. Returns `None` outside of the memory.
     pub(super) fn load(&self, address: u64, bytes: usize) -> Option<u64> {
         let (part, base): (&[u8], _) = if address >= STACK { (&self.stack, STACK) } else { (&self.context, CONTEXT) };
         let at = usize::try_from(address.checked_sub(base)?).ok()?;
@@ -70,7 +71,7 @@ impl Memory {
         })
     }
 
-    /// So many bytes that may be written: those of the stack, and `cb`.
+    /// So many bytes that the program may write. It may write to the stack and to `cb`.
     pub(super) fn at(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
         let (part, base): (&mut [u8], _) = if address >= STACK {
             (&mut self.stack, STACK)
@@ -81,7 +82,7 @@ impl Memory {
         part.get_mut(at..at.checked_add(bytes)?)
     }
 
-    /// The lowest bytes of a value. Nothing outside of the memory.
+    /// Stores the lowest bytes of a value. Returns `None` outside of the memory.
     pub(super) fn store(&mut self, address: u64, bytes: usize, value: u64) -> Option<()> {
         let place = self.at(address, bytes)?;
         match bytes {

@@ -11,13 +11,13 @@ use crate::code as classic;
 use crate::run::load;
 use crate::{Ancillary, Packet};
 
-/// What `bpf_skb_load_bytes` says of bytes that are not there.
+/// The error that `bpf_skb_load_bytes` returns for bytes that are not there.
 const EFAULT: i64 = 14;
 /// `BPF_HDR_START_MAC` and `BPF_HDR_START_NET`.
 const FROM_LINK: u64 = 0;
 const FROM_NETWORK: u64 = 1;
 
-/// Nothing if it goes out of its memory, its instructions or its steps.
+/// Runs a program. Returns `None` if it leaves its memory or its instructions, or exceeds its steps.
 pub(super) fn run(program: &[Instruction], packet: &impl Packet) -> Option<u32> {
     let mut registers = [0_u64; REGISTERS];
     let mut memory = Memory::new(packet);
@@ -57,7 +57,7 @@ pub(super) fn run(program: &[Instruction], packet: &impl Packet) -> Option<u32> 
                 registers[to] = in_order(instruction, registers[to]);
             }
             ALU64 => registers[to] = arithmetic_64(instruction, registers[to], operand),
-            // The high half of the result is 0, also where the low half stays.
+            // The upper half of the result is 0, even if the lower half does not change.
             classic::ALU => {
                 registers[to] = arithmetic_32(instruction, registers[to] as u32, operand as u32).into();
             }
@@ -83,13 +83,13 @@ fn moved(address: u64, offset: i16) -> u64 {
     address.wrapping_add_signed(offset.into())
 }
 
-/// So many bits with their sign.
+/// The lowest `bits` of a value, extended by their sign.
 fn extended(value: u64, bits: u32) -> u64 {
     let unused = 64 - bits;
     ((value << unused) as i64 >> unused) as u64
 }
 
-/// Bytes in network order, or in the other than the machine's, of so many bits. The rest is cleared.
+/// Swaps the lowest bytes of a value into network order, or into that which is not the machine's. The rest is cleared.
 fn in_order(instruction: Instruction, value: u64) -> u64 {
     let swaps = instruction.class() == ALU64 || instruction.is_by_register() == cfg!(target_endian = "little");
     match instruction.k {
@@ -100,7 +100,8 @@ fn in_order(instruction: Instruction, value: u64) -> u64 {
     }
 }
 
-/// The arithmetic operations on words of one size. Shifts are by less than that, as the verifier has it of constants.
+/// The arithmetic operations on words of one size. A shift is by less than that size; the verifier demands this of
+/// constants.
 macro_rules! arithmetic {
     ($name:ident, $unsigned:ty, $signed:ty) => {
         fn $name(instruction: Instruction, a: $unsigned, b: $unsigned) -> $unsigned {
@@ -154,7 +155,7 @@ fn compare(operation: u16, is_32: bool, a: u64, b: u64) -> bool {
     }
 }
 
-/// A helper, with its arguments in registers 1 to 5. Nothing if it goes out of the memory.
+/// Calls a helper, with its arguments in registers 1 to 5. Returns `None` if it leaves the memory.
 fn call(number: i32, registers: &[u64; REGISTERS], memory: &mut Memory, packet: &impl Packet) -> Option<u64> {
     Some(match number {
         helper::KTIME_GET_NS => since_first_asked_ns(),
@@ -184,7 +185,7 @@ fn call(number: i32, registers: &[u64; REGISTERS], memory: &mut Memory, packet: 
     })
 }
 
-/// A clock whose zero is nobody's, as the kernel's.
+/// The time since the first call. The zero of this clock means nothing, like that of the kernel's.
 fn since_first_asked_ns() -> u64 {
     static ZERO: OnceLock<Instant> = OnceLock::new();
     ZERO.get_or_init(Instant::now).elapsed().as_nanos() as u64
