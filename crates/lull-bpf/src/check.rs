@@ -9,7 +9,7 @@ use crate::{ALU_XOR_X, ANCILLARY_OFFSET, Ancillary, INSTRUCTIONS_MAX, Instructio
 #[non_exhaustive]
 pub enum Refused {
     /// It has no instructions, or too many.
-    #[error("a program has 1 to {INSTRUCTIONS_MAX} instructions, and this one {0}")]
+    #[error("a program has 1 to {INSTRUCTIONS_MAX} instructions, and this one has {0}")]
     Length(usize),
     /// There is no such operation.
     #[error("instruction {at}: there is no operation {code:#06x}")]

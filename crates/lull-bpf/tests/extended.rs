@@ -391,14 +391,14 @@ proptest! {
 }
 
 #[test]
-fn what_is_not_had_is_refused_by_name() {
+fn unsupported_instructions_are_refused_by_name() {
     let refused = |code: &[Op]| Program::new(code.as_flattened()).unwrap_err().to_string();
     assert_eq!(Program::new(&[0; 7]), Err(Refused::Length(7)));
     assert_eq!(Program::new(&[]), Err(Refused::Length(0)));
     let map = [op(0x18, 1, 1, 0, 3), op(0, 0, 0, 0, 0), EXIT];
-    assert_eq!(refused(&map), "instruction 0: there are no maps");
-    assert_eq!(refused(&[op(0x85, 0, 0, 0, 1), EXIT]), "instruction 0: there is no helper 1");
-    assert_eq!(refused(&[op(0x85, 0, 1, 0, 0), EXIT]), "instruction 0: there are no functions");
+    assert_eq!(refused(&map), "instruction 0: maps are not supported here");
+    assert_eq!(refused(&[op(0x85, 0, 0, 0, 1), EXIT]), "instruction 0: helper 1 is not supported here");
+    assert_eq!(refused(&[op(0x85, 0, 1, 0, 0), EXIT]), "instruction 0: calls of functions are not supported here");
     assert_eq!(refused(&[EXIT, op(0xdb, 10, 1, -8, 0)]), "instruction 1: there is no operation 0xdb", "an atomic one");
     // These are the first half of a wide constant, a register that does not exist, a write to the end of the stack, and
     // two operations that do not exist.

@@ -72,13 +72,13 @@ impl Decided {
         let seen = if seen.is_empty() { String::new() } else { format!(" ({})", seen.join(", ")) };
         let windows = self.windows.iter().map(|(standing, windows)| format!("{windows} {standing}"));
         format!(
-            "{} from {}: {}, {}{seen}; {}. {} changes; windows: {}.",
+            "{} from {}: {}, {}{seen}; {}. {}; windows: {}.",
             self.objective,
             self.mode,
             self.standing,
             self.standing.reason(),
             self.in_force(),
-            self.changes,
+            lull_units::counted(self.changes, "change"),
             windows.collect::<Vec<_>>().join(", ")
         )
     }
@@ -106,7 +106,7 @@ mod tests {
         decided.note(&controller, &reading, standing);
         let words = decided.words();
         for part in
-            ["p99<200us from suspend20: moving", "p99 60us of 10000 answers", "timeout 40us", "1 changes", "1 moving"]
+            ["p99<200us from suspend20: moving", "p99 60us of 10000 answers", "timeout 40us", "1 change;", "1 moving"]
         {
             assert!(words.contains(part), "{words}");
         }

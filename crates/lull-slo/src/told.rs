@@ -49,7 +49,8 @@ impl Told {
 /// A window's latency in words.
 pub(crate) fn words(latency: &Latency) -> String {
     let us = |ns: u64| lull_units::time_text(ns / 1_000 * 1_000);
-    format!("p50 {}, p99 {} of {} answers", us(latency.p50_ns), us(latency.p99_ns), latency.answers)
+    let answers = lull_units::counted(latency.answers, "answer");
+    format!("p50 {}, p99 {} of {answers}", us(latency.p50_ns), us(latency.p99_ns))
 }
 
 #[cfg(test)]

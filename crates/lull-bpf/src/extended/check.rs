@@ -12,16 +12,18 @@ pub(super) const REGISTERS: usize = 11;
 #[non_exhaustive]
 pub enum Refused {
     /// It does not consist of whole instructions, has none, or has too many.
-    #[error("a program has 1 to {INSTRUCTIONS_MAX} instructions of {INSTRUCTION_BYTES} bytes, and this has {0} bytes")]
+    #[error(
+        "a program has 1 to {INSTRUCTIONS_MAX} instructions of {INSTRUCTION_BYTES} bytes each, and this one has {0} bytes"
+    )]
     Length(usize),
     /// It has maps.
-    #[error("instruction {at}: there are no maps")]
+    #[error("instruction {at}: maps are not supported here")]
     Map {
         /// The instruction's place.
         at: usize,
     },
     /// It calls a helper that is not supported here.
-    #[error("instruction {at}: there is no helper {number}")]
+    #[error("instruction {at}: helper {number} is not supported here")]
     Helper {
         /// The instruction's place.
         at: usize,
@@ -29,7 +31,7 @@ pub enum Refused {
         number: i32,
     },
     /// It calls a function of its own, or one of the kernel's.
-    #[error("instruction {at}: there are no functions")]
+    #[error("instruction {at}: calls of functions are not supported here")]
     Function {
         /// The instruction's place.
         at: usize,
