@@ -10,6 +10,7 @@
 //! has been told so as often as the batch has events, while it holds something back, waits by asking again.
 
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
 use lull_host::Delivery;
@@ -75,6 +76,34 @@ pub(crate) fn begins(events: usize) {
     LAST.set(next);
     PRESENT.set(Batch::new(next, events));
     IN_VAIN.set(events - 1);
+}
+
+/// The calling thread sends several times in turn, and waits for nothing between.
+#[must_use = "what is sent shares a doorbell for as long as this lives"]
+#[derive(Debug)]
+pub struct InTurn {
+    /// The batch that it answers besides.
+    before: Batch,
+    of_one_thread: PhantomData<*const ()>,
+}
+
+/// The calling thread is about to send `calls` times in turn: where a doorbell costs much ([`lull_nic::DeviceInfo::dear_doorbell`]), one
+/// serves many, until what is returned is dropped.
+pub fn in_turn(calls: usize) -> InTurn {
+    let before = present();
+    let next = LAST.get().wrapping_add(1).max(1);
+    if before.is_none() {
+        LAST.set(next);
+    }
+    PRESENT.set(before.of_calls(calls, next));
+    InTurn { before, of_one_thread: PhantomData }
+}
+
+impl Drop for InTurn {
+    fn drop(&mut self) {
+        PRESENT.set(self.before);
+        about_to_wait();
+    }
 }
 
 /// The batch is over: the thread is about to wait for the next.

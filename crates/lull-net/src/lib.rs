@@ -160,7 +160,7 @@ pub use lull_qdisc::{self, Kind as Qdisc};
 pub use lull_slo;
 
 #[cfg(not(loom))]
-pub use batch::{about_to_wait, forget_held_back, holds_back};
+pub use batch::{InTurn, about_to_wait, forget_held_back, holds_back, in_turn};
 #[cfg(not(loom))]
 pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};
 #[cfg(not(loom))]

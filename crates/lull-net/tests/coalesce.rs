@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lull_net::{Epoll, EpollParams, Interest, NapiSettings, Shutdown, TcpStream, UdpSocket, Worker};
 use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
-use pair::{LOST, Pair, SERVER, until, wait};
+use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
 use wrapped::Wrapped;
 
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -401,6 +401,36 @@ fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
         client.read_exact(&mut [0; 1]).unwrap();
     }
     (meanwhile, rung, sent)
+}
+
+/// Twenty datagrams to as many peers, in turn or each by itself. How many doorbells those took before and behind the last one's end.
+fn doorbells_of_datagrams(in_turn: bool) -> (u64, u64) {
+    let (pair, rings) = over_counted_doorbells(true, HOUR_NS);
+    let server = UdpSocket::bind(&pair.server, (SERVER, 7)).unwrap();
+    let clients: Vec<_> = (0..20).map(|_| UdpSocket::bind(&pair.client, "0.0.0.0:0").unwrap()).collect();
+    let to: Vec<_> = clients.iter().map(|client| (CLIENT, client.local_addr().unwrap().port())).collect();
+    // The peers' station is known from then on.
+    clients[0].send_to(b"?", (SERVER, 7)).unwrap();
+    assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+    let before = rings.load(Ordering::Relaxed);
+    let together = in_turn.then(|| lull_net::in_turn(to.len()));
+    to.iter().for_each(|to| assert_eq!(server.send_to(b"a", to).unwrap(), 1));
+    let meanwhile = rings.load(Ordering::Relaxed) - before;
+    drop(together);
+    let rung = rings.load(Ordering::Relaxed) - before;
+    for client in &clients {
+        client.set_read_timeout(Some(LOST)).unwrap();
+        assert_eq!(client.recv(&mut [0; 8]).unwrap(), 1);
+    }
+    (meanwhile, rung)
+}
+
+#[test]
+fn datagrams_that_are_sent_in_turn_share_a_doorbell() {
+    assert_eq!(doorbells_of_datagrams(false), (20, 20));
+    // A thread that is kept from its CPU is not quick: not always.
+    let fewest = (0..20).map(|_| doorbells_of_datagrams(true)).min_by_key(|(meanwhile, rung)| (*rung, *meanwhile));
+    assert_eq!(fewest, Some((0, 1)));
 }
 
 /// Only the doorbell waits, and the thread does nothing that lull sees. Suspended, the NAPI is not polled for acknowledgements; and

@@ -49,7 +49,8 @@ pub(crate) use kept::{Before, adopt, adopt_kept, adopt_with, hand_on, keep_here,
 pub use listen::listen;
 pub(crate) use listen::{asked, await_unasked};
 pub use messages::{
-    goes_by_lull, message_goes_by_lull, recvfrom, recvmmsg, recvmsg, recvmsg_of_several, sendmmsg, sendmsg, sendto,
+    goes_by_lull, may_be_sent_in_turn, message_goes_by_lull, recvfrom, recvmmsg, recvmsg, recvmsg_of_several,
+    send_in_turn, sendmmsg, sendmsg, sendto,
 };
 pub use name::{getpeername, getsockname, has_names, is_named};
 pub use options::call::{getsockopt, setsockopt};

@@ -219,6 +219,9 @@ taken_over! {
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let given = if messages.is_null() { &[][..] } else { core::slice::from_raw_parts(messages, count as usize) };
+        if socket::may_be_sent_in_turn(fd, given, flags) {
+            return socket::send_in_turn(fd, messages, count, flags);
+        }
         let is_lulls = |one: &msghdr| socket::message_goes_by_lull(fd, one, flags) != Ok(false);
         if !given.iter().any(|one| is_lulls(&one.msg_hdr)) && !netlink::is_one(fd) && !rights::are_in_any(messages, count) {
             return real::sendmmsg(fd, messages, count, flags);

@@ -104,15 +104,17 @@ impl Stack {
             return true;
         }
         connection.flags.remove(Flags::HELD_BACK);
-        if self.config.share_doorbells && io.batch.has_many() {
-            self.hold_doorbell_back(bytes, io);
-        }
+        self.hold_doorbell_back(bytes, io);
         false
     }
 
-    /// An answer leaves by itself. Its doorbell waits for the next answer if this one is small and the next is likely
-    /// to follow soon. Otherwise it rings, also for the answers before.
-    fn hold_doorbell_back(&mut self, bytes: usize, io: &mut Io<'_>) {
+    /// An answer of so many bytes leaves by itself. Where doorbells are shared, its doorbell waits for the next answer
+    /// if this one is small and the next is likely to follow soon. Otherwise it rings, also for the answers before.
+    #[inline]
+    pub(super) fn hold_doorbell_back(&mut self, bytes: usize, io: &mut Io<'_>) {
+        if !self.config.share_doorbells || self.config.coalesce_ns == 0 || !io.batch.has_many() {
+            return;
+        }
         let since_last_ns = io.now_ns.saturating_sub(io.batch.answered_ns);
         io.batch.answered_ns = io.now_ns;
         if since_last_ns <= QUICK_NS && bytes <= self.config.mtu_bytes {

@@ -3,8 +3,8 @@
 use super::socket::SocketId;
 use super::timers::NEVER_NS;
 
-/// Answers share a doorbell in batches of this many events and more. With fewer events sharing saves less than the
-/// timer costs that bounds the wait.
+/// Answers share a doorbell in batches of this many events and more, or of as many datagrams of one call. With fewer,
+/// sharing saves less than the timer costs that bounds the wait.
 const MANY_EVENTS: usize = 8;
 /// Answers share a doorbell if each follows the one before within this time.
 pub(super) const QUICK_NS: u64 = 20_000;
@@ -29,6 +29,13 @@ impl Batch {
     /// The batch with this number, which is not 0, and so many events.
     pub fn new(number: u8, events: usize) -> Batch {
         Batch { number, many: events >= MANY_EVENTS, answered_ns: 0 }
+    }
+
+    /// The batch of a caller that sends `calls` times without a wait between. Its number is `number` if it is in none. The first answer
+    /// already counts as quick.
+    pub fn of_calls(self, calls: usize, number: u8) -> Batch {
+        let number = if self.is_none() { number } else { self.number };
+        Batch { number, many: calls >= MANY_EVENTS, answered_ns: u64::MAX }
     }
 
     /// Its number; 0 if the caller is in none.

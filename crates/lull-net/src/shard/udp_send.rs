@@ -132,6 +132,7 @@ impl Stack {
             }
             self.udp_emit(id, frame, to.ip(), io);
         }
+        self.hold_doorbell_back(length, io);
         Ok(length)
     }
 

@@ -255,6 +255,42 @@ pub unsafe fn sendmmsg(
     unsafe { each(messages, count.min(SENT_MAX), |_| true, |_, message| send(message)) }
 }
 
+/// Whether `sendmmsg` is [`send_in_turn`]: the number is a UDP socket of lull's, and every message goes by lull.
+///
+/// # Safety
+/// The program vouches for the messages.
+pub unsafe fn may_be_sent_in_turn(fd: c_int, messages: &[mmsghdr], flags: c_int) -> bool {
+    // SAFETY: as above.
+    let goes = |one: &mmsghdr| unsafe { message_goes_by_lull(fd, &one.msg_hdr, flags) } == Ok(true);
+    let is_datagram = || files::get(fd).is_some_and(|file| matches!(*file, File::Datagram(_)));
+    signals::section(is_datagram) && messages.iter().all(goes)
+}
+
+/// `sendmmsg` with datagrams that all go by lull: they share doorbells.
+///
+/// # Safety
+/// The program vouches for the messages.
+pub unsafe fn send_in_turn(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    let count = count.min(SENT_MAX);
+    let call = |nth: usize, message: *mut msghdr| {
+        // SAFETY: as above.
+        let send = || unsafe { sendmsg(fd, &*message, flags) };
+        // Only a call that has sent nothing is made again.
+        match if nth == 0 { signals::call(send) } else { signals::call_once(send) } {
+            Ok(bytes) => bytes as ssize_t,
+            Err(error) => {
+                set_error(error.number());
+                -1
+            }
+        }
+    };
+    one_call(|| {
+        let _in_turn = lull_net::in_turn(count as usize);
+        // SAFETY: as above.
+        unsafe { each(messages, count, |_| true, call) }
+    })
+}
+
 /// Makes one call for each message until one fails. Returns how many did not, or -1 if the first one failed.
 ///
 /// # Safety

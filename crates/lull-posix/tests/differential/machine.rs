@@ -522,8 +522,12 @@ impl Machine {
         let mut messages = messages(&mut parts);
         let (at, count) = (messages.as_mut_ptr(), messages.len() as c_uint);
         let failure = Cell::new(None);
-        let done = if self.is_lulls(fd) {
+        // SAFETY: as the call.
+        let done = if self.is_lulls(fd) && unsafe { socket::may_be_sent_in_turn(fd, &messages, flags) } {
             // SAFETY: as many messages as it is told.
+            told(checked(unsafe { socket::send_in_turn(fd, at, count, flags) } as isize), &failure) as c_int
+        } else if self.is_lulls(fd) {
+            // SAFETY: as above.
             unsafe {
                 socket::sendmmsg(fd, at, count, |message| {
                     told(call(|| socket::sendmsg(fd, &*message, flags)), &failure)
