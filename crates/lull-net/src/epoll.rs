@@ -18,7 +18,7 @@ use lull_host::{Host, Worker};
 
 use crate::batch;
 use crate::socket::Source;
-use context::{Context, Item};
+use context::{Context, Item, Member};
 use event::EXCLUSIVE_OK;
 pub use event::{EpollStats, Event, Interest};
 use kernel::KernelSet;
@@ -106,7 +106,8 @@ impl Epoll {
         let _ = self.context().told.set(tell);
     }
 
-    /// Adds a socket (EPOLL_CTL_ADD). What is ready already is reported by the next wait.
+    /// Adds a socket (EPOLL_CTL_ADD). What is ready already is reported by the next wait. A socket may be in the set several times,
+    /// once under each of its names ([`Named`](crate::Named)), with an interest and a key for each.
     ///
     /// # Errors
     /// `AlreadyExists` if it is in the set; `InvalidInput` for EXCLUSIVE together with ONESHOT or RDHUP, as Linux, and for a
@@ -122,13 +123,13 @@ impl Epoll {
                 "cannot watch a socket of another host: make the network and the epoll context with the same Host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let item = Item::new(context, key, interest, parts);
+        let item = Item::new(context, Member::of(source), key, interest, parts);
         {
             let mut items = context.items();
-            if items.contains_key(&source.identity()) {
+            if items.contains_key(&item.member) {
                 return Err(io::Error::from_raw_os_error(libc_errno::EEXIST));
             }
-            items.insert(source.identity(), item.clone());
+            items.insert(item.member, item.clone());
         }
         item.watch();
         Ok(())
@@ -139,7 +140,7 @@ impl Epoll {
     /// # Errors
     /// `NotFound` if it is not in the set; `InvalidInput` if EXCLUSIVE is or was set, as Linux.
     pub fn modify(&self, source: &impl Source, key: u64, interest: Interest) -> io::Result<()> {
-        let item = self.context().items().get(&source.identity()).cloned();
+        let item = self.context().items().get(&Member::of(source)).cloned();
         let Some(item) = item else { return Err(io::Error::from_raw_os_error(libc_errno::ENOENT)) };
         if interest.contains(Interest::EXCLUSIVE) || item.is_exclusive() {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
@@ -160,22 +161,28 @@ impl Epoll {
     /// # Errors
     /// `NotFound` if it is not in the set.
     pub fn delete(&self, source: &impl Source) -> io::Result<()> {
-        let taken = self.take_out(source);
-        taken.map(drop).ok_or_else(|| io::Error::from_raw_os_error(libc_errno::ENOENT))
+        let item = self.context().items().remove(&Member::of(source));
+        item.ok_or_else(|| io::Error::from_raw_os_error(libc_errno::ENOENT))?.leave();
+        Ok(())
     }
 
-    /// As [`Epoll::delete`], and says what the socket was in the set with, if it was.
-    pub fn take_out(&self, source: &impl Source) -> Option<(u64, Interest)> {
-        let item = self.context().items().remove(&source.identity())?;
-        item.leave();
-        let interest = Interest::from_bits_truncate(item.wanted.interest());
-        Some((item.key.load(Ordering::Relaxed), interest))
+    /// Takes a socket out of the set under all its names. Returns each of these, with the key and the interest that it was in
+    /// the set with.
+    pub fn take_out(&self, source: &impl Source) -> Vec<(u32, u64, Interest)> {
+        let identity = source.identity();
+        let items: Vec<_> =
+            self.context().items().extract_if(|member, _| member.identity == identity).map(|(_, item)| item).collect();
+        items.iter().for_each(Item::leave);
+        let was = |item: &Arc<Item>| {
+            (item.member.name, item.key.load(Ordering::Relaxed), Interest::from_bits_truncate(item.wanted.interest()))
+        };
+        items.iter().map(was).collect()
     }
 
     /// Something that makes [`Epoll::wait`] report `key` as readable, once per [`Notifier::notify`], from any thread: how
     /// other threads talk to one that waits. Costs no descriptor and, while the thread is awake, no system call.
     pub fn notifier(&self, key: u64) -> Notifier {
-        Notifier(Item::new(self.context(), key, Interest::READABLE | Interest::EDGE, Vec::new()))
+        Notifier(Item::new(self.context(), Member::NONE, key, Interest::READABLE | Interest::EDGE, Vec::new()))
     }
 
     fn kernel(&self) -> io::Result<&KernelSet> {

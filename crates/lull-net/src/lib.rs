@@ -180,5 +180,5 @@ pub use shard::{
     UdpOptions, Unaccepted, addresses_of,
 };
 #[cfg(not(loom))]
-pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};
+pub use socket::{Incoming, Named, Part, Source, TcpListener, TcpStream, UdpSocket};
 pub use transmit::TransmitStats;

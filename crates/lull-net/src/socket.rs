@@ -14,6 +14,6 @@ mod tcp;
 mod udp;
 
 pub use listener::{Incoming, TcpListener};
-pub use open::{Part, Source};
+pub use open::{Named, Part, Source};
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;

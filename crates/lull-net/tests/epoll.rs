@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lull_core::{EpollOptions, EpollParams, NapiSettings};
 use lull_host::Worker;
-use lull_net::{Epoll, Interest, ListenOptions, Ready, Shutdown, TcpListener, TcpStream};
+use lull_net::{Epoll, Interest, ListenOptions, Named, Ready, Shutdown, TcpListener, TcpStream};
 use pair::{LOST, Pair, SERVER, until, wait};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -86,6 +86,31 @@ fn one_shot_reports_once_until_it_is_modified() {
     assert!(wait(&epoll, &worker, 8, Duration::ZERO).is_empty(), "off");
     epoll.modify(&server, 9, Interest::READABLE | Interest::ONESHOT).unwrap();
     assert_eq!(wait(&epoll, &worker, 8, LOST)[0].key, 9, "what is there already is reported");
+}
+
+#[test]
+fn a_socket_is_in_the_set_once_under_each_of_its_names() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let (worker, epoll) = (pair.worker(), pair.epoll(&server, Interest::READABLE));
+    let named = Named(&server, 5);
+    epoll.add(&named, 9, Interest::WRITABLE | Interest::ONESHOT).unwrap();
+    assert_eq!(epoll.add(&Named(&server, 5), 9, Interest::WRITABLE).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(wait(&epoll, &worker, 8, LOST).iter().map(|event| event.key).collect::<Vec<_>>(), [9]);
+    send(&client, b"x");
+    until("data", || server.ready().contains(Ready::READABLE));
+    assert_eq!(wait(&epoll, &worker, 8, LOST).iter().map(|event| event.key).collect::<Vec<_>>(), [1], "9 is off");
+    epoll.delete(&server).unwrap();
+    epoll.modify(&named, 9, Interest::READABLE).unwrap();
+    assert_eq!(wait(&epoll, &worker, 8, LOST).iter().map(|event| event.key).collect::<Vec<_>>(), [9]);
+    epoll.add(&server, 1, Interest::RDHUP).unwrap();
+    let mut taken = epoll.take_out(&server);
+    taken.sort_by_key(|(name, ..)| *name);
+    assert_eq!(taken, [(0, 1, Interest::RDHUP), (5, 9, Interest::READABLE)]);
+    assert_eq!(epoll.delete(&named).unwrap_err().kind(), ErrorKind::NotFound);
+    epoll.add(&named, 9, Interest::READABLE).unwrap();
+    drop(server);
+    assert!(wait(&epoll, &worker, 8, Duration::ZERO).is_empty(), "closed, it has left under all its names");
 }
 
 #[test]

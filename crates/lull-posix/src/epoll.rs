@@ -14,7 +14,7 @@ mod wait;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use libc::{c_int, epoll_event};
 use lull_net::lull_core::EpollParams;
@@ -46,10 +46,13 @@ impl From<epoll_event> for Added {
 
 /// A listener that was added.
 struct Listening {
-    /// By this number.
-    fd: c_int,
+    /// [`Listener::open`](crate::socket::Listener).
+    open: Weak<()>,
     added: Added,
 }
+
+/// A listener by [`Listener::id`](crate::socket::Listener), and the number that it was added by.
+type AddedBy = (u64, c_int);
 
 /// An epoll context of the program's.
 pub(crate) struct EpollFile {
@@ -58,10 +61,10 @@ pub(crate) struct EpollFile {
     kernels: Mutex<HashMap<c_int, Added>>,
     /// Held by a thread that moves one of them to lull's half.
     moving: Mutex<()>,
-    /// The listeners, by [`Listener::id`](crate::socket::Listener): other processes may begin to ask for their connections later.
-    listeners: Mutex<HashMap<u64, Listening>>,
+    /// The listeners: other processes may begin to ask for their connections later.
+    listeners: Mutex<HashMap<AddedBy, Listening>>,
     /// Those of them that were added while another process had the NIC.
-    idle: Mutex<HashSet<u64>>,
+    idle: Mutex<HashSet<AddedBy>>,
     /// Whether a member in parts was ever added, and whether one that is told of once only ([`parts`]).
     has_parts: AtomicBool,
     has_one_shot_parts: AtomicBool,

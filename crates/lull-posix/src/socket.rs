@@ -80,6 +80,8 @@ pub fn accepts(fd: c_int) -> bool {
 pub(crate) struct Listener {
     /// No other listener of this process has the same.
     pub(crate) id: u64,
+    /// By this a context knows whether it is closed.
+    pub(crate) open: Arc<()>,
     /// The placeholder's inode: the same in every process that inherited it.
     inode: u32,
     pub(crate) bound: SocketAddr,

@@ -9,8 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, c_int};
-use lull_net::TcpStream;
-use lull_posix::{Errno, epoll, socket};
+use lull_net::{TcpStream, UdpSocket};
+use lull_posix::{Errno, epoll, files, socket};
 use world::*;
 
 fn context() -> c_int {
@@ -231,6 +231,98 @@ fn a_wildcard_listener_does_not_join_a_context_that_its_numbers_former_socket_wa
     drop(peer);
     close(former);
     close(epfd);
+}
+
+/// What one wait reports, by number.
+fn told(epfd: c_int) -> Vec<(c_int, c_int)> {
+    let mut told = wait(epfd, 8, LOST);
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn a_socket_is_a_member_of_its_own_under_each_of_its_numbers() {
+    let error = |number| Err(Errno::new(number));
+    let (fd, mut peer) = connected();
+    let other = files::duplicate(fd, fd, true).unwrap();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET).unwrap();
+    // As nfs-ganesha, which sends by a duplicate.
+    ctl(epfd, EPOLL_CTL_ADD, other, EPOLLOUT | EPOLLONESHOT).unwrap();
+    assert_eq!(ctl(epfd, EPOLL_CTL_ADD, other, EPOLLOUT), error(libc::EEXIST));
+    assert_eq!(told(epfd), [(other, EPOLLOUT)]);
+    peer.write_all(b"x").unwrap();
+    assert_eq!(told(epfd), [(fd, EPOLLIN)], "the other one was told of once");
+    ctl(epfd, EPOLL_CTL_MOD, other, EPOLLIN | EPOLLONESHOT).unwrap();
+    assert_eq!(told(epfd), [(other, EPOLLIN)], "and this one has had its edge");
+    ctl(epfd, EPOLL_CTL_MOD, other, EPOLLIN).unwrap();
+    ctl(epfd, EPOLL_CTL_MOD, fd, EPOLLIN).unwrap();
+    assert_eq!(told(epfd), [(fd, EPOLLIN), (other, EPOLLIN)]);
+    ctl(epfd, EPOLL_CTL_DEL, fd, 0).unwrap();
+    assert_eq!(ctl(epfd, EPOLL_CTL_DEL, fd, 0), error(libc::ENOENT));
+    assert_eq!(told(epfd), [(other, EPOLLIN)]);
+    close(epfd);
+    [fd, other].into_iter().for_each(close);
+}
+
+#[test]
+fn a_member_stays_until_the_last_number_of_its_file_is_closed() {
+    let error = |number| Err(Errno::new(number));
+    let (fd, mut peer) = connected();
+    let other = files::duplicate(fd, fd, true).unwrap();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    close(fd);
+    peer.write_all(b"x").unwrap();
+    assert_eq!(told(epfd), [(fd, EPOLLIN)], "closed, but for the other number");
+    assert_eq!(ctl(epfd, EPOLL_CTL_DEL, fd, 0), error(libc::EBADF));
+    let (next, mut nexts_peer) = connected();
+    let next = if next == fd { next } else { moved(next, fd) };
+    for what in [EPOLL_CTL_DEL, EPOLL_CTL_MOD] {
+        assert_eq!(ctl(epfd, what, next, EPOLLIN), error(libc::ENOENT), "the number is another file's");
+    }
+    ctl(epfd, EPOLL_CTL_ADD, next, EPOLLIN | EPOLLOUT).unwrap();
+    assert_eq!(told(epfd), [(fd, EPOLLIN), (next, EPOLLOUT)], "both are there by this number");
+    close(other);
+    assert_eq!(told(epfd), [(next, EPOLLOUT)], "the last number is closed");
+    nexts_peer.write_all(b"x").unwrap();
+    until("it is told of", || told(epfd) == [(next, EPOLLIN | EPOLLOUT)]);
+    [next, epfd].into_iter().for_each(close);
+}
+
+/// The file of `fd` is under `to` alone.
+fn moved(fd: c_int, to: c_int) -> c_int {
+    files::duplicate_to(fd, to, 0).unwrap();
+    close(fd);
+    to
+}
+
+/// Listeners and UDP sockets, of lull's alone and in both worlds.
+#[test]
+fn members_in_parts_are_members_by_each_number() {
+    for (ip, is_stream) in [(OWN, true), ("0.0.0.0", true), (OWN, false), ("0.0.0.0", false)] {
+        let fd = if is_stream { listener_at(ip).0 } else { udp() };
+        if !is_stream {
+            socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+        }
+        let other = files::duplicate(fd, fd, true).unwrap();
+        let epfd = context();
+        [fd, other].into_iter().for_each(|number| ctl(epfd, EPOLL_CTL_ADD, number, EPOLLIN).unwrap());
+        let to = SocketAddr::new(OWN.parse().unwrap(), name(fd).port());
+        let _peer = if is_stream {
+            Some(TcpStream::connect(peers(), to).unwrap())
+        } else {
+            let peer = UdpSocket::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap();
+            peer.send_to(b"x", to).unwrap();
+            None
+        };
+        until("both are told of", || told(epfd) == [(fd, EPOLLIN), (other, EPOLLIN)]);
+        ctl(epfd, EPOLL_CTL_DEL, fd, 0).unwrap();
+        assert_eq!(told(epfd), [(other, EPOLLIN)], "{ip} {is_stream}");
+        ctl(epfd, EPOLL_CTL_MOD, other, 0).unwrap();
+        assert_eq!(wait(epfd, 8, NOW), [], "{ip} {is_stream}");
+        [fd, other, epfd].into_iter().for_each(close);
+    }
 }
 
 #[test]

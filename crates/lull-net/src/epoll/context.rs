@@ -12,15 +12,32 @@ use super::kernel::KernelSet;
 use crate::level::{Masks, Wanted};
 use crate::ready_list::{Entry, ReadyList, Taken, Wake};
 use crate::shard::Ready;
-use crate::socket::Part;
+use crate::socket::{Part, Source};
 use crate::wakes::Wakes;
 
 /// Errors and hang-ups are reported whatever was asked for.
 const MASKS: Masks = Masks { always: Ready::ERR.union(Ready::HUP).bits() as u32, levels: 0xff };
 
+/// What tells a registration from the others of a context (`struct epoll_filefd`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Member {
+    pub(super) identity: usize,
+    pub(super) name: u32,
+}
+
+impl Member {
+    /// A notifier's, which no context looks up.
+    pub(super) const NONE: Member = Member { identity: 0, name: 0 };
+
+    pub(super) fn of(source: &impl Source) -> Member {
+        Member { identity: source.identity(), name: source.name() }
+    }
+}
+
 /// One registration of a socket in a context.
 pub(crate) struct Item {
     pub(super) context: Arc<Context>,
+    pub(super) member: Member,
     pub(super) key: AtomicU64,
     pub(super) wanted: Wanted,
     /// None for a notifier.
@@ -39,9 +56,16 @@ impl std::fmt::Debug for Item {
 
 impl Item {
     /// A registration of what `parts` make up; a notifier has none.
-    pub(super) fn new(context: &Arc<Context>, key: u64, interest: Interest, parts: Vec<Part>) -> Arc<Item> {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        member: Member,
+        key: u64,
+        interest: Interest,
+        parts: Vec<Part>,
+    ) -> Arc<Item> {
         Arc::new(Item {
             context: context.clone(),
+            member,
             key: AtomicU64::new(key),
             wanted: Wanted::new(interest.bits(), MASKS),
             parts,
@@ -179,7 +203,7 @@ impl Wake for Waker {
 pub(crate) struct Context {
     pub(super) busy: EpollBusy,
     pub(super) ready: ReadyList<Item, Waker>,
-    items: Mutex<HashMap<usize, Arc<Item>>>,
+    items: Mutex<HashMap<Member, Arc<Item>>>,
     pub(super) kernel: OnceLock<KernelSet>,
     kernel_turn: AtomicBool,
     /// Who watches the context itself.
@@ -231,7 +255,7 @@ impl Context {
         self.busy.free().for_each(|napi_id| self.host.resume(napi_id));
     }
 
-    pub(super) fn items(&self) -> MutexGuard<'_, HashMap<usize, Arc<Item>>> {
+    pub(super) fn items(&self) -> MutexGuard<'_, HashMap<Member, Arc<Item>>> {
         // A map operation is whole or not: a panic elsewhere cannot leave it half-made.
         self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -338,9 +362,13 @@ impl Context {
 }
 
 /// A closed socket leaves every set that it is in.
-pub(crate) fn forget(items: Vec<Arc<Item>>, identity: usize) {
+pub(crate) fn forget(items: Vec<Arc<Item>>) {
     for item in items {
         item.gone.store(true, Ordering::Release);
-        item.context.items().remove(&identity);
+        // By another part of the socket it may have left before, and another socket be there by now that has the same identity.
+        let mut items = item.context.items();
+        if items.get(&item.member).is_some_and(|there| Arc::ptr_eq(there, &item)) {
+            items.remove(&item.member);
+        }
     }
 }

@@ -16,8 +16,9 @@ fn a_socket_that_is_taken_out_while_it_is_added_is_on_no_wait_list() {
     let socket = UdpSocket::bind(&network, address).unwrap();
     let epoll = Epoll::new(&host);
     // What `add` does, with another thread's `delete` in between.
-    let item = Item::new(epoll.context(), 1, Interest::READABLE | Interest::EXCLUSIVE, socket.parts());
-    epoll.context().items().insert(socket.identity(), item.clone());
+    let item =
+        Item::new(epoll.context(), Member::of(&socket), 1, Interest::READABLE | Interest::EXCLUSIVE, socket.parts());
+    epoll.context().items().insert(item.member, item.clone());
     epoll.delete(&socket).unwrap();
     item.watch();
     assert_eq!(Arc::strong_count(&item), 1, "nobody else has it");

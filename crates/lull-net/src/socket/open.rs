@@ -117,6 +117,30 @@ pub trait Source {
 
     /// What tells it from other sources; clones share it.
     fn identity(&self) -> usize;
+
+    /// Which of its names this is ([`Named`]).
+    fn name(&self) -> u32 {
+        0
+    }
+}
+
+/// A source under one of the names that the application has for it: descriptors, for example, that stand for one open file. A
+/// context has it as a member of its own under each name (`ep_find`), until the source is closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a, S>(pub &'a S, pub u32);
+
+impl<S: Source> Source for Named<'_, S> {
+    fn parts(&self) -> Vec<Part> {
+        self.0.parts()
+    }
+
+    fn identity(&self) -> usize {
+        self.0.identity()
+    }
+
+    fn name(&self) -> u32 {
+        self.1
+    }
 }
 
 /// The open-file object of a socket on one shard.
@@ -224,7 +248,7 @@ impl Drop for Open {
             list
         });
         if let Some(mut list) = list {
-            forget(list.take_items(), std::ptr::from_ref(self) as usize);
+            forget(list.take_items());
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
-use lull_net::{Interest, Source};
+use lull_net::{Interest, Named, Source};
 use std::os::fd::AsFd;
 
 use super::{Added, Adopted, EpollFile, Mixed, adopt, lock, move_in};
@@ -28,22 +28,22 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
     // Another thread may have just made it lull's, and not have moved it here yet.
     let moves = || move_in::moves(epfd, &open, fd);
     match member.as_deref() {
-        Some(File::Stream(stream)) => where_it_is(what, moves, || context.ctl(epfd, what, stream.stream(), event)),
+        Some(File::Stream(stream)) => where_it_is(what, moves, || context.ctl(epfd, what, fd, stream.stream(), event)),
         Some(File::Listener(listener)) => where_it_is(what, moves, || {
             context.noting_listener(what, fd, listener, event, || {
                 if listener.both_worlds {
                     kernel::epoll_ctl(epfd, what, fd, event)?;
                 }
-                context.listener_ctl(epfd, what, listener, event)
+                context.listener_ctl(epfd, what, fd, listener, event)
             })
         }),
         Some(File::Datagram(datagram)) if datagram.in_halves => {
             let _it_does_not_move = lock(&context.moving);
             context.datagrams_half_ctl(epfd, what, fd, event)?;
-            unless_it_moves(what, context.datagrams_ctl(epfd, what, &datagram.sockets, event))
+            unless_it_moves(what, context.datagrams_ctl(epfd, what, fd, &datagram.sockets, event))
         }
         Some(File::Datagram(datagram)) => {
-            where_it_is(what, moves, || context.datagrams_ctl(epfd, what, &datagram.sockets, event))
+            where_it_is(what, moves, || context.datagrams_ctl(epfd, what, fd, &datagram.sockets, event))
         }
         Some(File::Epoll(inside)) => {
             // The kernel knows how deep contexts may stand, and that none may be inside itself.
@@ -131,11 +131,12 @@ impl EpollFile {
         &self,
         epfd: c_int,
         what: c_int,
+        fd: c_int,
         listener: &Listener,
         event: Option<epoll_event>,
     ) -> Result<()> {
         let real = if what == libc::EPOLL_CTL_ADD { listener.real().ok() } else { listener.if_real() };
-        let pool = if what == libc::EPOLL_CTL_ADD { listener.pool_context() } else { listener.pool_context_if_any() };
+        let pool = if what == libc::EPOLL_CTL_ADD { listener.pool_member(fd) } else { listener.pool_member_if_any(fd) };
         if let Some(pool) = pool {
             // One that was added before the fork may not be there.
             match kernel::epoll_ctl(epfd, what, pool, event.map(not_alone)) {
@@ -144,7 +145,7 @@ impl EpollFile {
             }
         }
         let mut idle = lock(&self.idle);
-        let at = listener.id;
+        let at = (listener.id, fd);
         // One that was added without a queue stays such a member when the process has got one: what comes to it is in the pool.
         if idle.contains(&at) {
             return match what {
@@ -162,7 +163,7 @@ impl EpollFile {
             if what == libc::EPOLL_CTL_ADD {
                 listener.asked_for();
             }
-            return self.ctl(epfd, what, real, event);
+            return self.ctl(epfd, what, fd, real, event);
         }
         match what {
             libc::EPOLL_CTL_ADD => {
@@ -179,6 +180,7 @@ impl EpollFile {
         &self,
         epfd: c_int,
         what: c_int,
+        fd: c_int,
         sockets: &Sockets,
         event: Option<epoll_event>,
     ) -> Result<()> {
@@ -186,11 +188,19 @@ impl EpollFile {
             0 => event,
             _ => epoll_event { events: event.events | libc::EPOLLWRNORM as u32, ..event },
         };
-        self.ctl(epfd, what, sockets, event.map(named))
+        self.ctl(epfd, what, fd, sockets, event.map(named))
     }
 
-    /// A call about a socket of lull's.
-    pub(super) fn ctl(&self, epfd: c_int, what: c_int, source: &impl Source, event: Option<epoll_event>) -> Result<()> {
+    /// A call about a socket of lull's, by one of its numbers.
+    pub(super) fn ctl(
+        &self,
+        epfd: c_int,
+        what: c_int,
+        fd: c_int,
+        source: &impl Source,
+        event: Option<epoll_event>,
+    ) -> Result<()> {
+        let source = &Named(source, fd as u32);
         if what == libc::EPOLL_CTL_DEL {
             let mixed = self.mixed.get().ok_or(Errno::new(libc::ENOENT))?;
             return Ok(mixed.epoll.delete(source)?);

@@ -52,29 +52,42 @@ pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
     Ok(())
 }
 
-/// What stands for a connection, `fd`, is the kernel's from now on: the contexts that it is on keep it as that. One that was never
-/// established they report the end of, as Linux's do, until it is connected anew. A one-shot is told of once more.
-pub(crate) fn is_the_kernels(fd: c_int, stream: &TcpStream) {
+/// What stood for a connection under these numbers is the kernel's from now on: the contexts that it is on keep it as that, by the
+/// number that they have it by, or by the first of these if that is closed. One that was never established they report the end of,
+/// as Linux's do, until it is connected anew. A one-shot is told of once more.
+pub(crate) fn is_the_kernels(numbers: &[c_int], stream: &TcpStream) {
     for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
-        let Some((data, interest)) = file.mixed.get().and_then(|mixed| mixed.epoll.take_out(stream)) else { continue };
-        let events = ctl::events(interest);
-        let event = epoll_event { events, u64: data };
-        lock(&file.kernels).insert(fd, event.into());
-        // The context may be closed by now, which has no members then.
-        let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(event));
+        let mut members = file.mixed.get().map(|mixed| mixed.epoll.take_out(stream)).unwrap_or_default();
+        let by_name = |name: u32| numbers.iter().find(|number| **number as u32 == name);
+        members.sort_by_key(|(name, ..)| by_name(*name).is_none());
+        for (name, data, interest) in members {
+            let Some(fd) = by_name(name).or(numbers.first()) else { continue };
+            let event = epoll_event { events: ctl::events(interest), u64: data };
+            let mut kernels = lock(&file.kernels);
+            // The context may be closed by now, which has no members then, or have this number's already.
+            if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, *fd, Some(event)).is_ok() {
+                kernels.insert(*fd, event.into());
+            }
+        }
     }
 }
 
 /// Connections of a listener may come by its pool from now on: the contexts that it is on wait for that as well.
 pub(crate) fn has_a_pool(listener: &Listener) {
-    let Some(pool) = listener.pool_context() else { return };
+    if listener.pool_context().is_none() {
+        return;
+    }
     for epfd in contexts().clone() {
         let Some(context) = files::get(epfd) else { continue };
         let File::Epoll(file) = &*context else { continue };
-        let added = lock(&file.listeners).get(&listener.id).map(|listening| listening.added);
-        if let Some(Added { events, data, .. }) = added {
+        let listeners = lock(&file.listeners);
+        let of_it = listeners.iter().filter(|((id, _), _)| *id == listener.id);
+        let added: Vec<_> = of_it.map(|((_, fd), listening)| (*fd, listening.added)).collect();
+        drop(listeners);
+        for (fd, Added { events, data, .. }) in added {
+            let Some(pool) = listener.pool_member(fd) else { continue };
             let event = ctl::not_alone(epoll_event { events, u64: data });
             // Another thread may have closed the context meanwhile, or added the listener anew.
             let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, pool, Some(event));
@@ -95,7 +108,7 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
     let File::Epoll(context) = &**context else { return Ok(()) };
     let event = Some(epoll_event { events: added.events, u64: added.data });
     let listens = |listener: &Listener| {
-        let ctl = || context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event);
+        let ctl = || context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, fd, listener, event);
         context.noting_listener(libc::EPOLL_CTL_ADD, fd, listener, event, ctl)
     };
     match &**member {
@@ -104,12 +117,12 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
             lock(&context.kernels).insert(fd, added);
             context.is_in_parts(event);
             waits_for(epfd, fd, ctl::but_for_writing(epoll_event { events: added.events, u64: added.data }))?;
-            ctl::unless_there(context.datagrams_ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event))
+            ctl::unless_there(context.datagrams_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &datagram.sockets, event))
         }
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
         File::Listener(listener) => listens(listener),
-        File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, stream.stream(), event),
-        File::Datagram(datagram) => context.datagrams_ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event),
+        File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, fd, stream.stream(), event),
+        File::Datagram(datagram) => context.datagrams_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &datagram.sockets, event),
         File::Epoll(_) => Ok(()),
     }
 }

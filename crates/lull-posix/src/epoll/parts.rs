@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
@@ -53,17 +54,17 @@ impl EpollFile {
         event: Option<epoll_event>,
         ctl: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let id = listener.id;
+        let at = (listener.id, fd);
         let mut is_new = false;
         if let Some(event) = event.filter(|_| what == libc::EPOLL_CTL_ADD || what == libc::EPOLL_CTL_MOD) {
             let mut listeners = lock(&self.listeners);
-            // Numbers come back: what had this one before has left.
-            listeners.retain(|other, listening| *other == id || listening.fd != fd);
-            match listeners.entry(id) {
+            // What was closed has left.
+            listeners.retain(|_, listening| listening.open.strong_count() > 0);
+            match listeners.entry(at) {
                 Entry::Occupied(mut known) if what == libc::EPOLL_CTL_MOD => known.get_mut().added = event.into(),
                 Entry::Vacant(free) if what == libc::EPOLL_CTL_ADD => {
                     is_new = true;
-                    free.insert(Listening { fd, added: event.into() });
+                    free.insert(Listening { open: Arc::downgrade(&listener.open), added: event.into() });
                 }
                 // The call is going to be refused.
                 _ => {}
@@ -73,7 +74,7 @@ impl EpollFile {
         }
         let done = ctl();
         if done.is_err() && is_new || done.is_ok() && what == libc::EPOLL_CTL_DEL {
-            lock(&self.listeners).remove(&id);
+            lock(&self.listeners).remove(&at);
         }
         done
     }

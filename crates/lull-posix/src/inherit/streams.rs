@@ -108,9 +108,7 @@ fn become_relay(fd: c_int, file: &Open, stream: &Stream) -> Result<()> {
     }
     let numbers = files::hand_back(fd, file, stream.is_nonblocking());
     drop(changes);
-    // The one that the connection had first, as far as can be told, is what a context has it by.
-    let first = numbers.into_iter().filter(|number| *number > libc::STDERR_FILENO).min();
-    epoll::is_the_kernels(first.unwrap_or(fd), stream.stream());
+    epoll::is_the_kernels(&numbers, stream.stream());
     child::has_relays();
     Ok(())
 }

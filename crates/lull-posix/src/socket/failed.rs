@@ -19,6 +19,6 @@ fn lose_port(fd: c_int) {
 /// There never was a connection: the socket is what it was before, the placeholder, which can be connected anew (`tcp_disconnect`).
 pub(super) fn is_as_before(fd: c_int, file: &Open, stream: &Stream) {
     lose_port(fd);
-    epoll::is_the_kernels(fd, &stream.stream);
-    files::hand_back(fd, file, stream.is_nonblocking());
+    let numbers = files::hand_back(fd, file, stream.is_nonblocking());
+    epoll::is_the_kernels(&numbers, &stream.stream);
 }

@@ -113,6 +113,7 @@ impl Listener {
         fork::has_a_listener();
         Ok(Listener {
             id: IDS.fetch_add(1, Ordering::Relaxed),
+            open: Arc::new(()),
             inode,
             bound,
             asked: asked(fd, 0, is_v6_only(fd, bound)),

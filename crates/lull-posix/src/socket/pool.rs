@@ -54,6 +54,9 @@ pub(crate) struct Pool {
 struct Watch {
     /// A context of the kernel's that is readable when a connection may be there.
     context: OwnedFd,
+    /// Duplicates of it, by the listener's numbers that were added to a context of the program's: the kernel keeps members by number,
+    /// and the listener is one under each. The first number has none, since it goes by `context` itself.
+    by_number: Mutex<Vec<(c_int, Option<OwnedFd>)>>,
     /// Processes that have queues, for one that has none.
     owners: Mutex<Vec<OwnedFd>>,
 }
@@ -228,7 +231,7 @@ impl Pool {
         }
         let context = new_context()?;
         kernel::add_member(context.as_fd(), self.takes.as_fd(), libc::EPOLLIN as u32, 0)?;
-        Ok(self.watch.get_or_init(|| Watch { context, owners: Mutex::default() }))
+        Ok(self.watch.get_or_init(|| Watch { context, by_number: Mutex::default(), owners: Mutex::default() }))
     }
 
     /// Tells the owners that a process without a queue asks. It stays told: who begins to own one later hears it at once.
@@ -342,9 +345,24 @@ impl Listener {
         Some(watch.context.as_raw_fd())
     }
 
-    /// What [`Listener::pool_context`] has told before: this process may never have asked.
-    pub(crate) fn pool_context_if_any(&self) -> Option<c_int> {
-        Some(self.shared()?.watch.get()?.context.as_raw_fd())
+    /// As [`Listener::pool_context`], for an epoll context that the listener is added to by this number.
+    pub(crate) fn pool_member(&self, number: c_int) -> Option<c_int> {
+        let context = self.pool_context()?;
+        let mut by_number = locked(&self.shared()?.watch.get()?.by_number);
+        if !by_number.iter().any(|(known, _)| *known == number) {
+            let duplicate = if by_number.is_empty() { None } else { Some(kernel::kept_duplicate(context).ok()?) };
+            by_number.push((number, duplicate));
+        }
+        drop(by_number);
+        self.pool_member_if_any(number)
+    }
+
+    /// What [`Listener::pool_member`] has told before: the listener may never have been added by this number.
+    pub(crate) fn pool_member_if_any(&self, number: c_int) -> Option<c_int> {
+        let watch = self.shared()?.watch.get()?;
+        let by_number = locked(&watch.by_number);
+        let (_, duplicate) = by_number.iter().find(|(known, _)| *known == number)?;
+        Some(duplicate.as_ref().unwrap_or(&watch.context).as_raw_fd())
     }
 
     /// Has the context tell of the end of those who have queues, and returns who they are.

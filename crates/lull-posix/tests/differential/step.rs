@@ -10,8 +10,8 @@
 //! - "one queue": at a listener in both worlds one connection waits at a time, as each world has a queue of its own.
 //! - "own address": a program does not connect to its own address of lull's (docs/user_plane.md, Limits).
 //! - "fresh": a socket that neither listens nor is connected is not duplicated, nor shut down (docs/user_plane.md, Limits).
-//! - "one number": a file with several numbers is no member of a context, and a member that is a datagram socket in both worlds gets
-//!   no second number: closing the one that it was added by leaves two members, one of each world.
+//! - "one number": a datagram socket with several numbers is no member of a context, and one that is a member gets no second number:
+//!   if it is in both worlds, closing the one that it was added by leaves two members, one of each world.
 //! - "polled": a number that a thread waits for in `poll` is not closed meanwhile: "the result is unspecified" (select(2)). Nor is
 //!   one at which it waits for several messages: Linux takes all of them from the file that the number was, and here the number
 //!   is looked up for each.
@@ -113,7 +113,10 @@ impl Run<'_> {
                 let member = self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll, Kind::Datagram]);
                 match (context, member) {
                     // Rule "one number".
-                    (Some(slot), Some(member)) if self.file(member).numbers == 1 && !self.file(member).is_spent => {
+                    (Some(_), Some(member)) if self.kind(member) == Kind::Datagram && self.file(member).numbers > 1 => {
+                        Ok(None)
+                    }
+                    (Some(slot), Some(member)) if !self.file(member).is_spent => {
                         let mut events = self.watched_for(member, *events);
                         // Rules "two edges" and "one-shot moves".
                         if self.bound(member).is_some_and(|(_, ip)| ip.is_unspecified()) {

@@ -54,11 +54,7 @@ pub(super) fn join(fd: c_int, file: Open) -> Result<()> {
         others.into_iter().filter(|other| other.0 != fd && is_current(other)).map(|other| other.0)
     });
     for other in others {
-        match epoll::becomes_lulls(other, || files::put_open(other, file.clone())) {
-            // A socket is one member of a context of lull's, whatever numbers it was added by.
-            Err(error) if error.number() == libc::EEXIST => {}
-            joined => joined?,
-        }
+        epoll::becomes_lulls(other, || files::put_open(other, file.clone()))?;
     }
     Ok(())
 }
