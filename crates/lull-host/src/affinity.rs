@@ -47,7 +47,9 @@ pub fn thread_id() -> i32 {
 /// None of the cores exists and is ours to use.
 pub fn pin_thread(cores: &[usize]) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
-    cores.iter().for_each(|core| set.set(*core));
+    // A number that the set has no room for is no core's; a set with no core in it the kernel refuses.
+    let known = cores.iter().filter(|core| **core < rustix::thread::CpuSet::MAX_CPU);
+    known.for_each(|core| set.set(*core));
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 

@@ -336,12 +336,15 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_be_pinned_is_not_among_those_that_deliver() {
-        // No machine has the last core of a set.
-        let cpus = vec![Some(rustix::thread::CpuSet::MAX_CPU - 1)];
-        let host = Host::without_threads(HostConfig { cpus, ..HostConfig::default() }).unwrap();
-        let refused = host.start(threads::irq_thread(host.inner(), 0)).unwrap_err().to_string();
-        let core = format!("cannot pin it to core {}", rustix::thread::CpuSet::MAX_CPU - 1);
-        assert!(refused.contains(&core) && refused.contains("taskset"), "{refused}");
-        assert_eq!(host.threads(), []);
+        // No machine has the last core of a set, and the set has no room for those behind it.
+        const LAST: usize = rustix::thread::CpuSet::MAX_CPU - 1;
+        for nowhere in [LAST, LAST + 1, usize::MAX] {
+            let host =
+                Host::without_threads(HostConfig { cpus: vec![Some(nowhere)], ..HostConfig::default() }).unwrap();
+            let refused = host.start(threads::irq_thread(host.inner(), 0)).unwrap_err().to_string();
+            let core = format!("cannot pin it to core {nowhere}");
+            assert!(refused.contains(&core) && refused.contains("taskset"), "{refused}");
+            assert_eq!(host.threads(), []);
+        }
     }
 }
