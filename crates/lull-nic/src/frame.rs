@@ -221,6 +221,18 @@ impl Frame {
         self.0.len -= count as u32;
     }
 
+    fn clone_segment(&self) -> Frame {
+        let mut copy = Frame::with_capacity(self.capacity().max(FRAME_BYTES));
+        copy.set_len(self.len());
+        copy.data_mut().copy_from_slice(self.data());
+        copy.0.checksum = self.0.checksum;
+        copy.0.segmentation = self.0.segmentation;
+        copy.0.rss_hash = self.0.rss_hash;
+        copy.0.sender = self.0.sender;
+        copy.0.seen_by = self.0.seen_by;
+        copy
+    }
+
     /// The next segment of the chain.
     #[inline]
     pub fn next(&self) -> Option<&Frame> {
@@ -297,16 +309,12 @@ impl Frame {
 impl Clone for Frame {
     /// A deep copy of the whole chain (a fault injector's duplicate).
     fn clone(&self) -> Frame {
-        let mut copy = Frame::with_capacity(self.capacity().max(FRAME_BYTES));
-        copy.set_len(self.len());
-        copy.data_mut().copy_from_slice(self.data());
-        copy.0.checksum = self.0.checksum;
-        copy.0.segmentation = self.0.segmentation;
-        copy.0.rss_hash = self.0.rss_hash;
-        copy.0.sender = self.0.sender;
-        copy.0.seen_by = self.0.seen_by;
-        copy.0.next = self.0.next.clone();
-        copy
+        let copies: Vec<Frame> = self.segments().map(Frame::clone_segment).collect();
+        let behind = |rest, mut copy: Frame| {
+            copy.0.next = Some(rest);
+            copy
+        };
+        copies.into_iter().rev().reduce(behind).expect("a chain has a first segment")
     }
 }
 
@@ -381,19 +389,19 @@ impl FramePool {
     /// Takes a frame back. A chain is taken apart; a device's memory goes home; odd sizes, and what neither the pool nor
     /// the depot holds, are freed.
     #[inline]
-    pub fn recycle(&mut self, mut frame: Frame) {
-        let next = frame.set_next(None);
-        if frame.0.ordinary {
-            if self.free.len() >= self.free_max {
-                self.make_room();
+    pub fn recycle(&mut self, frame: Frame) {
+        let mut rest = Some(frame);
+        while let Some(mut frame) = rest {
+            rest = frame.set_next(None);
+            if frame.0.ordinary {
+                if self.free.len() >= self.free_max {
+                    self.make_room();
+                }
+                if self.free.len() < self.free_max {
+                    frame.0.reset();
+                    self.free.push(frame);
+                }
             }
-            if self.free.len() < self.free_max {
-                frame.0.reset();
-                self.free.push(frame);
-            }
-        }
-        if let Some(next) = next {
-            self.recycle(next);
         }
     }
 
@@ -432,6 +440,28 @@ mod tests {
         let frame = empty.alloc();
         assert_eq!((frame.len(), frame.headroom()), (0, HEADROOM_BYTES));
         assert_eq!(empty.free.len(), MAGAZINE_FRAMES - 1);
+    }
+
+    /// A device may cut a packet into a segment for each byte.
+    #[test]
+    fn a_chain_may_be_longer_than_a_stack_is_deep() {
+        const SEGMENTS: usize = 20_000;
+        let whole = || {
+            let behind = |rest, _| {
+                let mut frame = Frame::with_capacity(0);
+                frame.set_next(Some(rest));
+                frame
+            };
+            (1..SEGMENTS).fold(Frame::with_capacity(0), behind)
+        };
+        let handled = move || {
+            assert_eq!(whole().clone().segments().count(), SEGMENTS);
+            let mut pool = FramePool::new(1);
+            pool.recycle(whole());
+            pool.recycle(whole().clone());
+            assert_eq!(pool.free.len(), 1);
+        };
+        std::thread::Builder::new().stack_size(128 << 10).spawn(handled).unwrap().join().unwrap();
     }
 
     #[test]

@@ -159,7 +159,12 @@ impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: a frame that is being dropped is not used any more.
-        let buffer = unsafe { ManuallyDrop::take(&mut self.0) };
+        let mut buffer = unsafe { ManuallyDrop::take(&mut self.0) };
+        // One segment after the other, each of which has a home of its own: a chain may be longer than a stack is deep.
+        let mut rest = buffer.next.take();
+        while let Some(mut segment) = rest {
+            rest = segment.set_next(None);
+        }
         if buffer.origin.is_some() {
             go_home(buffer);
         }
@@ -168,8 +173,6 @@ impl Drop for Frame {
 
 #[cold]
 fn go_home(mut buffer: Box<Buffer>) {
-    // The rest of a chain has homes of its own.
-    drop(buffer.next.take());
     if let Some(origin) = buffer.origin.take() {
         (origin.take_back)(Chunk(buffer));
     }
