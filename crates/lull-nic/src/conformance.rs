@@ -34,6 +34,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots that the rings of a device under [`check`] have at least.
 pub const SLOTS_MIN: usize = 5;
 
+/// Frames that a poll takes at most where it is to empty the ring.
+const POLL_BUDGET: usize = 64;
+
+/// More polls than the longest ring takes to be empty.
+const POLLS_MAX: usize = 20_000;
+
 /// The rules, as [`crate::device`] counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -177,13 +183,21 @@ impl<'a> Bench<'a> {
     }
 
     /// Empties both rings.
-    fn clear(&mut self) {
+    fn clear(&mut self) -> Kept {
         self.queue.tx.doorbell();
         while !self.received().is_empty() {
             self.queue.tx.doorbell();
         }
         self.queue.tx.reap_sent(&mut FramePool::new(0));
-        while self.poll(64).0 > 0 {}
+        for _ in 0..POLLS_MAX {
+            match self.poll(POLL_BUDGET).0 {
+                0 => return Ok(()),
+                1..=POLL_BUDGET => {}
+                count => return Err((Rule::ShortPolls, format!("a poll of {POLL_BUDGET} returned {count}"))),
+            }
+        }
+        let what = format!("{POLLS_MAX} polls of {POLL_BUDGET} did not empty the ring: none returned 0");
+        Err((Rule::ShortPolls, what))
     }
 }
 

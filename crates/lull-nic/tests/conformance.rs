@@ -55,6 +55,8 @@ enum Bug {
     ArrivalIsSilent,
     PollsShort,
     IgnoresTheBudget,
+    CountsMoreThanTheBudget,
+    NeverFindsTheRingEmpty,
     SendsBeforeTheDoorbell,
     DoorbellForgetsOne,
     SplitsChains,
@@ -139,7 +141,11 @@ impl RxQueue for Loop {
             }
             deliver(frame, pool);
         }
-        taken
+        match bug {
+            Bug::CountsMoreThanTheBudget if taken < budget => budget.saturating_add(1),
+            Bug::NeverFindsTheRingEmpty => taken.max(budget.min(1)),
+            _ => taken,
+        }
     }
 }
 
@@ -309,7 +315,10 @@ fn each_bug_breaks_its_rule() {
                 Bug::ArrivalIsSilent,
             ][..],
         ),
-        (Rule::ShortPolls, &[Bug::PollsShort, Bug::IgnoresTheBudget]),
+        (
+            Rule::ShortPolls,
+            &[Bug::PollsShort, Bug::IgnoresTheBudget, Bug::CountsMoreThanTheBudget, Bug::NeverFindsTheRingEmpty],
+        ),
         (Rule::Doorbell, &[Bug::SendsBeforeTheDoorbell, Bug::DoorbellForgetsOne]),
         (Rule::Home, &[Bug::SplitsChains, Bug::KeepsFrames]),
         (Rule::Room, &[Bug::RoomIsSilent, Bug::RoomUnmaskDoesNotLook, Bug::RoomIsRaisedWhenFull, Bug::RefusesWithRoom]),

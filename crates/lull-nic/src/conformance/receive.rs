@@ -1,12 +1,12 @@
 //! Rules 1 and 2.
 
-use super::{Bench, Kept, Rule, SLOTS_MIN};
+use super::{Bench, Kept, POLL_BUDGET, Rule, SLOTS_MIN};
 
 pub(super) fn check(bench: &mut Bench<'_>) -> Kept {
     edges(bench)?;
-    bench.clear();
+    bench.clear()?;
     polls(bench)?;
-    bench.clear();
+    bench.clear()?;
     Ok(())
 }
 
@@ -21,7 +21,7 @@ fn edges(bench: &mut Bench<'_>) -> Kept {
         return broken("unmasking with a frame pending did not raise the interrupt");
     }
     if bench.work.is_fd() {
-        bench.clear();
+        bench.clear()?;
         bench.arrive(1);
         let raised = bench.work.is_raised();
         return if raised { Ok(()) } else { broken("the descriptor did not become readable for a frame") };
@@ -34,16 +34,16 @@ fn edges(bench: &mut Bench<'_>) -> Kept {
     if bench.work.raises() != 1 {
         return broken("unmasking with frames pending has to raise once, before it returns");
     }
-    bench.clear();
+    bench.clear()?;
     bench.work.line.unmask();
-    if bench.work.raises() > 0 && bench.poll(64).0 == 0 {
+    if bench.work.raises() > 0 && bench.poll(POLL_BUDGET).0 == 0 {
         return broken("unmasking with an empty ring raised the interrupt");
     }
     bench.arrive(1);
     if !bench.work.is_raised() {
         return broken("a frame that arrived while the interrupt was unmasked did not raise it");
     }
-    bench.clear();
+    bench.clear()?;
     bench.work.line.unmask();
     bench.work.line.mask();
     bench.arrive(1);
@@ -70,12 +70,18 @@ fn polls(bench: &mut Bench<'_>) -> Kept {
         ));
     }
     let mut got = few.1;
-    let (count, frames) = bench.poll(64);
+    let (count, frames) = bench.poll(POLL_BUDGET);
     got.extend(frames);
-    let mut later = bench.poll(64).1;
+    let mut later = bench.poll(POLL_BUDGET).1;
     later.retain(|frame| sent.contains(frame));
-    if count < 64 && !later.is_empty() {
-        return broken(format!("a poll of 64 returned {count} and left {} frames that were there", later.len()));
+    if count > POLL_BUDGET {
+        return broken(format!("a poll of {POLL_BUDGET} returned {count}"));
+    }
+    if count < POLL_BUDGET && !later.is_empty() {
+        return broken(format!(
+            "a poll of {POLL_BUDGET} returned {count} and left {} frames that were there",
+            later.len()
+        ));
     }
     got.retain(|frame| sent.contains(frame));
     if got != sent {

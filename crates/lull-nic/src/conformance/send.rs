@@ -12,7 +12,7 @@ const RING_FRAMES_MAX: usize = 20_000;
 pub(super) fn check(bench: &mut Bench<'_>) -> Kept {
     for step in [doorbell, home, room, masked_room, no_link] {
         step(bench)?;
-        bench.clear();
+        bench.clear()?;
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ fn home(bench: &mut Bench<'_>) -> Kept {
         return broken("a chain of two segments did not arrive whole".to_owned());
     }
     bench.queue.tx.reap_sent(&mut FramePool::new(64));
-    bench.clear();
+    bench.clear()?;
     let back = home.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).len();
     if back != 2 {
         return broken(format!("of 2 segments whose memory has an origin {back} came back after they were sent"));
@@ -123,7 +123,7 @@ fn room(bench: &mut Bench<'_>) -> Kept {
         if again == Doorbell::Done && bench.queue.tx.free_slots() == 0 {
             return broken("the room interrupt was raised, and there are no free slots");
         }
-        bench.clear();
+        bench.clear()?;
         if bench.room.raises() > 0 {
             return broken("a raise did not mask the room interrupt");
         }
@@ -141,7 +141,7 @@ fn masked_room(bench: &mut Bench<'_>) -> Kept {
     }
     bench.room.line.unmask();
     bench.room.line.mask();
-    bench.clear();
+    bench.clear()?;
     if bench.room.raises() > 0 {
         return Err((Rule::Room, "room raised the room interrupt though it was masked".to_owned()));
     }
@@ -155,7 +155,7 @@ fn no_link(bench: &mut Bench<'_>) -> Kept {
     if !send(bench, long) {
         return broken("a frame that is longer than it can send was given back instead of dropped");
     }
-    bench.clear();
+    bench.clear()?;
     let full = fill(bench)?;
     if full {
         bench.room.line.unmask();
