@@ -175,8 +175,8 @@ pub use queue::CORKED_FRAMES_MAX;
 #[doc(inline)]
 pub use shard::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, HOP_LIMIT,
-    HandedOn, IpFields, Keepalive, Listed, ListenOptions, Neighbours, NetError, PathMtuDiscovery, Ready, Received,
-    ReceivedError, SOMAXCONN, SendOptions, SendRoom, Shutdown, StackCounters, SynCookies, TcpInfo, Timeouts,
+    HandedOn, IpFields, Keepalive, Listed, ListenOptions, Neighbours, NetError, OutOfLimits, PathMtuDiscovery, Ready,
+    Received, ReceivedError, SOMAXCONN, SendOptions, SendRoom, Shutdown, StackCounters, SynCookies, TcpInfo, Timeouts,
     UdpOptions, Unaccepted, addresses_of,
 };
 #[cfg(not(loom))]

@@ -8,6 +8,7 @@ mod stack;
 mod transmit;
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -391,6 +392,14 @@ impl Network {
 
     pub(crate) fn queues(&self) -> &[Arc<Queue>] {
         &self.0.queues
+    }
+
+    pub(crate) fn queue(&self, index: usize) -> io::Result<&Arc<Queue>> {
+        self.queues().get(index).ok_or_else(|| {
+            let (device, queues) = (self.0.device.info().name, self.queues().len());
+            let what = format!("there is no queue {index}: {device} has {queues}, numbered from 0");
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        })
     }
 
     pub(crate) fn delivery(&self) -> &Arc<Delivery> {

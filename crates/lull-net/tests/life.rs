@@ -4,13 +4,16 @@ mod pair;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig, Worker};
 use lull_net::{
-    Epoll, EpollParams, Interest, ListenOptions, Network, NetworkConfig, Ready, TcpListener, TcpStream, UdpSocket,
+    Epoll, EpollParams, Interest, ListenOptions, Network, NetworkConfig, Ready, TcpListener, TcpStream, UdpOptions,
+    UdpSocket,
 };
+use lull_nic::mem::{self, MemConfig};
 use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
 
 /// Both networks go while sockets are open: nobody waits for ever, and every call says why.
@@ -116,6 +119,49 @@ fn errors_of_networks_and_hosts_become_io_errors() {
     let params = EpollParams { busy_poll_budget: 65, ..EpollParams::default() };
     let refused = Epoll::new(&pair.host).set_busy_poll(&params, false).unwrap_err();
     assert_eq!(kind(refused.into()), ErrorKind::PermissionDenied);
+}
+
+/// Whoever is refused reads which setting it is, and what it has to be.
+#[test]
+fn a_setting_out_of_its_limits_is_named() {
+    let pair = Pair::new();
+    let plain = NetworkConfig::default;
+    #[allow(clippy::reversed_empty_ranges, reason = "the range is empty")]
+    let refused = [
+        (NetworkConfig { rx_buffer_bytes: 0, ..plain() }, 1500, "rx_buffer_bytes is 0, and must be 256 to "),
+        (NetworkConfig { tx_buffer_bytes: 1 << 40, ..plain() }, 1500, "tx_buffer_bytes is 1099511627776, and"),
+        (NetworkConfig { connections_max: 0, ..plain() }, 1500, "connections_max is 0, and must be 1 to "),
+        (NetworkConfig { ephemeral_ports: 5..=4, ..plain() }, 1500, "ephemeral_ports is 5..=4, and must be a range"),
+        (plain(), 60, "the device's MTU is 60, and must be 1280 to 65535"),
+    ];
+    for (config, mtu_bytes, says) in refused {
+        let (device, _peer) = mem::pair(MemConfig { mtu_bytes, ..MemConfig::default() });
+        let error = Network::new(&pair.host, Arc::new(device), config).unwrap_err().to_string();
+        assert!(error.contains(&format!("cannot make a stack on mem0: {says}")), "{error}");
+    }
+}
+
+#[test]
+fn a_queue_that_there_is_not_is_named() {
+    let pair = Pair::new();
+    let says = "there is no queue 7: mem0 has 1, numbered from 0";
+    let listener = TcpListener::bind_with(&pair.server, Some(7), at((SERVER, 7)), ListenOptions::default());
+    let socket = UdpSocket::bind_with(&pair.server, 7, at((SERVER, 7)), UdpOptions::default());
+    for error in [listener.unwrap_err(), socket.unwrap_err()] {
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidInput, says));
+    }
+}
+
+/// A time that does not fit 64 bits of nanoseconds is a long one, whatever its lowest bits say.
+#[test]
+fn the_longest_timeouts_are_taken() {
+    let pair = Pair::new();
+    let (_server, client) = pair.connected(7);
+    for timeout in [Duration::from_nanos(u64::MAX) + Duration::from_nanos(1), Duration::MAX] {
+        client.set_user_timeout(Some(timeout)).unwrap();
+        client.set_read_timeout(Some(timeout)).unwrap();
+    }
+    assert_eq!(client.set_user_timeout(Some(Duration::ZERO)).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]

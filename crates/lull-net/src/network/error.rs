@@ -7,7 +7,7 @@ use lull_core::SettingError;
 use lull_host::HostError;
 use lull_nic::DeviceError;
 
-use crate::shard::NetError;
+use crate::shard::OutOfLimits;
 
 /// Why a network could not be made or changed.
 #[derive(Debug, thiserror::Error)]
@@ -42,13 +42,13 @@ pub enum NetworkError {
         addresses: Vec<(IpAddr, u8)>,
     },
     /// Another setting of the stack is out of its limits.
-    #[error("{device}: {error}: check the buffer sizes, the number of connections, the ephemeral ports and the MTU")]
+    #[error("cannot make a stack on {device}: {error}")]
     Stack {
         /// The device.
         device: String,
-        /// What is wrong.
+        /// Which one, and its limits.
         #[source]
-        error: NetError,
+        error: OutOfLimits,
     },
     /// A mode of a busy-polling CPU group, for a network that has no CPUs for one.
     #[error("cannot poll {device} by a group: it has no CPUs for one; name them (NetworkConfig::group, --group-cpus)")]

@@ -73,6 +73,8 @@ pub const COALESCE_NS: u64 = 500_000;
 pub const MTU_BYTES_MIN: usize = 1280;
 /// Largest MTU: the IPv4 length field.
 pub const MTU_BYTES_MAX: usize = 65_535;
+/// Connections that a stack can be asked to have, at most: their numbers have 30 bits.
+const CONNECTIONS_MAX: usize = (1 << 30) - 1;
 
 /// How far the buffers of connections grow that the path and both ends would fill (`tcp_moderate_rcvbuf`, and `tcp_new_space`
 /// for those to send from). A buffer whose size somebody asked for stays as it is.
@@ -208,24 +210,54 @@ impl StackConfig {
     /// Checks that the values are within their limits.
     ///
     /// # Errors
-    /// [`NetError::Invalid`] if one is not.
-    pub fn validate(&self) -> Result<(), NetError> {
-        let prefixes = self.addresses.iter().all(|&(ip, prefix)| refused_address(ip, prefix).is_none());
+    /// The first that is not.
+    pub fn validate(&self) -> Result<(), OutOfLimits> {
+        let must = |fits: bool, setting, value: String, limits: &str| match fits {
+            true => Ok(()),
+            false => Err(OutOfLimits { setting, value, limits: limits.to_owned() }),
+        };
+        let within = |setting, value: usize, limits: RangeInclusive<usize>| {
+            let words = format!("{} to {}", limits.start(), limits.end());
+            must(limits.contains(&value), setting, value.to_string(), &words)
+        };
+        for &(ip, prefix) in &self.addresses {
+            let refused = refused_address(ip, prefix);
+            must(refused.is_none(), "an address", format!("{ip}/{prefix}"), refused.unwrap_or_default())?;
+        }
+        for gateway in self.gateway4.into_iter().map(IpAddr::V4).chain(self.gateway6.map(IpAddr::V6)) {
+            must(is_on_link(gateway, &self.addresses), "a gateway", gateway.to_string(), "on an own network")?;
+        }
+        let is_station = self.mac[0] & 1 == 0;
+        must(is_station, "the device's Ethernet address", format!("{:02x?}", self.mac), "a station's, not a group's")?;
+        within("the device's MTU", self.mtu_bytes, MTU_BYTES_MIN..=MTU_BYTES_MAX)?;
         // A checksum is made of each part.
         let offloads = self.tx_checksum_offload || !self.tx_segmentation_offload;
-        let fits = offloads
-            && (MTU_BYTES_MIN..=MTU_BYTES_MAX).contains(&self.mtu_bytes)
-            && BUFFER_BYTES_RANGE.contains(&self.rx_buffer_bytes)
-            && BUFFER_BYTES_RANGE.contains(&self.tx_buffer_bytes)
-            && self.growth.rx_bytes_max.max(self.growth.tx_bytes_max) <= *BUFFER_BYTES_RANGE.end()
-            && (1..1 << 30).contains(&self.connections_max)
-            && (1..1 << 30).contains(&self.time_wait_max)
-            && self.mac[0] & 1 == 0
-            && *self.ephemeral_ports.start() > 0
-            && !self.ephemeral_ports.is_empty();
-        let mut gateways = self.gateway4.into_iter().map(IpAddr::V4).chain(self.gateway6.map(IpAddr::V6));
-        let gateways = gateways.all(|gateway| is_on_link(gateway, &self.addresses));
-        if prefixes && gateways && fits { Ok(()) } else { Err(NetError::Invalid) }
+        must(offloads, "tx_segmentation_offload", true.to_string(), "false without tx_checksum_offload")?;
+        within("rx_buffer_bytes", self.rx_buffer_bytes, BUFFER_BYTES_RANGE)?;
+        within("tx_buffer_bytes", self.tx_buffer_bytes, BUFFER_BYTES_RANGE)?;
+        within("growth.rx_bytes_max", self.growth.rx_bytes_max, 0..=*BUFFER_BYTES_RANGE.end())?;
+        within("growth.tx_bytes_max", self.growth.tx_bytes_max, 0..=*BUFFER_BYTES_RANGE.end())?;
+        within("connections_max", self.connections_max, 1..=CONNECTIONS_MAX)?;
+        within("time_wait_max", self.time_wait_max, 1..=CONNECTIONS_MAX)?;
+        let ports = &self.ephemeral_ports;
+        let are_ports = *ports.start() > 0 && !ports.is_empty();
+        must(are_ports, "ephemeral_ports", format!("{ports:?}"), "a range of ports above 0, the smallest first")
+    }
+}
+
+/// A setting of a stack that is out of its limits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{setting} is {value}, and must be {limits}")]
+pub struct OutOfLimits {
+    setting: &'static str,
+    value: String,
+    limits: String,
+}
+
+/// As a call says it.
+impl From<OutOfLimits> for NetError {
+    fn from(_: OutOfLimits) -> NetError {
+        NetError::Invalid
     }
 }
 

@@ -125,8 +125,8 @@ mod wire;
 
 pub use asked::SendRoom;
 pub use config::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, Place,
-    StackConfig, Steering, SynCookies, Timeouts, is_on_link, refused_address,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, BufferGrowth, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN,
+    OutOfLimits, Place, StackConfig, Steering, SynCookies, Timeouts, is_on_link, refused_address,
 };
 pub use counters::StackCounters;
 pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lull_nic::{Checksum, Frame, FramePool, TxQueue};
 
-use super::config::StackConfig;
+use super::config::{OutOfLimits, StackConfig};
 use super::connection::Connection;
 use super::counters::StackCounters;
 use super::demux::{self, Inbound, Local, Packet, Reason};
@@ -139,8 +139,8 @@ impl Stack {
     /// A stack without sockets. An IPv6 link-local address is added if there are IPv6 addresses but none of that kind.
     ///
     /// # Errors
-    /// [`NetError::Invalid`] if a setting is out of its limits (see [`StackConfig::validate`]).
-    pub fn new(config: StackConfig, neighbours: Arc<Neighbours>) -> Result<Stack, NetError> {
+    /// A setting is out of its limits (see [`StackConfig::validate`]).
+    pub fn new(config: StackConfig, neighbours: Arc<Neighbours>) -> Result<Stack, OutOfLimits> {
         config.validate()?;
         let mut addresses = config.addresses.clone();
         let has = |test: fn(&std::net::Ipv6Addr) -> bool| {

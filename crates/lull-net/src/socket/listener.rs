@@ -55,10 +55,9 @@ impl TcpListener {
         local: SocketAddr,
         options: ListenOptions,
     ) -> io::Result<TcpListener> {
-        let queues = network.queues();
         let queues = match queue {
-            None => queues,
-            Some(index) => queues.get(index..=index).ok_or(NetError::Invalid)?,
+            None => network.queues(),
+            Some(index) => std::slice::from_ref(network.queue(index)?),
         };
         let mut group = TcpListener::open_at(network, queues, local, options, &Group { members: 1, program: None })?;
         Ok(group.remove(0))

@@ -200,7 +200,7 @@ impl TcpStream {
     /// # Errors
     /// `InvalidInput` for zero.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout_ns = timeout.map(|timeout| timeout.as_nanos() as u64);
+        let timeout_ns = timeout.map(|timeout| timeout_to_ns(Some(timeout))).transpose()?;
         Ok(self.0.part.call(|stack, id, io| stack.set_user_timeout(id, timeout_ns, io))?)
     }
 

@@ -44,8 +44,7 @@ impl UdpSocket {
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
     pub fn bind_with(network: &Network, queue: usize, local: SocketAddr, options: UdpOptions) -> io::Result<UdpSocket> {
-        let queue = network.queues().get(queue).ok_or(NetError::Invalid)?;
-        Ok(UdpSocket::bind_on(network, queue, local, options)?)
+        Ok(UdpSocket::bind_on(network, network.queue(queue)?, local, options)?)
     }
 
     fn bind_on(
