@@ -33,7 +33,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use crate::device::{Device, DeviceError, Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
 use crate::frame::{Frame, FramePool, Sender};
@@ -90,7 +90,9 @@ impl Outlet {
     }
 }
 
-/// The room interrupt of an outlet: what a doorbell left on the ring leaves with the next one.
+/// The room interrupt of an outlet: what a doorbell left on the ring leaves with the next one. Whoever has the ring at this moment
+/// rings the doorbell before its poll ends, and looks for room afterwards if that leaves frames; and it may be that doorbell which
+/// raises.
 struct RingsAgain {
     tx: Weak<Mutex<Box<dyn TxQueue>>>,
     room: Weak<dyn IrqLine>,
@@ -98,9 +100,13 @@ struct RingsAgain {
 
 impl IrqSink for RingsAgain {
     fn raise(&self) {
-        if let (Some(tx), Some(room)) = (self.tx.upgrade(), self.room.upgrade())
-            && lock(&tx).doorbell() == Doorbell::Again
-        {
+        let (Some(tx), Some(room)) = (self.tx.upgrade(), self.room.upgrade()) else { return };
+        let left = match tx.try_lock() {
+            Ok(mut ring) => ring.doorbell(),
+            Err(TryLockError::Poisoned(ring)) => ring.into_inner().doorbell(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if left == Doorbell::Again {
             room.unmask();
         }
     }
@@ -193,14 +199,15 @@ fn send(
     (sent, no_room): (&AtomicU64, &AtomicU64),
     owed: &mut Vec<Outlet>,
 ) {
+    // Whoever finds the ring full rings the doorbell, too.
+    if !owed.iter().any(|other| Arc::ptr_eq(&other.tx, &outlet.tx)) {
+        owed.push(outlet.clone());
+    }
     let mut ring = lock(&outlet.tx);
     ring.reap_sent(pool);
     match ring.transmit(frame) {
         Ok(()) => {
             sent.fetch_add(1, Ordering::Relaxed);
-            if !owed.iter().any(|other| Arc::ptr_eq(&other.tx, &outlet.tx)) {
-                owed.push(outlet.clone());
-            }
         }
         Err(frame) => {
             no_room.fetch_add(1, Ordering::Relaxed);

@@ -1,12 +1,13 @@
 //! Programs on the receive path: what becomes of a frame, what is counted, and that the device below stays a device.
 #![cfg(not(loom))]
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use lull_nic::conformance::{Ports, check};
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::program::{Action, FrameProgram, Outlet, ProgramCounts, Programmed};
-use lull_nic::{Device, EventFdSink, Frame, FramePool, Queue};
+use lull_nic::{Device, Doorbell, EventFdSink, Frame, FramePool, IrqLine, IrqSink, Queue, TxQueue};
 
 const LENGTH: usize = 60;
 
@@ -122,6 +123,86 @@ fn a_frame_that_finds_no_room_is_lost_and_counted_and_later_ones_leave() {
     send(&mut theirs, &[1]);
     poll(&mut ours, &mut pool);
     assert_eq!(poll(&mut theirs, &mut pool).1.len(), 1);
+}
+
+/// A ring whose doorbell takes one frame, and raises the room interrupt itself.
+struct OneAtATime {
+    ring: usize,
+    sent: Arc<AtomicUsize>,
+    room: Arc<Room>,
+}
+
+#[derive(Default)]
+struct Room(Mutex<(bool, Option<Arc<dyn IrqSink>>)>);
+
+impl Room {
+    /// If it is armed.
+    fn raise(&self) {
+        let mut line = self.0.lock().unwrap();
+        let sink = std::mem::take(&mut line.0).then(|| line.1.clone()).flatten();
+        drop(line);
+        sink.inspect(|sink| sink.raise());
+    }
+}
+
+impl IrqLine for Room {
+    fn connect(&self, sink: Arc<dyn IrqSink>) {
+        self.0.lock().unwrap().1 = Some(sink);
+    }
+
+    fn mask(&self) {
+        self.0.lock().unwrap().0 = false;
+    }
+
+    /// It never has room but in a doorbell.
+    fn unmask(&self) {
+        self.0.lock().unwrap().0 = true;
+    }
+}
+
+impl TxQueue for OneAtATime {
+    fn transmit(&mut self, _: Frame) -> Result<(), Frame> {
+        self.ring += 1;
+        Ok(())
+    }
+
+    fn doorbell(&mut self) -> Doorbell {
+        if self.ring > 0 {
+            self.ring -= 1;
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            self.room.raise();
+        }
+        if self.ring == 0 { Doorbell::Done } else { Doorbell::Again }
+    }
+
+    fn free_slots(&self) -> usize {
+        64 - self.ring
+    }
+}
+
+/// The room interrupt comes to whoever rings, who has the outlet's ring at that moment.
+#[test]
+fn a_doorbell_that_raises_its_own_room_interrupt_is_not_waited_for() {
+    let (service, client) = ports(64);
+    let (room, sent) = (Arc::<Room>::default(), Arc::<AtomicUsize>::default());
+    let ring = OneAtATime { ring: 0, sent: sent.clone(), room: room.clone() };
+    let outlet = Outlet::new(Box::new(ring), room.clone());
+    let programmed = Programmed::new(service, move |_queue| {
+        let outlet = outlet.clone();
+        Box::new(move |_: &mut Frame| Action::Redirect(outlet.clone()))
+    });
+    let (mut ours, mut theirs) = (programmed.take_queue(0).unwrap(), client.take_queue(0).unwrap());
+    let mut pool = FramePool::new(64);
+    for _ in 0..2 {
+        send(&mut theirs, &[0, 1]);
+        assert_eq!(poll(&mut ours, &mut pool).0, 2);
+    }
+    assert_eq!(programmed.counts().redirected, 4);
+    // Each poll has sent one; each raise sends one more, and what it leaves is waited for again.
+    for so_far in 2..=4 {
+        assert_eq!(sent.load(Ordering::Relaxed), so_far);
+        room.raise();
+    }
 }
 
 #[test]
