@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::eventfd::{owned, readable};
@@ -154,29 +154,47 @@ fn socket_address(address: *const libc::sockaddr) -> Option<IpAddr> {
 /// Tells the kernel which Ethernet address a neighbour has, as if it had heard that a while ago: it sends there without asking first, and
 /// asks soon whether it is so still (NUD_STALE).
 pub(crate) fn tell_of_neighbour(ifindex: u32, neighbour: IpAddr, mac: [u8; 6]) -> io::Result<()> {
-    // `rtnetlink(7)`; the attributes are <linux/neighbour.h>'s.
+    // The attributes are <linux/neighbour.h>'s.
     const NDA_DST: u16 = 1;
     const NDA_LLADDR: u16 = 2;
     const NUD_STALE: u16 = 0x04;
-    const HEADER_BYTES: usize = size_of::<libc::nlmsghdr>();
     let (family, address) = match neighbour {
         IpAddr::V4(ip) => (libc::AF_INET as u8, ip.octets().to_vec()),
         IpAddr::V6(ip) => (libc::AF_INET6 as u8, ip.octets().to_vec()),
     };
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let mut neighbour = vec![family, 0, 0, 0];
+    neighbour.extend(ifindex.to_ne_bytes());
+    neighbour.extend(NUD_STALE.to_ne_bytes());
+    neighbour.extend([0, 0]);
+    let attributes = [(NDA_DST, &address[..]), (NDA_LLADDR, &mac)];
+    ask_rtnetlink(libc::RTM_NEWNEIGH, libc::NLM_F_REPLACE, &neighbour, &attributes)
+}
+
+/// Adds an IPv6 address that the kernel uses at once, without looking whether another station has it (IFA_F_NODAD).
+pub(crate) fn add_ipv6_address(ifindex: u32, address: Ipv6Addr, prefix: u8) -> io::Result<()> {
+    // <linux/if_addr.h>.
+    const IFA_ADDRESS: u16 = 1;
+    const IFA_F_NODAD: u8 = 0x02;
+    const SCOPE_UNIVERSE: u8 = 0;
+    let mut header = vec![libc::AF_INET6 as u8, prefix, IFA_F_NODAD, SCOPE_UNIVERSE];
+    header.extend(ifindex.to_ne_bytes());
+    ask_rtnetlink(libc::RTM_NEWADDR, libc::NLM_F_EXCL, &header, &[(IFA_ADDRESS, &address.octets())])
+}
+
+/// Makes something in the kernel, with one request of `rtnetlink(7)`: its own header, and attributes.
+fn ask_rtnetlink(request: u16, how: libc::c_int, header: &[u8], attributes: &[(u16, &[u8])]) -> io::Result<()> {
+    const HEADER_BYTES: usize = size_of::<libc::nlmsghdr>();
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | how;
     let mut message = vec![0; size_of::<u32>()];
-    message.extend(libc::RTM_NEWNEIGH.to_ne_bytes());
+    message.extend(request.to_ne_bytes());
     message.extend((flags as u16).to_ne_bytes());
     // Neither a sequence nor a sender's number is needed by who asks once.
     message.extend([0; 8]);
-    message.extend([family, 0, 0, 0]);
-    message.extend(ifindex.to_ne_bytes());
-    message.extend(NUD_STALE.to_ne_bytes());
-    message.extend([0, 0]);
-    for (kind, value) in [(NDA_DST, &address[..]), (NDA_LLADDR, &mac)] {
+    message.extend(header);
+    for (kind, value) in attributes {
         message.extend((4 + value.len() as u16).to_ne_bytes());
         message.extend(kind.to_ne_bytes());
-        message.extend(value);
+        message.extend(*value);
         message.resize(message.len().next_multiple_of(4), 0);
     }
     let length = message.len() as u32;

@@ -280,8 +280,8 @@ impl Tap {
     }
 
     /// Gives the kernel's side `address` with a prefix of `prefix` bits, and brings it up. An IPv4 address replaces
-    /// the former one; an IPv6 address is added and usable after duplicate detection (a second or two). An interface that was
-    /// there before it was opened is not changed, as it would stay so: it has to be up, with this address.
+    /// the former one; an IPv6 address is added, and usable at once, as nobody else on the wire could have it. An interface that
+    /// was there before it was opened is not changed, as it would stay so: it has to be up, with this address.
     ///
     /// # Errors
     /// [`DeviceError::Invalid`] for a prefix longer than the address, and for an interface that was there before without this

@@ -329,7 +329,12 @@ fn ipv6_address_on_the_kernel_side() {
         }
         tap.kernel_side("fd00:99::1".parse().unwrap(), 64).unwrap();
         let addresses = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
-        assert!(addresses.contains("fd000099000000000000000000000001"), "{addresses}");
+        let ours = addresses.lines().find(|line| line.starts_with("fd000099000000000000000000000001"));
+        // Behind interface, prefix and scope. Who connected from an address that is tentative yet would have another one.
+        let flags = ours.and_then(|line| line.split_whitespace().nth(4)).expect("the address");
+        const IFA_F_TENTATIVE: u32 = 0x40;
+        assert_eq!(u32::from_str_radix(flags, 16).unwrap() & IFA_F_TENTATIVE, 0, "{addresses}");
+        tap.kernel_side("fd00:99::1".parse().unwrap(), 64).expect("it is there");
         assert!(tap.kernel_side(IpAddr::V4(KERNEL), 33).is_err());
     });
 }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use crate::interface;
 use crate::namespace::{ifreq_ioctl, request};
 
 pub(super) const TUN_PATH: &str = "/dev/net/tun";
@@ -167,21 +168,12 @@ pub(super) fn add_address(socket: &OwnedFd, name: &str, address: IpAddr, prefix:
             request.ifr_ifru.ifru_netmask = ipv4_sockaddr(Ipv4Addr::from(mask));
             ifreq_ioctl(socket, libc::SIOCSIFNETMASK, &mut request)
         }
-        IpAddr::V6(address) => {
-            let socket = crate::namespace::control_socket(libc::AF_INET6)?;
-            let request = libc::in6_ifreq {
-                ifr6_addr: libc::in6_addr { s6_addr: address.octets() },
-                ifr6_prefixlen: prefix.into(),
-                ifr6_ifindex: index(name)? as libc::c_int,
-            };
-            // SAFETY: on an IPv6 socket SIOCSIFADDR reads an `in6_ifreq`, which outlives the call.
-            let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as libc::Ioctl, &raw const request) };
-            match if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) } {
-                // An interface that was there before has it.
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
-                added => added,
-            }
-        }
+        // Nobody else is on the wire, whom the kernel would have to ask first.
+        IpAddr::V6(address) => match interface::add_ipv6_address(index(name)?, address, prefix) {
+            // An interface that was there before has it.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            added => added,
+        },
     }
 }
 
