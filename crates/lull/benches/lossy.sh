@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# What a path that loses frames costs the same server on lull's stack and on Linux's, interleaved: a program between the two ends
-# passes frames on, and loses some of those that bring data. Prints figures and judges none.
+# Measures what a path that loses frames costs the same server on lull's stack and on Linux's, in turn: a program
+# between the two ends passes frames on, and loses some of those that carry data. It prints figures and does not judge
+# them.
 #
 #   lossy.sh LULL [ROUNDS [LOSS...]]     the release build's command; 3 rounds; loses 0, 0.01 and 0.03 of the frames
 #
-# DELAY_MS: how long each frame takes either way, in milliseconds (0). MBIT: how much passes each way, in Mbit/s, with 100 frames
-# that wait and no more (unbounded). OVERTAKEN: the share of frames that take 3 ms more, and so are overtaken (0). A delay shows
-# what buffers and congestion windows do: DELAY_MS=20 MBIT=50 lossy.sh LULL 3 0
+# DELAY_MS: how long each frame takes either way, in milliseconds (0). MBIT: how much passes each way, in Mbit/s, with
+# at most 100 frames that wait (unbounded). OVERTAKEN: the share of frames that take 3 ms more, and so are overtaken
+# (0). A delay shows the effect of buffers and congestion windows: DELAY_MS=20 MBIT=50 lossy.sh LULL 3 0
 #
-# For each loss: the seconds in which curl has 5 MB of Python's http.server, and in which a program there has them of a client, and
-# the latencies of memcached at 1,000 requests a second (200 with a delay) on 16 connections. lull's side is suspend20 over a TAP,
-# Linux's a pair of veth ends, with Reno in either direction (a namespace may have no other); no frame is longer than the MTU.
+# It prints for each loss the seconds in which curl gets 5 MB from Python's http.server, those in which a program there
+# gets them from a client, and the latencies of memcached at 1,000 requests a second (200 with a delay) on 16
+# connections. lull's side is suspend20 over a TAP, Linux's a pair of veth ends, with Reno in either direction (a
+# namespace may have no other); no frame is longer than the MTU.
 set -uo pipefail
 if [ -z "${LULL_BENCH_SIDE:-}" ]; then
     [ "$(id -u)" = 0 ] || { echo "SKIP: this is not root, which network namespaces take"; exit 0; }
@@ -66,7 +68,7 @@ while True:
         frame, address = end.recvfrom(65536)
         if address[2] == socket.PACKET_OUTGOING:
             continue
-        # Acknowledgements and handshakes arrive.
+        # Acknowledgements and handshakes are not lost.
         if len(frame) > 80 and random.random() < loss:
             continue
         at = time.monotonic()
@@ -106,11 +108,12 @@ namespace() {
     until_it eval '[ "$(readlink "/proc/$made/ns/net")" != "$(readlink /proc/$$/ns/net)" ]'
 }
 namespace && peer=$made
-# The machine's may be another, which one side alone would then have.
+# The machine's default may be another algorithm, which only one side would have.
 reno() { nsenter -t "$1" -n sh -c 'echo reno >/proc/sys/net/ipv4/tcp_congestion_control'; }
 reno "$peer"
 there() { nsenter -t "$peer" -n "$@"; }
-# A pair of veth ends: the first is here, the second has an address in another namespace, and no offloads.
+# Makes a pair of veth ends: the first is here, the second has an address in another namespace, and neither has
+# offloads.
 pair() {
     ip link add "$1" type veth peer name "$2" netns "$4" || fail "no veth"
     ip link set "$1" up
@@ -152,9 +155,9 @@ elif [ "$LULL_BENCH_WHAT" = upload ]; then
         there python3 give.py "$own" || fail "not all of it came"
     done
 else
-    # One record: with a delay each takes a round trip.
+    # It stores one record, since with a delay each record takes a round trip.
     until_it there "$lull" load "$own:11211" --connections 1 --records 1 --seconds 0.1 --warm-up 0.1 >/dev/null 2>&1
-    # Sixteen connections have no more than sixteen answers in a round trip.
+    # Sixteen connections get at most sixteen answers in a round trip.
     load=1000
     [ "${DELAY_MS:-0}" = 0 ] || load=200
     there "$lull" load "$own:11211" --connections 16 --load "$load" --seconds 10 --warm-up 1 --records 1000 | grep -E "^(latency|answers)"

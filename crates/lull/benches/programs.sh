@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
-# Unmodified programs on lull's stack beside the same programs on Linux's: requests a second, interleaved. Prints figures and judges
-# none. Every server of a row has core 0, every client core 1, so that nothing else should run.
+# Measures unmodified programs on lull's stack and the same programs on Linux's, in turn, in requests a second. It
+# prints figures and does not judge them. Every server of a row has core 0, every client core 1, so nothing else should
+# run.
 #
-#   programs.sh LULL DIRECTORY [ROUNDS [ROW...]]     the release build's command; where to keep what is said; 9 rounds; all rows
+#   programs.sh LULL DIRECTORY [ROUNDS [ROW...]]     the release build's command; where to keep the logs; 9 rounds; all rows
 #
-# A row is PROGRAM-DEPTH-DEVICE: memcached with so many requests of a connection under way (64 connections), redis with a pipeline
-# so long (50 connections), nginx with files of 1 KB (64 connections kept alive), each over "tap" or "xdp". PROGRAM-half-DEVICE is
-# memcached at half of what Linux's base reaches, with the median and the 99th percentile of the latency instead; PROGRAM-close-DEVICE
-# is nginx with a connection for each request. knotd and nsd answer names over UDP, so many of which are under way.
+# A row is PROGRAM-DEPTH-DEVICE: memcached with this many requests of a connection under way (64 connections), redis
+# with a pipeline of this length (50 connections), nginx with files of 1 KB (64 connections kept alive), each over "tap"
+# or "xdp". PROGRAM-half-DEVICE is memcached at half of what Linux's base reaches, with the median and the 99th
+# percentile of the latency instead; PROGRAM-close-DEVICE is nginx with a connection for each request. knotd and nsd
+# answer names over UDP, with DEPTH queries under way.
 #
-# Linux's side is a veth pair, in "base" and in the best of its modes for this, suspend20 put in force by `lull run --dev`: the
-# client's end has no TSO, or nothing would have a NAPI id. lull's side is suspend20 and fullbusy.
+# Linux's side is a veth pair, in "base" and in the best of its modes for this, suspend20 put in force by `lull run
+# --dev`. The client's end has no TSO, because otherwise no connection would have a NAPI id. lull's side is suspend20
+# and fullbusy.
 #
-# "no work" is what device and client allow: a responder without a stack and a program behind it, which polls. It is there if
-# `cargo build --release -p lull-lab --example no_work` was made beside LULL. memcached's answers are misses there, without values.
+# "no work" is the limit of device and client: a responder that polls, without a stack and without a program behind it.
+# It is run if `cargo build --release -p lull-lab --example no_work` has put it beside LULL. memcached's answers are
+# misses there, without values.
 set -uo pipefail
 rows=(memcached-1-tap memcached-4-tap memcached-half-tap redis-1-tap redis-16-tap nginx-1-tap memcached-1-xdp memcached-4-xdp
     redis-1-xdp redis-16-xdp nginx-1-xdp nginx-close-tap nginx-close-xdp knotd-100-tap knotd-100-xdp nsd-100-tap nsd-100-xdp)
@@ -42,7 +46,8 @@ for needed in "${needs[@]}"; do
     command -v "$needed" >/dev/null || { echo "| $LULL_BENCH_ROW | $needed is missing |"; exit 0; }
 done
 
-# lull's servers are here. With AF_XDP the clients are apart, with a TAP they are here, too, and Linux's servers are apart.
+# lull's servers run here. With AF_XDP the clients are in another namespace; with a TAP they are here as well, and
+# Linux's servers are in another namespace.
 if [ "$device" = xdp ]; then
     on_veth 1
     linux() { "$@"; }
@@ -54,7 +59,7 @@ else
 fi
 client() { there taskset -c 1 "$@"; }
 
-# A veth pair whose end sN is Linux's servers', 10.0.N.2, and cN the clients'.
+# Makes a veth pair whose end sN is the Linux servers', 10.0.N.2, and whose end cN is the clients'.
 veth() {
     ip link add "s$1" type veth peer name "c$1"
     if [ "$device" = xdp ]; then ip link set "c$1" netns "$peer"; else ip link set "s$1" netns "$peer"; fi
@@ -127,7 +132,8 @@ if [ -n "$is_dns" ]; then
     done
 fi
 
-# The requests a second of a server on this address in one window; at half load, its p50 and p99 in microseconds.
+# Measures the requests a second of a server on this address in one window; at half load, its p50 and p99 in
+# microseconds.
 measure() {
     case "$program-$depth" in
     memcached-half)
@@ -177,7 +183,7 @@ server_on "$own"
 taskset -c 0 "$lull" run "${nic[@]}" --mode suspend20 -- "${server[@]}" >said 2>&1 &
 addresses=(10.0.1.2 10.0.2.2 "$own")
 names=("linux base" "linux suspend20" "lull suspend20")
-# A second service on one interface of the host would take the first one's queue.
+# With AF_XDP a second service on one interface of the host would take the first one's queue.
 if [ "$device" = tap ]; then
     server_on 10.0.4.2
     taskset -c 0 "$lull" run --nic tap:lull4 --addr 10.0.4.2/24 --peer-addr 10.0.4.1/24 --mode fullbusy -- "${server[@]}" >said.fullbusy 2>&1 &

@@ -1,14 +1,15 @@
-//! The option of lull's own stack that says what follows a resume: `serve` and `compare` have it.
+//! The option of lull's own stack that says what follows a resume; `serve`, `run` and `compare` have it.
 
 use clap::ValueEnum;
 
 /// What follows the poll of a resume that finds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum AfterResume {
-    /// The interrupt at once. A sleep with a timer costs a process as much as one that the interrupt ends.
+    /// The interrupt is unmasked at once. On this plane a sleep that a timer ends costs a process as much as one that
+    /// an interrupt ends.
     #[default]
     Interrupt,
-    /// Deferral, as Linux.
+    /// Deferral follows, as in Linux.
     Deferral,
 }
 

@@ -30,14 +30,15 @@ pub struct ApplyArgs {
     /// Stay, apply again after a link flap, a change of queues or a reset, and undo at SIGTERM or SIGINT.
     #[arg(long, conflicts_with = "json")]
     watch: bool,
-    /// With --watch: seconds between read-backs, for drivers that lose settings and tell nobody. With --slo every window is one.
+    /// With --watch: seconds between read-backs, for drivers that lose settings and do not report it. With --slo each
+    /// window of the controller reads back.
     #[arg(long, value_parser = units::seconds, default_value = "2", requires = "watch", conflicts_with = "slo", value_name = "SECONDS")]
     read_back: Duration,
     #[command(flatten)]
     slo: SloArgs,
-    /// A socket on which the service reports its latencies, which the kernel plane cannot know: datagrams of text such as
-    /// '85us 1.2ms', one time for each answer, or a summary such as 'answers=1200 p50=40us p99=180us'. It is made, and goes
-    /// with the command. Without it the controller has CPU and packets alone.
+    /// A socket on which the service reports its latencies, which the kernel plane cannot measure: datagrams of text
+    /// such as '85us 1.2ms', one time for each answer, or a summary such as 'answers=1200 p50=40us p99=180us'. The
+    /// command makes the socket, and removes it at its end. Without it the controller sees only CPU and packets.
     #[arg(long, value_name = "PATH", requires = "slo")]
     report: Option<PathBuf>,
     /// Show what would change, and change nothing.
@@ -97,7 +98,7 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
         return Ok(undo::complete(&session, &undone));
     }
     let applied = lull_linux::apply(&mut session, &request)?;
-    // What is applied stays applied, whether this can be found out or not.
+    // The mode stays applied, whether this can be found out or not.
     for program in lull_linux::spans::programs_on(&mut session).unwrap_or_default() {
         say!("lull: {program}; what helps: {}", program.remedy());
     }

@@ -32,30 +32,30 @@ pub struct AttachArgs {
     /// How long epoll_wait busy polls, in microseconds, in place of the mode's.
     #[arg(long, value_name = "N")]
     usecs: Option<u32>,
-    /// Packets a poll, in place of the mode's; above 64 it takes CAP_NET_ADMIN.
+    /// Packets per poll, in place of the mode's; more than 64 takes CAP_NET_ADMIN.
     #[arg(long, value_name = "N")]
     budget: Option<u32>,
     /// Prefer busy polling to interrupts.
     #[arg(long)]
     prefer: bool,
-    /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT: queue (the listener
+    /// Choose which of the program's workers gets a connection, if they listen with SO_REUSEPORT: queue (the listener
     /// of the SYN's receive queue), cpu (that of the CPU that delivers it), hash (no program, so that the 4-tuple's
     /// hash decides), or a file: a classic BPF program as tcpdump -ddd or bpf_asm print it, or one of extended BPF that
-    /// is pinned (bpftool prog load). It returns a listener's number: they are numbered in the order in which they
-    /// began to listen, which is shown.
+    /// is pinned (bpftool prog load). The program returns a listener's number: listeners are numbered in the order in
+    /// which they began to listen, which is shown.
     #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::in_the_kernel)]
     steer: Option<lull_linux::attach::Steer>,
-    /// Whether the program's children are set along with it; for process 1 it has to be said.
+    /// Whether the program's children are set as well; for process 1 this has to be given.
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     children: Option<bool>,
-    /// Set what there is now and leave; `lull detach` gives back. Exit status 2 if there is no epoll context, or with --steer
-    /// alone no group of listeners.
+    /// Set what there is now and end; `lull detach` restores it. The exit status is 2 if there is no epoll context, or
+    /// with --steer alone no group of listeners.
     #[arg(long)]
     once: bool,
     /// Show what would be set, and set nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Print a JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -68,10 +68,10 @@ pub struct DetachArgs {
     /// The program's process.
     #[arg(long, allow_negative_numbers = true)]
     pid: i32,
-    /// Remove the record of what the program had, if it cannot be read; what was set then stays.
+    /// Remove the record of the program's former settings if it cannot be read; what was set then stays.
     #[arg(long, conflicts_with = "dry_run")]
     forget: bool,
-    /// Show what would be given back, and give nothing back.
+    /// Show what would be restored, and restore nothing.
     #[arg(long)]
     dry_run: bool,
     /// Print JSON.
@@ -121,7 +121,7 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         wait(stop);
         match follower.look() {
             Ok(events) => events.iter().for_each(|event| printer.print(event)),
-            // No disk is needed to give back: what the contexts had is known here as well.
+            // No record on disk is needed to restore the contexts: this process also knows what they had.
             Err(error) => {
                 match follower.restore() {
                     Ok(restored) => printer.print_restored(&restored),
@@ -143,7 +143,7 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     printer.end()
 }
 
-/// Why nothing could be set at once.
+/// Says why nothing could be set at once.
 fn nothing_set(pid: i32, only_steers: bool, follower: &Follower) -> String {
     match follower.not_steered() {
         _ if !only_steers => format!(
@@ -163,8 +163,8 @@ fn wait(stop: &AtomicBool) {
     }
 }
 
-/// Prints events. Whether somebody reads them changes nothing about the program that is followed, so a failure is
-/// kept for the end.
+/// Prints events. A failure to print is kept for the end, because the program is followed whether anybody reads the
+/// events or not.
 struct Printer {
     json: bool,
     dry_run: bool,
@@ -172,10 +172,10 @@ struct Printer {
 }
 
 impl Printer {
-    /// Prints an event: on standard output, warnings of the text form on standard error.
+    /// Prints an event: on standard output, or on standard error if it is a warning in text form.
     fn print(&mut self, event: &Event) {
         let line = if self.json {
-            // A tagged enum of numbers and texts can always be written.
+            // An enum of numbers and texts can always be written.
             serde_json::to_string(event).unwrap_or_default()
         } else if matches!(event, Event::Warning { .. }) {
             return say!("lull: {event}");
@@ -187,7 +187,7 @@ impl Printer {
         self.line(&line);
     }
 
-    /// Prints what was given back at the end.
+    /// Prints what was restored at the end.
     fn print_restored(&mut self, restored: &Restored) {
         #[derive(Serialize)]
         #[serde(tag = "event", rename = "restored")]
@@ -213,7 +213,7 @@ impl Printer {
     }
 }
 
-/// Gives a program's contexts back what they had.
+/// Restores the former settings of a program's contexts.
 pub fn detach(args: &DetachArgs) -> Result<ExitCode, Failure> {
     let options = args.state.options();
     let detached = match (args.dry_run, args.forget) {

@@ -1,4 +1,4 @@
-//! Which service is measured, and over what: what `compare`, `calibrate` and `tune --measure` share.
+//! Which service is measured over which NIC: options that `compare`, `calibrate` and `tune --measure` share.
 
 use clap::ValueEnum;
 use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ProgramBench, ServiceKind, TapBench, XdpBench};
@@ -28,9 +28,9 @@ pub enum Plane {
 /// The service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Service {
-    /// memcached if it is installed, else lull's own; on the kernel plane.
+    /// On the kernel plane: memcached if it is installed, else lull's own.
     Auto,
-    /// memcached as it is installed; on the user plane under `lull run`, over tap or xdp.
+    /// The installed memcached; on the user plane it runs under `lull run`, over tap or xdp.
     Memcached,
     /// Lull's own.
     Own,

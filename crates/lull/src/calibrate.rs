@@ -32,16 +32,16 @@ pub struct Calibrate {
     /// The NIC under the service in lull's own stack [default: mem].
     #[arg(long, value_enum)]
     nic: Option<Nic>,
-    /// With --plane kernel: a device of this machine in place of a veth pair that the command makes. The service listens on its
-    /// IPv4 address, its NAPIs get the settings of each mode that is measured, and what they had is given back at the end
-    /// (after a SIGKILL by `lull undo DEV`). The load has to come from its other end: see --load-by. It has to have a queue
-    /// for each worker, with interrupts on the cores of the service. A device cannot be calibrated for lull's own
-    /// stack.
+    /// With --plane kernel: a device of this machine in place of a veth pair that the command makes. The service
+    /// listens on its IPv4 address, its NAPIs get the settings of each mode that is measured, and the former settings
+    /// are restored at the end (after a SIGKILL by `lull undo DEV`). The load has to come from its other end: see
+    /// --load-by. The device has to have a queue for each worker, with interrupts on the cores of the service. A device
+    /// cannot be calibrated for lull's own stack.
     #[arg(long, value_name = "DEV")]
     dev: Option<String>,
-    /// With --dev: the command that runs lull at the other end of DEV, without asking for a password: 'ssh client lull', or 'ip
-    /// netns exec NAME lull' for a veth pair of this machine. `load` and its arguments follow it. There it takes a core
-    /// for each worker.
+    /// With --dev: the command that runs lull at the other end of DEV, without asking for a password: 'ssh client
+    /// lull', or 'ip netns exec NAME lull' for a veth pair of this machine. `load` and its arguments are appended to
+    /// it. At that end it takes a core for each worker.
     #[arg(long, value_name = "COMMAND")]
     load_by: Option<String>,
     #[command(flatten)]
@@ -52,13 +52,13 @@ pub struct Calibrate {
     /// Worker threads of the service, each with a core, a queue and an epoll context.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), default_value_t = 1)]
     workers: u16,
-    /// Connections, over all workers.
+    /// Connections of all workers together.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), default_value_t = 64)]
     connections: u32,
     /// Cores to use, first those of the service, then those of the generator; by default all.
     #[arg(long, value_parser = units::cores)]
     cores: Option<std::vec::Vec<usize>>,
-    /// Seconds that it may take, about: less makes runs and the fit shorter.
+    /// About how many seconds it may take: with fewer, the runs and the fit are shorter.
     #[arg(long, value_parser = units::seconds, allow_negative_numbers = true, default_value = "60")]
     limit: Duration,
     /// The world file to write.
@@ -66,18 +66,19 @@ pub struct Calibrate {
     out: PathBuf,
 }
 
-/// How wide prose is.
+/// The width of prose in columns.
 const COLUMNS: usize = 120;
-/// The part of the lab's service that is in user space, in percent: on the kernel plane system calls are most of it.
+/// The share of the lab's service that is user-space time, in percent, on the user and the kernel plane: on the kernel
+/// plane system calls are most of it.
 const USER_PERCENT: (f64, f64) = (95.0, 20.0);
-/// The core frequency of a machine whose cycle counter is not steady.
+/// The core frequency that is assumed for a machine whose cycle counter is not steady.
 const HZ_UNKNOWN: u64 = 1_000_000_000;
 
-/// What is calibrated, after the options.
+/// What is calibrated, as the options say.
 enum On {
     /// The lab's service over one of the lab's NICs.
     Lab(Over),
-    /// The same behind a device of this machine's.
+    /// The lab's service behind a device of this machine.
     Device(DeviceSetup, ServiceKind),
 }
 
@@ -109,7 +110,7 @@ impl On {
         }
     }
 
-    /// What it is over, for the head of the file, and as the file says it.
+    /// What it is measured over: in words for the head of the file, and as the file's `calibrated` key names it.
     fn names(&self) -> (String, &'static str) {
         match self {
             On::Lab(over) => (over.name().to_owned(), over.calibrated()),
@@ -162,7 +163,8 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
         hz: lull_host::Clock::new().tsc_khz().map_or(HZ_UNKNOWN, |khz| khz * 1_000),
         generator: true,
         user_percent: if user_plane { USER_PERCENT.0 } else { USER_PERCENT.1 },
-        // memcached on the kernel plane writes each answer by a system call of its own, and nothing holds it back.
+        // On the kernel plane memcached writes each answer by a system call of its own, and no answer waits for
+        // another.
         answers_together: if user_plane { lull_net::CORKED_FRAMES_MAX } else { 1 },
         interrupts,
     };
@@ -176,7 +178,7 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     let outcome = match calibrate(&mut *bench, calibration) {
         Err(error @ Error::Stopped) => {
             say!("lull: {error}");
-            // As a shell reports a command that a signal ended.
+            // This is the status with which a shell reports a command that a signal ended.
             return Ok(ExitCode::from(130));
         }
         outcome => outcome?,
@@ -196,14 +198,14 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// A text that ends no comment: its control characters as Rust writes them.
+/// Escapes control characters as Rust writes them, so that the text cannot end a comment.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() })
         .collect()
 }
 
-/// Where the file comes from.
+/// The comment at the head of the file, which says where it comes from.
 fn head(over: &str) -> Vec<String> {
     let machine = Machine::read();
     let model = machine.cpu_model.unwrap_or_else(|| machine.architecture.clone());

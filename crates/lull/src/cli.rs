@@ -1,4 +1,4 @@
-//! The commands, as `--help`, the manual pages and the completions have them.
+//! The commands of `lull`, from which `--help`, the manual pages and the completions are made.
 
 use clap::{Parser, Subcommand};
 
@@ -43,9 +43,10 @@ pub struct Cli {
 pub enum Command {
     /// Measures every delivery mode on a memcached service and prints one table.
     Compare(Compare),
-    /// Floods sinks on one core with datagrams: what each delivery mode leaves them, and where the rest is dropped.
+    /// Floods sinks on one core with datagrams, and shows how many each delivery mode lets them receive and where the
+    /// rest is dropped.
     Flood(FloodArgs),
-    /// Forwards between two devices in NAPI context, in a mode that takes no application, or measures that.
+    /// Forwards between two devices in NAPI context, in a mode that needs no application, or measures this.
     Forward(ForwardArgs),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(LoadArgs),
@@ -65,30 +66,32 @@ pub enum Command {
     Serve(Serve),
     /// Shows the delivery settings in force on a device of the kernel, or in a process that runs lull's user plane.
     Show(ShowArgs),
-    /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
+    /// Says for each mode whether this kernel, this driver and your rights allow it, and what stands in the way.
     Doctor(DoctorArgs),
     /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
     Apply(ApplyArgs),
     /// Shows what `lull apply` would change.
     Diff(DiffArgs),
-    /// Sets single settings of NAPIs, of a device or a process, until `lull undo`.
+    /// Sets single settings of the NAPIs of a device or a process, until `lull undo`.
     Set(SetArgs),
-    /// Shows and changes the busy-polling groups of CPUs of a process: cores and NAPIs come and go while they poll.
+    /// Shows and changes the busy-polling groups of CPUs of a process: cores and NAPIs can be added and removed while
+    /// the group polls.
     Group(GroupArgs),
-    /// Gives a device, all devices or a process back what they had before `lull apply` and `lull set`.
+    /// Restores what a device, all devices or a process had before `lull apply` and `lull set`.
     Undo(UndoArgs),
     /// Sets the epoll busy-poll parameters inside a running program, and follows it.
     Attach(AttachArgs),
-    /// Gives a program's epoll contexts back what they had before `lull attach`.
+    /// Restores what a program's epoll contexts had before `lull attach`.
     Detach(DetachArgs),
     /// Runs a program with a mode in force, and undoes it when the program has ended.
     Run(RunArgs),
-    /// Undoes for a `lull run` that was killed.
+    /// Cleans up after a `lull run` that was killed.
     #[command(hide = true)]
     Supervise(SuperviseArgs),
-    /// Shows who polls, of a device of the kernel or of a process on the user plane: softirq, NAPI thread, busy poll ...
+    /// Shows who polls the queues of a device of the kernel or of a process on the user plane: softirq, NAPI thread,
+    /// busy poll ...
     Stat(StatArgs),
-    /// Shows it all on a screen that is drawn anew each second: who polls each NAPI, the mode in force, packets, CPU.
+    /// Shows everything on one screen, refreshed each second: who polls each NAPI, the mode in force, packets, CPU.
     Top(TopArgs),
     /// Shows the sockets of processes on lull's user plane, as `ss` shows the kernel's: state, queues, round trip, drops.
     Ss(SsArgs),

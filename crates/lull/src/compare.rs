@@ -34,13 +34,13 @@ use crate::predict::threads;
 use crate::typed::command_line;
 use crate::units;
 
-/// Which NAPIs an epoll context attends to.
+/// Which NAPIs an epoll context busy polls and suspends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EpollRule {
     /// The one that woke it last.
     #[default]
     Linux,
-    /// All that its sockets are on.
+    /// All NAPIs that its sockets are on.
     EveryNapi,
 }
 
@@ -54,7 +54,7 @@ impl From<EpollRule> for EpollOptions {
 /// Loads if none are named.
 const LOADS_DEFAULT: &str = "25%,50%,75%,MAX";
 
-/// What `--modes` takes.
+/// The help of `--modes`.
 const MODES: &str =
     "Delivery modes; by default the twelve published ones, and on the kernel plane threaded and threaded-busy too";
 
@@ -66,11 +66,11 @@ pub struct Compare {
     case: Option<case::Case>,
     #[command(flatten)]
     case_args: case::CaseArgs,
-    /// Whose delivery is compared: lull's own stack, or Linux's, with a memcached behind a veth pair (root).
+    /// Whose delivery is compared: that of lull's own stack, or Linux's, with a memcached behind a veth pair (root).
     #[arg(long, value_enum, default_value = "user")]
     plane: Plane,
-    /// The service [default: auto on the kernel plane, own on the user plane]. memcached on the user plane runs unmodified
-    /// under `lull run`, started anew for each run.
+    /// The service [default: auto on the kernel plane, own on the user plane]. memcached on the user plane runs
+    /// unmodified under `lull run`, and is started again for each run.
     #[arg(long, value_enum)]
     service: Option<Service>,
     #[arg(long, value_delimiter = ',', help = modes::short(MODES, mode::Plane::User), long_help = modes::long(MODES, mode::Plane::User))]
@@ -85,20 +85,20 @@ pub struct Compare {
     #[arg(long, default_value_t = 1)]
     workers: usize,
     /// Queues of the service's NIC, each with a NAPI; with more queues than workers an epoll context has sockets on
-    /// several of them [default: one for each worker]; --case many-queues takes several [default: 1,4,16,44].
+    /// several of them [default: one for each worker]; --case many-queues takes several numbers [default: 1,4,16,44].
     #[arg(long, value_name = "N", value_delimiter = ',')]
     queues: Vec<usize>,
-    /// What an epoll context does whose sockets are on several NAPIs: as Linux, which busy polls and suspends the one
-    /// that woke it last, or so with each of them. Lull's own stack only [default: linux].
+    /// Which NAPIs an epoll context busy polls and suspends, if its sockets are on several: the one that woke it last,
+    /// as in Linux, or every one. Only lull's own stack has this option [default: linux].
     #[arg(long, value_enum)]
     epoll: Option<EpollRule>,
-    /// Connections, over all workers.
+    /// Connections of all workers together.
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// Seconds measured per run; by default what fits the limit.
+    /// Seconds measured per run [default: as many as the limit allows].
     #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
     seconds: Option<Duration>,
-    /// Runs per cell; by default what fits the limit.
+    /// Runs per cell [default: as many as the limit allows].
     #[arg(long)]
     runs: Option<u32>,
     /// Seconds that the whole comparison may take, unless both --seconds and --runs are given.
@@ -116,15 +116,17 @@ pub struct Compare {
     /// Cores to use, first those of the service, then those of the generator; by default all.
     #[arg(long, value_parser = units::cores)]
     cores: Option<std::vec::Vec<usize>>,
-    /// Receive and transmit buffer of a connection of the service in lull's own stack, in bytes each [default: 16384].
+    /// The size of the receive buffer and of the transmit buffer of a connection of the service in lull's own stack, in
+    /// bytes each [default: 16384].
     #[arg(long)]
     buffer_bytes: Option<usize>,
-    /// Interrupt moderation of the service's NIC as `ethtool -C` has it: microseconds that an interrupt may wait after the
-    /// first frame, and frames after which it is raised nevertheless, as 16 or 16/44; --case tcp-rr takes several. The
-    /// in-memory NIC has it, the others have none.
+    /// Interrupt moderation of the service's NIC as `ethtool -C` has it, such as 16 or 16/44: microseconds that an
+    /// interrupt may wait after the first frame, and a number of frames after which it is raised before that; --case
+    /// tcp-rr takes several values. Only the in-memory NIC has moderation.
     #[arg(long, value_name = "US[/FRAMES]", value_delimiter = ',', value_parser = units::moderation)]
     rx_usecs: Vec<Moderation>,
-    /// With --rx-usecs: frames after which the interrupt is raised nevertheless; 0 is no such limit.
+    /// With --rx-usecs: the number of frames after which the interrupt is raised before its time is up; 0 means that
+    /// there is no such limit.
     #[arg(long, default_value_t = 0, requires = "rx_usecs")]
     rx_frames: u32,
     #[command(flatten)]
@@ -132,12 +134,12 @@ pub struct Compare {
     /// Ask for SCHED_FIFO for the interrupt threads; a refusal is noted under the table.
     #[arg(long)]
     realtime: bool,
-    /// What follows when an application that prefers busy polling finds nothing and its queue is polled once more for
-    /// nothing: the interrupt at once, or deferral as Linux has it, which polls by timer for a while. Lull's own
-    /// stack only [default: interrupt].
+    /// What follows when an application that prefers busy polling finds nothing, and one more poll of its queue finds
+    /// nothing either: the interrupt at once, or deferral as in Linux, which polls by timer for a while. Only lull's
+    /// own stack has this option [default: interrupt].
     #[arg(long, value_enum)]
     after_resume: Option<AfterResume>,
-    /// Show beside each measured cell what this world file of `lull calibrate` predicts for it, and how far they are apart.
+    /// Show beside each measured cell what this world file of `lull calibrate` predicts for it, and the difference.
     #[arg(long, value_name = "MACHINE.toml")]
     predict: Option<PathBuf>,
     #[command(flatten)]
@@ -195,7 +197,8 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     )?;
     out!("{}", table::render(&report, TableStyle::for_stdout()))?;
     args.outputs.write(&report)?;
-    // Its end waits for the workers of the service. One that is wedged, of which the table says so, would never let the table out.
+    // Dropping the bench waits for the service's workers. If one is wedged, which the table says, this would wait for
+    // ever, and so the table is printed first.
     drop(bench);
     if let Some(file) = machine {
         let predicted = predicted::predict(&file, &report, threads(None), stop)?;
@@ -204,18 +207,18 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     Ok(measure_args::ended(stop, report.failed))
 }
 
-/// Says what is known to be wrong with what is asked for, while there is still time to ask for something else.
+/// Warns of known problems with what was asked for, before the measurement begins.
 fn warn(config: &BenchConfig, progress: ProgressMode) -> Result<(), Failure> {
     if let Some(warning) = config.warning()?
         && progress != ProgressMode::Off
     {
-        // Standard error may be closed; that is no reason not to measure.
+        // The measurement goes on if standard error is closed.
         let _ = writeln!(std::io::stderr(), "lull: {warning}");
     }
     Ok(())
 }
 
-/// The service and its load, but for a group of CPUs.
+/// The configuration of the service and its load, without a group of CPUs.
 fn bench_config(args: &Compare) -> Result<BenchConfig, Failure> {
     Ok(BenchConfig {
         workers: args.workers,
@@ -235,7 +238,7 @@ fn bench_config(args: &Compare) -> Result<BenchConfig, Failure> {
     })
 }
 
-/// The one value of an option that a case takes several of.
+/// Returns the value of an option of which only a case takes several.
 fn one<T: Copy>(option: &str, values: &[T]) -> Result<Option<T>, Failure> {
     match values {
         [] => Ok(None),
@@ -247,7 +250,7 @@ fn one<T: Copy>(option: &str, values: &[T]) -> Result<Option<T>, Failure> {
     }
 }
 
-/// The coalescing of `--rx-usecs`, whose frames `--rx-frames` may name, too.
+/// The coalescing of `--rx-usecs`; `--rx-frames` may give its frames.
 fn moderation(args: &Compare) -> Result<Option<Moderation>, Failure> {
     let given = one("--rx-usecs", &args.rx_usecs)?;
     match given {
@@ -267,7 +270,7 @@ fn modes(args: &Compare) -> Vec<String> {
     MODES_DEFAULT.iter().chain(kernel).map(ToString::to_string).collect()
 }
 
-/// Time to start an unmodified program, to connect and to store the records, and to end it.
+/// The time that it takes to start an unmodified program, to connect, to store the records, and to end the program.
 const PROGRAM_OVERHEAD: Duration = Duration::from_millis(1_200);
 
 /// Whether the service is an unmodified program on lull's own stack.
@@ -275,10 +278,10 @@ fn is_program(args: &Compare) -> bool {
     args.plane == Plane::User && args.service == Some(Service::Memcached)
 }
 
-/// How wide the prose beside predictions is.
+/// The width of the prose beside predictions, in columns.
 const COLUMNS: usize = 120;
 
-/// The world file that is to be held against what is measured, if it describes that.
+/// Reads the world file of `--predict`, and refuses it if it does not describe what is measured.
 fn machine(path: &Path, args: &Compare, over: Over) -> Result<WorldFile, Failure> {
     let file = WorldFile::read(path)?;
     predicted::is_the_labs(&file)?;
@@ -294,7 +297,7 @@ fn machine(path: &Path, args: &Compare, over: Over) -> Result<WorldFile, Failure
         )
         .into());
     }
-    // What the file does not describe must not look as if it did.
+    // Options that the file does not describe are refused, since the prediction would seem to be for them.
     let others = [
         ("--depth", args.depth != 1),
         ("--queues", args.queues.iter().any(|&queues| queues != args.workers)),
@@ -340,7 +343,7 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what is set inside lull's own service.
+/// Refuses options that are settings of lull's own service.
 fn fits_a_program(args: &Compare) -> Result<(), Failure> {
     let own = [
         ("--buffer-bytes", args.buffer_bytes.is_some()),

@@ -1,4 +1,5 @@
-//! Arguments that several commands of the kernel plane take: what is asked of a device, and where its former state is kept.
+//! Arguments that several commands of the kernel plane share: which settings a device gets, and where its former state
+//! is stored.
 
 use std::path::PathBuf;
 
@@ -12,16 +13,16 @@ use lull_linux::sched::duration_ns;
 use crate::failure::Failure;
 use crate::modes;
 
-/// Where state files are.
+/// The directory for the former settings.
 #[derive(Args, Clone)]
 pub struct StateArgs {
-    /// Where what was in force before is kept.
+    /// The directory in which the former settings are stored.
     #[arg(long, env = "LULL_STATE_DIR", default_value = lull_linux::state::STATE_DIR, value_name = "DIR")]
     pub state_dir: PathBuf,
 }
 
 impl StateArgs {
-    /// Options of a session.
+    /// Returns the options of a session.
     pub fn options(&self) -> Options {
         Options::in_dir(&self.state_dir)
     }
@@ -54,7 +55,7 @@ pub struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// An option that was given and is about a device alone.
+    /// Returns an option that was given and applies only to a device.
     pub fn of_a_device(&self) -> Option<&'static str> {
         let given = [
             ("--queues", self.queues.is_some()),
@@ -67,7 +68,7 @@ impl RequestArgs {
         given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
 
-    /// The request that they stand for.
+    /// Returns the request that these arguments describe.
     pub fn request(&self) -> Result<DeviceRequest, Failure> {
         let time = |text: &Option<String>| text.as_deref().map(duration_ns).transpose();
         let list = |text: &Option<String>| text.as_deref().map(lull_units::numbers).transpose();

@@ -17,11 +17,11 @@ use crate::target::Target;
 /// Arguments of `lull doctor`.
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// The device, or the process of a program; without one, the machine is looked at. xdp:DEV says what AF_XDP has on DEV: it is
-    /// opened for a moment, with a program that takes no frame.
+    /// The device, or the process of a program; without one, the machine is examined. xdp:DEV says what AF_XDP supports
+    /// on DEV: it is opened for a moment, with a program that takes no frames.
     #[arg(value_name = "DEV|PID")]
     target: Option<Target>,
-    /// A program to look at beside the device.
+    /// A program to examine beside the device.
     #[arg(long, allow_negative_numbers = true)]
     pid: Option<i32>,
     /// Print JSON.
@@ -31,7 +31,7 @@ pub struct DoctorArgs {
     state: StateArgs,
 }
 
-/// Examines; status 1 says that something is wrong.
+/// Examines; status 1 means that a check has failed.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let (dev, pid) = match (&args.target, args.pid) {
         (Some(Target::Process(pid)), Some(other)) => {
@@ -48,7 +48,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         Some(spec) => xdp::examine(spec)?,
         None => {
             let user_plane = pid.and_then(user_plane::check);
-            // What such a process has in the kernel matters where a device of the kernel's is looked at, too.
+            // The settings of such a process in the kernel matter only if a device of the kernel's is examined as well.
             let is_lulls_alone = user_plane.is_some() && dev.is_none();
             let mut report = doctor(dev, pid.filter(|_| !is_lulls_alone), &args.state.options())?;
             if is_lulls_alone {
@@ -91,7 +91,7 @@ fn print(report: &Report) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Modes that have the same answer for the same reason, in the order of the first of them.
+/// Groups modes that have the same answer for the same reason, in the order of the first of each group.
 fn by_reason(verdicts: &[ModeVerdict]) -> Vec<(Vec<&str>, bool, Option<&str>)> {
     let mut groups: Vec<(Vec<&str>, bool, Option<&str>)> = Vec::new();
     for verdict in verdicts {

@@ -1,4 +1,4 @@
-//! What ends a command.
+//! The failures that end a command.
 
-/// A failure that is told in one line and ends the command with status 2.
+/// A failure that is printed in one line and ends the command with status 2.
 pub type Failure = Box<dyn std::error::Error>;

@@ -17,12 +17,12 @@ use crate::group_args::GroupArgs;
 use crate::measure_args::MeasureArgs;
 use crate::{modes, units};
 
-/// What is flooded on lull's own stack.
+/// The NIC that is flooded on lull's own stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FloodNic {
-    /// In-memory: no root, no NIC. A full ring loses frames, as a wire does.
+    /// The in-memory NIC, which needs no root. A full ring loses frames, as a wire does.
     Mem,
-    /// TAP: the senders are the kernel's sockets, in a private network namespace.
+    /// A TAP; the senders are the kernel's sockets, in a private network namespace.
     Tap,
 }
 
@@ -31,7 +31,7 @@ pub enum FloodNic {
 pub enum FloodCase {
     /// One flooded queue of eight: how long the frames of the others wait.
     Fairness,
-    /// More applications that busy poll than cores, against a group of one.
+    /// More applications that busy poll than there are cores, against a group of one.
     Crowd,
 }
 
@@ -41,7 +41,7 @@ pub struct FloodArgs {
     /// A flood of another shape, with a table of its own.
     #[arg(long, value_enum)]
     case: Option<FloodCase>,
-    /// Whose stack is flooded: lull's own, or Linux's over a veth pair in namespaces of its own (root).
+    /// Whose stack is flooded: lull's own, or Linux's over a veth pair in network namespaces of its own (root).
     #[arg(long, value_enum, default_value = "user")]
     plane: Plane,
     /// The NIC under lull's own stack [default: mem].
@@ -53,14 +53,15 @@ pub struct FloodArgs {
     /// Numbers of flows, each with a sink thread and a socket [default: 1,25,200].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     flows: Vec<usize>,
-    /// The sizes and flows of the published table, beside its columns.
+    /// Measure the sizes and flows of the published table, and print its columns beside the measured ones.
     #[arg(long, conflicts_with_all = ["bytes", "flows", "case"])]
     table: bool,
-    /// Who delivers: softirq-fifo (interrupt contexts with SCHED_FIFO, as interrupts are), softirq (in ordinary threads; on
-    /// the kernel plane as Linux runs it), threaded, threaded-busy, group, groupX. With --case any delivery mode.
+    /// Who delivers: softirq-fifo (interrupt contexts with SCHED_FIFO, like interrupts), softirq (in ordinary threads;
+    /// on the kernel plane as Linux runs it), threaded, threaded-busy, group, groupX. With --case: any delivery modes.
     #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
-    /// Datagrams a second over all flows; with --case crowd requests a second [default: as many as one core sends; 20K].
+    /// Datagrams per second of all flows together; with --case crowd requests per second [default: as many as one core
+    /// sends; 20K].
     #[arg(long, value_name = "RATE", value_parser = lull_units::rate_per_s)]
     rate: Option<u64>,
     /// --case crowd: numbers of applications on one core [default: 1,2,4,8].
@@ -69,7 +70,7 @@ pub struct FloodArgs {
     /// The policy of NAPI threads: other:-10, fifo:50, rr:50, batch:5, deadline:200us/1ms.
     #[arg(long, value_name = "POLICY")]
     thread_policy: Option<ThreadPolicy>,
-    /// The core of sinks and delivery, then the generator's; by default the first two.
+    /// The core of sinks and delivery, then the generator's; by default these are the first two.
     #[arg(long, value_parser = units::cores)]
     cores: Option<std::vec::Vec<usize>>,
     #[command(flatten)]
@@ -103,13 +104,13 @@ pub fn run(args: &FloodArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     })
 }
 
-/// What was named, or the default.
+/// Returns the named values, or the default ones if there are none.
 fn or<T: Clone>(named: &[T], default: &[T]) -> Vec<T> {
     if named.is_empty() { default.to_vec() } else { named.to_vec() }
 }
 
 impl FloodArgs {
-    /// Options that do not belong together are refused, not ignored.
+    /// Refuses options that do not belong together.
     fn refuse_of_others(&self) -> Result<(), Failure> {
         let kernel = self.plane == Plane::Kernel;
         let of_flood = [
@@ -136,7 +137,7 @@ impl FloodArgs {
         }
     }
 
-    /// Modes of a case; softirq is base.
+    /// The modes of a case; softirq means base.
     fn modes(&self, default: &[&str]) -> Result<Vec<Mode>, Failure> {
         let mode = |name: &str| if name == "softirq" { "base".parse() } else { name.parse() };
         Ok(modes::named(&self.modes, default).into_iter().map(mode).collect::<Result<_, _>>()?)

@@ -22,51 +22,52 @@ use crate::measure_args::MeasureArgs;
 use crate::output::outln;
 use crate::{modes, units};
 
-/// What one line of figures covers.
+/// The time that one line of figures covers.
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
-/// How late a signal is noticed.
+/// The longest time until a signal is noticed.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Arguments of `lull forward`.
 #[derive(Args)]
 pub struct ForwardArgs {
-    /// The first device: tap:NAME, or mem (with --to mem), which measures.
+    /// The first device: tap:NAME; or mem (with --to mem), to measure.
     #[arg(long, value_name = "DEVICE", value_parser = end)]
     from: Option<End>,
-    /// The second device. What comes in at the one leaves at the other, both ways.
+    /// The second device. Frames that come in at one device leave at the other, in both directions.
     #[arg(long, value_name = "DEVICE", value_parser = end)]
     to: Option<End>,
-    /// Who forwards: lull, or with `kernel` Linux, between two veth pairs in namespaces of its own (root), which measures.
+    /// Who forwards: lull, or with `kernel` Linux, between two veth pairs in network namespaces of its own (root),
+    /// which is always a measurement.
     #[arg(long, value_enum, default_value = "user")]
     plane: Plane,
     /// The delivery mode between TAPs: base, deferX, threaded, threaded-busy, group or groupX [default: base].
     #[arg(long)]
     mode: Option<String>,
-    /// Who delivers, where it is measured: softirq-fifo, softirq, threaded, threaded-busy, group, groupX.
+    /// With a measurement: who delivers: softirq-fifo, softirq, threaded, threaded-busy, group, groupX.
     #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
-    /// Payloads of the datagrams, where it is measured, in bytes [default: 64].
+    /// With a measurement: payloads of the datagrams, in bytes [default: 64].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     bytes: Vec<usize>,
-    /// Datagrams a second, where it is measured [default: as many as one core sends].
+    /// With a measurement: datagrams per second [default: as many as one core sends].
     #[arg(long, value_name = "RATE", value_parser = lull_units::rate_per_s)]
     rate: Option<u64>,
     /// Queues of each TAP.
     #[arg(long)]
     queues: Option<usize>,
-    /// The core that forwards, then, where it is measured, the generator's; by default the first two.
+    /// The core that forwards, and with a measurement the generator's after it; by default these are the first two.
     #[arg(long, value_parser = units::cores)]
     cores: Option<std::vec::Vec<usize>>,
     #[command(flatten)]
     group: GroupArgs,
-    /// Seconds measured per run [default: 1]; between TAPs, seconds until it ends by itself.
+    /// Seconds measured per run [default: 1]; between TAPs, the seconds after which the command ends by itself.
     #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
     seconds: Option<Duration>,
     #[command(flatten)]
     measure: MeasureArgs,
 }
 
-/// A device's name.
+/// An end of the forwarding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     Mem,
@@ -77,9 +78,7 @@ fn end(text: &str) -> Result<End, String> {
     match text.strip_prefix("tap:") {
         Some(name) if !name.is_empty() => Ok(End::Tap(name.to_owned())),
         None if text == "mem" => Ok(End::Mem),
-        _ => Err(format!(
-            "'{text}' is nothing that frames can be forwarded from and to: use tap:NAME, or mem at both ends"
-        )),
+        _ => Err(format!("frames cannot be forwarded from or to '{text}': use tap:NAME, or mem at both ends")),
     }
 }
 
@@ -109,7 +108,7 @@ impl ForwardArgs {
     }
 }
 
-/// Measures it, in every mode.
+/// Measures forwarding in every mode.
 fn measured(args: &ForwardArgs, kernel: bool, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     args.refuse(
         "where forwarding is measured (--modes names modes)",
@@ -135,7 +134,7 @@ fn measured(args: &ForwardArgs, kernel: bool, stop: &AtomicBool) -> Result<ExitC
     args.measure.run(args.seconds, stop, |effort| Ok(forward.run(effort)?))
 }
 
-/// Forwards between two TAPs: a line of figures a second, until a signal comes.
+/// Forwards between two TAPs, with a line of figures per second, until a signal comes.
 fn between(args: &ForwardArgs, from: &str, to: &str, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     args.refuse(
         "between TAPs",
@@ -196,7 +195,7 @@ fn between(args: &ForwardArgs, from: &str, to: &str, stop: &AtomicBool) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// What each side counted, and what was dropped.
+/// What each side has counted, and how many frames were dropped.
 type Counted = ([Stats; 2], u64);
 
 fn figures(before: &Counted, now: &Counted, took: Duration) -> String {

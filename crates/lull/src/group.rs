@@ -25,7 +25,7 @@ pub struct GroupArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Shows the groups of a process: members, pollers, what each of them did.
+    /// Shows the groups of a process: their members and pollers, and what each of these did.
     Show {
         /// The process.
         pid: u32,
@@ -60,7 +60,7 @@ enum Action {
         #[arg(long)]
         weight: Option<u32>,
     },
-    /// Takes NAPIs out of a group: back to interrupts, or to the deferral that is set.
+    /// Takes NAPIs out of a group; they go back to interrupts, or to the deferral that is set.
     Remove {
         #[command(flatten)]
         of: Of,
@@ -70,12 +70,12 @@ enum Action {
     },
 }
 
-/// Which group.
+/// The group that a change applies to.
 #[derive(Args)]
 struct Of {
     /// The process.
     pid: u32,
-    /// The group, where the process has several.
+    /// The group, if the process has several.
     #[arg(long)]
     group: Option<u32>,
 }

@@ -12,27 +12,27 @@ use crate::units;
 /// Options of the modes group and groupX.
 #[derive(Args, Clone, Debug)]
 pub struct GroupArgs {
-    /// For the modes group and groupX: the cores that poll, such as 2-3. One is left to the application.
+    /// For the modes group and groupX: the cores that poll, such as 2-3. At least one core is left to the application.
     #[arg(long, value_name = "LIST", value_parser = units::cores)]
     group_cpus: Option<std::vec::Vec<usize>>,
-    /// What the group's passes that find nothing may take of one CPU, in each 10 ms, such as 30%. Once that is spent,
-    /// one poller is left, which rests between packets.
+    /// How much of one CPU the group's passes that find nothing may take in each 10 ms, such as 30%. Once that is
+    /// spent, one poller is left, which rests between packets.
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
     cycles: Option<u32>,
-    /// What all of the group's passes may take of one CPU, in each 10 ms. Once that is spent, packets wait for the end
-    /// of the 10 ms.
+    /// How much of one CPU all of the group's passes may take in each 10 ms. Once that is spent, packets wait for the
+    /// end of the 10 ms.
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
     cycles_total: Option<u32>,
-    /// Wake one more poller when those awake are busy for longer than this, and packets wait [default: 80%].
+    /// Wake one more poller if packets wait and those awake are busy for more than this [default: 80%].
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
     wake_above: Option<u32>,
-    /// Park a poller when the others would be busy for less than this without it [default: 50%].
+    /// Park a poller if the others would be busy for less than this without it [default: 50%].
     #[arg(long, value_name = "PERCENT", value_parser = units::percent)]
     park_below: Option<u32>,
     /// Let the group have cores and queues of several NUMA nodes.
     #[arg(long)]
     any_node: bool,
-    /// Let pollers have every core, so that they and the application wait for one another.
+    /// Let pollers have every core, so that they and the application take turns.
     #[arg(long)]
     oversubscribe: bool,
     /// Let pollers without packets walk the receive path now and then, so that the first packet after a pause finds it in the
@@ -42,10 +42,12 @@ pub struct GroupArgs {
 }
 
 impl GroupArgs {
-    /// The group for `modes`; none where no mode is a group's and no option of one was given.
+    /// Returns the group for `modes`, or `None` if no mode is a group's and no option of a group was given.
     ///
     /// # Errors
-    /// A mode of a group without CPUs, options without such a mode, or limits that are none.
+    ///
+    /// This fails for a mode of a group without CPUs, for options without such a mode, and for limits that are
+    /// impossible.
     pub fn setup(&self, modes: &[Mode]) -> Result<Option<GroupSetup>, Failure> {
         let Some(mode) = modes.iter().find(|mode| mode.group.is_some()) else {
             return match self.given().first() {
@@ -76,7 +78,7 @@ impl GroupArgs {
         Ok(Some(GroupSetup { cores: cores.clone(), options }))
     }
 
-    /// The options that were given.
+    /// Returns the options that were given.
     pub fn given(&self) -> Vec<&'static str> {
         let all = [
             ("--group-cpus", self.group_cpus.is_some()),

@@ -1,4 +1,4 @@
-//! How a group of CPUs is printed, by `lull group` and `lull show`.
+//! Prints a group of CPUs, for `lull group` and `lull show`.
 
 use lull_control::schema::Group;
 use lull_units::counted;
@@ -46,9 +46,9 @@ pub fn print(group: &Group) -> Result<(), WriteError> {
             stats.rests,
             stats.yields
         )?;
-        // The core reports it from 1 ms on (§15).
+        // The core reports the age of a claim from 1 ms on (§15).
         if let Some(age_ns) = poller.claim_age_ns.filter(|age_ns| *age_ns > lull_core::group::STALLED_NS) {
-            outln!("    it has had its member for {:.1} ms: its core is taken by others", age_ns as f64 / 1e6)?;
+            outln!("    it has held its member for {:.1} ms: other threads have its core", age_ns as f64 / 1e6)?;
         }
     }
     Ok(())

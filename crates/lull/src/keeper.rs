@@ -18,10 +18,11 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Begins; what the controller does is told to `log`. Its thread takes no signals.
+    /// Starts the controller, which tells `log` what it does. Its thread takes no signals.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    ///
+    /// This fails if no thread can be started.
     pub fn start(
         whom: Whom,
         controller: Controller,
@@ -41,7 +42,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so on stderr.
+            // A thread that panicked has said so on standard error.
             let _ = thread.join();
         }
     }

@@ -32,7 +32,7 @@ pub struct LoadArgs {
     /// The load: queries per second (200K) for an open loop, or MAX for a closed one.
     #[arg(long, default_value = "MAX")]
     load: String,
-    /// Connections, over all threads.
+    /// Connections of all threads together.
     #[arg(long, default_value_t = 64)]
     connections: usize,
     /// Threads.
@@ -44,46 +44,46 @@ pub struct LoadArgs {
     /// Inter-arrival times of an open loop: poisson or facebook.
     #[arg(long, value_parser = units::arrivals, default_value = "poisson")]
     arrivals: Arrivals,
-    /// Seed of what is drawn: when requests are sent, and for which records. The same seed draws the same. It is 1, or, with
-    /// --start-at, one that no other generator has: those of one seed would send at the same moments.
+    /// The seed from which the times of requests and their records are drawn. The same seed draws the same. It is 1, or
+    /// with --start-at one that no other generator has: generators with the same seed would send at the same moments.
     #[arg(long)]
     seed: Option<u64>,
-    /// Seconds measured. A signal ends them earlier, with what was measured until then and exit status 130. A server that goes away, or leaves
-    /// most requests unanswered or answers them by errors, makes it 2.
+    /// Seconds measured. A signal ends them earlier, with what was measured until then and exit status 130. The exit
+    /// status is 2 if the server goes away, or leaves most requests unanswered or answers them with errors.
     #[arg(long, value_parser = units::seconds, default_value = "5")]
     seconds: Duration,
-    /// Seconds before that, which do not count.
+    /// Seconds of load before the measurement, which do not count.
     #[arg(long, value_parser = units::seconds, default_value = "1")]
     warm_up: Duration,
     /// Seconds within which all connections have to come up.
     #[arg(long, value_parser = units::seconds, default_value = "10")]
     connect_timeout: Duration,
-    /// Records asked for.
+    /// How many records are asked for.
     #[arg(long, default_value_t = WorkloadConfig::default().records)]
     records: u64,
     /// Share of requests that are sets, 0 to 1.
     #[arg(long, default_value_t = WorkloadConfig::default().update_ratio)]
     update: f64,
-    /// Do not store the records first: they are there.
+    /// Do not store the records first, because the server has them.
     #[arg(long)]
     no_preload: bool,
-    /// Poll without sleeping: exact, and a core for each thread.
+    /// Poll without sleeping: this is exact, and takes a core for each thread.
     #[arg(long)]
     spin: bool,
-    /// Begin to measure at this moment, after the warm-up: 2026-11-22T10:00:00Z, seconds since 1970, or +10s from now. The
-    /// same moment makes several generators measure together, each at its own --load.
+    /// Begin to measure at this moment, after the warm-up: 2026-11-22T10:00:00Z, seconds since 1970, or +10s from now.
+    /// Several generators that are given the same moment measure together, each at its own --load.
     #[arg(long, value_name = "TIME", value_parser = units::moment)]
     start_at: Option<SystemTime>,
-    /// Write what was measured as a histogram log, which `lull merge` adds up with those of other generators; `-` is standard
-    /// output, which the figures then leave to it.
+    /// Write what was measured as a histogram log, which `lull merge` adds up with those of other generators; with `-`
+    /// the log goes to standard output, and the figures are not printed.
     #[arg(long, value_name = "FILE")]
     hdr: Option<PathBuf>,
-    /// Say on standard error when the measured seconds begin.
+    /// Print a line on standard error when the measured seconds begin.
     #[arg(long)]
     announce: bool,
 }
 
-/// Puts the load on and prints its figures.
+/// Runs the load and prints its figures.
 pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let pace = match args.load.parse()? {
         Load::Max => Pace::Closed { depth: args.depth },
@@ -127,7 +127,7 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
         let is_open = matches!(pace, Pace::Open { .. });
         let log = LoadLog::new(&[args.server], args.connections, is_open, (&summary, recorder), now);
         if to_stdout {
-            // Whoever reads the log has all of it there, what failed among it.
+            // The log has everything that the figures would show, failures as well.
             out!("{}", String::from_utf8_lossy(&log.to_bytes()))?;
             return Ok(ended(stop, false));
         }
@@ -141,14 +141,16 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     }
 }
 
-/// The seed that was asked for. Otherwise the same each time, or, for one of several generators, another one each time: their
-/// arrivals are to be those of independent clients, and would all be at the same moments.
+/// Returns the seed that was asked for. Otherwise it is always the same, except for one of several generators, whose
+/// seed differs each time: the generators stand for independent clients, whose requests do not come at the same
+/// moments.
 fn seed(asked: Option<u64>, one_of_several: bool) -> u64 {
     asked.unwrap_or_else(|| if one_of_several { RandomState::new().hash_one(()) } else { 1 })
 }
 
-/// Why the figures are those of no service; `None` if they are. `is_up`: the server has connections yet. A load that is more than
-/// the server can do is no failure: what was never sent is printed beside what was answered.
+/// Returns why the figures are not those of a service, or `None` if they are. `is_up`: the server still has
+/// connections. A load that is more than the server can do is no failure: requests that were never sent are printed
+/// beside those that were answered.
 fn failure(s: &Summary, is_up: bool) -> Option<String> {
     let failed = s.errors + s.without_answer();
     let sent = s.received + s.without_answer();
@@ -167,7 +169,7 @@ fn failure(s: &Summary, is_up: bool) -> Option<String> {
     (2 * failed > sent).then(|| format!("the server did not do what it was asked for: {counts}; {remedy}"))
 }
 
-/// Says when the warm-up is over, unless the run is over before that.
+/// Prints a line when the warm-up is over, unless the run is over before that.
 fn announce(warm_up: Duration, over: &AtomicBool, stop: &AtomicBool) {
     let begin = Instant::now() + warm_up;
     while !over.load(Relaxed) && !stop.load(Relaxed) {
@@ -180,10 +182,10 @@ fn announce(warm_up: Duration, over: &AtomicBool, stop: &AtomicBool) {
     }
 }
 
-/// Longest sleep before the start: how late `stop` is noticed.
+/// The longest sleep before the start, and so the longest time until `stop` is noticed.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// Sleeps until the warm-up before `at` has to begin; false if the command is to stop.
+/// Sleeps until the warm-up before `at` has to begin. Returns false if the command is to stop.
 fn wait_until(at: SystemTime, warm_up: Duration, stop: &AtomicBool) -> Result<bool, Failure> {
     let begin = at.checked_sub(warm_up).unwrap_or(SystemTime::UNIX_EPOCH);
     if let Ok(late) = SystemTime::now().duration_since(begin) {
@@ -241,13 +243,14 @@ pub fn print_summary(s: &Summary) -> Result<(), WriteError> {
     outln!("generator    {:.0} % busy, lag p99 {:.1} us{}", 100.0 * s.busy_fraction, us(s.lag_p99_ns), fault(s))
 }
 
-/// What the latencies leave out, if it is more than what waits for its connection's answer at the end.
+/// Says how many due requests the latencies leave out, if there are more than can be waiting for their connections at
+/// the end.
 fn unsent(s: &Summary) -> Option<String> {
     (s.backlog > s.sent / 100)
         .then(|| format!("about {} requests were due and never sent; the latencies leave them out", s.backlog))
 }
 
-/// What is wrong with the generator's figures, for the reason for which it is wrong.
+/// Says what is wrong with the generator's figures.
 fn fault(s: &Summary) -> &'static str {
     if s.kept_up {
         ""

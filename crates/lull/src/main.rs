@@ -1,6 +1,6 @@
-//! `lull`: measure and run IRQ delivery modes.
+//! `lull` measures and runs IRQ delivery modes.
 #![forbid(unsafe_code)]
-// `output.rs` prints, and returns what goes wrong with it.
+// Only `output.rs` prints, and it returns what goes wrong.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod after_resume;
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     let given = matches.as_ref().map(given).unwrap_or_default();
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let done = parsed.map_or_else(|error| usage(&error), |cli| run_command(cli, &given));
-    // What standard output holds back is part of what the command has to say.
+    // What standard output still buffers belongs to the command's output.
     let done = done.and_then(|code| output::flush().map(|()| code).map_err(Failure::from));
     done.unwrap_or_else(|failure| match failure.downcast_ref::<output::WriteError>() {
         Some(unwritten) => unwritten.end(),
@@ -83,22 +83,22 @@ fn main() -> ExitCode {
     })
 }
 
-/// Whether a command, or one below it, prints JSON. It then says there, too, why it failed. (Where `--json` names a file it is
-/// no flag.)
+/// Whether a command or one of its subcommands prints JSON; then its error is printed as JSON on standard output as
+/// well. (A `--json` that names a file is no flag.)
 fn wants_json(matches: &ArgMatches) -> bool {
     matches.subcommand().is_some_and(|(_, command)| {
         matches!(command.try_get_one::<bool>("json"), Ok(Some(true))) || wants_json(command)
     })
 }
 
-/// The options that were typed after the command's name, as its arguments are called.
+/// Returns the options that were given after the command's name, by the names of its arguments.
 fn given(matches: &ArgMatches) -> Vec<String> {
     let Some((_, command)) = matches.subcommand() else { return Vec::new() };
     let typed = |id: &&clap::Id| command.value_source(id.as_str()) == Some(ValueSource::CommandLine);
     command.ids().filter(typed).map(ToString::to_string).collect()
 }
 
-/// Prints --help and --version on standard output, and what is wrong with the arguments on standard error.
+/// Prints --help and --version on standard output, and errors in the arguments on standard error.
 fn usage(message: &clap::Error) -> Result<ExitCode, Failure> {
     match message.print() {
         Err(error) if !message.use_stderr() => Err(output::WriteError::from(error).into()),
@@ -106,7 +106,7 @@ fn usage(message: &clap::Error) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Removes what commands and services that were killed have left: locks of programs, and control sockets.
+/// Removes what killed commands and services have left behind: locks of programs, and control sockets.
 fn sweep() {
     let directory =
         std::env::var_os("LULL_STATE_DIR").map_or_else(|| lull_linux::state::STATE_DIR.into(), PathBuf::from);
@@ -116,7 +116,8 @@ fn sweep() {
 
 fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    // Those that `lull run` gets are its program's. What computes or shows, and leaves nothing behind, ends in the usual way.
+    // Signals that `lull run` gets go to its program. Commands that compute or show, and leave nothing behind, end in
+    // the usual way.
     match &cli.command {
         Command::Run(_) | Command::Supervise(_) => {}
         Command::Sim(args) if !args.looks_at_stop() => {}

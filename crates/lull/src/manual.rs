@@ -1,4 +1,5 @@
-//! `lull man`, `lull completions`, and the list of commands in `lull --help`: all made from the flags themselves.
+//! `lull man`, `lull completions`, and the list of commands in `lull --help`: all are made from the definitions of the
+//! options.
 
 use std::fs;
 use std::io;
@@ -13,7 +14,7 @@ use clap_mangen::Man;
 use crate::failure::Failure;
 use crate::output::{out, outln};
 
-/// The commands by what they are about, in the order in which they are listed.
+/// The commands by subject, in the order in which they are listed.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Measure every mode on this machine", &["compare", "xsk-rr", "flood", "forward", "load", "merge"]),
     ("User plane: lull's own stack", &["serve", "ss", "group"]),
@@ -26,7 +27,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("This command itself", &["man", "completions", "help"]),
 ];
 
-/// Columns of a line of the list.
+/// The width of a line of the list.
 const WIDTH: usize = 110;
 
 /// Arguments of `lull man`.
@@ -34,8 +35,8 @@ const WIDTH: usize = 110;
 pub struct ManArgs {
     /// The command whose page is printed, such as `compare`; the page of `lull` itself by default.
     command: Option<String>,
-    /// Write the pages of all commands into this directory instead, such as /usr/local/share/man/man1; it is made if it
-    /// is not there.
+    /// Write the pages of all commands into this directory instead, such as /usr/local/share/man/man1. It is made if it
+    /// does not exist.
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     out: Option<PathBuf>,
 }
@@ -47,7 +48,7 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// The command line with its commands listed by plane.
+/// Returns the command line with its commands listed by plane.
 pub fn by_plane(command: Command) -> Command {
     let width = command.get_subcommands().map(|it| it.get_name().len()).max().unwrap_or(0);
     let heading = command.get_styles().get_header().to_owned();
@@ -73,7 +74,7 @@ pub fn by_plane(command: Command) -> Command {
     ))
 }
 
-/// `text` in lines of at most `width` columns, where its words allow it.
+/// Breaks `text` into lines of at most `width` columns, as far as its words allow it.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -119,7 +120,7 @@ pub fn man(args: &ManArgs, mut command: Command) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every page with its file's name: that of `lull`, of its commands, and of theirs.
+/// Returns every page with its file's name: that of `lull`, those of its commands, and those of their subcommands.
 fn pages(command: &Command) -> Vec<(String, Vec<u8>)> {
     let name = command.get_display_name().unwrap_or(command.get_name());
     let own = (format!("{name}.1"), rendered(command));

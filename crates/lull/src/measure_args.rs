@@ -1,4 +1,5 @@
-//! What every command that measures a workload of its own shares: how much it measures, and what becomes of the table.
+//! What all commands that measure a workload of their own share: how much they measure, and what they do with the
+//! table.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,7 @@ pub struct MeasureArgs {
 }
 
 impl MeasureArgs {
-    /// Measures, once it is known that the files can be written; prints the table and writes it.
+    /// Checks that the files can be written, measures, prints the table and writes it.
     pub fn run(
         &self,
         window: Option<Duration>,
@@ -41,7 +42,8 @@ impl MeasureArgs {
     }
 }
 
-/// How a command ends whose measurements are shown, complete or not: as a shell reports one that a signal ended, or as one that failed.
+/// Returns the status of a command whose measurements are shown, complete or not: that of a command that a signal
+/// ended, or that of one that failed.
 pub fn ended(stop: &AtomicBool, failed: bool) -> ExitCode {
     match (stop.load(Ordering::Relaxed), failed) {
         (true, _) => ExitCode::from(130),
@@ -50,7 +52,7 @@ pub fn ended(stop: &AtomicBool, failed: bool) -> ExitCode {
     }
 }
 
-/// As [`MeasureArgs::run`], for the runs, window and progress that were asked for.
+/// As [`MeasureArgs::run`], with the runs, window and progress as arguments.
 pub fn run(
     (runs, window, progress): (Option<u32>, Option<Duration>, ProgressMode),
     outputs: &Outputs,

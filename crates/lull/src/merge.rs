@@ -14,13 +14,14 @@ use crate::load::print_summary;
 use crate::output::{outln, say};
 use crate::outputs;
 
-/// Windows of generators that have less than this in common are said: their rates are of different times.
+/// If the windows of generators have less than this share in common, a warning says so, because their rates are of
+/// different times.
 const COMMON_SHARE: f64 = 0.95;
 
 /// Arguments of `lull merge`.
 #[derive(Args)]
 pub struct MergeArgs {
-    /// What `lull load --hdr` or `lull merge --hdr` wrote.
+    /// Files that `lull load --hdr` or `lull merge --hdr` has written.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Write the sum as a histogram log, which can be merged in turn.

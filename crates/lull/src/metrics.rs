@@ -1,4 +1,4 @@
-//! `--prometheus`: the figures of a command that stays, for Prometheus to scrape.
+//! `--prometheus`: the metrics of a command that keeps running, for Prometheus to scrape.
 
 use std::net::SocketAddr;
 
@@ -19,16 +19,17 @@ pub struct MetricsArgs {
 }
 
 impl MetricsArgs {
-    /// Serves what a source reads, if it was asked for, until what is returned is dropped.
+    /// If metrics were asked for, serves what a source reads, until the returned exporter is dropped.
     ///
     /// # Errors
-    /// There is no such source, or the address cannot be listened on.
+    ///
+    /// This fails if there is no such source, or the address cannot be listened on.
     pub fn serve(
         &self,
         source: impl FnOnce() -> Result<Box<dyn Source>, Failure>,
     ) -> Result<Option<Exporter>, Failure> {
         let Some(address) = self.prometheus else { return Ok(None) };
-        // A signal that one of its threads took would end a command that passes signals on.
+        // Its threads take no signals: a signal that one of them took would end a command that passes signals on.
         let started = os::deaf(|| Ok::<_, Failure>(Exporter::start(address, source()?)?));
         let exporter =
             started.map_err(|error| format!("cannot serve metrics: signals stay as they are: {error}"))??;

@@ -1,24 +1,24 @@
-//! Help of the options that take a mode: names and lines come from the core's catalogue.
+//! The help of options that take a mode. Names and lines come from the core's catalogue.
 
 use lull_core::mode::{self, Plane};
 
-/// Below `lull -h`: what the option takes, and the names.
+/// The text for `lull -h`: what the option takes, and the names.
 pub fn short(what: &str, plane: Plane) -> String {
     format!("{what}: {} (X in microseconds)", mode::names(plane))
 }
 
-/// Below `lull --help`: the same with a line for each mode.
+/// The text for `lull --help`: the same with a line for each mode.
 pub fn long(what: &str, plane: Plane) -> String {
     format!("{what}, X in microseconds:\n\n{}", mode::help(plane))
 }
 
-/// The names that were given, each once: a mode that is measured twice would pass for one with narrower intervals.
+/// Returns the given names, each once: a mode that is measured twice would look like one with narrower intervals.
 pub fn once(given: &[String]) -> Vec<&str> {
     let named = given.iter().enumerate();
     named.filter(|&(at, name)| !given[..at].contains(name)).map(|(_, name)| name.as_str()).collect()
 }
 
-/// The names that were given, or else the default.
+/// Returns the given names, or else the default ones.
 pub fn named<'a>(given: &'a [String], default: &[&'a str]) -> Vec<&'a str> {
     if given.is_empty() { default.to_vec() } else { once(given) }
 }

@@ -1,7 +1,7 @@
-//! Standard output and standard error: the one place where the command prints.
+//! Standard output and standard error. The command prints only here.
 //!
 //! `println!` panics when nobody reads or the disk is full. These macros return the failure, and `main` ends the
-//! command by its kind: quietly for a reader that has gone (`lull show | head`), with a line for everything else.
+//! command by its kind: quietly if the reader has gone (`lull show | head`), with a line for every other failure.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -9,16 +9,17 @@ use std::process::ExitCode;
 
 use lull_linux::plan::Change;
 
-/// Status of a command whose reader has gone: 128 and the number of SIGPIPE, as a shell reports one that it ended.
+/// The status of a command whose reader has gone: 128 plus the number of SIGPIPE, as a shell reports a command that
+/// this signal ended.
 const READER_GONE: u8 = 141;
 
 /// Standard output could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write to standard output: {0}; what it would have said is lost")]
+#[error("cannot write to standard output: {0}; the rest of the output is lost")]
 pub struct WriteError(#[from] io::Error);
 
 impl WriteError {
-    /// Says what there is to say, and with which status the command ends.
+    /// Prints what there is to say, and returns the status with which the command ends.
     pub fn end(&self) -> ExitCode {
         if self.0.kind() == ErrorKind::BrokenPipe {
             return ExitCode::from(READER_GONE);
@@ -33,18 +34,18 @@ pub fn write(text: fmt::Arguments<'_>) -> Result<(), WriteError> {
     Ok(io::stdout().lock().write_fmt(text)?)
 }
 
-/// Writes a line to standard output. The line's end is part of the same write, so that lines of two processes that
-/// share a file do not mix.
+/// Writes a line to standard output. The newline is part of the same write, so that lines of two processes that share a
+/// file do not mix.
 pub fn write_line(text: fmt::Arguments<'_>) -> Result<(), WriteError> {
     write(format_args!("{text}\n"))
 }
 
-/// Writes what standard output still holds back: the last chance to hear that it cannot be written.
+/// Writes what standard output still buffers. This is the last chance to notice that it cannot be written.
 pub fn flush() -> Result<(), WriteError> {
     Ok(io::stdout().lock().flush()?)
 }
 
-/// Writes a line to standard error. If that fails there is nobody left to tell.
+/// Writes a line to standard error. A failure is ignored, because there is nobody left to tell.
 pub fn say_line(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
@@ -67,7 +68,7 @@ macro_rules! say {
 
 pub(crate) use {out, outln, say};
 
-/// Prints changes, a line each.
+/// Prints changes, one per line.
 pub fn print_changes(changes: &[Change], prefix: &str) -> Result<(), WriteError> {
     changes.iter().try_for_each(|change| outln!("{prefix}{change}"))
 }

@@ -1,4 +1,4 @@
-//! `--csv`, `--json` and `--html`, which every command has that writes what it found.
+//! `--csv`, `--json` and `--html`, which every command has that writes its results to files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use rustix::fs::{Access, AtFlags};
 
 use crate::failure::Failure;
 
-/// Files to write besides what is printed.
+/// The files that are written besides what is printed.
 #[derive(Args, Default)]
 pub struct Outputs {
     /// Write the table as CSV.
@@ -24,7 +24,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Whether any was asked for.
+    /// Whether any file was asked for.
     pub fn any(&self) -> bool {
         self.paths().next().is_some()
     }
@@ -33,7 +33,7 @@ impl Outputs {
         [&self.csv, &self.json, &self.html].into_iter().flatten()
     }
 
-    /// A file that cannot be written is said before the work is done, and one that would replace another.
+    /// Refuses a file that cannot be written, or that would replace another, before the work is done.
     pub fn check(&self) -> Result<(), Failure> {
         self.paths().try_for_each(|path| writable(path))?;
         let mut targets = Vec::new();
@@ -51,7 +51,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes what was asked for, each file whole or not at all.
+    /// Writes the files that were asked for, each one whole or not at all.
     pub fn write(&self, document: &dyn Document) -> Result<(), Failure> {
         if let Some(path) = &self.csv {
             atomic::write(path, document.csv().as_bytes())?;
@@ -66,7 +66,7 @@ impl Outputs {
     }
 }
 
-/// Whether a file can be there, said before the work is done.
+/// Checks that a file can be written there, before the work is done.
 pub fn writable(path: &Path) -> Result<(), Failure> {
     let parent = parent(path);
     if !parent.is_dir() {
@@ -91,7 +91,7 @@ pub fn writable(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// What a path leads to: a file is written as a new one beside that, which then replaces it.
+/// Returns the file that a path leads to. It is written as a new file in the same directory, which then replaces it.
 fn target(path: &Path) -> PathBuf {
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     match (path.exists(), path.file_name()) {
@@ -100,7 +100,7 @@ fn target(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether it is a pipe or a device, say, which is written to and not replaced.
+/// Whether the target is a pipe or a device, for example, which is written to and not replaced.
 fn is_written_on(target: &Path) -> bool {
     target.metadata().is_ok_and(|found| !found.is_file())
 }

@@ -1,10 +1,11 @@
-//! Which addresses launchers and services of this network namespace have taken for lull, so that a second one says it.
+//! Which addresses launchers and services of this network namespace have taken for lull, so that a second one can warn
+//! of it.
 //!
-//! Two NICs may have one address for a reason (each has peers of its own), so this is no refusal. But the host's routes lead to
-//! one of them, and whoever asks the other waits.
+//! Two NICs may have one address for a reason (each has peers of its own), so it is not refused. But the host's routes
+//! lead to one of them only, and a client that asks the other gets no answer.
 //!
-//! A name in the abstract namespace of unix sockets is the network namespace's own, is taken back by the kernel when its process
-//! ends however it ends, and stands in `/proc/net/unix`: `@lull/address/IP/PID/NIC`.
+//! The record is a name in the abstract namespace of unix sockets, `@lull/address/IP/PID/NIC`. This belongs to the
+//! network namespace, the kernel removes it when its process ends in any way, and it is listed in `/proc/net/unix`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -13,13 +14,14 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const PREFIX: &str = "lull/address";
 
-/// Addresses of which all ports are taken for as long as this is kept.
+/// The addresses of which all ports are taken for as long as this is kept.
 pub struct OwnAddresses {
     _names: Vec<UnixDatagram>,
 }
 
 impl OwnAddresses {
-    /// Takes addresses for `nic`; `say` gets a line for each that some other process has on another NIC, or twice on this one.
+    /// Takes addresses for `nic`. `say` gets a line for each address that another process has on another NIC, or that
+    /// is there twice on this one.
     pub fn take(addresses: &[(IpAddr, u8)], nic: &str, mut say: impl FnMut(&str)) -> OwnAddresses {
         let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
         for (address, _) in addresses {
@@ -31,7 +33,7 @@ impl OwnAddresses {
             }
         }
         let name = |address: &IpAddr| {
-            // What cannot be named is not told about: it takes nothing from the program.
+            // If a name cannot be made, others are not warned; the program itself is not affected.
             let name =
                 SocketAddr::from_abstract_name(format!("{PREFIX}/{address}/{}/{nic}", std::process::id())).ok()?;
             UnixDatagram::bind_addr(&name).ok()
@@ -40,7 +42,7 @@ impl OwnAddresses {
     }
 }
 
-/// Processes that have the address, each with its NIC, by the kernel's table of unix sockets.
+/// Returns the processes that have the address, each with its NIC, from the kernel's table of unix sockets.
 fn holders(table: &str, address: IpAddr) -> Vec<(u32, &str)> {
     let prefix = format!("@{PREFIX}/{address}/");
     let holders = table.lines().filter_map(|line| line.split_once(&*prefix)?.1.split_once('/'));

@@ -52,12 +52,12 @@ pub struct Predict {
     outputs: Outputs,
 }
 
-/// Threads for as many CPUs as there are.
+/// Returns the number of threads that was asked for, or else the number of CPUs.
 pub fn threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
 }
 
-/// The shortest window in which something can be counted.
+/// The shortest window in which anything can be counted.
 const WINDOW_MIN: Duration = Duration::from_micros(1);
 
 /// Refuses a window of virtual time in which nothing can be counted.

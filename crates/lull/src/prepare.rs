@@ -17,10 +17,10 @@ pub struct PrepareArgs {
     /// The device.
     #[arg(required_unless_present = "show_profile")]
     dev: Option<String>,
-    /// Give back what was there before, of the device and of the machine.
+    /// Restore the former settings of the device and of the machine.
     #[arg(long)]
     undo: bool,
-    /// The steps, in place of the default ones.
+    /// A file with steps, in place of the default ones.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Print the default profile, which explains every step.
@@ -36,7 +36,7 @@ pub struct PrepareArgs {
     state: StateArgs,
 }
 
-/// Does the steps, or undoes them; status 1 says that one was refused.
+/// Does the steps, or undoes them; status 1 means that one was refused.
 pub fn run(args: &PrepareArgs) -> Result<ExitCode, Failure> {
     let Some(dev) = args.dev.as_deref().filter(|_| !args.show_profile) else {
         out!("{DEFAULT_PROFILE}")?;

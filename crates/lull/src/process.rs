@@ -20,17 +20,17 @@ use crate::group_rows;
 use crate::output::{WriteError, out, outln};
 use crate::rows::{ROW_HEAD, Row, print_rows, thread_cell};
 
-/// How often a sample looks whether it is to stop.
+/// How often it looks during a sample whether it is to stop.
 const STOP_LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A process as `lull show` has it.
+/// A process as `lull show` prints it.
 #[derive(Debug, Serialize)]
 pub struct Process {
-    /// `user`: what tells a process from a device where both are listed.
+    /// Always `user`: it distinguishes a process from a device in a list of both.
     plane: &'static str,
     #[serde(flatten)]
     shown: Shown,
-    /// What the settings of each NAPI amount to, in the order of `napis`.
+    /// The mode that the settings of each NAPI amount to, in the order of `napis`.
     modes: Vec<Recognised>,
 }
 
@@ -43,29 +43,30 @@ impl Process {
     /// Asks process `pid`.
     ///
     /// # Errors
-    /// Those of [`Client`].
+    ///
+    /// This has the errors of [`Client`].
     pub fn of(pid: u32) -> Result<Process, Failure> {
         let mut client = Client::connect(pid, &Places::default())?;
         Ok(Process::new(show(&mut client)?))
     }
 
-    /// Every process that this user may ask. One that ends meanwhile is passed over.
+    /// Returns every process that this user may ask. One that ends meanwhile is left out.
     pub fn all() -> Vec<Process> {
         let clients = Client::connect_all(&Places::default());
         clients.into_iter().filter_map(|mut client| Some(Process::new(show(&mut client).ok()?))).collect()
     }
 
-    /// What it is: a service of lull's, or the program that it executes.
+    /// What the process runs: a service of lull's, or the program that it executes.
     pub fn service(&self) -> &str {
         &self.shown.service
     }
 
-    /// Each of its queues, with the mode that is in force there.
+    /// Returns each of its queues with the mode that is in force there.
     pub fn modes_by_queue(&self) -> Vec<(String, &str)> {
         self.shown.napis.iter().zip(&self.modes).map(|(napi, mode)| (queue_name(napi), mode.mode.as_str())).collect()
     }
 
-    /// Prints it as a device is printed.
+    /// Prints the process in the form in which a device is printed.
     pub fn print(&self) -> Result<(), WriteError> {
         let Shown { pid, service, version, cpus, .. } = &self.shown;
         outln!("process {pid}: {service} on lull's user plane (lull {version}, CPUs: {})", cpus.len())?;
@@ -128,10 +129,11 @@ impl Process {
     }
 }
 
-/// The groups of process `pid`.
+/// Asks process `pid` for its groups.
 ///
 /// # Errors
-/// Those of [`Client`].
+///
+/// This has the errors of [`Client`].
 pub fn groups(pid: u32) -> Result<Vec<Group>, Failure> {
     Ok(show(&mut Client::connect(pid, &Places::default())?)?.groups)
 }
@@ -139,7 +141,8 @@ pub fn groups(pid: u32) -> Result<Vec<Group>, Failure> {
 fn show(client: &mut Client) -> Result<Shown, Failure> {
     match client.ask(&Request::Show)? {
         Answer::Shown(mut shown) => {
-            // Its own number is another one in another PID namespace; ours is the one that commands take.
+            // In another PID namespace the process knows itself by another number; commands take the number of this
+            // namespace.
             shown.pid = client.pid();
             Ok(shown)
         }
@@ -169,7 +172,7 @@ struct Sample {
     pollers: Vec<PollerSample>,
 }
 
-/// What a poller of a group did in an interval.
+/// What a poller of a group has done in an interval.
 #[derive(Debug, Serialize)]
 struct PollerSample {
     group: u32,
@@ -193,7 +196,7 @@ struct NapiSample {
     counts: Counts,
 }
 
-/// What was counted of a NAPI in an interval.
+/// What a NAPI has counted in an interval.
 #[derive(Debug, Serialize)]
 struct Counts {
     polls: u64,
@@ -235,7 +238,8 @@ struct CpuSample {
 }
 
 impl Sample {
-    /// What happened between two looks. A NAPI that is new since the first has no former counts, and is left out.
+    /// Returns what happened between two looks. A NAPI that is new since the first has no former counts, and is left
+    /// out.
     fn between(before: &Shown, after: &Shown) -> Sample {
         let elapsed_ns = after.now_ns.saturating_sub(before.now_ns).max(1);
         let napis = after.napis.iter().filter(|napi| napi.id != 0).filter_map(|now| {
@@ -326,7 +330,8 @@ impl Sample {
 }
 
 impl PollerSample {
-    /// One that was attached since the first look has no former counts, and is left out.
+    /// Returns what each poller did between two looks. One that was attached since the first has no former counts, and
+    /// is left out.
     fn between(before: &Shown, after: &Shown, elapsed_ns: u64) -> Vec<PollerSample> {
         let pollers = |shown: &Shown| -> Vec<(u32, GroupPoller)> {
             let of =
@@ -355,10 +360,11 @@ impl PollerSample {
     }
 }
 
-/// `lull stat PID`: who polls, interval by interval.
+/// `lull stat PID`: shows who polls, interval by interval.
 ///
 /// # Errors
-/// Those of [`Client`], and of printing.
+///
+/// This has the errors of [`Client`], and those of printing.
 pub fn stat(
     pid: u32,
     interval: Duration,

@@ -1,18 +1,18 @@
-//! The table that `lull show` prints of NAPIs, of the kernel's as of a process's.
+//! The table of NAPIs that `lull show` prints, for devices of the kernel and for processes.
 
 use lull_linux::plan::cpu_list;
 use lull_linux::sched::Scheduling;
 
 use crate::output::{WriteError, outln};
 
-/// The columns of a NAPI, of the kernel's as of a process's.
+/// The cells of a NAPI's row.
 pub type Row = [String; 10];
 
-/// Their names.
+/// The names of the columns.
 pub const ROW_HEAD: [&str; 10] =
     ["queue", "napi", "irq", "irq cpus", "thread", "defer", "gro flush", "suspend", "threaded", "mode"];
 
-/// Prints rows in columns as wide as they need.
+/// Prints rows, with columns as wide as their cells need.
 pub fn print_rows(rows: &[Row]) -> Result<(), WriteError> {
     let mut widths = [0; 10];
     for row in rows {
@@ -27,7 +27,7 @@ pub fn print_rows(rows: &[Row]) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// A NAPI's thread: its number, where it may run and how.
+/// The cell of a NAPI's thread: its number, the CPUs on which it may run, and its policy.
 pub fn thread_cell(pid: i32, scheduling: Option<&Scheduling>) -> String {
     match scheduling {
         Some(scheduling) => format!("{pid} cpu {} {}", cpu_list(&scheduling.cpus), scheduling.policy),

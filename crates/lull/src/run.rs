@@ -40,7 +40,7 @@ pub struct RunArgs {
     /// Pin the program to the CPUs of the device's interrupts and NAPI threads.
     #[arg(long)]
     pin: bool,
-    /// SO_BUSY_POLL of the program's sockets in microseconds, for programs without epoll; in place of the mode's.
+    /// SO_BUSY_POLL of the program's sockets in microseconds, in place of the mode's; for programs without epoll.
     #[arg(long, value_name = "N")]
     socket_busy_poll: Option<u32>,
     /// SO_BUSY_POLL_BUDGET of the program's sockets.
@@ -49,29 +49,30 @@ pub struct RunArgs {
     /// SO_PREFER_BUSY_POLL on the program's sockets; it takes CAP_NET_ADMIN.
     #[arg(long)]
     socket_prefer: bool,
-    /// Leave calls of epoll_wait with timeout 0 alone. In fullbusy, while such calls find nothing again and again, the
-    /// queue is polled for them, for at most a sixteenth of the program's time.
+    /// Leave calls of epoll_wait with timeout 0 alone. Otherwise in fullbusy, while such calls find nothing again and
+    /// again, the queue is polled in their place, for at most a sixteenth of the program's time.
     #[arg(long)]
     no_lift: bool,
-    /// The most events that a call of epoll_wait returns. Between two calls nothing is polled, so a batch should take
+    /// The most events that a call of epoll_wait returns. Nothing is polled between two calls, so a batch should take
     /// no longer than the mode's timers; `lull doctor DEV --pid PID` compares a batch with them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     events_max: Option<u32>,
-    /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT (nginx: `listen ...
+    /// Choose which of the program's workers gets a connection, if they listen with SO_REUSEPORT (nginx: `listen ...
     /// reuseport`): queue (the listener of the SYN's receive queue), cpu (that of the CPU that delivers it), hash (no
     /// program, so that the 4-tuple's hash decides), or a file: a classic BPF program as tcpdump -ddd or bpf_asm print
-    /// it, or one of extended BPF that is pinned (bpftool prog load), which is attached from outside. It returns a
-    /// listener's number: they are numbered in the order in which they began to listen, which is printed.
+    /// it, or one of extended BPF that is pinned (bpftool prog load), which is attached from outside. The program
+    /// returns a listener's number: listeners are numbered in the order in which they began to listen, which is
+    /// printed.
     #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::in_the_kernel)]
     steer: Option<lull_linux::attach::Steer>,
-    /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms,
-    /// which is how long packets wait on a NAPI that the context has turned away from; `queues` gives the device as
-    /// many receive queues as contexts of the program hear from it (ethtool -L); `steer` spreads flows over as many
-    /// (ethtool -X), which takes a driver with an indirection table. When the program has ended, the device gets back
-    /// what it had.
+    /// For a program whose epoll contexts get packets from several NAPIs: `timeout` shortens irq_suspend_timeout to 1
+    /// ms, which is how long packets wait on a NAPI that the context no longer polls; `queues` gives the device as many
+    /// receive queues as the program has contexts with its packets (ethtool -L); `steer` spreads flows over as many
+    /// queues (ethtool -X), which takes a driver with an indirection table. When the program has ended, the device's
+    /// former settings are restored.
     #[arg(long, value_enum, value_name = "HOW", conflicts_with = "irq_suspend_timeout")]
     one_napi: Option<OneNapi>,
-    /// Say nothing while the program runs.
+    /// Print nothing while the program runs.
     #[arg(long, short)]
     quiet: bool,
     /// Show what would be done, and do nothing.
@@ -91,14 +92,14 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// What is done for contexts that hear from several NAPIs.
+/// What is done for contexts that get packets from several NAPIs.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum OneNapi {
     /// A shorter irq_suspend_timeout.
     Timeout,
-    /// As many receive queues as the program has contexts that hear from the device.
+    /// As many receive queues as the program has contexts with packets of the device.
     Queues,
-    /// Flows on as many receive queues as the program has contexts that hear from the device.
+    /// Flows on as many receive queues as the program has contexts with packets of the device.
     Steer,
 }
 
@@ -175,13 +176,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
 impl RunArgs {
     fn say(&self, line: &str) {
         if !self.quiet {
-            // Nobody may read any more; the program goes on.
+            // The program goes on even if nobody reads the messages any more.
             let _ = writeln!(std::io::stderr(), "lull: {line}");
         }
     }
 }
 
-/// Waits for the end of `lull run`, and undoes what it has left.
+/// Waits for the end of `lull run`, and undoes what it has left in force.
 pub fn supervise(args: &SuperviseArgs) -> Result<ExitCode, Failure> {
     lull_linux::run::supervise(args.dev.as_deref(), &args.state.options())?;
     Ok(ExitCode::SUCCESS)

@@ -30,7 +30,7 @@ pub struct SetArgs {
     /// The device, or the process that runs lull's user plane.
     #[arg(value_name = "DEV|PID")]
     target: Target,
-    /// What to set.
+    /// The settings.
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// The NAPIs of these receive queues, such as 0,2-3; all of the device by default.

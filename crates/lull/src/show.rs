@@ -68,12 +68,13 @@ pub fn run(args: &ShowArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks at devices. One that was named is shown, or its absence is an error; of the others those that have NAPIs are.
+/// Examines devices. A device that was named is shown, or its absence is an error; of the others only those that have
+/// NAPIs are shown.
 fn devices(names: &[String], named: bool, args: &ShowArgs) -> Result<Vec<Show>, Failure> {
     let mut shown = Vec::new();
     for name in names {
         let device = match Session::open(name, &args.state.options()).and_then(|mut session| show(&mut session)) {
-            // Listed a moment ago, and gone.
+            // The device was listed a moment ago, and is gone now.
             Err(Error::UnknownDevice { .. }) if !named => continue,
             shown => shown?,
         };

@@ -32,7 +32,7 @@ pub struct SimArgs {
 }
 
 impl SimArgs {
-    /// Whether it ends by itself when it is asked to, with what it has found so far.
+    /// Whether the command ends by itself when it is asked to, with what it has found so far.
     pub fn looks_at_stop(&self) -> bool {
         matches!(self.command, SimCommand::Worlds(_) | SimCommand::Control(_))
     }
@@ -48,33 +48,35 @@ enum SimCommand {
     Published(PublishedArgs),
     /// Calibrates the parameters of the simulated machine on published cells.
     Fit(FitArgs),
-    /// Shows the random world of a seed: what there is, what happened, and whether every invariant held.
+    /// Shows the random world of a seed: its parts, what happened, and whether every invariant held.
     Replay(Replay),
     /// Simulates busy-polling CPU groups on more cores than most machines have.
     ///
-    /// Cases: parking (load that steps from nothing to six cores and back), fairness (one flooded member of eight), many-queues (44
-    /// cores and queues, 100,000 connections, 40 Gbit/s of small packets, by interrupts and by groups), saturated (a service at its
-    /// maximum, for which busy-polling NAPI threads or a group deliver on one core), tx-trap (two workers of one transmit queue, of
-    /// whom one floods: how long the other's send calls take, by who drains the queueing discipline), overload (a flood of small
-    /// datagrams at 1 to 200 flows, which softirq, a NAPI thread or a group delivers).
+    /// Cases: parking (a load that steps from nothing to six cores and back), fairness (one flooded member of eight),
+    /// many-queues (44 cores and queues, 100,000 connections, 40 Gbit/s of small packets, by interrupts and by groups),
+    /// saturated (a service at its maximum, for which busy-polling NAPI threads or a group deliver on one core),
+    /// tx-trap (two workers of one transmit queue, one of which floods: how long the other's send calls take, by who
+    /// drains the queueing discipline), overload (a flood of small datagrams at 1 to 200 flows, which softirq, a NAPI
+    /// thread or a group delivers).
     Groups(GroupsArgs),
-    /// Runs random worlds, with the invariants of delivery looked at after every step.
+    /// Runs random worlds, and checks the invariants of delivery after every step.
     Worlds(Worlds),
     /// Runs a controller on a described machine under load that changes at random, and scores it.
     ///
-    /// The controller chooses the timeouts for a latency objective while the load steps, ramps, bursts, shares a queue with
-    /// another program and goes idle. It is held against the best fixed setting that is known in hindsight for each phase:
-    /// the objective should be met in 99 % of the windows in which that setting meets it (of 1,000 answers or more, 2 s
-    /// after a phase began), at 1.15 times its CPU or less. docs/control.md has the law.
+    /// The controller chooses the timeouts for a latency objective while the load steps, ramps, bursts, shares a queue
+    /// with another program and goes idle. It is compared with the fixed setting that is the best for each phase in
+    /// hindsight: the objective should be met in 99 % of the windows in which that setting meets it (of 1,000 answers
+    /// or more, 2 s after a phase began), at 1.15 times its CPU or less. docs/control.md describes the controller.
     Control(Control),
-    /// Lists the commented world files that ship, or prints one: a start for one's own, for lull predict and lull tune.
+    /// Lists the commented world files that ship, or prints one, from which you can start your own for lull predict and
+    /// lull tune.
     Example(Example),
 }
 
-/// A case of groups.
+/// A case of `lull sim groups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Case {
-    /// Pollers that are woken and parked as load comes and goes.
+    /// Pollers that are woken and parked as the load comes and goes.
     Parking,
     /// One flooded member of eight.
     Fairness,
@@ -82,7 +84,7 @@ enum Case {
     ManyQueues,
     /// A service at its maximum, by busy-polling threads and by a group on their core.
     Saturated,
-    /// Two workers of one transmit queue, of whom one floods, without and with a group that sends.
+    /// Two workers of one transmit queue, one of which floods, without and with a group that sends.
     TxTrap,
     /// A flood at 1 to 200 flows, by softirq, a NAPI thread and a group.
     Overload,
@@ -90,7 +92,7 @@ enum Case {
 
 #[derive(Args)]
 struct GroupsArgs {
-    /// Which case; by default all, one after the other.
+    /// The case; by default all, one after the other.
     #[arg(long, value_enum)]
     case: Option<Case>,
     #[command(flatten)]
@@ -102,7 +104,7 @@ struct GroupsArgs {
 
 #[derive(Args)]
 struct Example {
-    /// Its name; without one, all are listed.
+    /// The name of an example; without one, all are listed.
     name: Option<String>,
 }
 
@@ -141,7 +143,7 @@ struct PublishedArgs {
     /// Which published table.
     #[arg(long, value_enum, default_value_t = Which::Irq)]
     table: Which,
-    /// Parameters of the table's machine; by default those that ship with lull. Not with --table all.
+    /// A file with parameters of the table's machine; by default those that ship with lull. Not with --table all.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
     #[command(flatten)]
@@ -156,23 +158,26 @@ struct FitArgs {
     /// Which published table.
     #[arg(long, value_enum, default_value_t = Fitted::Irq)]
     table: Fitted,
-    /// The cells to fit, as CSV in the columns of the published summary; by default the 24 that calibration may see (irq only).
+    /// The cells to fit, as CSV in the columns of the published summary; by default the 24 that calibration may see
+    /// (irq only).
     #[arg(long, value_name = "FILE")]
     cells: Option<PathBuf>,
-    /// Parameters to start from; by default those that ship with lull: for irq the start of its fit, otherwise what the last fit
-    /// found.
+    /// Parameters to start from. By default, for irq, these are the start of its fit, and otherwise what the last fit
+    /// has found, as they ship with lull.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
-    /// Where the parameters found go; by default standard output.
+    /// The file for the parameters that are found; by default they go to standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Evaluations of all cells.
+    /// How often all cells are evaluated.
     #[arg(long, default_value_t = 600)]
     evaluations: usize,
-    /// By how much of its range each parameter of the start is moved at random before the fit, in percent (irq only) [default: 30].
+    /// By how much of its range each parameter of the start is moved at random before the fit, in percent (irq only)
+    /// [default: 30].
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     perturb: Option<u8>,
-    /// Moves the parameters alone whose names begin so, such as client_; the others keep what they start with (irq only).
+    /// Move only the parameters whose names begin with this, such as client_; the others keep the values they start
+    /// with (irq only).
     #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     only: String,
     /// Seed of the search and of the runs.
@@ -180,7 +185,7 @@ struct FitArgs {
     seed: u64,
 }
 
-/// By how much of its range a parameter is moved if nothing else is asked for, in percent.
+/// The default of `--perturb`, in percent of a parameter's range.
 const PERTURB_DEFAULT: u8 = 30;
 
 impl FitArgs {
@@ -229,7 +234,7 @@ fn example(name: Option<&str>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an example is: the beginning of its comment, up to the end of a sentence or a colon.
+/// Says what an example is: the beginning of its comment, up to the end of a sentence or a colon.
 fn what_it_is(text: &str) -> String {
     let first: Vec<&str> = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
     let what = first.join(" ");
@@ -335,7 +340,7 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the parameters come from, as the head of their file.
+/// Says where the parameters come from, for the head of their file.
 fn origin(args: &FitArgs, found: &Fit) -> String {
     let table = args.table.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let option = |name: &str, path: &Option<PathBuf>| {
@@ -379,7 +384,7 @@ fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Fail
     Ok(found)
 }
 
-/// How many goals of these cells are met, and of how many.
+/// Says how many goals of these cells are met, and of how many.
 fn goals_met(params: &Params, cells: &Table, seed: u64) -> Result<String, Failure> {
     let loads = LOADS.map(|(load, _)| load);
     let simulated = simulate(params, &modes_of(cells)?, &loads, Budget::full(), seed)?;
@@ -387,7 +392,7 @@ fn goals_met(params: &Params, cells: &Table, seed: u64) -> Result<String, Failur
     Ok(format!("{} of {}", judged.iter().filter(|judged| judged.is_met()).count(), judged.len()))
 }
 
-/// The modes of a table's cells, each once: a table may have its rows by load or by case.
+/// Returns the modes of a table's cells, each once; a table may be ordered by load or by case.
 fn modes_of(cells: &Table) -> Result<Vec<Mode>, Failure> {
     let cases: BTreeSet<&str> = cells.cells.iter().map(|cell| cell.case.as_str()).collect();
     cases.into_iter().map(|case| Ok(case.parse()?)).collect()

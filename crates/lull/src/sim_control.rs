@@ -23,13 +23,13 @@ pub struct Control {
     /// The machine and the service, described in a TOML file.
     #[arg(value_name = "WORLD.toml")]
     world: PathBuf,
-    /// The objective: avg, p50, p95 or p99 below a time, several joined by commas, such as 'p99<200us,avg<80us'.
+    /// The objective: avg, p50, p95 or p99 below a time; several are joined by commas, such as 'p99<200us,avg<80us'.
     #[arg(long)]
     slo: String,
     /// The mode that the controller begins with and falls back to: base, deferX, suspend0 or suspendX.
     #[arg(long, default_value = "suspend20")]
     mode: String,
-    /// Random traces to run. One is shown as a timeline, several are scored.
+    /// How many random traces to run. One is shown as a timeline, several are scored.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     traces: u64,
     /// The seed of the first trace. The same world and seed give the same run on any machine.
@@ -42,10 +42,10 @@ pub struct Control {
     outputs: Outputs,
 }
 
-/// Virtual time in which the service's maximum is found, in nanoseconds.
+/// The virtual time in which the service's maximum is measured, in nanoseconds.
 const MAX_NS: u64 = 200_000_000;
 
-/// Runs the traces and tells how they went.
+/// Runs the traces and prints how they went.
 pub fn control(args: &Control, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let slo: Slo = args.slo.parse()?;
     let mode: Mode = args.mode.parse()?;

@@ -1,4 +1,4 @@
-//! `lull sim replay` and `lull sim worlds`: random worlds of the simulated plane, one readable or many checked.
+//! `lull sim replay` and `lull sim worlds`: shows one random world of the simulated plane, or checks many.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::output::{out, outln, say};
 
 /// Worlds between two lines of progress.
 const PROGRESS_EVERY: u64 = 1_000;
-/// Failing worlds that are shrunk and told; the others are named.
+/// How many failing worlds are shrunk and shown; of the others only the seeds are listed.
 const REPORTS_MAX: usize = 3;
 
 /// Arguments of `lull sim replay`.
@@ -21,12 +21,12 @@ const REPORTS_MAX: usize = 3;
 pub struct Replay {
     /// The world's seed.
     seed: u64,
-    /// Shrink a failing world first: leave out what it takes not to fail.
+    /// Shrink a failing world first: remove everything that is not needed for the failure.
     #[arg(long)]
     shrunk: bool,
     #[command(flatten)]
     shape: ShapeArgs,
-    /// Show the last so many events.
+    /// Show this many of the last events.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     limit: u32,
 }
@@ -34,7 +34,7 @@ pub struct Replay {
 /// Arguments of `lull sim worlds`.
 #[derive(Args)]
 pub struct Worlds {
-    /// How many worlds.
+    /// How many worlds to run.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// The first world's seed; the others follow it.
@@ -44,10 +44,10 @@ pub struct Worlds {
     shape: ShapeArgs,
 }
 
-/// Which worlds.
+/// The kind of worlds.
 #[derive(Args, Clone, Copy)]
 struct ShapeArgs {
-    /// Every world has busy-polling CPU groups; without this three in ten have.
+    /// Every world has busy-polling CPU groups; without this option three in ten have.
     #[arg(long)]
     groups: bool,
     /// Every world has such groups, and transmit queues with a queueing discipline.
@@ -65,7 +65,7 @@ impl ShapeArgs {
     }
 }
 
-/// Runs `lull sim replay`: status 1 if an invariant broke.
+/// Runs `lull sim replay`; the status is 1 if an invariant broke.
 pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
     let mut plan = Plan::random_of(args.seed, args.shape.shape());
     if args.shrunk {
@@ -110,7 +110,8 @@ pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Runs `lull sim worlds`: status 1 if an invariant broke in one of them, 130 if a signal ended it before all had run.
+/// Runs `lull sim worlds`; the status is 1 if an invariant broke in one of them, and 130 if a signal ended it before
+/// all had run.
 pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let Some(end) = args.from.checked_add(args.count) else {
         return Err(format!("--from {} and --count {} pass the last seed, {}", args.from, args.count, u64::MAX).into());

@@ -1,4 +1,4 @@
-//! `--slo` and `--cpu-max`: the objective instead of the timeout.
+//! `--slo` and `--cpu-max`: an objective in place of timeouts.
 
 use clap::Args;
 use lull_core::{Mode, NapiSettings};
@@ -10,12 +10,12 @@ use crate::failure::Failure;
 /// An objective that is kept while something runs.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SloArgs {
-    /// Choose the timeouts while it runs, for an objective of latency: avg, p50, p95 or p99 below a time, several joined
-    /// by commas, such as 'p99<200us,avg<80us'. It begins with the mode and falls back to it: base, deferX, suspend0 or
-    /// suspendX. docs/control.md has the law.
+    /// Choose the timeouts while it runs, for an objective of latency: avg, p50, p95 or p99 below a time; several are
+    /// joined by commas, such as 'p99<200us,avg<80us'. It begins with the mode and falls back to it: base, deferX,
+    /// suspend0 or suspendX. docs/control.md describes the controller.
     #[arg(long, value_name = "OBJECTIVE")]
     slo: Option<String>,
-    /// CPU that may be used at most, such as 60%: above it timeouts become longer, whatever the objective.
+    /// The most CPU that may be used, such as 60%: above it timeouts become longer, whatever the objective.
     #[arg(long, value_name = "SHARE", requires = "slo")]
     cpu_max: Option<String>,
 }
@@ -26,8 +26,8 @@ impl SloArgs {
         self.slo.is_some()
     }
 
-    /// The controller that was asked for, if one was. `asked` is what NAPIs have of the mode, with what was given in place
-    /// of its own.
+    /// Returns the controller that was asked for, if one was. `asked` has the settings of the mode for a NAPI, with
+    /// those that were given in their place.
     pub fn controller(&self, mode: &Mode, asked: NapiSettings) -> Result<Option<Controller>, Failure> {
         let Some(text) = &self.slo else { return Ok(None) };
         let slo: Slo = text.parse()?;

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::output::{WriteError, outln};
 use crate::target::Target;
 
-/// Counters of losses that Linux has, too, by its names (`nstat`); all others keep their own.
+/// Counters of losses that Linux has as well, with Linux's names (`nstat`); all others keep their own names.
 const LINUX_NAMES: [(&str, &str); 14] = [
     ("drop_malformed", "IpInHdrErrors"),
     ("drop_not_ours", "IpInAddrErrors"),
@@ -36,7 +36,7 @@ const LINUX_NAMES: [(&str, &str); 14] = [
 /// Arguments of `lull ss`.
 #[derive(Args)]
 pub struct SsArgs {
-    /// The process, or the device whose processes are meant; by default all that run lull's user plane.
+    /// The process, or the device whose processes are shown; by default all that run lull's user plane.
     #[arg(value_name = "PID|DEV")]
     target: Option<Target>,
     /// Print JSON.
@@ -49,7 +49,7 @@ pub struct SsArgs {
 struct Shown {
     #[serde(flatten)]
     sockets: Sockets,
-    /// What was dropped, by reason, with Linux's names where it has them.
+    /// The number of drops by reason, under Linux's names where it has them.
     drops: BTreeMap<String, u64>,
 }
 
@@ -69,7 +69,7 @@ pub fn run(args: &SsArgs) -> Result<ExitCode, Failure> {
             }
             of_those_left(&mut clients, of)?
         }
-        // One that ends meanwhile is passed over.
+        // A process that ends meanwhile is left out.
         None => Client::connect_all(&Places::default()).iter_mut().filter_map(|client| of(client).ok()).collect(),
     };
     if args.json {
@@ -94,7 +94,7 @@ fn has(client: &mut Client, device: &str) -> bool {
     shown.napis.iter().any(|napi| napi.device == device)
 }
 
-/// Of each client what it is asked for; those that end meanwhile are passed over, unless all do.
+/// Asks each client; those whose process ends meanwhile are left out, unless all do.
 fn of_those_left<C, S>(clients: &mut [C], mut of: impl FnMut(&mut C) -> Result<S, Failure>) -> Result<Vec<S>, Failure> {
     let (mut left, mut ended) = (Vec::new(), None);
     for client in clients {
@@ -107,7 +107,7 @@ fn of_those_left<C, S>(clients: &mut [C], mut of: impl FnMut(&mut C) -> Result<S
     ended.filter(|_| left.is_empty()).map_or(Ok(left), Err)
 }
 
-/// Whether a process could not answer since it has ended, or executed another program.
+/// Whether a process could not answer because it has ended, or executed another program.
 fn has_ended(failure: &Failure) -> bool {
     const ENDED: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
     match failure.downcast_ref() {
@@ -120,7 +120,8 @@ fn has_ended(failure: &Failure) -> bool {
 fn of(client: &mut Client) -> Result<Shown, Failure> {
     match client.ask(&Request::Sockets)? {
         Answer::Sockets(mut sockets) => {
-            // Its own number is another one in another PID namespace; ours is the one that commands take.
+            // In another PID namespace the process knows itself by another number; commands take the number of this
+            // namespace.
             sockets.pid = client.pid();
             sockets.sockets.sort_by(|a, b| rank(a).cmp(&rank(b)));
             let drops = drops(&sockets.counters);
@@ -130,12 +131,12 @@ fn of(client: &mut Client) -> Result<Shown, Failure> {
     }
 }
 
-/// Listeners first, then by address.
+/// The order of sockets: listeners first, then by address.
 fn rank(socket: &Socket) -> (bool, &str, &str, usize) {
     (socket.state != "LISTEN", &socket.local, socket.peer.as_deref().unwrap_or_default(), socket.queue)
 }
 
-/// What was dropped, by reason; reasons that did not occur are left out.
+/// Returns the number of drops by reason; reasons that did not occur are left out.
 fn drops(counters: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let linux = |name: &str| LINUX_NAMES.iter().find(|(own, _)| *own == name).map(|(_, linux)| *linux);
     let is_loss = |name: &str| name.starts_with("drop_") || name == "tx_dropped" || linux(name).is_some();

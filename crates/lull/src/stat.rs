@@ -24,10 +24,10 @@ pub struct StatArgs {
     /// Length of an interval, such as 1s or 200ms.
     #[arg(long, value_parser = units::interval, default_value = "1s", value_name = "TIME")]
     interval: Duration,
-    /// Intervals to show; by default until it is stopped.
+    /// How many intervals to show; by default it goes on until it is stopped.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// One line of JSON an interval.
+    /// Print one line of JSON per interval.
     #[arg(long)]
     json: bool,
 }

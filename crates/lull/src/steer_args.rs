@@ -1,4 +1,4 @@
-//! `--steer`: what chooses among listeners that share an address.
+//! `--steer`: the program that chooses among listeners that share an address.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use lull_bpf::Program;
 use lull_bpf::steer::Steer;
 use lull_linux::attach;
 
-/// What chooses among the listeners of a service's workers.
+/// Reads what chooses among the listeners of a service's workers.
 pub fn steer(text: &str) -> Result<Steer, String> {
     match text {
         "queue" => Ok(Steer::Queue),
@@ -28,7 +28,7 @@ pub fn steer(text: &str) -> Result<Steer, String> {
     }
 }
 
-/// What chooses among a program's listeners in the kernel.
+/// Reads what chooses among a program's listeners in the kernel.
 pub fn in_the_kernel(text: &str) -> Result<attach::Steer, String> {
     match attach::Pinned::open(Path::new(text)).map_err(|error| error.to_string())? {
         Some(pinned) => Ok(attach::Steer::Pinned(pinned)),

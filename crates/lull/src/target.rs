@@ -1,4 +1,4 @@
-//! What a command is about: a device of the kernel, or a process that runs lull's user plane.
+//! The object of a command: a device of the kernel, or a process that runs lull's user plane.
 
 use std::convert::Infallible;
 use std::str::FromStr;

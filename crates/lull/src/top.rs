@@ -25,14 +25,14 @@ use crate::failure::Failure;
 use crate::target::Target;
 use crate::units;
 
-/// How often a key is looked for.
+/// How often it looks for a key.
 const KEY_EVERY: Duration = Duration::from_millis(50);
 
 /// Arguments of `lull top`.
 #[derive(Args)]
 pub struct TopArgs {
-    /// The devices, and the processes that run lull's user plane; by default all such processes and all devices that a
-    /// mode was applied to.
+    /// The devices, and the processes that run lull's user plane; by default all such processes and all devices to
+    /// which a mode was applied.
     #[arg(value_name = "DEV|PID")]
     targets: Vec<Target>,
     /// Length of an interval, such as 1s or 200ms.
@@ -55,14 +55,14 @@ pub fn run(args: &TopArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// What is read for an interval.
+/// A source that is read in each interval.
 struct Read {
     source: Box<dyn Source>,
-    /// It was asked for by name: that it goes is a failure.
+    /// Whether it was asked for by name, so that its end is a failure.
     is_named: bool,
 }
 
-/// What was asked for. A device that was not named, and goes meanwhile, is passed over.
+/// Returns the sources that were asked for. A device that was not named, and is deleted meanwhile, is left out.
 fn sources(targets: &[Target], options: &Options) -> Result<Vec<Read>, Failure> {
     let mut sources: Vec<Read> = Vec::new();
     for target in targets {
@@ -81,7 +81,7 @@ fn sources(targets: &[Target], options: &Options) -> Result<Vec<Read>, Failure> 
             if shown.is_ok_and(|shown| is_applied(&shown)) {
                 match Watched::open(&link.name, options) {
                     Ok(device) => sources.push(found(Box::new(device))),
-                    // Where it is still there, something else is in the way.
+                    // If the device still exists, the error has another cause.
                     Err(error) if Session::open(&link.name, options).is_ok() => return Err(error.into()),
                     Err(_) => {}
                 }
@@ -91,7 +91,7 @@ fn sources(targets: &[Target], options: &Options) -> Result<Vec<Read>, Failure> 
     Ok(sources)
 }
 
-/// Reads all. One that was not named and has gone is left out from now on.
+/// Reads all sources. One that was not named and has gone is left out from now on.
 fn read(sources: &mut Vec<Read>) -> Result<Vec<Figures>, Failure> {
     let (mut all, mut failure) = (Vec::new(), None);
     sources.retain_mut(|it| match it.source.read() {
@@ -145,12 +145,12 @@ fn screen(
     Ok(())
 }
 
-/// A column: its name, how many places it takes at least, and whether what is left over is for it.
+/// A column: its name, its least width, and whether it gets what is left over.
 struct Column {
     name: &'static str,
     width: u16,
     grows: bool,
-    /// Where the screen is too narrow for all, a column has what those of lower ranks leave.
+    /// If the screen is too narrow for all columns, this one gets what those of lower ranks leave.
     rank: u8,
 }
 
@@ -158,7 +158,8 @@ const fn column(name: &'static str, width: u16, rank: u8) -> Column {
     Column { name, width, grows: false, rank }
 }
 
-/// All columns, from left to right. A cell that is cut off would say something else: `defer2` for `defer20`.
+/// All columns, from left to right. Cells are not cut off, because they would then say something else: `defer2` for
+/// `defer20`.
 const COLUMNS: [Column; 13] = [
     Column { name: "whose", width: 18, grows: true, rank: 0 },
     column("cpu %", 6, 5),
@@ -175,7 +176,7 @@ const COLUMNS: [Column; 13] = [
     Column { name: "who polls", width: 20, grows: true, rank: 3 },
 ];
 
-/// How many places each column takes for these cells. Who polls may be a long list, which is cut off at its end.
+/// Returns the width of each column for these cells. "Who polls" may be a long list, which is cut off at its end.
 fn widths(rows: &[[String; COLUMNS.len()]]) -> [u16; COLUMNS.len()] {
     std::array::from_fn(|at| {
         let longest = rows.iter().map(|cells| cells[at].chars().count()).max().unwrap_or(0);
@@ -184,7 +185,7 @@ fn widths(rows: &[[String; COLUMNS.len()]]) -> [u16; COLUMNS.len()] {
     })
 }
 
-/// Which columns a screen of this width has room for, a space between two of them.
+/// Returns the columns that fit on a screen of this width, with a space between each two.
 fn fitting(width: u16, widths: &[u16; COLUMNS.len()]) -> Vec<usize> {
     let mut by_rank: Vec<usize> = (0..COLUMNS.len()).collect();
     by_rank.sort_by_key(|&at| COLUMNS[at].rank);
@@ -241,7 +242,7 @@ fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &
     frame.render_widget(Paragraph::new(foot), below);
 }
 
-/// What is not known is a dash, and never a zero.
+/// The cells of a row. What is not known is shown as a dash, and never as zero.
 fn cells(rate: &Rate) -> [String; COLUMNS.len()] {
     let number = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
     let whose = match rate.subject.pid {
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(cells.join(" "), expected, "{screen}");
         assert!(screen.contains("memcached: something is not known"), "{screen}");
         assert!(!screen.contains("Too narrow"), "{screen}");
-        // An ordinary terminal has what the screen is about, whole, and says what it has no room for.
+        // An ordinary terminal shows the main columns whole, and names those that it has no room for.
         let screen = drawn_on(80, &after, &between(&before, &after));
         let row = screen.lines().find(|line| line.contains("memcached (77)")).unwrap_or_else(|| panic!("{screen}"));
         let cells: Vec<&str> = row.trim_matches('"').split_whitespace().collect();
@@ -348,7 +349,7 @@ mod tests {
         }
     }
 
-    /// One device that is there at first.
+    /// A device that exists at first.
     struct Going(bool);
 
     impl Source for Going {

@@ -37,34 +37,33 @@ pub struct Tune {
     /// The machine and the service, described in a TOML file.
     #[arg(value_name = "WORLD.toml")]
     world: PathBuf,
-    /// The objective: avg, p50, p95 or p99 below a time, several joined by commas, such as 'p99<200us,avg<80us'. Latency
-    /// counts from when a request was due, also if it waits for its connection.
+    /// The objective: avg, p50, p95 or p99 below a time; several are joined by commas, such as 'p99<200us,avg<80us'.
+    /// Latency counts from when a request was due, also if it waits for its connection.
     #[arg(long)]
     slo: String,
     /// The load, in queries per second (400K).
     #[arg(long)]
     load: String,
-    /// CPU that the service's cores may use at most, such as 50%.
+    /// The most CPU that the service's cores may use, such as 50%.
     #[arg(long, value_name = "SHARE")]
     cpu_max: Option<String>,
-    /// How far below its latency bounds a setting should stay; without one that does, one that just meets them is
-    /// taken.
+    /// How far below its latency bounds a setting should stay; if none does, one that just meets them is taken.
     #[arg(long, value_name = "SHARE", default_value = "10%")]
     spare: String,
-    /// Seeds that a recommendation is confirmed with.
+    /// How many seeds confirm a recommendation.
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=100), default_value_t = 5)]
     seeds: u32,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Seconds of virtual time that a run counts; by default what 20,000 queries take.
+    /// Seconds of virtual time that a run counts; by default the time of 20,000 queries.
     #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
     seconds: Option<Duration>,
     /// Threads to spread runs over; by default as many as there are CPUs.
     #[arg(long)]
     threads: Option<usize>,
-    /// Measure the first three candidates on this machine, with the lab's service and load: the world file has to be that of
-    /// `lull calibrate`. Exit status 1 if none of them met the objective in every run.
+    /// Measure the first three candidates on this machine, with the lab's service and load; this takes a world file of
+    /// `lull calibrate`. The exit status is 1 if none of them met the objective in every run.
     #[arg(long)]
     measure: bool,
     /// With --measure: the NIC under the service in lull's own stack [default: that of the calibration, else mem].
@@ -76,17 +75,17 @@ pub struct Tune {
     /// With --measure: cores to use, first those of the service, then those of the generator; by default all.
     #[arg(long, value_parser = units::cores, requires = "measure")]
     cores: Option<std::vec::Vec<usize>>,
-    /// The device's name in the lines to type.
+    /// The device's name in the commands that are printed.
     #[arg(long, default_value = "DEV")]
     dev: String,
     #[command(flatten)]
     outputs: Outputs,
 }
 
-/// How wide prose is.
+/// The width of prose in columns.
 const COLUMNS: usize = 120;
 
-/// Searches and tells; a refusal is a failure with the frontier before it.
+/// Searches and prints the answer; if there is none, prints the frontier and fails.
 pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let slo: Slo = args.slo.parse()?;
     let per_s = match args.load.parse::<Load>()? {
@@ -137,7 +136,7 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
             confirmed => confirmed?,
         };
         let service = match over {
-            // The first note of the kernel's bench says which program it is.
+            // The first note of the kernel's bench names the program.
             Over::Kernel(_) => bench.notes().into_iter().next().unwrap_or_default(),
             _ => "The service is lull's own.".to_owned(),
         };
@@ -151,7 +150,7 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The lab's service that a world file describes.
+/// Returns the lab's service that a world file describes.
 fn bench_of(file: &WorldFile, args: &Tune) -> Result<(Over, BenchConfig), Failure> {
     predicted::is_the_labs(file)?;
     let arrivals = match file.arrivals {
@@ -178,7 +177,7 @@ fn bench_of(file: &WorldFile, args: &Tune) -> Result<(Over, BenchConfig), Failur
     Ok((over, BenchConfig { workers, connections, cores, arrivals, ..BenchConfig::default() }))
 }
 
-/// A share in percent, within limits in thousandths.
+/// Reads a share in percent, within limits that are given in thousandths.
 fn percent(flag: &str, text: &str, least: u64, most: u64) -> Result<f64, Failure> {
     let range = |permille: u64| format!("{}%", permille as f64 / 10.0);
     match share_permille(text) {

@@ -1,6 +1,6 @@
-//! The command line as it was typed, for whoever is to repeat what a report shows.
+//! The command line as it was typed, so that a reader of a report can repeat it.
 
-/// The command that was typed.
+/// Returns the command that was typed.
 pub fn command_line() -> String {
     let quote = |word: String| {
         let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.%/:".contains(c));

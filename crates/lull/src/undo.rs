@@ -17,7 +17,7 @@ use crate::output::{WriteError, outln, print_changes, say};
 use crate::process::change;
 use crate::target::Target;
 
-/// How long another lull is waited for that works on the device; a change takes milliseconds.
+/// How long to wait for another lull that works on the device; a change takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// Arguments of `lull undo`.
@@ -26,12 +26,12 @@ pub struct UndoArgs {
     /// The device, or the process that runs lull's user plane.
     #[arg(value_name = "DEV|PID")]
     target: Option<Target>,
-    /// All devices of this network namespace; says what was applied to devices of others, and removes the state files of
-    /// devices that are gone.
+    /// All devices of this network namespace. It also says what was applied to devices of other namespaces, and removes
+    /// the state files of devices that are gone.
     #[arg(long, conflicts_with = "target")]
     all: bool,
-    /// Forget what cannot be given back: what queues had that were taken away for good, and the state file of a device
-    /// that was deleted.
+    /// Forget what cannot be restored: the settings of queues that were removed for good, and the state file of a
+    /// device that was deleted.
     #[arg(long)]
     forget: bool,
     /// Show what would change, and change nothing.
@@ -44,7 +44,7 @@ pub struct UndoArgs {
     state: StateArgs,
 }
 
-/// What was undone on one of all devices.
+/// What was undone on one device of all.
 #[derive(Serialize)]
 struct OnDevice {
     device: String,
@@ -62,8 +62,8 @@ enum OfAll {
     Elsewhere(Elsewhere),
 }
 
-/// Gives one device, or all, back what they had. What a lull that was killed has left recording costs every poll of the machine:
-/// it goes, too.
+/// Restores the former settings of one device, or of all. It also removes the trace instance of a lull that was killed
+/// while it recorded, which slows down every poll of the machine.
 pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
     if args.target.is_none() && !args.all {
         return Err("cannot tell what is to be undone: name a device or a process, or say --all for all devices".into());
@@ -90,7 +90,7 @@ pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
     Ok(complete(&session, &undone))
 }
 
-/// Gives the NAPIs of a process with a user plane back what they had before `lull set`.
+/// Restores what the NAPIs of a process with a user plane had before `lull set`.
 fn process(pid: u32, args: &UndoArgs) -> Result<ExitCode, Failure> {
     if args.forget {
         return Err(format!("cannot use --forget with process {pid}: what it had before ends with it").into());
@@ -106,12 +106,12 @@ fn process(pid: u32, args: &UndoArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Undoes device after device: one that fails does not keep the others from it.
+/// Undoes one device after the other; if one fails, the others are undone all the same.
 fn all(args: &UndoArgs, options: &Options) -> Result<ExitCode, Failure> {
     let (mut done, mut status) = (Vec::new(), ExitCode::SUCCESS);
     for link in Netdev::new().links()? {
         let mut session = match Session::open(&link.name, options) {
-            // Listed a moment ago, and gone.
+            // The device was listed a moment ago, and is gone now.
             Err(Error::UnknownDevice { .. }) => continue,
             session => session?,
         };
@@ -180,7 +180,7 @@ fn undo(args: &UndoArgs, session: &mut Session) -> Result<Undone, Error> {
         (true, true) => return undo_and_forget_diff(session),
         _ => {}
     }
-    // Without a state there is nothing to do, and no directory has to be made for the lock.
+    // Without a state file there is nothing to do, and no directory has to be made for the lock.
     if !is_applied(session) {
         return Ok(Undone::default());
     }
@@ -218,7 +218,7 @@ fn list(queues: &[QueueKey]) -> String {
     queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Status 1, with the reason, if something could not be given back.
+/// Returns status 1, and prints the reason, if something could not be restored.
 pub fn complete(session: &Session, undone: &Undone) -> ExitCode {
     if undone.left.is_empty() {
         return ExitCode::SUCCESS;

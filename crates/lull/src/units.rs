@@ -1,10 +1,10 @@
-//! Arguments with units.
+//! Reads arguments with units.
 
 use std::time::{Duration, SystemTime};
 
 use lull_nic::Moderation;
 
-/// Seconds, as a decimal number.
+/// Reads seconds, as a decimal number.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(Duration::from_secs_f64(seconds)),
@@ -12,7 +12,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A moment: RFC 3339 in UTC, seconds since 1970, or a time from now as `+10s`.
+/// Reads a moment: RFC 3339 in UTC, seconds since 1970, or a time from now such as `+10s`.
 pub fn moment(text: &str) -> Result<SystemTime, String> {
     let from_now = |text| interval(text).ok().and_then(|after| SystemTime::now().checked_add(after));
     let since_1970 =
@@ -26,12 +26,12 @@ pub fn moment(text: &str) -> Result<SystemTime, String> {
         .ok_or_else(|| format!("'{text}' is no moment: use 2026-11-22T10:00:00Z, seconds since 1970, or +10s from now"))
 }
 
-/// Shortest interval that can be asked for.
+/// The shortest interval that can be asked for.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// An interval with its unit, such as `200ms` or `1s`.
+/// Reads an interval with its unit, such as `200ms` or `1s`.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    // A bare number is seconds, and a minute is no unit of a setting.
+    // A number without a unit means seconds, and minutes are no unit of a setting.
     let minutes = text.strip_suffix("min").or_else(|| text.strip_suffix('m'));
     let seconds = match (text.parse::<f64>(), minutes) {
         (Ok(seconds), _) => seconds,
@@ -44,13 +44,14 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     Err(format!("'{text}' is not an interval between 10ms and a day, such as 200ms or 1s"))
 }
 
-/// A whole percentage, such as `30%` or `30`.
+/// Reads a whole percentage, such as `30%` or `30`.
 pub fn percent(text: &str) -> Result<u32, String> {
     let digits = text.strip_suffix('%').unwrap_or(text);
     digits.parse().map_err(|_| format!("'{text}' is not a percentage such as 30%"))
 }
 
-/// Interrupt coalescing: `16`, or `16/44` with the frames after which the interrupt is raised nevertheless.
+/// Reads interrupt coalescing: `16`, or `16/44` with the number of frames after which the interrupt is raised before
+/// its time is up.
 pub fn moderation(text: &str) -> Result<Moderation, String> {
     let (usecs, frames) = text.split_once('/').unwrap_or((text, "0"));
     match (usecs.parse(), frames.parse()) {
@@ -59,23 +60,23 @@ pub fn moderation(text: &str) -> Result<Moderation, String> {
     }
 }
 
-/// A list of core numbers, such as `0,2-3`.
+/// Reads a list of core numbers, such as `0,2-3`.
 pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     lull_units::numbers(text).map_err(|_| format!("'{text}' is not a list of cores such as 0,2-3"))
 }
 
-/// A list of numbers as one argument: clap takes a `Vec` for an argument that may be given several times.
+/// A list of numbers as one argument. clap takes a `Vec` for an argument that may be given several times.
 #[derive(Clone, Debug)]
 pub struct List(pub Vec<usize>);
 
 impl List {
-    /// Reads a list, as clap asks for it.
+    /// Reads a list, for clap.
     pub fn parse(text: &str) -> Result<List, String> {
         lull_units::numbers(text).map(List)
     }
 }
 
-/// Inter-arrival times.
+/// Reads inter-arrival times.
 pub fn arrivals(text: &str) -> Result<lull_lab::load::Arrivals, String> {
     match text {
         "poisson" | "exponential" => Ok(lull_lab::load::Arrivals::Exponential),

@@ -1,4 +1,4 @@
-//! `xdp:DEV[:QUEUES]`: the options of an AF_XDP device, and what it turned out to be.
+//! The options of an AF_XDP device, `xdp:DEV[:QUEUES]`, and the description of what was opened.
 
 use std::net::IpAddr;
 
@@ -12,11 +12,12 @@ use crate::units::List;
 /// Options of `--nic xdp:DEV`.
 #[derive(Args)]
 pub struct XdpArgs {
-    /// With xdp:DEV, the TCP and UDP ports that are taken from the host, such as 11211,8000-8010. An address of --addr may
-    /// then be the host's own: its ARP, ICMP and all other ports stay the host's. By default an address is taken whole.
+    /// With xdp:DEV, the TCP and UDP ports that are taken from the host, such as 11211,8000-8010. An address of --addr
+    /// may then be one of the host's: its ARP, ICMP and all other ports stay the host's. By default all packets to an
+    /// address are taken.
     #[arg(long, value_name = "LIST", value_parser = List::parse)]
     ports: Option<List>,
-    /// With xdp:DEV, the VLAN: frames with this tag are taken, and sent.
+    /// With xdp:DEV, the VLAN: only frames with this tag are taken, and frames are sent with it.
     #[arg(long, value_name = "ID")]
     vlan: Option<u16>,
     /// With xdp:DEV, slots of a queue's receive ring, a power of two; 1024 by default.
@@ -28,7 +29,7 @@ pub struct XdpArgs {
 }
 
 impl XdpArgs {
-    /// Which of the options were given, for a NIC that has none of them.
+    /// Returns which of the options were given, for a NIC that has none of them.
     pub fn given(&self) -> [(&'static str, bool); 4] {
         [
             ("--ports", self.ports.is_some()),
@@ -38,12 +39,12 @@ impl XdpArgs {
         ]
     }
 
-    /// Whether addresses are taken for some ports alone.
+    /// Whether addresses are taken for some ports only.
     pub fn has_ports(&self) -> bool {
         self.ports.is_some()
     }
 
-    /// The device's settings: `spec` is `DEV[:QUEUES]`.
+    /// Returns the device's settings; `spec` is `DEV[:QUEUES]`.
     pub fn config(&self, spec: &str, addresses: &[(IpAddr, u8)]) -> Result<XdpConfig, Failure> {
         let (name, queues) = named(spec)?;
         let ports = self.ports.as_ref().map_or(&[][..], |list| &list.0);
@@ -65,7 +66,7 @@ impl XdpArgs {
     }
 }
 
-/// The interface and the queues of `DEV[:QUEUES]`.
+/// Returns the interface and the queues of `DEV[:QUEUES]`.
 pub fn named(spec: &str) -> Result<(String, Vec<u32>), Failure> {
     let (name, queues) = spec.split_once(':').map_or((spec, None), |(name, queues)| (name, Some(queues)));
     if name.is_empty() {
@@ -75,7 +76,7 @@ pub fn named(spec: &str) -> Result<(String, Vec<u32>), Failure> {
     Ok((name.to_owned(), queues.into_iter().map(|queue| queue as u32).collect()))
 }
 
-/// What becomes of frames that come by queues which were not asked for; nothing if all were.
+/// Says what happens to frames that come by queues which were not asked for; `None` if all queues were.
 pub fn left_to_the_host(config: &XdpConfig) -> Option<String> {
     let numbers =
         |queues: &[u32]| lull_units::numbers_text(&queues.iter().map(|queue| *queue as usize).collect::<Vec<_>>());
@@ -89,7 +90,7 @@ pub fn left_to_the_host(config: &XdpConfig) -> Option<String> {
     })
 }
 
-/// What the device turned out to be, in a few words: where the program runs, who copies, and how many queues.
+/// Describes the device that was opened in a few words: where the program runs, who copies, and which queues it has.
 pub fn words(device: &Xdp) -> String {
     let report = device.report();
     let copies = match report.zero_copy.iter().filter(|zero_copy| **zero_copy).count() {
@@ -106,7 +107,7 @@ pub fn words(device: &Xdp) -> String {
     format!("{}{why}, {copies}, queues {}{busy}", report.mode, lull_units::numbers_text(&queues))
 }
 
-/// What was seen of the device by the time that its service ends.
+/// Describes what was counted by the time the service ends.
 pub fn at_the_end(device: &Xdp) -> String {
     let report = device.report();
     let empty: u64 = report.rx_fill_ring_empty.iter().sum();

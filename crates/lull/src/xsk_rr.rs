@@ -21,21 +21,22 @@ use crate::{units, xdp};
 
 /// Arguments of `lull xsk-rr`.
 ///
-/// A client sends small frames and a server sends them back, on sockets for whole frames, as the tool xsk_rr that was posted
-/// with Linux's threaded busy polling does; the options have its letters. Answers are matched by numbers. Latency is measured
-/// from the actual send, as published, and from when the request should have been sent.
+/// A client sends small frames and a server sends them back, on sockets for whole frames, as the tool xsk_rr does that
+/// was posted with Linux's threaded busy polling; the options have its letters. Answers are matched to requests by
+/// numbers. Latency is measured from the actual send, as published, and from the time when the request should have been
+/// sent.
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub struct XskRrArgs {
-    /// What the frames go over. Both ends in this process: mem (in memory), taps (two TAPs and the kernel's bridge between
-    /// them) or veth (AF_XDP sockets of the kernel on a veth pair of its own; root). One end: tap:NAME, or xdp:DEV:QUEUE,
-    /// all of whose frames AF_XDP takes.
+    /// What the frames go over. With both ends in this process: mem (in memory), taps (two TAPs and the kernel's bridge
+    /// between them) or veth (AF_XDP sockets of the kernel on a veth pair of its own; root). With one end here:
+    /// tap:NAME, or xdp:DEV:QUEUE, all of whose frames AF_XDP takes.
     #[arg(long, default_value = "mem")]
     nic: String,
     /// Who polls: interrupts, inline, separate, threaded, threaded-busy or group.
     #[arg(long, default_value = "interrupts")]
     mode: Polling,
-    /// Run the letter's table, five rates and delays in every mode, and print the published cells beside.
+    /// Run the letter's table, five rates and delays in every mode, and print the published cells beside it.
     #[arg(long, conflicts_with_all = ["mode", "serve", "server_mac", "period", "outstanding", "delay", "send_thread",
         "receive_thread", "no_receive_call", "verify", "report", "zero_copy"])]
     table: bool,
@@ -45,49 +46,51 @@ pub struct XskRrArgs {
     /// With one end: the Ethernet address of the server; by default frames go to all stations.
     #[arg(long, value_name = "MAC", value_parser = mac)]
     server_mac: Option<[u8; 6]>,
-    /// Send a request every so often, whatever comes back: nanoseconds, or a time with its unit, such as 83us. Without it a
-    /// closed loop keeps --outstanding requests under way.
+    /// Send a request at this period, whatever comes back: nanoseconds, or a time with its unit, such as 83us. Without
+    /// it a closed loop keeps --outstanding requests under way.
     #[arg(long, short = 'P', value_name = "TIME", value_parser = nanoseconds)]
     period: Option<u64>,
     /// Requests that a closed loop keeps outstanding.
     #[arg(long, short = 'o', default_value_t = 1)]
     outstanding: usize,
-    /// After an answer the client does not look at its ring for so long: nanoseconds, or a time with its unit.
+    /// After an answer the client does not look at its ring for this time: nanoseconds, or a time with its unit.
     #[arg(long, short = 'd', value_name = "TIME", value_parser = nanoseconds, default_value = "0")]
     delay: u64,
     /// Payload of a request, in bytes; it begins with a mark and a number.
     #[arg(long, short = 'B', default_value_t = 64)]
     payload: usize,
-    /// Send from a thread of its own.
+    /// Send from a separate thread.
     #[arg(long, short = 'T')]
     send_thread: bool,
-    /// Make receive calls in a thread that does nothing else (the mode separate does so by itself).
+    /// Make receive calls in a thread that does nothing else (the mode separate does so without this option).
     #[arg(long, short = 't')]
     receive_thread: bool,
-    /// Make no receive calls at all (threaded, threaded-busy and group do so by themselves).
+    /// Make no receive calls at all (threaded, threaded-busy and group make none without this option).
     #[arg(long, short = 'n')]
     no_receive_call: bool,
     /// Compare every byte of the answers.
     #[arg(long, short = 'v')]
     verify: bool,
-    /// Report latencies each so many seconds.
+    /// Report latencies at this interval, in seconds.
     #[arg(long, short = 'l', value_name = "SECONDS", value_parser = units::seconds)]
     report: Option<Duration>,
-    /// Seconds that are measured, for each cell. A signal ends them earlier, with what was measured until then and exit status 130.
+    /// Seconds measured for each cell. A signal ends them earlier, with what was measured until then and exit status
+    /// 130.
     #[arg(long, value_parser = units::seconds, default_value = "2")]
     seconds: Duration,
-    /// The machine's cores to use, such as 0,2-5, by default all: the client's, the server's, the sending thread's, then
-    /// the pollers' (client, server), then those of interrupts. An end that another program is takes none.
+    /// The machine's cores to use, such as 0,2-5; by default all. They are given to the client, the server, the sending
+    /// thread, the pollers (client, server) and the interrupts, in this order. An end that another program is takes
+    /// none.
     #[arg(long, value_parser = units::List::parse)]
     cores: Option<units::List>,
-    /// Run also what lacks cores: threads that spin then share one, and the scheduler decides about the figures.
+    /// Run also with too few cores: threads that spin then share one, and the scheduler determines the figures.
     #[arg(long)]
     oversubscribe: bool,
     /// Do not ask for SCHED_FIFO for lull's interrupt threads. An interrupt thread that shares the core of a thread that spins
     /// otherwise waits for its turn.
     #[arg(long)]
     no_realtime: bool,
-    /// With xdp:DEV, let the driver read and write the frames' memory itself, where it can; the posted tool copies.
+    /// With xdp:DEV, let the driver read and write the frames' memory itself, if it can; the posted tool copies.
     #[arg(long)]
     zero_copy: bool,
     /// Print JSON.
@@ -111,7 +114,7 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
     bytes.ok_or_else(|| format!("'{text}' is no Ethernet address such as 02:00:00:00:0a:02"))
 }
 
-/// A bare number is nanoseconds, as the posted tool has it.
+/// Reads a time; a number without a unit is nanoseconds, as in the posted tool.
 fn nanoseconds(text: &str) -> Result<u64, String> {
     text.parse().or_else(|_| lull_units::time_ns(text))
 }
@@ -199,7 +202,7 @@ pub fn run(args: &XskRrArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
     if let Some(error) = unwritten {
         return Err(error.into());
     }
-    // A server goes on until it is told to end.
+    // A server has nothing to show: it goes on until it is told to end.
     let Some(shown) = shown else { return Ok(ExitCode::SUCCESS) };
     let code = ended(stop, false);
     if json {
@@ -326,7 +329,7 @@ fn print_run(
     let Outcome { sent, answered, lost, under_way, unsent, corrupt, unexpected, foreign, seconds, .. } = &shown.outcome;
     let on = words.map_or_else(|| args.nic.clone(), |words| format!("{}, {words}", args.nic));
     outln!("{} over {on}: {}", args.mode.name(), table::State::from(shown.verdict.clone()))?;
-    // Stopped before its window, a run has no rate.
+    // A run that was stopped before its window has no rate.
     let rate = if *answered > 0 { *answered as f64 / seconds } else { 0.0 };
     outln!("requests         {sent} sent, {answered} answered, {lost} lost, {unsent} never sent, {rate:.0} answers/s")?;
     if *under_way > 0 {

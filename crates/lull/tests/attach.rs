@@ -9,12 +9,12 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use kernel::{lines_of, script};
 
-/// A program whose three epoll contexts have these parameters, and a directory for state files. It makes one more context
-/// for each line that it reads.
+/// A program with three epoll contexts that have these parameters, and a directory for state files. It makes one more
+/// context for each line that it reads.
 struct Program {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    /// The process that has the contexts: `child`, or its child.
+    /// The process that has the contexts: `child`, or the child of that process.
     pid: u32,
     state: PathBuf,
 }
@@ -36,7 +36,7 @@ impl Program {
         Program::below(&["python3", "-c", MAKE])
     }
 
-    /// As the child of a shell that outlives it.
+    /// Starts it as the child of a shell that outlives it.
     fn below_a_shell() -> Program {
         Program::below(&["sh", "-c", "python3 -c \"$0\" \"$@\"; exec sleep 600", MAKE])
     }
@@ -51,7 +51,7 @@ impl Program {
         Program { child, lines, pid, state }
     }
 
-    /// Has it make one more context.
+    /// Has the program make one more context.
     fn make_another(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         assert_eq!(self.lines.next().unwrap().unwrap(), "made");
@@ -71,7 +71,7 @@ impl Program {
         command
     }
 
-    /// A `lull attach` that stays, once it has set what there is.
+    /// Starts a `lull attach` that stays, and returns once it has set the contexts that there are.
     fn follower_of(&self, pid: u32, mode: &str) -> Follower {
         let mut command = self.command_on(pid, &[LULL, "attach", "--mode", mode, "--json"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -93,7 +93,7 @@ impl Program {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs words that fail with this status; what they say on standard error.
+    /// Runs a command that fails with this status; returns what it prints on standard error.
     #[track_caller]
     fn refused(&self, words: &[&str]) -> String {
         self.refused_on(self.child.id(), words)
@@ -111,12 +111,12 @@ impl Program {
         serde_json::from_str(&self.ok(words)).unwrap()
     }
 
-    /// The record of what it had.
+    /// The record of the program's former parameters.
     fn record(&self) -> PathBuf {
         self.state.join(format!("process-{}.json", self.child.id()))
     }
 
-    /// The parameters of its contexts.
+    /// The parameters of the program's contexts.
     fn params(&self) -> Vec<String> {
         let output = Command::new("python3").args([&script("params.py"), &self.pid.to_string()]).output();
         let listed = String::from_utf8(output.unwrap().stdout).unwrap();
@@ -143,9 +143,9 @@ impl Follower {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
 
-    /// Its status, and what it has said on standard error.
+    /// Returns its status, and what it has printed on standard error.
     fn end(&mut self) -> (Option<i32>, String) {
-        // Read to its end: it must not find nobody there who reads.
+        // The output is read to its end, so that the process always has a reader.
         self.lines.by_ref().for_each(drop);
         let said = std::io::read_to_string(self.child.stderr.take().unwrap()).unwrap();
         (self.child.wait().unwrap().code(), said)
@@ -163,7 +163,7 @@ const LULL: &str = env!("CARGO_BIN_EXE_lull");
 /// The second mode, as `params` prints it.
 const FULLBUSY: &str = "1000 64 1";
 
-/// `words` under strace, which kills it at the `nth` call of this name.
+/// Runs `words` under strace, which kills the command at the `nth` call of this name.
 fn killed_at(call: &str, nth: u32, words: &[&str], program: &Program) -> Output {
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
     let strace = ["strace", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
@@ -171,7 +171,7 @@ fn killed_at(call: &str, nth: u32, words: &[&str], program: &Program) -> Output 
     program.run(&[&strace[..], words].concat())
 }
 
-/// A program to try it on, unless this machine cannot.
+/// Returns a program to test with, unless this machine cannot run it.
 fn program(test: &str) -> Option<Program> {
     let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
     if !works.is_ok_and(|output| output.status.success()) {
@@ -206,7 +206,7 @@ fn killed_anywhere_a_second_attach_keeps_what_the_program_had() {
             let ended = output.status.success();
             let set = program.params().iter().filter(|it| *it == FULLBUSY).count();
             half_way |= !ended && set != 0 && set != OWN.len();
-            // Another one on top of what the killed one has left.
+            // A second attach goes on top of what the killed one has left.
             if nth % 2 == 0 {
                 program.ok(&[LULL, "attach", "--mode", "napibusy", "--once"]);
             }
@@ -267,7 +267,7 @@ fn after_a_normal_end_detach_has_nothing_to_give_back_and_says_so() {
     let said = program.json(&[LULL, "detach", "--dry-run", "--json"]);
     assert_eq!(said["detached"], "over");
     assert!(program.ok(&[LULL, "detach"]).contains("has ended by itself, and its epoll contexts with it"));
-    // Nothing is known of it any more: a wrong number and one that is long gone look alike.
+    // Nothing is known of the process any more: a wrong number and one that is long gone look alike.
     assert!(program.refused(&[LULL, "detach"]).contains("no process"));
 }
 
@@ -284,10 +284,10 @@ fn after_the_end_of_a_followed_program_detach_says_so_whoever_was_attached_to_me
     assert!(lines.any(|line| line.unwrap().contains("\"set\"")));
     drop(program.child.stdin.take());
     assert!(program.child.wait().unwrap().success());
-    // Read to its end: it must not find nobody there who reads.
+    // The output is read to its end, so that the process always has a reader.
     lines.for_each(drop);
     assert!(follower.wait().unwrap().success());
-    // Another program in the same directory sweeps what nobody asks for any more.
+    // An attach to another program in the same directory removes records that are not needed any more.
     let other = Program::start();
     for verb in [&["attach", "--mode", "suspend20", "--once"][..], &["detach"]] {
         let other_pid = other.child.id().to_string();
@@ -347,7 +347,7 @@ fn what_is_attached_to_stays_so_whoever_else_shares_the_directory() {
     std::fs::File::options().write(true).open(program.record()).unwrap().set_modified(two_days_ago).unwrap();
     let shown = unshare(&[LULL, "show"]);
     assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
-    // A process there of the same number is another one.
+    // In another PID namespace the process of this number is another one.
     let pid = program.child.id().to_string();
     let other = format!(
         "echo $(({pid} - 1)) > /proc/sys/kernel/ns_last_pid; sleep 60 & {LULL} attach --pid $! --once --mode base"
@@ -382,7 +382,7 @@ fn the_children_of_process_1_are_set_only_if_it_is_said() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         said
     };
-    // --dry-run: nothing is changed, whatever comes of it.
+    // --dry-run changes nothing, whatever the outcome is.
     let said = refused(&["attach", "--pid", "1", "--mode", "suspend20", "--dry-run"]);
     assert!(said.contains("all programs of the machine") && said.contains("--children"), "{said}");
     let output = Command::new(LULL)
@@ -422,7 +422,7 @@ fn attached_to_at_two_levels_a_program_has_its_own_back_in_either_order() {
             assert_eq!(program.params(), OWN, "attached {attached:?}, detached {detached:?}: {said:?}");
         }
     }
-    // The third attach is the first one's again, which has a record of its own that is out of date.
+    // The third attach is to the first process again, whose own record is out of date.
     for (pid, mode) in [(shell, "suspend20"), (child, "fullbusy"), (shell, "napibusy")] {
         program.ok_on(pid, &[LULL, "attach", "--mode", mode, "--once"]);
     }
@@ -442,7 +442,7 @@ fn a_context_that_another_lull_follows_is_refused() {
         let holder = format!("process {}, lull attach of process {followed}", follower.child.id());
         assert!(said.contains("another lull works on descriptor") && said.contains(&holder), "{said}");
         assert_eq!(program.params(), [FULLBUSY; 3]);
-        // The same parameters are no change.
+        // Setting the same parameters again is no change.
         let said = program.ok_on(other, &[LULL, "attach", "--mode", "fullbusy", "--once"]);
         assert!(said.contains("already"), "{said}");
         follower.signal("-TERM");
@@ -457,7 +457,7 @@ fn what_another_lull_has_and_does_not_follow_is_not_refused() {
     let (shell, child) = (program.child.id(), program.pid);
     for words in [&["--mode", "suspend20", "--children", "no"][..], &["--steer", "hash"]] {
         program.ok_on(shell, &[LULL, "attach", "--mode", "suspend20", "--once"]);
-        // It has the record in which the child's contexts are.
+        // The attach has the record of the child's contexts.
         let mut command = program.command_on(shell, &[&[LULL, "attach"], words].concat());
         let mut staying = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (lines, stderr) = (lines_of(&mut staying), staying.stderr.take().unwrap());
@@ -484,7 +484,7 @@ fn an_attach_waits_for_another_that_is_soon_done() {
     let Some(program) = below_a_shell(test) else { return };
     let (shell, child) = (program.child.id(), program.pid);
     program.ok_on(shell, &[LULL, "attach", "--mode", "suspend20", "--once"]);
-    // As if that one had its lock still.
+    // The test takes the lock, as if the other lull still had it.
     let lock = std::fs::File::open(program.record().with_extension("lock")).unwrap();
     lock.lock().unwrap();
     let trace = program.state.join("trace");
@@ -513,7 +513,7 @@ fn what_is_given_back_while_another_attach_looks_is_not_the_programs_own() {
     let Some(program) = below_a_shell(test) else { return };
     let (shell, child) = (program.child.id(), program.pid);
     program.ok_on(child, &[LULL, "attach", "--mode", "fullbusy", "--once"]);
-    // It is stopped when it has read what two of the three contexts have.
+    // The command is stopped when it has read the parameters of two of the three contexts.
     let trace = program.state.join("trace");
     let strace = ["strace", "-qq", "-o", trace.to_str().unwrap(), "-e", "trace=pidfd_getfd"];
     let stop = ["-e", "inject=pidfd_getfd:signal=STOP:when=3"];
@@ -532,13 +532,13 @@ fn what_is_given_back_while_another_attach_looks_is_not_the_programs_own() {
     assert_eq!(program.params(), OWN);
 }
 
-/// As with a `/proc` that is mounted with hidepid=1.
+/// This also holds for a `/proc` that is mounted with hidepid=1.
 #[test]
 fn a_number_that_another_users_process_has_by_now_is_in_no_detachs_way() {
     const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     let test = "a_number_that_another_users_process_has_by_now_is_in_no_detachs_way";
     let Some(mut program) = program(test) else { return };
-    // Where another user may open it.
+    // The command is copied to a place from which another user may run it.
     let lull = program.state.join("lull");
     std::fs::create_dir_all(&program.state).unwrap();
     std::fs::copy(LULL, &lull).unwrap();
@@ -549,7 +549,8 @@ fn a_number_that_another_users_process_has_by_now_is_in_no_detachs_way() {
         return;
     }
     program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
-    // As if the user had attached to it, and its number were this process's by now, which is root's.
+    // The record is changed as if the user had attached to a process whose number is now that of this process, which is
+    // root's.
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(program.record()).unwrap()).unwrap();
     for context in record["contexts"].as_array_mut().unwrap() {
         context["pid"] = std::process::id().into();
@@ -571,7 +572,7 @@ fn a_number_that_another_users_process_has_by_now_is_in_no_detachs_way() {
 
 #[test]
 fn a_file_with_a_path_that_is_too_long_is_in_nobodys_way() {
-    // A directory of 25 levels of 200 letters, below that of its state files.
+    // It makes a directory of 25 levels of 200 letters, below that of its state files.
     let deep = "import os, tempfile
 os.makedirs(tempfile.gettempdir() + '/lull-attach-' + str(os.getpid()))
 os.chdir(tempfile.gettempdir() + '/lull-attach-' + str(os.getpid()))
@@ -595,7 +596,7 @@ fn a_new_child_that_another_lull_follows_is_left_to_that_one_until_it_ends() {
     if program(test).is_none() {
         return;
     }
-    // The shell's child does not begin before the outer follower has looked, and is stopped.
+    // The shell's child does not begin before the outer follower has looked and is stopped.
     let begun = ["sh", "-c", "echo $$; read go; python3 -c \"$0\" \"$@\"; exec sleep 600", MAKE];
     let mut program = Program::below(&begun);
     let shell = program.pid;
@@ -627,7 +628,7 @@ fn a_new_child_that_another_lull_follows_is_left_to_that_one_until_it_ends() {
 fn a_record_of_an_earlier_process_of_this_number_gives_back_to_those_that_live() {
     let test = "a_record_of_an_earlier_process_of_this_number_gives_back_to_those_that_live";
     let Some(program) = below_a_shell(test) else { return };
-    // As if the shell that was attached to had ended, and this one had got its number.
+    // The record is changed as if the shell that was attached to had ended, and this one had got its number.
     let age = || {
         let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(program.record()).unwrap()).unwrap();
         record["start"] = (record["start"].as_u64().unwrap() - 1).into();
@@ -640,7 +641,7 @@ fn a_record_of_an_earlier_process_of_this_number_gives_back_to_those_that_live()
     assert_eq!(program.params(), OWN);
     assert!(!program.record().exists());
 
-    // Attached to meanwhile, alone.
+    // Meanwhile another lull attaches to the child alone.
     program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
     age();
     let said = program.refused(&[LULL, "attach", "--mode", "suspend20", "--once", "--children", "no"]);
@@ -683,7 +684,7 @@ fn the_supervisor_leaves_a_process_that_has_got_the_number_since() {
             .spawn()
             .unwrap();
         assert_eq!(lines_of(&mut supervisor).next().unwrap().unwrap(), "ready");
-        // The pipe ends without a word of dismissal: `lull run` has died.
+        // The pipe ends without a last message, as when `lull run` has died.
         writeln!(supervisor.stdin.take().unwrap(), "program {} {start}", program.pid).unwrap();
         assert!(supervisor.wait().unwrap().success());
         assert_eq!(program.params(), now);

@@ -1,5 +1,5 @@
-//! The program's half of a mode from outside: `lull attach` and `lull detach` of running programs. Parameters are read back
-//! by a script of the tests' own (`kernel/params.py`).
+//! Sets the program's half of a mode from outside: `lull attach` and `lull detach` of running programs. Parameters are
+//! read back by a script of the tests' own (`kernel/params.py`).
 
 mod kernel;
 mod program;
@@ -21,14 +21,14 @@ fn a_running_memcached_is_set_and_given_back() {
     assert_eq!(planned.matches("would set memcached").count(), 3, "{planned}");
     assert!(have(pid, 3, NONE) && scratch.left().is_empty());
 
-    // No state file, no change.
+    // Without a state file nothing is changed.
     scratch.refused(&format!("attach --pid {pid} --mode suspend20 --once --state-dir /proc/none"), &["/proc/none"]);
     assert!(have(pid, 3, NONE));
 
     let said = scratch.ok(&format!("attach --pid {pid} --mode suspend20 --once"));
     assert_eq!(said.matches("usecs 0, budget 64, prefer (was: usecs 0, budget 0, not preferred)").count(), 3, "{said}");
     assert!(have(pid, 3, SUSPEND), "{:?}", params(pid));
-    // Again, and with another mode: what was there before all of it is what comes back.
+    // After several attaches with other modes, the parameters from before the first one come back.
     scratch.ok(&format!("attach --pid {pid} --mode suspend20 --once"));
     let output = scratch.lull(&format!("attach --pid {pid} --mode fullbusy --once"));
     assert!(String::from_utf8(output.stderr).unwrap().contains("NOT fully in force"));
@@ -114,7 +114,7 @@ fn a_killed_attach_is_undone_by_detach_and_an_ended_program_ends_attach() {
     let (code, said) = attached.end();
     assert_eq!(code, Some(0));
     assert!(said.contains("the program has ended"), "{said}");
-    // The record stays for whoever asks what has become of the program.
+    // The record stays, so that a later `lull detach` can say what has become of the program.
     let said = scratch.ok(&format!("detach --pid {pid}"));
     assert!(said.contains("has ended by itself"), "{said}");
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
@@ -147,7 +147,7 @@ fn attaching_warns_of_another_program_on_the_same_napi() {
         let said = String::from_utf8(output.stderr).unwrap();
         said.lines().find(|line| line.contains("is heard from by")).map(str::to_owned)
     };
-    // Another program that does not prefer busy polling disturbs nobody.
+    // A second program on the queue that does not prefer busy polling does no harm.
     let (first, _quiet) = (start("5001", "0"), start("5002", "0"));
     assert_eq!(warned(first.pid()), None);
     let second = start("5003", "1");

@@ -1,6 +1,6 @@
-//! What a program has put into the background under `lull run`: it keeps the mode until it ends, and has what it had when
-//! lull ends before it. Parameters are read back by a script of the tests' own (`kernel/params.py`), settings of devices
-//! by raw netlink.
+//! A program that goes into the background under `lull run` keeps the mode until it ends, and gets its former settings
+//! back when lull ends before it. Parameters are read back by a script of the tests' own (`kernel/params.py`), settings
+//! of devices by raw netlink.
 
 mod kernel;
 mod program;
@@ -26,14 +26,14 @@ fn what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends() {
     let daemon = EndsWithFailure(pid);
     wait_until("the daemon has its contexts", || have(pid, 3, SUSPEND));
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
-    // A signal to lull is the daemon's, and its end is lull's.
+    // lull passes a signal on to the daemon, and ends when the daemon does.
     run.signal("-TERM");
     assert_eq!(run.end().0, Some(0));
     assert!(!Path::new(&format!("/proc/{pid}")).exists());
     drop(daemon);
     assert_eq!(world.values(), [BASE, BASE]);
 
-    // One that will not end is left alone at the second signal.
+    // At the second signal lull leaves a daemon alone that does not end.
     let script = scratch.0.join("stubborn");
     std::fs::write(&script, "trap '' TERM\nsleep 600 >/dev/null 2>&1 &\n").unwrap();
     let mut run = world.start(&format!("run --dev va --mode suspend20 -- sh {}", script.display()));
@@ -50,7 +50,7 @@ fn what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends() {
     signal(pid, "-KILL");
 }
 
-/// Leaves fifty orphans that end at once, waits for them to be waited for, and says how many were not.
+/// Leaves fifty orphans that end at once, waits until they have been waited for, and says how many were not.
 const ORPHANS: &str = "import os, time
 for _ in range(50):
     if os.fork() == 0:
@@ -92,7 +92,7 @@ fn traces(test: &str) -> bool {
 }
 
 /// The daemon has one context from before it became one, which was set in the process that it was forked from, and one
-/// of its own. The next wait of `lull run` fails, as it does where the kernel has no memory.
+/// of its own. Then `wait` in `lull run` fails, as it does when the kernel has no memory.
 #[test]
 fn contexts_in_the_background_are_given_back_when_run_fails_later() {
     const TEST: &str = "contexts_in_the_background_are_given_back_when_run_fails_later";
@@ -104,7 +104,7 @@ fn contexts_in_the_background_are_given_back_when_run_fails_later() {
     let lull = env!("CARGO_BIN_EXE_lull");
     let words = [lull, "run", "--dev", "va", "--mode", "suspend20", "--", program.to_str().unwrap()];
     let mut command = world.command(&words);
-    // A pipe would be the daemon's, too, and not at its end when lull has ended.
+    // The output goes to a file, because the daemon would inherit a pipe, which would not end when lull ends.
     let said = scratch.0.join("said");
     command.stderr(File::create(&said).unwrap());
     let run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -127,7 +127,7 @@ fn contexts_in_the_background_are_given_back_when_run_fails_later() {
     assert!(have(daemon, 2, NONE), "{:?}", params(daemon));
     assert_eq!(world.values(), [BASE]);
     assert!(world.state_file().is_none());
-    // It goes on, and ends with its input.
+    // The daemon goes on, and ends with its input.
     run.ask("epoll\n", "made ");
     drop(run.input.take());
     wait_until("the daemon has ended", || !Path::new(&format!("/proc/{daemon}")).exists());

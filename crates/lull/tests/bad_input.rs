@@ -1,4 +1,5 @@
-//! Bad input: one line that names the object and the remedy, exit status 2; signals end a comparison with its partial table.
+//! Bad input gets one line that names the object and the remedy, and exit status 2; signals end a comparison with its
+//! partial table.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +59,7 @@ fn two_outputs_to_one_file_are_refused() {
     std::os::unix::fs::symlink("file", directory.join("link")).unwrap();
     let place = directory.display();
     refused_in_one_line(&format!("compare --csv {place}/file --json {place}/link"), &["two outputs", "link"]);
-    // Nothing is replaced where both are written on; what is refused then is the mode.
+    // /dev/null may be given twice, because it is written to and not replaced; so the mode is what is refused.
     refused_in_one_line("flood --csv /dev/null --json /dev/null --runs 0", &["0 runs"]);
     std::fs::remove_dir_all(directory).unwrap();
 }
@@ -92,7 +93,7 @@ fn a_directory_that_cannot_be_written_is_said_before_anything_is_measured() {
     );
 }
 
-/// It has nothing to leave behind, and looks at nothing while it computes.
+/// Such a command has nothing to clean up, and does not look at a flag while it computes.
 #[test]
 fn a_signal_ends_what_only_computes_at_once() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
@@ -213,7 +214,7 @@ fn a_programs_nic_takes_its_own_options_only() {
     refused_in_one_line("run --mode base --dev lo --ports 80 -- /bin/true", &["--ports", "--nic xdp:DEV"]);
 }
 
-/// The stack starts in the program, which may go on without it: so it is told before.
+/// The stack starts in the program, which might go on without it; so the error is told before the program starts.
 #[test]
 fn addresses_and_gateways_that_no_stack_can_have_are_refused_before_the_program_starts() {
     let run = |options: &str| format!("run --nic tap:x --mode base {options} --dry-run -- /bin/true");
@@ -235,7 +236,7 @@ fn two_signals_at_once_are_one_request_to_end() {
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(said.next().unwrap().unwrap().contains(" worlds, "));
     let drain = std::thread::spawn(move || said.for_each(drop));
-    // While it stands both come to wait, and it takes both before it does anything else.
+    // While the process is stopped both signals become pending, and it takes both before it does anything else.
     for signal in ["-STOP", "-INT", "-TERM", "-CONT"] {
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
     }
@@ -245,7 +246,7 @@ fn two_signals_at_once_are_one_request_to_end() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("transitions of the core"));
 }
 
-/// It has nothing to give back, and would not look whether it is to end.
+/// Such a command has nothing to restore, and would not look whether it is to end.
 #[test]
 fn a_command_that_only_shows_ends_at_the_first_signal() {
     use std::os::unix::fs::OpenOptionsExt;
@@ -255,7 +256,7 @@ fn a_command_that_only_shows_ends_at_the_first_signal() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
     let mut child = command.arg("merge").arg(&fifo).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    // Nobody can write until it reads.
+    // Nobody can open the pipe for writing before the command reads from it.
     let end = loop {
         match std::fs::OpenOptions::new().write(true).custom_flags(nonblocking).open(&fifo) {
             Ok(end) => break end,
@@ -265,7 +266,7 @@ fn a_command_that_only_shows_ends_at_the_first_signal() {
         std::thread::sleep(Duration::from_millis(5));
     };
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    // One that waited on would find that nothing was written.
+    // A command that went on would find the input empty.
     drop(end);
     let status = child.wait().unwrap();
     std::fs::remove_file(&fifo).unwrap();
@@ -342,7 +343,7 @@ fn a_signal_ends_a_comparison_with_its_partial_table() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The third line of progress means that both modes were measured at least once.
+    // The third line of progress means that both modes have been measured at least once.
     let stderr = child.stderr.take().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stderr));
     for _ in 0..3 {
@@ -357,7 +358,7 @@ fn a_signal_ends_a_comparison_with_its_partial_table() {
     assert!(table.to_lowercase().contains("stopped early") && table.contains("suspend50"), "{table}");
 }
 
-/// Runs `lull` with its standard output, or its standard error, on something else.
+/// Runs `lull` with its standard output, or its standard error, going elsewhere.
 fn lull_with_output(arguments: &[&str], stdout: Stdio) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
     command.args(arguments).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()

@@ -1,5 +1,5 @@
-//! `lull calibrate`, `lull compare --predict` and `lull tune --measure` on this machine, in memory. What is asserted is
-//! structure: how sharp and how near the figures are depends on what else the machine does.
+//! `lull calibrate`, `lull compare --predict` and `lull tune --measure` on this machine, in memory. The tests assert
+//! structure, because the precision of the figures depends on what else the machine does.
 
 #[path = "calibrate/device.rs"]
 mod device;
@@ -75,7 +75,7 @@ fn a_machine_is_calibrated_held_against_measurements_and_tuned() {
     assert!(text.contains("met in "), "{text}");
 }
 
-/// Sends a signal at the first line that begins so; the status, and what is said from there on.
+/// Sends a signal at the first line that begins with `at`; returns the status, and what is printed from there on.
 fn signalled(at: &str, signal: Signal, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
     command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -99,7 +99,7 @@ fn signals_end_a_calibration_wherever_it_is() {
     for (at, signal) in
         [("measuring what", Signal::TERM), ("base at MAX, run 1", Signal::INT), ("fitting: ", Signal::TERM)]
     {
-        // So much time that no step is over before the signal comes.
+        // With this limit no step is over before the signal comes.
         let (status, rest) = signalled(at, signal, &["calibrate", "--limit", "3600", "--out", &path]);
         assert_eq!(status, Some(130), "{at}: {rest}");
         assert!(rest.ends_with("stopped before everything was measured: start it again"), "{at}: {rest}");
@@ -107,7 +107,7 @@ fn signals_end_a_calibration_wherever_it_is() {
     }
 }
 
-/// A machine of lull's own stack that takes 10 ns for whatever a request needs.
+/// A machine with lull's own stack that takes 10 ns for everything that a request needs.
 fn fast_world() -> String {
     let costs = "irq timer_irq ipi timer_start timer_late softirq poll rx_request rx_ack tx_done wake switch epoll_call \
                  epoll_sleep epoll_event busy_call busy_round idle_shallow_exit idle_deep_exit cold_packet cold_request";
@@ -191,7 +191,7 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
             refused(&world.replace(key, other), command, what);
         }
     }
-    // What was calibrated over a device has the device's moderation, and is refused as a device's.
+    // A world that was calibrated over a device has the device's moderation, and is refused because it is a device's.
     let device = kernel.replace("\"0us\"", "\"8us\"\ncalibrated = \"device\"").replace("cost_own", "cost");
     for command in [&tune[..], &[&compare_32[..], &["--plane", "kernel"]].concat()] {
         refused(&device, command, "calibrated over device instead of veth");

@@ -1,5 +1,5 @@
-//! `lull apply --slo` on a veth in a network namespace: the controller changes timeouts by what is reported and seen, and
-//! what was there comes back, whatever becomes of it. What it did is read back by raw netlink.
+//! `lull apply --slo` on a veth in a network namespace: the controller changes timeouts by what is reported and seen,
+//! and the former settings come back, however it ends. The settings are read back by raw netlink.
 
 mod kernel;
 
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use kernel::World;
 
-/// How long to wait for something that happens by itself; far more than it takes on a busy machine.
+/// How long to wait for something that happens by itself; it takes far less, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What the NAPI has before, so that "back" is not zero.
+/// The NAPI has these settings before, so that "restored" does not mean zero.
 const FORMER: (u64, u64, u64, u64) = (7, 30_000, 5_000_000, 0);
 
-/// A pair of one queue whose NAPI has [`FORMER`].
+/// Makes a pair with one queue whose NAPI has [`FORMER`].
 fn world(test: &str) -> Option<World> {
     if Command::new("ping").arg("-V").output().is_err() {
         println!("SKIP: {test}: ping is not installed");
@@ -32,14 +32,14 @@ fn world(test: &str) -> Option<World> {
     Some(world)
 }
 
-/// Packets for the near end, for as long as it lives.
+/// Sends packets to the near end, for as long as it lives.
 struct Packets(Child);
 
 impl Packets {
     fn to(world: &World) -> Packets {
         let mut ping = Command::new("ip");
-        // A thousand a second on a busy machine, too: those for which it had no turn leave together. A queue with few of them goes
-        // to its interrupts.
+        // It sends a thousand a second on a busy machine as well: those for which it had no turn leave together. A
+        // controller returns a queue with fewer packets to its interrupts.
         let options = ["-q", "-i", "0.001", "-l", "400"];
         ping.args(["netns", "exec", &world.far, "ping"]).args(options).arg("10.99.0.1").stdout(Stdio::null());
         Packets(ping.spawn().unwrap())
@@ -53,7 +53,7 @@ impl Drop for Packets {
     }
 }
 
-/// A service that reports its latencies, all of them of this many microseconds.
+/// A service that reports its latencies, which are all of this many microseconds.
 struct Service {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -67,7 +67,7 @@ impl Service {
             let socket = UnixDatagram::unbound().unwrap();
             while !over.load(Ordering::Relaxed) {
                 let word = format!("{us}us ");
-                // A controller that is not there yet, or no longer, hears nothing.
+                // A controller that is not there yet, or no longer, gets no report.
                 let _ = socket.send_to(word.repeat(600).as_bytes(), &path);
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -104,11 +104,12 @@ fn reported_latencies_move_the_timeout_silence_ends_that_and_a_killed_controller
     let arguments = format!("apply {} --mode suspend20 --slo p99<20ms --report {}", world.device, path.display());
     let mut controller = world.start(&arguments);
     controller.wait_for("latencies as they are reported");
-    // Far below the limit: the timeout becomes longer than the half of the longest, which it has before anything is known.
+    // This is far below the limit, so the timeout becomes longer than half of the longest one, which it is before
+    // anything is known.
     let service = Service::on(path.clone(), 1_000);
     let long = timeout_becomes(&world, |gro| gro > 9_000_000);
     assert!(long <= 18_000_000, "{long}");
-    // Nobody reports any more: the mode that was asked for is in force.
+    // After the service has ended nobody reports, so the mode that was asked for is in force.
     drop(service);
     controller.wait_for("blind");
     world.wait_for(&[kernel::SUSPEND20]);
@@ -142,8 +143,8 @@ fn a_program_runs_with_an_objective_which_shows_and_the_device_has_back_what_it_
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Asks a service in the near namespace again and again, until it is ended; many things at a time, so that it has something to sum
-/// up though its packets wait for timeouts.
+/// Asks a service in the near namespace again and again until it is ended, with many requests at a time, so that the
+/// service has enough to sum up although its packets wait for timeouts.
 const CLIENT: &str = "
 import socket, sys, time
 while True:
@@ -179,20 +180,20 @@ fn a_service_that_sums_up_its_own_latencies_is_heard() {
     let mut client = Command::new("ip");
     client.args(["netns", "exec", &world.far, "python3", "-c", CLIENT]);
     let client = Packets(client.spawn().unwrap());
-    // Far below the limit: the timeout grows beyond half of the longest, where it stays while nothing is reported. Nothing is for
-    // good, and the log has what is not any more.
+    // This is far below the limit, so the timeout grows beyond half of the longest one, at which it stays while nothing
+    // is reported. The timeout may change again, so the log is read for it.
     let said = run.wait_for(", p99 1ms of ");
     timeout_becomes(&world, |gro| gro > 9_000_000);
     let (_, rest) = said.split_once(", p99 1ms of ").expect("it says of how many");
     let answers: u64 = rest.split(' ').next().unwrap().parse().unwrap();
-    // 200 of them are told at a time.
+    // The program reports 200 answers at a time.
     assert!(answers > 0 && answers.is_multiple_of(200), "{said}");
     drop(client);
     run.signal("-TERM");
     run.end();
     assert_eq!(world.values(), [FORMER]);
 
-    // A summary without what the objective bounds is no report, and that is told.
+    // A summary without the statistic of the objective is no report, and a message says so.
     let mut run = world.start(&format!("{arguments} p95<20ms {program}"));
     run.wait_for("latencies as they are reported");
     let mut client = Command::new("ip");
@@ -212,9 +213,9 @@ fn without_reports_it_has_cpu_only_and_says_so_and_gives_everything_back() {
     let mut controller = world.start(&format!("apply {} --mode defer50 --slo p99<20ms", world.device));
     let line = controller.wait_for("CPU only");
     assert!(line.contains("--report"), "{line}");
-    // Half of the longest timeout.
+    // This is half of the longest timeout.
     timeout_becomes(&world, |gro| gro == 9_000_000);
-    // Somebody else's hand is found after the next window.
+    // A change by another program is found after the next window.
     world.set_raw(world.raw()[0].id, &["gro=999"]);
     timeout_becomes(&world, |gro| gro == 9_000_000);
     controller.signal("-TERM");
@@ -285,7 +286,7 @@ fn a_controller_that_cannot_look_at_its_device_changes_nothing() {
     let Some(world) = world("a blind controller") else { return };
     let log = world.state.with_extension("strace");
     let (mut refused, mut at_work) = (0, 0);
-    // Each of the sockets that it opens is refused once.
+    // Each socket that the controller opens is refused once.
     for nth in 1.. {
         let inject = format!("inject=socket:error=EMFILE:when={nth}");
         let strace = ["strace", "-qq", "-o", log.to_str().unwrap(), "-e", "trace=socket", "-e", &inject];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kernel::{BASE, SUSPEND20, World, lines_of, script};
 
-/// A profile with these steps.
+/// Writes a profile with these steps.
 fn profile(world: &World, steps: &str) -> String {
     fs::create_dir_all(&world.state).unwrap();
     let path = world.state.join("profile.toml");
@@ -36,7 +36,7 @@ fn prepare_changes_the_named_device_and_gives_it_back() {
     let now = facts(&world);
     assert!(now.0.trim().chars().all(|c| c == '0' || c == ','), "{now:?}");
     assert_eq!(world.raw().len(), 1);
-    // The modes and the preparation are undone apart from each other.
+    // Modes and preparation are undone separately.
     world.ok("apply va --mode defer50");
     world.ok("undo va");
     assert_eq!(facts(&world), now);
@@ -56,7 +56,7 @@ fn a_watcher_does_again_what_was_prepared() {
     world.ok(&format!("prepare va --profile {profile}"));
     let mut watcher = world.start("apply va --mode defer50 --watch --read-back 0.1");
     watcher.wait_for("watching");
-    // As a driver does that sets its queues up anew.
+    // A driver does this when it sets its queues up again.
     world.run(&["sh", "-c", "echo 0 > /sys/class/net/va/queues/rx-0/rps_cpus"]);
     let line = watcher.wait_for("again");
     assert!(line.contains("RPS of rx-0") && line.contains("-> 1"), "{line}");
@@ -83,7 +83,7 @@ fn a_number_that_the_kernel_rounds_is_set_once() {
     let mut watcher = world.start("apply va --mode defer50 --watch --read-back 0.1");
     watcher.wait_for("watching");
     for other in ["5", "6", "7"] {
-        // Each look sees both.
+        // Each check sees both changes.
         world.set_raw(world.raw()[0].id, &[&format!("defer={other}")]);
         let line = watcher.wait_for("again");
         assert!(line.contains(&format!("defer-hard-irqs {other} -> 100")), "{line}");
@@ -116,11 +116,11 @@ fn a_watcher_leaves_a_device_alone_that_has_the_name_of_then() {
     assert!(!on("vx"));
 }
 
-/// A lull that has opened the file of its device's lock and has stopped before it took the lock.
+/// A lull that has opened the lock file of its device and was stopped before it took the lock.
 struct Stopped(Option<Child>);
 
 impl Stopped {
-    /// Nothing where strace cannot do that.
+    /// Returns `None` if strace cannot do that.
     fn start(world: &World, test: &str, arguments: &str) -> Option<Stopped> {
         let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
         if !works.is_ok_and(|output| output.status.success()) {
@@ -146,7 +146,7 @@ impl Stopped {
         Some(stopped)
     }
 
-    /// Sends a signal to the lull, which is strace's child.
+    /// Sends a signal to lull, which is strace's child.
     fn signal(strace: &Child, signal: &str) {
         let children = format!("/proc/{0}/task/{0}/children", strace.id());
         let lull = fs::read_to_string(children).unwrap_or_default();
@@ -249,7 +249,7 @@ fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
         assert_eq!(lines.next().unwrap().unwrap(), "heard");
         program
     };
-    // A server that has heard nothing yet is idle, not wrong.
+    // A server that has received nothing yet is reported as idle and not as wrong.
     let mut idle = world.command(&["python3", &script("epoll.py"), "10.99.0.1", "5000", "0", "64", "1"]);
     let mut idle = idle.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(lines_of(&mut idle).next().unwrap().unwrap(), "ready");
@@ -279,7 +279,7 @@ fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
     assert!(!possible(&report, "base"));
     let said = String::from_utf8(world.lull("doctor va").stdout).unwrap();
     assert!(said.contains("-> ") && !said.contains("as it says"), "{said}");
-    // One for all modes, and on older kernels one for threads that busy poll.
+    // There is one reason for all modes, and on older kernels another one for threads that busy poll.
     assert!(said.matches("no   ").count() <= 2, "{said}");
     world.refused("doctor nix", &["'nix'", "va"]);
     world.refused("doctor va --pid 2147483647", &["process 2147483647"]);
@@ -306,7 +306,7 @@ fn the_doctor_counts_calls_with_timeout_zero() {
         let is_pwait2 = program.contains("441");
         let mut program = Command::new("python3").args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(lines_of(&mut program).next().unwrap().unwrap(), "ready");
-        // In a mount namespace of its own, which `ip netns exec` makes.
+        // This runs in a mount namespace of its own, which `ip netns exec` makes.
         let mount = "mount -t tracefs none /sys/kernel/tracing && test -e /sys/kernel/tracing/events/syscalls";
         let examine =
             format!("{mount} || exit 99; {} doctor --pid {} --json", env!("CARGO_BIN_EXE_lull"), program.id());

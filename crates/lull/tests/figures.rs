@@ -1,4 +1,4 @@
-//! `lull top` on a terminal, and `--prometheus`: the figures of a service that runs.
+//! `lull top` on a terminal, and `--prometheus`: the figures of a running service.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
-/// Only bounds a failure.
+/// This only bounds a failure.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A service on the in-memory NIC, ended with the test, and where its metrics are.
+/// A service on the in-memory NIC, which ends with the test, and the address of its metrics.
 struct Service(Child, String);
 
 impl Service {
@@ -24,7 +24,7 @@ impl Service {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.find_map(|line| Some(line.ok()?.split_once("http://")?.1.to_owned()));
-        // What else it says is read, so that it never waits for a reader.
+        // The rest of its output is read, so that it never waits for a reader.
         std::thread::spawn(move || lines.count());
         Service(child, line.expect("it says where its metrics are").strip_suffix("/metrics").unwrap().to_owned())
     }
@@ -87,17 +87,17 @@ fn a_service_exports_what_its_control_socket_shows() {
 
 #[test]
 fn a_service_keeps_an_objective_and_shows_what_was_decided() {
-    // Nothing that a busy machine does is later than that, so timeouts become longer.
+    // Even on a busy machine every answer is within this bound, so timeouts become longer.
     let service = Service::with(&["--slo", "p99<10s"]);
     until("requests are timed", || service.value("lull_napi_answer_seconds_count") >= 100.0);
     until("the timeout was moved", || service.value("lull_napi_gro_flush_timeout_seconds") > 0.001);
-    // What was decided is told behind what it has changed.
+    // The decision is reported after the settings that it has changed.
     until("what was decided shows", || service.metrics().contains(r#"objective="p99<10s",mode="suspend20"} 1"#));
     until("the change is counted", || service.value("lull_controller_changes_total") >= 1.0);
     let pid = service.0.id().to_string();
     let (done, said) = lull(&["show", &pid]);
     assert!(done && said.contains("controller: p99<10s from suspend20: "), "{said}");
-    // Somebody else's hand is found after the next window.
+    // A change by another program is found after the next window.
     let (done, said) = lull(&["set", &pid, "gro-flush-timeout=7us"]);
     assert!(done, "{said}");
     until("its timeout is in force again", || service.value("lull_napi_gro_flush_timeout_seconds") > 0.001);
@@ -164,7 +164,7 @@ fn top_needs_a_terminal() {
     assert!(!done && said.contains("`lull stat` prints"), "{said}");
 }
 
-/// Ends the server of the terminal with the test, whatever became of it.
+/// Ends the server of the terminal with the test, however that ends.
 struct Terminal<'a>(&'a str);
 
 impl Drop for Terminal<'_> {
@@ -183,7 +183,7 @@ fn top_draws_a_service_and_ends_at_q() {
     }
     let _ended = Terminal(&server);
     let service = Service::with(&["--slo", "p99<10s"]);
-    // Word by word, so that no shell runs it: the user's may be one that refuses to.
+    // The command is given word by word, so that no shell runs it: the user's may be one that refuses to.
     let pid = service.0.id().to_string();
     let top = [LULL, "top", &pid, "--interval", "200ms"];
     let started = tmux(&[&["new-session", "-d", "-x", "170", "-y", "20"][..], &top].concat()).unwrap();
@@ -191,7 +191,7 @@ fn top_draws_a_service_and_ends_at_q() {
     let mut screen = String::new();
     until("the service's NAPI has a row", || {
         screen = String::from_utf8_lossy(&tmux(&["capture-pane", "-p"]).unwrap().stdout).into_owned();
-        // Below the table stands what the controller decided.
+        // The controller's decision is below the table.
         let whole = ["lull serve (", "mem0:0", "suspend20", "who polls", "controller: p99<10s from suspend20: "];
         whole.iter().all(|part| screen.contains(part)) && (screen.contains("softirq") || screen.contains("busy-poll"))
     });

@@ -1,5 +1,5 @@
-//! What was in force before `lull apply`: given back, refused or forgotten when the device was renamed, moved, made again
-//! or deleted, when another lull is at work, and when lull was killed at any of its writes.
+//! The settings from before `lull apply` are restored, refused or forgotten when the device was renamed, moved, made
+//! again or deleted, when another lull is at work, and when lull was killed at any of its writes.
 
 mod kernel;
 
@@ -29,13 +29,13 @@ fn what_queues_had_that_were_taken_away_can_be_forgotten() {
     assert_eq!(world.values(), before[..1]);
     assert_eq!(world.state_file(), None);
     assert!(world.ok("undo va --forget").contains("nothing was applied"));
-    // Queues that show a NAPI get back what they had and are not forgotten before.
+    // Queues that have a NAPI get back their former settings, and `--forget` does not forget these first.
     world.ok("apply va --mode suspend20");
     world.ok("undo va --forget");
     assert_eq!(world.values(), before[..1]);
 }
 
-/// As where the kernel has grown stricter, or lull has fewer rights than it had.
+/// This happens when the kernel has become stricter, or lull has fewer rights than before.
 #[test]
 fn an_undo_that_the_kernel_refuses_in_part_names_what_stays_and_how_to_go_on() {
     let Some(world) = World::new("undo in part", 2) else { return };
@@ -43,7 +43,7 @@ fn an_undo_that_the_kernel_refuses_in_part_names_what_stays_and_how_to_go_on() {
     let file = world.state_file().unwrap();
     let whole = fs::read_to_string(&file).unwrap();
     let mut state: serde_json::Value = serde_json::from_str(&whole).unwrap();
-    // More than the kernel takes.
+    // This is more than the kernel accepts.
     state["napis"][1]["settings"]["defer_hard_irqs"] = u32::MAX.into();
     fs::write(&file, state.to_string()).unwrap();
     world.refused("undo va", &["queue 1 keeps", "every other NAPI has what it had", "`lull undo va`"]);
@@ -87,7 +87,7 @@ fn a_killed_watcher_is_undone_from_the_state_file_also_after_a_flap() {
         assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
         if flap {
             world.run(&["ip", "link", "set", "va", "down"]);
-            // Nothing to give back to: said, and kept for later.
+            // There is no device to restore: a message says so, and the state is kept for later.
             let output = world.lull("undo va");
             assert_eq!(output.status.code(), Some(1));
             assert!(String::from_utf8_lossy(&output.stderr).contains("shows no NAPI"));
@@ -129,7 +129,7 @@ fn two_lulls_at_once_are_refused() {
 #[test]
 fn who_does_not_see_the_devices_node_waits_for_who_does() {
     let Some(world) = World::new("two locks", 1) else { return };
-    // With the /sys of another namespace, and without the right to mount its own.
+    // This runs with the /sys of another namespace, and without the right to mount its own.
     let enter = format!("--net=/run/netns/{}", world.near);
     let unseeing = |arguments: &str| {
         let lull = [&["setpriv", "--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_lull")][..]].concat();
@@ -153,7 +153,7 @@ fn who_does_not_see_the_devices_node_waits_for_who_does() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Whether it is too much here to say that the device of a state file is gone.
+/// Whether lull cannot tell here that the device of a state file is gone; then it prints why the test is skipped.
 fn cannot_tell(world: &World) -> bool {
     let output = world.lull("undo va --forget --dry-run");
     let hidden = String::from_utf8_lossy(&output.stderr).contains("outside of any container");
@@ -190,7 +190,7 @@ fn a_state_file_of_another_boot_or_device_is_refused() {
         assert!(world.ok("undo va --forget").contains("forgot the state file of va: it is of another device"));
     }
     assert_eq!(world.values(), [BASE, BASE]);
-    // One of another boot, and one that nobody can read, are of no device that could be anywhere.
+    // A state file of another boot, and one that nobody can read, belong to no device that could exist.
     fs::create_dir_all(&world.state).unwrap();
     for text in [text.replace(boot.trim(), "00000000-0000-0000-0000-000000000000"), "{".to_owned()] {
         fs::write(&file, text).unwrap();
@@ -233,7 +233,7 @@ fn a_device_made_again_with_the_same_name_and_index_gets_nothing_of_the_old_one(
     for command in ["undo va", "apply va --mode suspend20", "run --dev va --mode base -- true"] {
         world.refused(command, &["deleted before this one", "lull undo va --forget"]);
     }
-    // Where /sys is that of another namespace, too.
+    // This also holds if /sys is that of another namespace.
     let namespace = format!("/run/netns/{}", world.near);
     let enter = format!("--net={namespace}");
     let elsewhere = Command::new("nsenter")
@@ -284,7 +284,7 @@ fn a_device_that_was_moved_is_undone_where_it_is() {
     };
     there(&["ip", "link", "set", "va", "up"]);
     let said = there(&[env!("CARGO_BIN_EXE_lull"), "undo", "va"]);
-    // Of the settings only this one survives the move; the original is not the mode's.
+    // Of the settings only this one survives the move; the former value is not the mode's.
     assert!(said.contains("irq-suspend-timeout 20ms -> 5ms"), "{said}");
     assert_eq!(world.state_file(), None);
 }
@@ -314,7 +314,7 @@ fn undo_waits_for_a_lull_at_work_and_undoes_all_devices() {
     world.ok("apply va --mode defer50");
     world.ok("apply vc --mode suspend20");
     assert!(world.ok("undo --all --dry-run").contains("would set"));
-    // Somebody who works on a device holds its lock; the state directory shows which file that is while one does.
+    // A lull that works on a device holds its lock; meanwhile the state directory shows which file that is.
     let mut holder = world.start("apply va --mode suspend20 --watch");
     holder.wait_for("watching");
     let lock = fs::read_dir(&world.state).unwrap().flatten().map(|it| it.path());
@@ -337,7 +337,7 @@ fn undo_waits_for_a_lull_at_work_and_undoes_all_devices() {
     assert_eq!((world.values(), world.raw_of("vc")[0].values()), (vec![BASE], BASE));
     assert_eq!(world.state_file(), None);
     assert!(world.ok("undo --all").contains("nothing was applied"));
-    // A command that prints JSON fails in JSON.
+    // A command that prints JSON also prints its errors as JSON.
     let output = world.lull("undo nix --json");
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.code() == Some(2) && said["error"].as_str().unwrap().contains("'nix'"), "{said}");
@@ -364,7 +364,7 @@ fn undo_all_says_what_other_namespaces_have_and_forgets_what_is_gone() {
     let entry = (&json[0]["device"], &json[0]["elsewhere"], &json[0]["remedy"]);
     assert_eq!(entry, (&"va".into(), &"namespace".into(), &remedy.into()), "{json}");
     assert_eq!(world.values()[0].0, 100, "it is said, not done");
-    // A device that is gone from a namespace that lives on.
+    // This device is gone from a namespace that still exists.
     world.run(&["ip", "link", "del", "va"]);
     let said = far(&world, "undo --all --dry-run");
     if said.contains("outside of any container") {
@@ -375,7 +375,7 @@ fn undo_all_says_what_other_namespaces_have_and_forgets_what_is_gone() {
     let said = far(&world, "undo --all");
     assert!(said.contains("forgot") && said.contains("is gone"), "{said}");
     assert_eq!(world.state_file(), None);
-    // A whole namespace that is gone; the kernel takes a moment to take it down.
+    // This whole namespace is gone; the kernel takes a moment to remove it.
     world.make_pair(1);
     world.ok("apply va --mode defer50");
     assert!(Command::new("ip").args(["netns", "del", &world.near]).status().unwrap().success());
@@ -397,7 +397,7 @@ fn a_device_of_the_same_name_and_index_in_the_sysfs_of_another_namespace_is_not_
         assert!(Command::new("ip").args(["-n", namespace, "link", "set", "vc", "up"]).status().unwrap().success());
     }
     world.ok("apply vc --mode defer50");
-    // With the near namespace's /sys, and in the far one.
+    // This runs in the far namespace with the near one's /sys.
     let enter = format!("--net=/run/netns/{}", world.far);
     let said = world.run(&["nsenter", &enter, env!("CARGO_BIN_EXE_lull"), "undo", "vc"]);
     assert!(said.contains("nothing was applied to vc"), "{said}");
@@ -408,7 +408,7 @@ fn a_device_of_the_same_name_and_index_in_the_sysfs_of_another_namespace_is_not_
 fn a_full_disk_for_the_state_file_changes_nothing() {
     let Some(world) = World::new("full disk", 2) else { return };
     fs::create_dir_all(&world.state).unwrap();
-    // In a mount namespace of its own, which `ip netns exec` makes.
+    // This runs in a mount namespace of its own, which `ip netns exec` makes.
     let full = format!(
         "mount -t tmpfs -o size=4k none {0} && head -c 4096 /dev/zero > {0}/full && {1} apply va --mode defer50",
         world.state.display(),

@@ -1,5 +1,5 @@
-//! `lull forward` between two TAPs, whose kernel's ends are in two network namespaces: a ping passes, both ways, and the TAPs go
-//! with the command.
+//! `lull forward` between two TAPs whose kernel ends are in two network namespaces: a ping passes in both directions,
+//! and the TAPs are removed with the command.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ wait $pid
 ! ip link show fwd0 2> /dev/null
 "#;
 
-/// Runs in namespaces as above: a TAP is deleted while frames pass.
+/// The same namespaces, in which a TAP is deleted while frames pass.
 const DELETED: &str = r#"
 set -u
 timeout 120 "$1" forward --from tap:fwd0 --to tap:fwd1 --mode "$2" > "$3" 2>&1 &
@@ -38,7 +38,7 @@ wait $pid
 ! ip link show fwd0 2> /dev/null
 "#;
 
-/// Why the tests cannot run here.
+/// Returns why the tests cannot run here.
 fn lacks() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces take root".to_owned());
@@ -50,13 +50,13 @@ fn lacks() -> Option<String> {
     ["ip", "ping", "unshare"].iter().find(|tool| !is_there(tool)).map(|tool| format!("there is no {tool}"))
 }
 
-/// Runs a script in a network and mount namespace of its own; its output, and what lull said.
+/// Runs a script in a network and mount namespace of its own; returns whether it succeeded, its output, and lull's.
 fn run(script: &str, mode: &str) -> (bool, String, String) {
     let log = std::env::temp_dir().join(format!("lull-forward-{}-{}-{mode}", std::process::id(), script.len()));
     // `ip netns` keeps names in /run/netns, which is a directory of the script's own here.
     let own = "mount -t tmpfs none /run && mount -t sysfs none /sys && exec sh -c \"$0\" sh \"$@\"";
     let output = Command::new("unshare")
-        // What a script that fails leaves behind ends with its namespace of processes.
+        // Processes that a failed script leaves behind end with its PID namespace.
         .args([
             "--net",
             "--mount",
@@ -89,7 +89,7 @@ fn a_ping_passes_between_two_taps_in_several_modes() {
     for mode in ["base", "threaded"] {
         let (ended_well, out, said) = run(SCRIPT, mode);
         assert!(ended_well, "{mode}: {out}\nlull said: {said}");
-        // Answers that waited for a neighbour come together, and may be one more than were waited for.
+        // Answers that waited for a neighbour come together, and there may be one more than was waited for.
         assert!(said.contains("stopped") && out.matches(" received").count() == 2, "{mode}: {out}\n{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! `lull show`, `apply`, `diff` and `undo` on a veth in a network namespace. What they did is read back by raw netlink.
+//! `lull show`, `apply`, `diff` and `undo` on a veth in a network namespace. The settings are read back by raw netlink.
 
 mod kernel;
 
@@ -10,7 +10,7 @@ use kernel::{BASE, DEFER50, SUSPEND20, THREADED, World, lines_of, script};
 #[test]
 fn what_was_in_force_comes_back_to_the_bit() {
     let Some(world) = World::new("apply and undo", 2) else { return };
-    // Device-wide values and settings of a queue's own, so that "back" is neither zero nor the device's.
+    // The device and the queue have former settings, so that "restored" means neither zero nor the device's default.
     world.run(&["sh", "-c", "echo 3 > /sys/class/net/va/napi_defer_hard_irqs"]);
     world.run(&["sh", "-c", "echo 11000 > /sys/class/net/va/gro_flush_timeout"]);
     world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
@@ -22,10 +22,10 @@ fn what_was_in_force_comes_back_to_the_bit() {
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
     assert_eq!(world.device_wide(), device_wide);
     let shown = world.ok("show va");
-    // In a container there may be processes into which even root cannot look, which is said instead.
+    // In a container there may be processes that even root cannot examine; then the output says so instead.
     let says_why = shown.contains("no program prefers") || shown.contains("if a program that cannot be seen from here");
     assert!(shown.contains("suspend20 was applied") && says_why, "{shown}");
-    // The program's half is missing, so the mode's name must not stand where the mode in force is named.
+    // The program's half is missing, so the mode must not be shown as the one in force.
     let is_row = |line: &&str| line.split_whitespace().take(2).filter(|word| word.parse::<u32>().is_ok()).count() == 2;
     let modes: Vec<_> = shown.lines().filter(is_row).collect();
     assert!(modes.len() == 2 && modes.iter().all(|line| line.ends_with("defer20")), "{shown}");
@@ -95,7 +95,7 @@ fn dry_runs_and_diffs_change_nothing_and_print_json() {
 #[test]
 fn threads_get_their_cpus_and_policy_and_give_them_back() {
     let Some(world) = World::new("threads", 2) else { return };
-    // A queue that had a thread of its own before, bound by somebody else.
+    // This queue had a thread of its own before, which somebody else has bound to a CPU.
     world.set_raw(world.raw()[0].id, &["threaded=1"]);
     let pid = world.raw()[0].pid.to_string();
     world.run(&["taskset", "-pc", "0", &pid]);
@@ -115,14 +115,14 @@ fn threads_get_their_cpus_and_policy_and_give_them_back() {
     world.ok("undo va");
     assert_eq!(world.values(), [THREADED, BASE]);
     assert_eq!(policies(&world), before);
-    // More CPUs than threads: one of them would be left out without a word.
+    // With more CPUs than threads one of the CPUs would be ignored silently.
     for command in ["apply", "diff"] {
         let two = "--mode threaded --threads-cpus 0,0";
         world.refused(&format!("{command} va --queues 1 {two}"), &["2 CPUs", "1 NAPI threads", "give 1"]);
         world.refused(&format!("{command} va {two},0"), &["3 CPUs", "2 NAPI threads"]);
     }
     assert_eq!(world.values(), [THREADED, BASE]);
-    // Queues that go away under a watcher do not end it.
+    // A watcher does not end when queues are removed.
     let mut watcher = world.start("apply va --mode threaded --threads-cpus 0,0 --watch --read-back 0.1");
     watcher.wait_for("watching");
     world.run(&["ethtool", "-L", "va", "rx", "1"]);
@@ -189,7 +189,7 @@ fn single_settings_of_single_napis_are_set_and_given_back() {
     assert_eq!((&changes[0]["queue"], &changes[0]["to"]), (&"1".into(), &20_000_000.into()), "{changes}");
     assert_eq!(world.values(), [(3, 50_000, 0, 0), (7, 30_000, 20_000_000, 0)]);
 
-    // A thread, where it runs and how; it is shown with its number.
+    // The thread is shown with its number, its CPU and its policy.
     world.ok("set va threaded=on thread-cpus=0 thread-policy=fifo:30");
     assert_eq!(world.values(), [(3, 50_000, 0, 1), (7, 30_000, 20_000_000, 1)]);
     let shown = world.ok("show va");
@@ -203,14 +203,14 @@ fn single_settings_of_single_napis_are_set_and_given_back() {
     world.ok("set va --queue 0 threaded=off");
     assert_eq!(world.values()[0], (3, 50_000, 0, 0));
 
-    // On top of a mode, and all of it is given back at once.
+    // Settings on top of a mode are undone together with it.
     world.ok("apply va --mode suspend20");
     world.ok("set va defer-hard-irqs=5");
     assert!(world.ok("show va").contains("suspend20 with defer-hard-irqs=5 was applied"));
     world.ok("undo va");
     assert_eq!((world.values(), world.state_file()), (before.clone(), None));
 
-    // Refused before anything is changed.
+    // These are refused before anything is changed.
     let refused = |arguments: &str, words: &[&str]| world.refused(&format!("set va {arguments}"), words);
     refused("threaded=maybe", &["'maybe'", "off|on|busy-poll"]);
     refused("gro-flush-timeout=1m", &["'1m'", "20ms"]);
@@ -245,7 +245,7 @@ fn a_failure_part_way_gives_everything_back() {
     );
     assert_eq!(world.raw(), before);
     assert_eq!(world.state_file(), None);
-    // Over an earlier apply, what comes back is that apply, with its originals still known.
+    // After an apply on top of an earlier one the former settings are still known.
     world.ok("apply va --mode suspend20");
     let (applied, state) = (world.raw(), fs::read_to_string(world.state_file().unwrap()).unwrap());
     world.refused("apply va --mode threaded --thread-policy deadline:600us/1ms", &["deadlines of all threads"]);
@@ -263,7 +263,7 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     let mut watcher = world.start("apply va --mode suspend20 --watch");
     watcher.wait_for("watching");
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
-    // Who looks is told who has it: `lull undo` would be refused.
+    // `lull show` names the process that has the device, because `lull undo` would be refused.
     let shown = world.ok("show va");
     let keeps = format!("suspend20 was applied; process {} keeps it", watcher.id());
     assert!(shown.contains(&keeps) && !shown.contains("lull undo"), "{shown}");
@@ -273,7 +273,7 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     assert!(line.contains("queue 0") || line.contains("queue 1"), "{line}");
     world.wait_for(&[SUSPEND20, SUSPEND20]);
     assert_ne!(ids(&world), before, "the flap gave new ids");
-    // Somebody else's hand on a setting notifies nobody: the read-back finds it.
+    // A change by another program notifies nobody, so the read-back finds it.
     world.set_raw(world.raw()[0].id, &["gro=999"]);
     watcher.wait_for("gro-flush-timeout 999ns -> 20us");
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
@@ -408,9 +408,9 @@ fn without_the_right_nothing_changes() {
         said
     };
     fs::create_dir_all(&world.state).unwrap();
-    // The supervisor of `run` meets the same refusal, and has nothing to say of it.
+    // The supervisor of `run` meets the same refusal, and prints nothing about it.
     let run = ["run", "--dev", "va", "--mode", "defer50", "--", "true"];
-    // What is missing for a file is never the right to change a device.
+    // A missing file is not reported as a missing right to change the device.
     let said = refused(&run);
     assert!(said.contains("lock") && said.contains("--state-dir") && !said.contains("CAP_NET_ADMIN"), "{said}");
     assert!(Command::new("chmod").arg("777").arg(&world.state).status().unwrap().success());
@@ -435,7 +435,7 @@ fn a_program_that_prefers_makes_the_mode_whole() {
             .unwrap();
         let mut lines = lines_of(&mut program);
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
-        // Attached, and without a connection: it is named, though no queue is its yet.
+        // The attached program without a connection is named, though no queue is its yet.
         let idle = world.ok("show va");
         assert!(idle.contains(&format!("(pid {}, epoll", program.id())) && idle.contains("no connection"), "{idle}");
         let send =
@@ -456,7 +456,7 @@ fn a_program_that_prefers_makes_the_mode_whole() {
     }
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
     assert_eq!(shown[0]["napis"][0]["mode"], "defer20");
-    // The other half is named where it is in force, and how to apply it where it is not.
+    // The other half is named if it is in force; if not, the output says how to apply it.
     let mut program = Command::new("python3");
     let program = program.args([&script("epoll.py"), "127.0.0.1", "0", "0", "0", "0"]);
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

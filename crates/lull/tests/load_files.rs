@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
-/// Only bounds a failure.
+/// This only bounds a failure.
 const LOST: Duration = Duration::from_secs(120);
 
-/// A memcached on a port of its own, ended with the test.
+/// A memcached on a port of its own, which ends with the test.
 struct Memcached(Child, String);
 
 impl Memcached {
@@ -24,7 +24,7 @@ impl Memcached {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let nth = COUNT.fetch_add(1, Ordering::Relaxed);
         let file = std::env::temp_dir().join(format!("lull-load-port-{}-{nth}", std::process::id()));
-        // It chooses a free port itself, and writes down which.
+        // memcached chooses a free port itself, and writes it to a file.
         let mut command = Command::new("memcached");
         command.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", "-1"]).stderr(Stdio::null());
         let mut child = command.env("MEMCACHED_PORT_FILENAME", &file).spawn().ok()?;
@@ -50,7 +50,7 @@ impl Memcached {
 }
 
 impl Memcached {
-    /// Its answer to a command, which ends so.
+    /// Returns its answer to a command, up to `end`.
     fn ask(&self, command: &str, end: &str) -> String {
         let mut stream = TcpStream::connect(&self.1).unwrap();
         stream.write_all(command.as_bytes()).unwrap();
@@ -64,7 +64,7 @@ impl Memcached {
     }
 }
 
-/// A process that is ended with it.
+/// A process that ends with the test.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -81,7 +81,7 @@ impl Drop for Memcached {
     }
 }
 
-/// A directory that is removed with it.
+/// A directory that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -98,7 +98,8 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A server that answers what is asked for by nothing, `answers` times in all, and then closes every connection and its listener.
+/// A server that answers every request with a miss, `answers` times in all, and then closes every connection and its
+/// listener.
 struct Dying {
     address: String,
     stop: Arc<AtomicBool>,
@@ -133,7 +134,7 @@ impl Dying {
         Dying { address, stop, thread }
     }
 
-    /// Whether it has died, and not been stopped here.
+    /// Whether it has closed by itself and was not stopped by the test.
     fn has_died(self) -> bool {
         let died = self.thread.is_finished();
         self.stop.store(true, Ordering::Relaxed);
@@ -144,7 +145,8 @@ impl Dying {
 
 #[test]
 fn a_server_that_dies_in_an_open_loop_ends_the_load_with_a_failure() {
-    // A busy machine may not get to that many answers within a window: each is ten times as long as the one before.
+    // On a busy machine the server may not give that many answers within a window, so each window is ten times as long
+    // as the one before.
     for seconds in ["1", "10", "100"] {
         let server = Dying::after(100);
         let mut command = Command::new(LULL);
@@ -178,7 +180,7 @@ fn generators_that_begin_together_add_up() {
         let options = ["--load", "200", "--seconds", "1", "--warm-up", "0.5", "--start-at", begin, "--hdr", name];
         memcached.load(&options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // The same moment for all, ever farther ahead until all of them have connected by then.
+    // All have the same start, which is ever later until all of them have connected by then.
     let mut ahead = Duration::from_secs(4);
     loop {
         let begin = (SystemTime::now() + ahead).duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
@@ -223,7 +225,7 @@ fn a_load_that_a_signal_ends_before_its_window_has_not_succeeded() {
         println!("SKIP: a load that a signal ends: memcached is not installed");
         return;
     };
-    // The records are stored before the start is waited for; the first are asked for in the warm-up.
+    // The records are stored before the wait for the start, and the first requests are those of the warm-up.
     for (options, begun) in [
         (["--start-at", "+3600s"], "cmd_set 50\r\n"),
         (["--warm-up", "3600"], "get_hits "),

@@ -1,5 +1,5 @@
-//! The program's half of a mode: `lull run`. Parameters are read back by a script of the tests' own (`kernel/params.py`),
-//! settings of devices by raw netlink.
+//! The program's half of a mode under `lull run`. Parameters are read back by a script of the tests' own
+//! (`kernel/params.py`), settings of devices by raw netlink.
 
 mod kernel;
 mod program;
@@ -57,7 +57,7 @@ fn bad_input_is_refused_in_one_line() {
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 
-/// Whether this process, and so what it starts, ignores a signal.
+/// Whether this process ignores a signal, and so also what it starts.
 fn ignores(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -82,7 +82,7 @@ fn exit_status_signals_and_environment_are_the_programs() {
     let more = [("VTALRM", 26), ("PROF", 27), ("XCPU", 24), ("IO", 29), ("PWR", 30), ("RTMIN", 34), ("RTMAX", 64)];
     for (name, number) in signals.into_iter().chain(more) {
         if ignores(number) {
-            // A shell cannot trap what it was told to ignore (`nohup`), and `lull run` passes that on.
+            // A shell cannot trap a signal that it was told to ignore (`nohup`), and `lull run` passes that on.
             println!("SKIP: exit_status_signals_and_environment_are_the_programs: SIG{name} is ignored here");
             continue;
         }
@@ -90,14 +90,14 @@ fn exit_status_signals_and_environment_are_the_programs() {
         let mut command = scratch.command("run --mode suspend20 -q --");
         let mut child = command.args(["sh", "-c", &trap]).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(kernel::lines_of(&mut child).next().unwrap().unwrap(), "ready");
-        // These would stop a process that has not taken them.
+        // These signals would stop a process that does not handle them.
         signal(child.id(), "-TTOU");
         signal(child.id(), "-TTIN");
         signal(child.id(), &format!("-{number}"));
         wait_until(&format!("SIG{name} ends the program"), || child.try_wait().unwrap().is_some());
         assert_eq!(child.wait().unwrap().code(), Some(number as i32), "SIG{name}");
     }
-    // No signal is blocked that was not before, and what is ignored stays so.
+    // No further signal is blocked, and those that are ignored stay so.
     let seen = |words: &[&str]| {
         let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -115,7 +115,7 @@ fn exit_status_signals_and_environment_are_the_programs() {
     {
         assert!(environment.lines().any(|line| line == variable), "{variable}: {environment}");
     }
-    // A mode without a half in the program adds nothing, and takes away what another `lull run` has left.
+    // A mode without a program's half adds no variables, and removes those that another `lull run` has left.
     let output = scratch.command("run --mode base -q -- env").env("LULL_EPOLL_USECS", "9").output().unwrap();
     let environment = String::from_utf8(output.stdout).unwrap();
     assert!(!environment.contains("LULL_EPOLL") && !environment.contains("liblull_preload"), "{environment}");
@@ -197,7 +197,7 @@ fn a_static_program_under_run_is_attached_to() {
     let mut command = scratch.command("run --mode suspend20 --");
     let child = command.arg(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = Waiter::of(child.spawn().unwrap());
-    // Nobody reads what is said later, which must not matter.
+    // Nobody reads the later messages, which must not matter.
     let said = BufReader::new(run.child.stderr.take().unwrap()).lines();
     assert!(said.map_while(Result::ok).any(|line| line.contains("statically linked") && line.contains("attached")));
     let pid = child_of(run.child.id(), "waiter");
@@ -214,7 +214,7 @@ fn a_static_program_under_run_is_attached_to() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("statically linked"));
 }
 
-/// A memcached of two workers by NAPI id under `lull run`, on the near end of the pair.
+/// Runs a memcached with two workers, split by NAPI id, under `lull run` on the near end of the pair.
 fn run_memcached(world: &World) -> Program {
     let lull = [env!("CARGO_BIN_EXE_lull"), "run", "--dev", "va", "--mode", "suspend20", "--"];
     let memcached = ["memcached", "-u", "nobody", "-l", "10.99.0.1", "-t", "2", "-N", "2"];
@@ -237,15 +237,15 @@ fn memcached_under_run_has_both_halves_and_leaves_nothing() {
 
     let napis: Vec<String> = world.raw().iter().map(|napi| format!("on NAPI {} (", napi.id)).collect();
     let statistic = statistics(&world, || {
-        // Each worker hears from one NAPI.
+        // Each worker gets packets from one NAPI.
         let said = world.ok(&format!("attach --pid {pid} --mode suspend20 --dry-run"));
         assert!(napis.iter().all(|napi| said.matches(napi.as_str()).count() == 1), "{napis:?} {said}");
-        // With both halves there the device shows the mode.
+        // With both halves in force the device shows the mode.
         let shown = world.ok("show va");
         assert_eq!(shown.lines().filter(|line| line.trim_end().ends_with("suspend20")).count(), 2, "{shown}");
     });
     assert_eq!((statistic("unexpected_napi_ids"), statistic("round_robin_fallback")), (0, 0));
-    // The negative control: with TSO on at the sender the connections have no NAPI id.
+    // This is the negative control: with TSO on at the sender the connections have no NAPI id.
     let far = |words: &str| {
         let words = words.split(' ').collect::<Vec<_>>();
         assert!(Command::new("ip").args(["netns", "exec", &world.far]).args(words).status().unwrap().success());
@@ -272,7 +272,7 @@ fn a_device_under_run_is_applied_to_again_after_a_flap() {
         return;
     }
     let Some(world) = World::new(TEST, 2) else { return };
-    // A half of the program's own that is looked over, and none.
+    // One mode has a program's half, which lull follows, and one has none.
     for mode in ["suspend20", "defer50"] {
         let mut run = world.start(&format!("run --dev va --mode {mode} -- sleep 600"));
         let pid = child_of(run.child.id(), "sleep");
@@ -293,7 +293,7 @@ fn a_device_under_run_is_applied_to_again_after_a_flap() {
     let mut run = world.start("run --dev va --mode defer50 -- sleep 600");
     let pid = child_of(run.child.id(), "sleep");
     world.make_pair(2);
-    // There is none, or the new one is there already.
+    // The device is missing, or the new one exists already.
     run.wait_for("device 'va'");
     assert!(Path::new(&format!("/proc/{pid}")).exists());
     signal(pid, "-TERM");
@@ -302,7 +302,7 @@ fn a_device_under_run_is_applied_to_again_after_a_flap() {
     assert!(world.state_file().is_none());
 }
 
-/// The program of `kernel/polled.c`; nothing if it cannot be made here.
+/// Returns the program of `kernel/polled.c`, or `None` if it cannot be made here.
 fn polled(scratch: &Scratch, test: &str) -> Option<PathBuf> {
     let program = scratch.0.join("polled");
     let made = Command::new("cc").args(["-pthread", "-o"]).arg(&program).arg(script("polled.c")).output();
@@ -313,7 +313,7 @@ fn polled(scratch: &Scratch, test: &str) -> Option<PathBuf> {
     None
 }
 
-/// A datagram to the near end every 10 ms, until it is dropped.
+/// Sends a datagram to the near end every 10 ms, until it is dropped.
 fn sender(world: &World) -> Program {
     let send = "import socket, time\n\
         out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
@@ -324,9 +324,9 @@ fn sender(world: &World) -> Program {
     Program { child: child.unwrap() }
 }
 
-/// The device's timer is so long that its packets are seen to wait for it: of two seconds' datagrams half are a second old
-/// when it fires, which are 100. More than that come one after the other, and none late, only if somebody polls, long after the
-/// kernel has stopped to.
+/// The device's timer is so long that packets are seen to wait for it: of two seconds' datagrams half, which are 100,
+/// are at least a second old when it fires. More than 100 come one after the other, and none late, only if the queue is
+/// polled long after the kernel has stopped to do so.
 #[test]
 fn fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does() {
     const TEST: &str = "fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does";
@@ -348,8 +348,8 @@ fn fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does() {
         let mut run = Program { child };
         assert_eq!(lines.next().as_deref(), Some("ready"));
         let (begun, mut in_time, mut late) = (Instant::now(), 0, 0);
-        // Left alone, a loop of zero timeouts is the timer's, whose second time it is when more than 100 have come late. On a busy
-        // machine some come late because the program had no turn meanwhile.
+        // Without lull's help only the timer polls for a loop of zero timeouts; when more than 100 datagrams have come
+        // late, it has fired twice. On a busy machine some come late because the program had no turn meanwhile.
         while if option.is_empty() { in_time < 150 } else { late < 150 } {
             let line = lines.next().unwrap();
             let (now_in_time, now_late) = line.split_once(' ').unwrap();
@@ -388,7 +388,7 @@ fn a_signal_ends_a_wait_that_is_polled_for() {
     drop(sender);
     let said = lines.last().unwrap();
     let lost = said.strip_prefix("lost ").unwrap().split(' ').next().unwrap();
-    // A few may come between the program's mark and its call.
+    // A few datagrams may come between the program's mark and its call.
     assert!(lost.parse::<u32>().unwrap() < 5, "{said}");
 }
 
@@ -441,12 +441,12 @@ fn a_killed_run_is_undone_and_its_program_goes_on() {
     assert!(Path::new(&format!("/proc/{pid}")).exists());
     signal(pid, "-KILL");
 
-    // What was attached to is given back as well.
+    // Programs that were attached to are restored as well.
     let Some(program) = waiter(&scratch, TEST) else { return };
     let mut run = start(program.to_str().unwrap());
     let pid = child_of(run.pid(), "waiter");
     wait_until("its context is set", || have(pid, 1, SUSPEND));
-    // Its input stays open, so that it goes on.
+    // The program's input stays open, so that it goes on.
     let _input = run.child.stdin.take();
     run.child.kill().unwrap();
     run.child.wait().unwrap();

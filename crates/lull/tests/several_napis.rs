@@ -1,4 +1,4 @@
-//! Contexts that hear from several NAPIs: how they are recognised, and what `run --one-napi` does for them.
+//! Contexts that get packets from several NAPIs: how they are recognised, and what `run --one-napi` does for them.
 
 mod kernel;
 mod program;
@@ -15,7 +15,7 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
         return;
     }
     let Some(world) = World::new(TEST, 2) else { return };
-    // One worker for both queues, as a program with one event loop has it.
+    // One worker serves both queues, like a program with one event loop.
     let mut run = world.start(
         "run --dev va --mode suspend20 --one-napi timeout --events-max 8 -- memcached -u nobody -l 10.99.0.1 -t 1",
     );
@@ -31,7 +31,7 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
         }
         let said = world.lull(&format!("doctor --pid {pid}")).stdout;
         assert!(String::from_utf8(said).unwrap().contains("2 NAPIs"));
-        // 16 connections, of which a call returns 8.
+        // There are 16 connections, and a call returns events of 8.
         let said = String::from_utf8(world.lull(&format!("doctor va --pid {pid}")).stdout).unwrap();
         assert!(said.contains("a call takes at most 8 events") && said.contains("take 80us"), "{said}");
         assert!(said.contains("a program that sleeps waits for at most 20us"), "{said}");
@@ -48,13 +48,13 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
     world.refused("run --dev va --mode defer50 --one-napi timeout -- true", &["suspend20"]);
 }
 
-/// A memcached of one worker on both queues, for which the device is given one.
+/// Starts a memcached of one worker on both queues, for which the device is then given one queue.
 fn on_one_queue(world: &World) -> (kernel::Staying, EndsWithFailure, Program) {
     let command = "run --dev va --mode suspend20 --one-napi queues -- memcached -u nobody -l 10.99.0.1 -t 1";
     let mut run = world.start(command);
     let pid = child_of(run.child.id(), "memcached");
     let server = EndsWithFailure(pid);
-    // Its listener has a context, too, which hears from nobody.
+    // Its listener has an epoll context, too, which gets packets from no NAPI.
     wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
     assert_eq!(world.values(), [SUSPEND20; 2], "nothing is taken away before anybody hears from it");
     let clients = connections(world, "11211", 16);
@@ -79,7 +79,7 @@ fn as_many_queues_as_contexts_while_the_program_runs_and_all_of_them_afterwards(
     assert_eq!(run.end().0, Some(0));
     assert_eq!(world.values(), [BASE, BASE]);
     assert!(world.state_file().is_none());
-    // Contexts that hear from one NAPI each need nothing.
+    // Contexts that get packets from one NAPI each need no help.
     let command = "run --dev va --mode suspend20 --one-napi queues -- memcached -u nobody -l 10.99.0.1 -t 2 -N 2";
     let mut run = world.start(command);
     let pid = child_of(run.child.id(), "memcached");
@@ -116,11 +116,11 @@ fn queues_that_a_killed_run_took_away_are_given_back() {
     signal(server.0, "-KILL");
     drop(run.end());
 
-    // Without its supervisor, whoever undoes does it.
+    // Without its supervisor, any `lull undo` restores the device.
     let (run, server, _clients) = on_one_queue(&world);
     signal(child_of(run.child.id(), "lull"), "-KILL");
     run.signal("-KILL");
-    // It has the other end of what `lull run` logs to.
+    // The supervisor has the other end of the pipe that `lull run` logs to.
     signal(server.0, "-KILL");
     drop(run.end());
     let said = world.ok("undo va --dry-run");
@@ -132,7 +132,7 @@ fn queues_that_a_killed_run_took_away_are_given_back() {
     assert!(world.state_file().is_none());
 }
 
-/// Connections to a server on the near end, which end with the program.
+/// Opens connections to a server on the near end, which end with the program.
 fn connections(world: &World, port: &str, count: usize) -> Program {
     let connect = format!(
         "import socket\n\
@@ -176,7 +176,7 @@ fn apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait() 
         return;
     }
     let Some(world) = World::new(TEST, 2) else { return };
-    // The program's half alone, on a device that has no mode.
+    // Only the program's half is set, on a device that has no mode.
     let mut run = world.start("run --mode suspend20 -- memcached -u nobody -l 10.99.0.1 -t 1");
     let pid = child_of(run.child.id(), "memcached");
     let _server = EndsWithFailure(pid);
@@ -199,7 +199,7 @@ fn apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait() 
         assert_eq!(applied("--mode fullbusy").len(), 1);
         let said = String::from_utf8(world.lull(&format!("doctor va --pid {pid}")).stdout).unwrap();
         assert!(said.contains("gro_flush_timeout is 5ms on queue 0: a packet that comes while"), "{said}");
-        // What the 17 sockets of memcached's worker could bring at once outlasts a timer of 50 us.
+        // The events that the 17 sockets of memcached's worker could bring at once take longer than a timer of 50 us.
         applied("--mode defer50");
         let said = String::from_utf8(world.lull(&format!("doctor va --pid {pid}")).stdout).unwrap();
         assert!(said.contains("runs out after 50us") && said.contains("--events-max 5"), "{said}");

@@ -50,7 +50,7 @@ fn worlds_that_a_signal_left_out_are_no_success() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
     command.args(["sim", "worlds", "--count", "1000000000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    // It awaits SIGTERM after SIGINT: where the former is seen to be awaited, the latter is.
+    // It installs the handler of SIGTERM after that of SIGINT, so when the latter shows, both are there.
     let status = format!("/proc/{}/status", child.id());
     let caught = || {
         let status = std::fs::read_to_string(&status).unwrap();

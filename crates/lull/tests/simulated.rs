@@ -1,4 +1,5 @@
-//! `lull predict` and `lull tune` as commands: the table, the files, the line to type, and bad input in one line.
+//! `lull predict` and `lull tune` as commands: the table, the files, the commands that are printed, and errors in one
+//! line.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -153,10 +154,10 @@ fn an_answer_has_the_line_to_type_and_a_page() {
     for part in ["<svg", "class=\"ring\"", "class=\"frontier\"", "lull apply eth7", "All settings tried"] {
         assert!(page.contains(part), "{part}");
     }
-    // Self-contained: nothing is loaded from elsewhere.
+    // The page is self-contained: nothing is loaded from elsewhere.
     assert!(!page.contains("http") && !page.contains("src="), "the page refers to something else");
 
-    // Lull's own stack takes no settings of a device's.
+    // lull's own stack takes no settings of a device.
     let own = SMALL.replace("cores = 1", "cores = 1\nplane = \"user\"");
     let own = directory.write("own.toml", &own);
     let own_page = directory.path("own.html");
@@ -177,7 +178,8 @@ fn an_answer_has_the_line_to_type_and_a_page() {
     );
     assert_eq!(error.trim_end().lines().count(), 1, "{error}");
 
-    // So few requests that none comes in the time of a run say nothing of what the service carries.
+    // If there are so few requests that none comes in the time of a run, nothing is known about what the service
+    // carries.
     let output = lull(&["tune", &world, "--slo", "p99<2ms", "--load", "1", "--seconds", "0.001"]);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
@@ -203,7 +205,8 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     assert!(!said.contains("not in force"), "{said}");
     let spins = directory.write("spins.toml", &text(&printed.stdout).replace("wait = \"epoll\"", "wait = \"spin\""));
     refused(&["predict", &spins, "--modes", "base,suspend20"], &["suspend20 acts in epoll_wait", "busyread"]);
-    // What lull run does not reach is said, and not typed. One thread: spinning takes many events.
+    // If lull run cannot reach a program, the output says so and prints no command. There is one thread, because
+    // spinning takes many events.
     let small = text(&printed.stdout).replace("wait = \"epoll\"", "wait = \"spin\"").replace("cores = 8", "cores = 2");
     let small = small.replace("queues = 4", "queues = 1").replace("workers = 4", "workers = 1").replace("20ms", "2ms");
     let spins = directory.write("spins.toml", &small);
@@ -211,14 +214,14 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     let said = text(&lull(&arguments).stdout);
     assert!(said.contains("lull apply DEV --mode busyread") && said.contains("SO_PREFER_BUSY_POLL 1"), "{said}");
     assert!(!said.contains("lull run") && said.contains("Left out (and "), "{said}");
-    // A reason why a mode is left out has quotes in it.
+    // The reason why a mode is left out has quotation marks in it.
     let [csv, ..] = files(&directory, &arguments);
     let spins = csv.lines().find(|line| line.starts_with("suspend20,")).unwrap();
     assert!(spins.contains(",\"") && spins.ends_with('"') && spins.contains("(wait = \"\"spin\"\")"), "{spins}");
     refused(&["sim", "example", "redis"], &["'redis'", "af_xdp, group, memcached, proxy"]);
 }
 
-/// Files of `--csv`, `--json` and `--html` that hold the same things.
+/// Writes `--csv`, `--json` and `--html`, and checks that they contain the same.
 fn files(directory: &Directory, arguments: &[&str]) -> [String; 3] {
     let paths = ["out.csv", "out.json", "out.html"].map(|name| directory.0.join(name).to_str().unwrap().to_owned());
     let options = ["--csv", &paths[0], "--json", &paths[1], "--html", &paths[2]];

@@ -1,11 +1,11 @@
-//! `lull serve --steer` on a TAP of two queues: whose connections are whose.
+//! `lull serve --steer` on a TAP with two queues: which worker gets which connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing here waits for this long unless it is lost.
+/// Nothing here takes this long unless it is lost.
 const LOST: Duration = Duration::from_secs(120);
 const CONNECTIONS: usize = 40;
 
@@ -23,7 +23,7 @@ fn serve(steer: &str) -> Child {
         .unwrap()
 }
 
-/// Serves so many connections; how many of them the service says were of their worker's own queues.
+/// Serves connections, and returns how many came by their workers' own queues, and how many came in all.
 fn own(steer: &str) -> (usize, usize) {
     let mut service = serve(steer);
     let address: SocketAddr = "10.0.0.2:11211".parse().unwrap();
@@ -60,11 +60,11 @@ fn steered_connections_are_all_of_their_workers_queues_and_hashed_ones_are_not()
     }
     lull_nic::namespace::enter_private().unwrap();
     let file = std::env::temp_dir().join(format!("lull-steer-{}.bpf", std::process::id()));
-    // ld #queue; and #1; ret a: queues count from 1, so each worker gets the other's.
+    // ld #queue; and #1; ret a: queues count from 1, so each worker gets the other's connections.
     std::fs::write(&file, "3\n32 0 0 4294963224\n84 0 0 1\n22 0 0 0\n").unwrap();
     for (steer, expected) in [("queue", Some(CONNECTIONS)), ("cpu", Some(CONNECTIONS)), ("hash", None)] {
         let (own, all) = own(steer);
-        // A connection of the kernel's that was given up in the handshake is one more.
+        // A connection of the kernel's that was given up in the handshake counts as one more.
         assert!(all >= CONNECTIONS, "{steer}: {own} of {all}");
         match expected {
             Some(_) => assert_eq!(own, all, "{steer}"),

@@ -1,5 +1,5 @@
-//! `--steer` on the kernel plane: programs choose among the listeners of nginx's workers, attached by the preload library and from
-//! outside, and are taken away again.
+//! `--steer` on the kernel plane: programs choose among the listeners of nginx's workers. They are attached by the
+//! preload library and from outside, and are removed again.
 
 mod kernel;
 mod program;
@@ -16,7 +16,7 @@ use program::{PATIENCE, Scratch, build_preload, port, signal, wait_until};
 
 const ASKED: usize = 40;
 
-/// Why nginx cannot be steered here.
+/// Returns whether nginx cannot be steered here, and prints why.
 fn lacks(test: &str) -> bool {
     build_preload();
     if !Command::new("nginx").arg("-v").output().is_ok_and(|output| output.status.success()) {
@@ -79,7 +79,7 @@ impl Nginx {
         wait_until("nginx answers", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
     }
 
-    /// The worker that answers a request.
+    /// Returns the worker that answers a request.
     fn ask(&self) -> u32 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -89,12 +89,12 @@ impl Nginx {
         answer.rsplit("\r\n").next().unwrap().parse().unwrap_or_else(|_| panic!("{answer}"))
     }
 
-    /// The workers that answer so many requests.
+    /// Returns the workers that answer many requests.
     fn ask_often(&self) -> BTreeSet<u32> {
         (0..ASKED).map(|_| self.ask()).collect()
     }
 
-    /// The workers that answer requests from a thread on one CPU.
+    /// Returns the workers that answer requests from a thread on one CPU.
     fn ask_on(&self, cpu: usize) -> BTreeSet<u32> {
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
@@ -115,14 +115,14 @@ impl Drop for Nginx {
     }
 }
 
-/// The processes of the listeners that one of these lines tells of, in their order.
+/// Returns the processes of the listeners that these lines show, in their order.
 fn told(lines: &str) -> Vec<u32> {
     let line = lines.lines().find(|line| line.contains("listeners steered by")).unwrap_or_else(|| panic!("{lines}"));
     let processes = line.split("(process ").skip(1);
     processes.map(|rest| rest.split(')').next().unwrap().parse().unwrap()).collect()
 }
 
-/// `lull run` with a program, and what it says.
+/// `lull run` with a program, and its output.
 struct Run {
     child: Child,
     lines: Receiver<String>,
@@ -208,7 +208,7 @@ fn nginx_is_steered_from_outside_by_cpu_and_given_back() {
     let scratch = Scratch::new("steer-attach");
     let nginx = Nginx::new(&scratch, 2, "reuseport").start();
     let pid = nginx.pid();
-    // Its workers have their listeners in their epoll contexts once they serve.
+    // Once its workers serve, they have their listeners in their epoll contexts.
     wait_until("both workers serve", || nginx.ask_often().len() == 2);
     let dry = scratch.ok(&format!("attach --pid {pid} --steer cpu --dry-run"));
     assert!(dry.contains("would set 127.0.0.1:") && dry.contains("2 listeners steered by CPU"), "{dry}");
@@ -238,12 +238,12 @@ fn nginx_is_steered_from_outside_by_cpu_and_given_back() {
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 
-/// A file system of BPF's, in a namespace of mounts of this test's, with programs of extended BPF under names: `first` and
-/// `second` choose the listener of that number, and `xdp` is for devices.
+/// A BPF file system in a mount namespace of the test's own, with pinned programs of extended BPF: `first` and `second`
+/// choose the listener of that number, and `xdp` is for devices.
 struct Programs(Child, String);
 
 impl Programs {
-    /// Nothing, and the reason is printed, if there can be none.
+    /// Returns `None`, and prints the reason, if there can be none.
     fn new(test: &str, scratch: &Scratch) -> Option<Programs> {
         let directory = scratch.0.join("bpf");
         std::fs::create_dir_all(&directory).unwrap();
@@ -264,7 +264,7 @@ impl Programs {
         Some(programs)
     }
 
-    /// The command in that namespace.
+    /// Returns a lull command in that namespace.
     fn lull(&self, scratch: &Scratch, arguments: &str) -> Command {
         let lull = scratch.command(arguments);
         let mut command = Command::new("nsenter");
@@ -323,7 +323,7 @@ fn a_pinned_program_of_extended_bpf_chooses_from_outside_and_under_run() {
     let mut run = Run::of(command, &nginx.words());
     nginx.answers();
     let line = run.line("listeners steered by the program at");
-    // What is told may be from before its worker was made, when the first process had the listener.
+    // The line may have been printed before the worker was made, when the first process had the listener.
     let (chosen, answered) = (told(&line)[1], nginx.ask_often());
     assert_eq!(answered.len(), 1, "{line}");
     let first_process = |worker: &u32| {
@@ -381,7 +381,7 @@ fn what_cannot_be_steered_is_refused_by_name() {
 struct Listening {
     child: Child,
     port: u16,
-    /// What they print, which has to be read by somebody.
+    /// Their output, which somebody has to read.
     _lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -397,7 +397,8 @@ print('listens', flush=True)
 sys.stdin.read()";
 
 impl Listening {
-    /// One at first, below a shell of `text`, which has the program as `$0`, the port as `$1` and the argument as `$2`.
+    /// Starts one at first, below a shell of `text`, which has the program as `$0`, the port as `$1` and the argument
+    /// as `$2`.
     fn start(text: &str, argument: &str) -> Listening {
         let port = port();
         let mut command = Command::new("sh");
@@ -430,7 +431,7 @@ fn traces(test: &str) -> bool {
     works
 }
 
-/// The command where a system call fails so, if it is about this path.
+/// Runs the command while a system call fails with this error, on this path if one is given.
 fn failing(scratch: &Scratch, arguments: &str, call: &str, error: &str, path: Option<&str>) -> Output {
     let lull = scratch.command(arguments);
     let mut command = Command::new("strace");
@@ -487,7 +488,7 @@ fn without_the_right_to_trace_steering_says_so() {
         let output = failing(&scratch, &attach(listening.pid()), call, error, path);
         kernel::refused(call, &output, &[says, &format!("process {}", listening.pid()), "CAP_SYS_PTRACE"]);
     }
-    // Of a child's listeners it is told in their place.
+    // The listeners of a child are printed in its place.
     let below = Listening::start("python3 -c \"$0\" \"$1\"; exit", "");
     let output = failing(&scratch, &attach(below.pid()), "pidfd_getfd", "EPERM", None);
     kernel::refused("a child's", &output, &["was steered: cannot duplicate descriptor", "CAP_SYS_PTRACE"]);
@@ -505,7 +506,7 @@ fn groups_of_one_address_in_two_network_namespaces_are_both_given_back() {
         return;
     }
     let scratch = Scratch::new("steer-namespaces");
-    // The second begins when there is this file.
+    // The second process begins when this file exists.
     let both = "exec 3<&0; python3 -c \"$0\" \"$1\" <&3 & until [ -e \"$2\" ]; do sleep 0.02; done; \
         unshare --net python3 -c \"$0\" \"$1\" <&3 & wait";
     let go = scratch.0.join("go");
@@ -535,7 +536,7 @@ fn a_refused_attach_leaves_what_an_earlier_one_has_steered() {
         return;
     }
     let scratch = Scratch::new("steer-refused-later");
-    // Two workers, each with a context, below the process that is attached to.
+    // Two workers, each with an epoll context, are children of the process that is attached to.
     let nginx = Nginx::new(&scratch, 2, "reuseport").start();
     let pid = nginx.pid();
     wait_until("both workers serve", || nginx.ask_often().len() == 2);
@@ -571,8 +572,8 @@ fn a_refused_attach_leaves_what_an_earlier_one_has_steered() {
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 
-/// A veth records no receive queue (since Linux 5.17): what a program sees is the number of the queue that the peer sent from,
-/// which is that of the NAPI.
+/// A veth records no receive queue (since Linux 5.17): a program sees the number of the queue that the peer sent from,
+/// which is also the number of the NAPI.
 #[test]
 fn over_a_veth_each_worker_hears_from_its_own_queue() {
     let test = "over_a_veth_each_worker_hears_from_its_own_queue";

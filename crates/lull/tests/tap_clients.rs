@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The reason why this machine cannot run a test that needs `program`, if it cannot.
+/// Returns the reason why this machine cannot run a test that needs `program`, if it cannot.
 fn missing(program: &str) -> Option<String> {
     if std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_err() {
         return Some("/dev/net/tun cannot be opened".to_owned());

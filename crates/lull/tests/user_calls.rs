@@ -1,5 +1,5 @@
-//! Calls of programs on lull's user plane, and the same program on the kernel beside it: what they return and when sockets are
-//! ready (`programs/beside.c`, and `handlers.c`, `results.c` and `numbers.c` beside it).
+//! Calls of programs on lull's user plane, compared with the same program on the kernel: what they return and when
+//! sockets are ready (`programs/beside.c`, and `handlers.c`, `results.c` and `numbers.c` beside it).
 
 mod user;
 
@@ -40,7 +40,7 @@ fn a_connection_that_takes_no_more_of_a_pipe_is_not_writable_until_its_peer_has_
     beside("splice-full");
 }
 
-/// Each goes on with the sockets afterwards: no lock is held.
+/// Each thread's sockets work afterwards, so no lock is held.
 #[test]
 fn threads_are_cancelled_while_they_wait_and_their_cleanup_handlers_run() {
     beside("cancel");
@@ -91,7 +91,7 @@ fn tcp_info_tells_of_round_trips_windows_and_segments() {
     beside("info");
 }
 
-/// The thread is outside of any call then, and nothing is held.
+/// The thread is outside of any call then, and holds no lock.
 #[test]
 fn a_handler_may_jump_out_of_a_call() {
     handlers("jumps");
@@ -178,13 +178,13 @@ fn a_splice_into_a_connection_whose_peer_does_not_read_is_interrupted() {
     handlers("splices");
 }
 
-/// By its peer, or by another thread.
+/// The peer ends the connection, or another thread does.
 #[test]
 fn a_splice_into_a_connection_that_ends_meanwhile_says_so() {
     handlers("splices-until-the-end");
 }
 
-/// Nobody answers, and the call is the kernel's.
+/// Nobody answers, and the call is made by the kernel.
 #[test]
 fn a_connect_in_a_process_without_a_queue_is_interrupted_and_cancelled() {
     handlers("connects-beside");
@@ -200,7 +200,7 @@ fn a_child_that_sends_to_a_stopped_parent_is_interrupted() {
     handlers("sends-beside");
 }
 
-/// Which does so by `vfork`, for which lull makes descriptors.
+/// The program forks by `vfork`, for which lull makes descriptors.
 #[test]
 fn a_handler_that_forks_may_interrupt_a_program_that_does() {
     handlers("forks");
@@ -231,7 +231,7 @@ fn a_datagram_that_only_probes_does_not_leave() {
     results("probed");
 }
 
-/// lull's own descriptors stand above the program's.
+/// lull's own descriptors are above the program's.
 #[test]
 fn select_touches_no_memory_behind_sets_that_are_shorter_than_its_count() {
     numbers("sets");
@@ -252,7 +252,7 @@ fn what_was_closed_unseen_leaves_no_descriptor_when_its_number_is_given_out_agai
     numbers("leaves-nothing");
 }
 
-/// A thread of its parent's waited for a connection of it when the child was forked.
+/// When the child was forked, a thread of its parent waited for a connection of the listener.
 #[test]
 fn a_child_that_has_closed_a_listener_has_nothing_of_it() {
     numbers("closed-by-a-child");

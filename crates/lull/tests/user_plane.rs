@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
 
-/// A `lull serve` on the in-memory NIC that hardly has anything to do.
+/// A `lull serve` on the in-memory NIC with hardly any load.
 struct Service(Child);
 
 impl Service {
@@ -16,12 +16,12 @@ impl Service {
         Service::start_under(&[])
     }
 
-    /// Started by these words.
+    /// Starts it by this command.
     fn start_under(words: &[&str]) -> Service {
         Service::start_in(words, &["--mode", "defer50"])
     }
 
-    /// Started by these words, in this mode.
+    /// Starts it by this command, in this mode.
     fn start_in(words: &[&str], mode: &[&str]) -> Service {
         let words = [words, &[LULL]].concat();
         let mut command = Command::new(words[0]);
@@ -72,14 +72,14 @@ impl Service {
         assert!(output.status.code() == Some(2) && said.contains(word), "lull ss {device}: {said}");
     }
 
-    /// The settings of its NAPI.
+    /// Returns the settings of its NAPI.
     fn settings(&self) -> Value {
         let shown: Value = serde_json::from_str(&self.ok("show", "--json")).unwrap();
         shown[0]["napis"][0]["settings"].clone()
     }
 }
 
-/// As an operator ends it: a service that is killed leaves its control socket.
+/// Ends it as an operator does: a service that is killed leaves its control socket behind.
 impl Drop for Service {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
@@ -157,7 +157,7 @@ fn the_next_command_takes_away_what_a_killed_service_left() {
     service.0.kill().unwrap();
     service.0.wait().unwrap();
     let begun = std::time::Instant::now();
-    // A file that is younger than a second may be one that is being made.
+    // A file that is younger than a second is left alone, because it may still be being made.
     while file().is_some() {
         assert!(Command::new(LULL).args(["completions", "bash"]).stdout(Stdio::null()).status().unwrap().success());
         assert!(begun.elapsed().as_secs() < 60, "it is left: {:?}", file());
@@ -168,7 +168,8 @@ fn the_next_command_takes_away_what_a_killed_service_left() {
 fn the_thread_of_a_napi_is_shown_bound_and_given_a_policy() {
     let service = Service::start();
     let core = lull_host::usable_cores()[0];
-    // The one that the service was started with, which is this test's own, and another: a nice value may always be raised.
+    // One nice value is the one that the service was started with, which is this test's own, and the other is higher: a
+    // nice value may always be raised.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let own: i32 = stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap().parse().unwrap();
     let higher = own + 1;
@@ -232,7 +233,7 @@ fn a_group_is_shown_and_its_cpus_and_napis_come_and_go() {
     let said = service.ok("show", "");
     assert!(said.contains("group50") && said.contains("group 0 polls it, on core 0"), "{said}");
     service.refused("set", "threaded=on", "remove it from the group first");
-    // The queue's transmit NAPI is a member beside its receive NAPI.
+    // The queue's transmit NAPI is a member like its receive NAPI.
     assert_eq!(shown[0]["members"].as_array().map(Vec::len), Some(2), "{shown}");
     let transmit = shown[0]["members"][1]["napi_id"].to_string();
     let doctor = || {

@@ -1,5 +1,5 @@
-//! Programs of several processes on lull's user plane, and what becomes of their queues, connections and descriptors when one
-//! of them forks, reloads, executes another program, is stopped or dies.
+//! Programs of several processes on lull's user plane: their queues, connections and descriptors when one of them
+//! forks, reloads, executes another program, is stopped or dies.
 
 mod user;
 
@@ -14,7 +14,7 @@ fn two_nginx_workers_have_a_queue_each_and_one_that_is_killed_is_replaced() {
     }
 }
 
-/// AF_XDP takes root's own rights.
+/// AF_XDP takes the rights of the real root.
 fn over_xdp(script: &str, needs: &str, mode: &str, argument: &str) {
     let needs = format!("test $(id -u) = 0 && command -v ping && {needs}");
     match user::missing(&needs) {
@@ -79,7 +79,7 @@ fn what_a_server_serves_its_children_goes_on_after_it_has_failed_to_execute_a_pr
     }
 }
 
-/// With a queue for each worker another one tells the peers, and with one alone the launcher does.
+/// If each worker has a queue, another worker tells the peers; if one has the only queue, the launcher does.
 #[test]
 fn peers_of_a_process_that_ends_without_a_word_are_reset_while_the_program_goes_on() {
     const PYTHON: &str = "command -v python3 && command -v ip";
@@ -157,7 +157,7 @@ fn without_a_free_number_connections_wait_until_there_is_one() {
     }
 }
 
-/// LULL_TEST_RESTARTS sets how many.
+/// LULL_TEST_RESTARTS sets how many restarts there are.
 #[test]
 fn restarts_under_load_leave_no_device_no_program_and_no_shared_pages() {
     user::run("faults", MEMCACHED, "suspend20", "restarts");
@@ -210,7 +210,8 @@ fn a_child_passes_its_servers_listener_to_another_process() {
     }
 }
 
-/// The other process has it when the server has closed it, and when that has ended; when both have closed it, nobody listens.
+/// The other process has the listener when the server has closed it, and when the server has ended; when both have
+/// closed it, nobody listens.
 #[test]
 fn a_server_passes_its_listener_to_another_process() {
     for (mode, way) in [("base", "1 own"), ("suspend20", "1 any"), ("suspend20", "2 own"), ("base", "2 any")] {
@@ -218,7 +219,7 @@ fn a_server_passes_its_listener_to_another_process() {
     }
 }
 
-/// Without that each would have connections of its own alone.
+/// Otherwise each process would have only its own connections.
 #[test]
 fn processes_that_listen_on_one_socket_share_its_connections() {
     const PYTHON: &str = "command -v python3 && command -v ip";
@@ -230,7 +231,7 @@ fn processes_that_listen_on_one_socket_share_its_connections() {
     user::run("bound", PYTHON, "suspend20", "exec any 3");
 }
 
-/// Its new worker is given the old one's listeners, which stays for a connection that goes on.
+/// Its new worker gets the listeners of the old one, which stays for a connection that goes on.
 #[test]
 fn haproxy_with_a_master_reloads() {
     for (mode, queues) in [("base", "1"), ("suspend20", "1"), ("suspend20", "2")] {
@@ -239,7 +240,7 @@ fn haproxy_with_a_master_reloads() {
     }
 }
 
-/// Its listener is connected to nobody meanwhile.
+/// The listener of a disabled frontend is connected to AF_UNSPEC.
 #[test]
 fn haproxy_with_a_frontend_that_is_disabled_refuses_until_it_is_enabled() {
     for mode in ["base", "suspend20"] {
@@ -260,7 +261,7 @@ fn a_server_that_ends_stays_for_a_udp_socket_that_it_has_passed_on() {
     }
 }
 
-/// The child gives the socket that it inherits its client as a peer, and may execute a program with it.
+/// The child connects the socket that it inherits to its client, and may execute a program with it.
 #[test]
 fn socat_has_a_child_with_a_connected_udp_socket_for_each_client() {
     for mode in ["base", "suspend20"] {
@@ -285,7 +286,7 @@ fn listeners_stay_open_to_what_is_executed() {
     }
 }
 
-/// As Dovecot's master does it; the server's own process goes on to answer.
+/// Dovecot's master does this; the server's own process goes on to answer.
 #[test]
 fn what_children_execute_takes_connections_of_a_listener_that_the_server_asks_for_itself() {
     for (mode, way) in [("base", "watched"), ("suspend20", "watched"), ("base", "kept"), ("suspend20", "kept")] {
@@ -316,7 +317,7 @@ fn php_fpm_and_uwsgi_reload_by_executing_themselves() {
     user::run("uwsgi", &format!("uwsgi --plugin python3 --version && command -v curl && {TOOLS}"), "base", "");
 }
 
-/// As on Linux, where all have the same open file: who reads has what comes.
+/// As on Linux, where all have the same open file, the process that reads gets the data.
 #[test]
 fn what_a_child_executes_has_a_connection_that_the_child_has_not_used() {
     for mode in ["base", "suspend20"] {
@@ -324,7 +325,7 @@ fn what_a_child_executes_has_a_connection_that_the_child_has_not_used() {
     }
 }
 
-/// The NIC is their parent's, whose stack has them.
+/// The NIC is their parent's, whose stack has the sockets.
 #[test]
 fn children_of_a_server_listen_and_connect_at_lulls_addresses() {
     for (mode, way) in [("base", "fork"), ("suspend20", "clone")] {
@@ -332,7 +333,7 @@ fn children_of_a_server_listen_and_connect_at_lulls_addresses() {
     }
 }
 
-/// As by Linux's kernel, which closes what a process leaves open, and delivers what it has written.
+/// Linux's kernel does this: it closes what a process leaves open, and delivers what it has written.
 #[test]
 fn peers_of_a_process_that_exits_have_everything_and_are_told_of_the_end() {
     for mode in ["base", "suspend20"] {
@@ -340,13 +341,13 @@ fn peers_of_a_process_that_exits_have_everything_and_are_told_of_the_end() {
     }
 }
 
-/// Who connects before the program asks for connections does not wait until somebody answers for its address.
+/// A client that connects before the program asks for connections need not wait until somebody answers for its address.
 #[test]
 fn the_host_knows_a_programs_addresses_from_the_start() {
     user::run("told_of_addresses", "command -v python3 && command -v ip", "base", "");
 }
 
-/// The second answer of a batch of events waits for the batch to be over.
+/// The second answer of a batch of events waits for the end of the batch.
 #[test]
 fn peers_of_a_process_that_ends_at_once_have_what_it_wrote_last() {
     for mode in ["base", "suspend20"] {
@@ -354,13 +355,13 @@ fn peers_of_a_process_that_ends_at_once_have_what_it_wrote_last() {
     }
 }
 
-/// Threads of lull's are none of the program's, and keep no process.
+/// lull's threads are not the program's, and do not keep its process alive.
 #[test]
 fn a_process_whose_main_thread_has_ended_ends_with_its_last_thread() {
     user::run("main_ends", "command -v cc && command -v python3 && command -v ip", "suspend20", "");
 }
 
-/// Its peer has been told that what it sent has arrived, and does not send it again.
+/// The peer has been told that its data has arrived, and does not send it again.
 #[test]
 fn what_is_handed_to_a_process_that_is_killed_goes_to_who_listens_then() {
     for mode in ["base", "suspend20"] {
@@ -369,13 +370,13 @@ fn what_is_handed_to_a_process_that_is_killed_goes_to_who_listens_then() {
     }
 }
 
-/// `inet_getname`, for accept.
+/// This is Linux's `inet_getname` for accept.
 #[test]
 fn a_connection_that_its_peer_resets_in_a_listeners_pool_is_accepted_with_its_name() {
     user::run("pool_reset", "command -v python3 && command -v ip", "suspend20", "");
 }
 
-/// With fewer queues than processes, whoever asks next has the next connection.
+/// With fewer queues than processes, the process that asks next gets the next connection.
 #[test]
 fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_with_the_queue() {
     let needs = "command -v python3 && command -v ip";
@@ -391,8 +392,8 @@ fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_wit
     }
 }
 
-/// Their parent has the queues, and its engine runs when it forks (nsd binds UDP sockets before it does).
-/// Nobody else would tell it that the queue is free.
+/// Their parent has the queues, and its engine runs when it forks (nsd binds UDP sockets before it does). Nobody else
+/// would tell the child that the queue is free.
 #[test]
 fn a_process_takes_the_queue_of_one_that_ends_as_it_looks_whose_it_is() {
     user::run("owner_ends", "command -v python3 && command -v ip && command -v strace", "base", "");
@@ -403,7 +404,7 @@ fn children_that_the_launcher_had_before_are_not_the_programs() {
     user::run("before", "command -v ip", "base", "");
 }
 
-/// One of lull's has the lowest number that is free, as if it were the program's, until it is moved.
+/// A new descriptor of lull's has the lowest number that is free, as if it were the program's, until it is moved.
 #[test]
 fn a_program_that_closes_all_that_is_open_leaves_what_lull_makes_meanwhile() {
     for (mode, way) in [("base", "range"), ("suspend20", "from")] {
@@ -411,7 +412,7 @@ fn a_program_that_closes_all_that_is_open_leaves_what_lull_makes_meanwhile() {
     }
 }
 
-/// It passed connections on to others that had queues of their own, for as long as any came.
+/// Such a worker once passed connections on to others that had queues of their own, for as long as any came.
 #[test]
 fn a_worker_that_has_closed_its_listener_ends_while_others_are_busy() {
     for (mode, address) in [("base", "10.0.0.2"), ("suspend20", "10.0.0.2")] {
@@ -474,7 +475,7 @@ fn a_server_that_puts_itself_into_the_background_goes_on_with_its_sockets() {
     over_xdp("in_background", needs, "suspend20", "later poll xdp 1");
 }
 
-/// Another child has inherited as much, and only sleeps.
+/// Another child has inherited the same, and only sleeps.
 #[test]
 fn children_of_a_process_that_is_killed_hear_of_it_and_go_on_with_what_they_wait_for() {
     let needs = "command -v python3 && command -v ip";
@@ -523,7 +524,7 @@ fn children_accept_from_a_listener_that_their_parent_has_asked_before() {
     }
 }
 
-/// A child of its has the queue by then.
+/// By then a child has the queue.
 #[test]
 fn who_made_a_listener_may_ask_for_its_connections_after_its_children() {
     let needs = "command -v python3 && command -v ip";
@@ -537,7 +538,7 @@ fn who_made_a_listener_may_ask_for_its_connections_after_its_children() {
     }
 }
 
-/// It refuses to run as root, which over AF_XDP the launcher has to be.
+/// PostgreSQL refuses to run as root, which the launcher has to be over AF_XDP.
 #[test]
 fn postgresql_serves_its_clients_cancels_and_recovers() {
     let needs = "ls /usr/lib/postgresql/*/bin/pgbench && command -v psql && command -v ip";
@@ -564,8 +565,9 @@ fn calls_by_number_are_those_by_name() {
     user::run("calls", CC, "base", "by-number");
 }
 
-/// A child that is the only one to read a UDP socket is given what comes without asking for each; where others read it as well, a
-/// datagram waits for one of them alone only until that has read the last one. One that could not ask for more is given it.
+/// A child that is the only one to read a UDP socket is given datagrams without asking for each. If others read the
+/// socket as well, a datagram is sent to one of them only when that one has read its last one. A child that could not
+/// ask for more is given it.
 #[test]
 fn children_that_read_a_udp_socket_are_given_what_is_theirs() {
     let needs = "command -v python3 && command -v ip";
@@ -581,7 +583,7 @@ fn a_process_that_has_streams_of_connections_exits_executes_forks_and_is_killed_
     }
 }
 
-/// A process that exits waits at no connection of its own.
+/// A process that exits waits at none of its connections.
 #[test]
 fn a_connection_that_lingers_keeps_no_other_peer_of_a_process_that_exits_waiting() {
     for mode in ["base", "suspend20"] {
@@ -589,7 +591,7 @@ fn a_connection_that_lingers_keeps_no_other_peer_of_a_process_that_exits_waiting
     }
 }
 
-/// A thread of its own that goes on meanwhile is told of no error by what has been closed to others.
+/// A thread of the process that goes on meanwhile gets no error from descriptors that were closed for others.
 #[test]
 fn threads_of_a_process_that_exits_and_stays_are_told_of_no_error() {
     for mode in ["base", "suspend20"] {

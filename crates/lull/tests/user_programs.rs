@@ -84,7 +84,7 @@ fn a_program_on_one_core_has_one_interrupt_thread_for_all_its_queues() {
     run("one_core", "command -v memcached && command -v taskset && [ $(nproc) -gt 1 ]", "suspend20", "");
 }
 
-/// A CPU has places for 64 workers; threads beyond them are served all the same.
+/// A CPU has places for 64 workers; threads beyond these are served as well.
 #[test]
 fn a_program_may_have_hundreds_of_threads_that_wait() {
     for call in ["recv", "poll", "select", "epoll"] {
@@ -97,7 +97,7 @@ fn programs_that_use_no_address_of_lulls_do_not_notice_the_library() {
     run("ordinary", "command -v python3 && command -v git && command -v cmp", "base", "");
 }
 
-/// AF_XDP takes root's own rights: those of a user namespace are not enough to load its program.
+/// AF_XDP takes the rights of the real root: those of a user namespace are not enough to load its program.
 #[test]
 fn memcached_on_an_interface_of_the_host_by_af_xdp_answers_and_its_death_leaves_the_host_alone() {
     let needs = "test $(id -u) = 0 && command -v memcached && command -v ip && command -v ping && command -v python3";

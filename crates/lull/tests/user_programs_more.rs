@@ -1,4 +1,5 @@
-//! More unmodified programs on lull's user plane: UDP, event loops of other languages, TLS, and clients of others.
+//! More unmodified programs on lull's user plane: UDP, event loops of other languages, TLS, and clients that others
+//! wrote.
 
 mod user;
 
@@ -24,7 +25,7 @@ fn datagrams_of_both_worlds_reach_a_server_and_a_client_reaches_both_worlds() {
     }
 }
 
-/// dnsmasq closes at its start every descriptor that is open, those included that the launcher handed on.
+/// At its start dnsmasq closes every descriptor that is open, including those that the launcher handed on.
 #[test]
 fn dnsmasq_answers_over_udp_and_tcp_also_from_the_background() {
     for (mode, how) in [("base", "--keep-in-foreground"), ("suspend20", ""), ("fullbusy", "--keep-in-foreground")] {
@@ -77,7 +78,7 @@ fn connections_that_are_paced_keep_their_rate_or_are_said_not_to() {
     }
 }
 
-/// `memcached -N`: what splits connections over threads by SO_INCOMING_NAPI_ID gives each epoll context one NAPI.
+/// `memcached -N` splits connections over threads by SO_INCOMING_NAPI_ID, so that each epoll context has one NAPI.
 #[test]
 fn memcached_splits_connections_over_its_threads_by_napi_id() {
     let needs = "memcached -h | grep -q napi_ids && command -v python3 && command -v pgrep && command -v ip";
@@ -86,14 +87,14 @@ fn memcached_splits_connections_over_its_threads_by_napi_id() {
     }
 }
 
-/// Beside it runs a program of another network namespace, whose device has the same name.
+/// A program of another network namespace, whose device has the same name, runs beside it.
 #[test]
 fn an_objective_is_kept_for_one_program_and_ends_with_its_launcher() {
     let needs = "command -v memcached && command -v python3 && command -v jq && command -v pgrep && command -v ip";
     run("slo", needs, "suspend20", "");
 }
 
-/// The cells of `lull compare` on memcached over a NIC, in a window of so many seconds.
+/// Returns the cells of `lull compare` on memcached over a NIC, in windows of this many seconds.
 fn compared(nic: &str, seconds: &str) -> Vec<Value> {
     let file = std::env::temp_dir().join(format!("lull-compare-{nic}-{}.json", std::process::id()));
     let output = Command::new(env!("CARGO_BIN_EXE_lull"))
@@ -119,7 +120,7 @@ fn compared(nic: &str, seconds: &str) -> Vec<Value> {
     report["cells"].as_array().unwrap().clone()
 }
 
-/// What a row shows is what the process counted; a mode that cannot be there has the launcher's reason.
+/// A row shows what the process counted; a mode that cannot be in force has the launcher's reason.
 #[test]
 fn the_labs_comparison_measures_an_unmodified_memcached() {
     let needs = "command -v memcached && command -v setpriv && command -v ip";
@@ -147,7 +148,7 @@ fn the_labs_comparison_measures_an_unmodified_memcached() {
     }
 }
 
-/// A child sends itself a signal that another thread of it waits for.
+/// A child sends itself a signal for which another of its threads waits.
 #[test]
 fn apaches_children_end_when_they_have_served_their_share() {
     for queues in ["1", "2"] {

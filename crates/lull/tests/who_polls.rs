@@ -1,5 +1,5 @@
-//! `lull stat` and `lull compare --plane kernel` on a veth pair in namespaces of the test's own: who polled is what the
-//! mode says, and what cannot be seen is said.
+//! `lull stat` and `lull compare --plane kernel` on a veth pair in namespaces of the test's own: the pollers are those
+//! of the mode, and the output says what could not be seen.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use lull_linux::polls::{Options, Polls, PollsError, Record, What};
 use serde_json::Value;
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
-/// What has to happen takes far less on any machine.
+/// This only bounds a failure: everything takes far less on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct SetAtEnd<'a>(&'a AtomicBool);
@@ -32,12 +32,12 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// Whether there is a program, and it may do what it does.
+/// Whether there is a program, and it succeeds with these arguments.
 fn works(program: &str, arguments: &[&str]) -> bool {
     Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
-/// A service behind a veth, and somebody who talks to it.
+/// A service behind a veth, and a client that talks to it.
 struct World {
     program: Program,
     address: SocketAddr,
@@ -45,7 +45,7 @@ struct World {
 }
 
 impl World {
-    /// Prints why not, if this machine does not let it be.
+    /// Prints the reason if this machine cannot have one.
     fn new(test: &str) -> Option<World> {
         World::with_queues(test, 1)
     }
@@ -103,12 +103,12 @@ impl World {
         self.program.set_mode(&mode).unwrap();
     }
 
-    /// Asks the service for a record over and over while `work` is done.
+    /// Asks the service for a record again and again while `work` runs.
     fn talking<T>(&self, work: impl FnOnce() -> T) -> T {
         self.talking_over(1, work)
     }
 
-    /// The same over several connections, one after the other.
+    /// Does the same over several connections in turn.
     fn talking_over<T>(&self, connections: usize, work: impl FnOnce() -> T) -> T {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -125,7 +125,7 @@ impl World {
                 }
             };
             scope.spawn(talk);
-            // Also when the work panics: the talk would go on for ever.
+            // This also ends the talk when the work panics; otherwise it would go on for ever.
             let _over = SetAtEnd(&over);
             work()
         })
@@ -147,7 +147,7 @@ impl World {
     }
 }
 
-/// Samples until one shows what is to be seen: how much fits into an interval depends on the machine.
+/// Samples until one satisfies `shows`, because it depends on the machine how much happens in an interval.
 #[track_caller]
 fn sampled(world: &World, shows: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
@@ -164,14 +164,14 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Polls a second of one kind, by whom `of` is true.
+/// Returns the polls a second of one kind, by pollers for which `of` is true.
 fn polls(sample: &Value, kind: &str, of: impl Fn(&Value) -> bool) -> f64 {
     let napis = sample["napis"].as_array().unwrap();
     let by = napis.iter().flat_map(|napi| napi["by"].as_array().unwrap());
     by.filter(|by| by["kind"] == kind && of(by)).map(|by| number(&by["polls_per_s"])).sum()
 }
 
-/// The trace has the thread numbers of the initial PID namespace, which are other threads' in a container.
+/// The trace has the thread numbers of the initial PID namespace, which belong to other threads in a container.
 #[test]
 fn in_another_pid_namespace_nobody_is_named_and_stat_says_why() {
     let Some(world) = World::new("in_another_pid_namespace_nobody_is_named_and_stat_says_why") else { return };
@@ -213,7 +213,7 @@ fn stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls() {
     world.talking(|| sampled(&world, |sample| suspensions(sample).is_some_and(|rate| rate > 0.0)));
 
     world.set("base");
-    // What was set before may have a timer that is still to come.
+    // A timer of the former setting may still be pending.
     let by = |sample: &Value, kind: &str| polls(sample, kind, |_| true);
     let alone = |sample: &Value| by(sample, "softirq") > 0.0 && by(sample, "busy-poll") + by(sample, "timer") == 0.0;
     world.talking(|| sampled(&world, alone));
@@ -298,15 +298,15 @@ impl Drop for Scratch {
     }
 }
 
-/// Seconds of a comparison's windows: on a busy machine a thread may not run once in a short one.
+/// The seconds of a comparison's windows: on a busy machine a thread may not run even once in a short one.
 const WINDOWS_S: [u32; 3] = [2, 8, 32];
 
 /// A comparison's report and text.
 struct Compared(Value, String);
 
 impl Compared {
-    /// Compares on the kernel's plane, in longer and longer windows until it shows what it is to show or they are the longest.
-    /// While it runs, `beside` looks at its process, over and over until it has ended.
+    /// Compares on the kernel's plane, in longer and longer windows, until `shows` is true or the windows are the
+    /// longest. Meanwhile `beside` looks at its process again and again until it has ended.
     fn until(options: &str, mut beside: impl FnMut(u32), shows: impl Fn(&Compared) -> bool) -> Compared {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let nth = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -342,7 +342,7 @@ impl Compared {
     }
 }
 
-/// A timer on a virtual machine may be late; that is said, too, and is not what this is about.
+/// On a virtual machine a timer may be late; the verdict says so, and this test does not mind.
 fn is_in_force(run: &Value) -> bool {
     ["in_force", "timeout_had"].contains(&run["verdict"]["is"].as_str().unwrap())
 }
@@ -367,7 +367,7 @@ fn the_kernel_plane_shows_each_mode_in_force_or_says_why_not() {
     assert_eq!(verdict("threaded-busy"), if threads_poll { "in_force" } else { "refused" }, "{text}");
     let share = |mode: &str, who: &str| number(&compared.run(mode)["polled_by"][who]);
     assert_eq!(share("base", "busy_poll") + share("base", "timer") + share("base", "napi_thread"), 0.0, "{text}");
-    // On a machine that is busy otherwise the timer's softirqs are left to ksoftirqd.
+    // On a busy machine ksoftirqd runs the timer's softirqs.
     assert!(share("defer200", "timer") + share("defer200", "ksoftirqd") > 0.0, "{text}");
     assert!(share("suspend20", "busy_poll") > 0.0 && number(&compared.run("suspend20")["suspensions"]) > 0.0, "{text}");
     assert_eq!(share("threaded", "napi_thread"), 100.0, "{text}");
@@ -381,7 +381,7 @@ fn a_comparison_on_several_queues_has_its_load_on_each_and_says_what_linux_makes
     const TEST: &str = "a_comparison_on_several_queues_has_its_load_on_each_and_says_what_linux_makes_of_it";
     let Some(world) = World::with_queues(TEST, 2) else { return };
     drop(world);
-    // The comparison's own trace is not asked: this one goes by the name that the comparison gives its device.
+    // The comparison's own trace is not used: this one finds the device by the name that the comparison gives it.
     let traced = RefCell::new(None::<(u32, Polls, BTreeMap<u64, u64>)>);
     let drain = |pid: u32| {
         let mut traced = traced.borrow_mut();
@@ -397,7 +397,7 @@ fn a_comparison_on_several_queues_has_its_load_on_each_and_says_what_linux_makes
         };
         trace.drain(count).unwrap();
     };
-    // Handshakes and the records that are stored first are a few hundred packets; the load is far more.
+    // Handshakes and the records that are stored first are a few hundred packets; the load is many more.
     let is_on_each = || {
         let pid = traced.borrow().as_ref().unwrap().0;
         drain(pid);

@@ -51,7 +51,7 @@ fn a_packet_socket_serves_where_it_is_named() {
     serve("packet", &["base", "suspend20", "fullbusy"]);
 }
 
-/// Runs shell commands in a namespace of their own, in which there is a veth pair.
+/// Runs shell commands in a network namespace of their own, which has a veth pair.
 fn on_a_veth(commands: &str) -> Output {
     let script =
         format!("ip link add x0 type veth peer name x1 && ip link set x0 up && ip link set x1 up && {commands}");
@@ -71,7 +71,7 @@ fn doctor_says_what_an_interface_has() {
     let json = on_a_veth("$0 doctor xdp:x0 --json");
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["checks"].as_array().map(Vec::len), Some(6));
-    // A peer that sends by more queues than there are to receive by is what veth's driver refuses.
+    // veth's driver refuses a peer that sends by more queues than there are to receive by.
     let pair = "type veth peer name y1 numtxqueues 2 numrxqueues 2";
     let up = "ip link set y0 up && ip link set y1 up";
     let generic = on_a_veth(&format!("ip link add y0 numtxqueues 1 numrxqueues 1 {pair} && {up} && $0 doctor xdp:y0"));

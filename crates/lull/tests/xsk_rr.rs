@@ -1,18 +1,18 @@
-//! `lull xsk-rr` over each kind of socket: every answer is the right one, and each cell says whether it is what it says.
+//! `lull xsk-rr` over each kind of socket: every answer is correct, and each cell says whether its mode was in force.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Nothing here waits for this long unless it is lost.
+/// Nothing here takes this long unless it is lost.
 const LOST: Duration = Duration::from_secs(120);
 
 fn lull(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lull")).arg("xsk-rr").args(args).output().unwrap()
 }
 
-/// What a run says as JSON.
+/// Returns the JSON output of a run.
 fn ran(args: &[&str]) -> Value {
     let output = lull(&[args, &["--json"]].concat());
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -27,14 +27,14 @@ fn refused(args: &[&str], with: &str) {
     assert!(error.contains(with), "{args:?}: {error}");
 }
 
-/// Answers came, each of them once and as it was sent.
+/// Checks that each answer came once and as it was sent.
 fn is_sound(args: &[&str], run: &Value) {
     let outcome = &run["outcome"];
     let count = |name: &str| outcome[name].as_u64().unwrap_or_else(|| panic!("{args:?}: {name} of {run}"));
     assert!(count("answered") > 0, "{args:?}: {run}");
     assert_eq!(count("answered") + count("lost") + count("under_way"), count("sent"), "{args:?}: {run}");
     assert_eq!(count("corrupt"), 0, "{args:?}: {run}");
-    // A closed loop that got no answer for a second, on a busy machine, gave up on those that come after all.
+    // On a busy machine a closed loop that got no answer for a second has given requests up whose answers come later.
     let is_closed = args.contains(&"-o");
     assert!(is_closed || count("unexpected") == 0, "{args:?}: {run}");
     let percentile = |of: &str, which: &str| outcome[of][which].as_u64().unwrap();
@@ -50,13 +50,13 @@ fn is_root() -> bool {
         .is_ok_and(|status| status.lines().any(|line| line.starts_with("Uid:\t0\t0")))
 }
 
-/// Whether the window had an answer: on a machine that gives the server no core in it, all requests may be under way from before to
-/// after.
+/// Whether the window had an answer: if the machine gives the server no core in it, all requests may be under way from
+/// before to after.
 fn is_answered(run: &Value) -> bool {
     run["outcome"]["answered"].as_u64() != Some(0)
 }
 
-/// What a run says that had an answer in its window.
+/// Returns the output of a run that had an answer in its window.
 fn answered(args: &[&str]) -> Value {
     let mut run = ran(args);
     for _ in 0..100 {
@@ -70,7 +70,7 @@ fn answered(args: &[&str]) -> Value {
 
 const SHORT: [&str; 4] = ["--seconds", "0.3", "--oversubscribe", "--verify"];
 
-/// How often a receive call was made.
+/// Returns how often a receive call was made.
 fn receive_calls(run: &Value) -> u64 {
     let by_length = run["outcome"]["receive_calls"]["by_log2_ns"].as_array().unwrap();
     by_length.iter().map(|calls| calls.as_u64().unwrap()).sum()
@@ -114,7 +114,7 @@ fn every_way_of_polling_answers_every_request_in_memory() {
     for mode in ["interrupts", "inline", "separate", "threaded", "threaded-busy", "group"] {
         let args = [&["--mode", mode, "-P", "2ms", "-d", "100us"], &SHORT[..]].concat();
         let (mut run, mut calls) = (Value::Null, 0);
-        // On a busy machine one may find every answer there when it looks, and never have to call for one.
+        // On a busy machine the client may find every answer there when it looks, and never have to make a call.
         for _ in 0..100 {
             run = answered(&args);
             is_sound(&args, &run);
@@ -125,7 +125,7 @@ fn every_way_of_polling_answers_every_request_in_memory() {
         }
         match mode {
             "interrupts" => assert!(calls > 0 && run["state"]["is"] == "in_force", "{mode}: {run}"),
-            // Whether a timer of 15 us is on time is the machine's.
+            // Whether a timer of 15 us is on time depends on the machine.
             "inline" => assert!(calls > 0, "{mode}: {run}"),
             "separate" => assert_eq!(calls, 0, "another thread's: {run}"),
             _ => assert!(calls == 0 && run["state"]["is"] == "in_force", "{mode}: {run}"),
@@ -152,7 +152,7 @@ fn closed_loops_threads_and_payloads_are_as_asked_for() {
     };
     let is_report = |line: &&str| line.contains("answers, p5");
     let mut text = reporting();
-    // The same of a window without an answer.
+    // This is the same for a window without an answer.
     for _ in 0..100 {
         if text.lines().any(|line| is_report(&line)) {
             break;
@@ -209,7 +209,7 @@ fn the_table_has_every_cell_ours_or_why_not_beside_the_published_one() {
     assert_eq!(rows[0]["published_ns"][1], 14_200);
 }
 
-/// Over TAPs a frame takes a read and a write, and over veth the kernel's AF_XDP sockets.
+/// Over TAPs a frame takes a read and a write; over veth the kernel's AF_XDP sockets are used.
 #[test]
 fn taps_and_the_kernels_sockets_answer_as_well_and_say_what_was_in_force() {
     if !is_root() {
@@ -228,7 +228,7 @@ fn taps_and_the_kernels_sockets_answer_as_well_and_say_what_was_in_force() {
         is_sound(&args, &run);
         assert!(run["device"].as_str().unwrap().contains("copy mode"), "{run}");
         match mode {
-            // A veth has no NAPI to poll as long as its driver names none.
+            // A veth has no NAPI to poll, because its driver names none.
             "inline" | "separate" if run["state"]["is"] != "in_force" => {
                 let reason = run["state"]["reason"].as_str().unwrap_or_default();
                 assert!(reason.contains("SO_BUSY_POLL has no effect"), "{mode}: {run}");
@@ -239,8 +239,8 @@ fn taps_and_the_kernels_sockets_answer_as_well_and_say_what_was_in_force() {
     refused(&["--nic", "veth", "--mode", "group", "--oversubscribe"], "Linux has no busy-polling groups");
 }
 
-/// The kernel names a NAPI's thread by its number in the initial PID namespace, which is some other thread's or nobody's in
-/// a container. None is moved.
+/// The kernel names a NAPI's thread by its number in the initial PID namespace, which in a container is that of another
+/// thread or of none. No thread is moved.
 #[test]
 fn in_another_pid_namespace_no_thread_is_taken_for_a_napis() {
     if !is_root() {
@@ -258,7 +258,7 @@ fn in_another_pid_namespace_no_thread_is_taken_for_a_napis() {
     assert!(error.contains("its number is that of the initial PID namespace, and this is another"), "{error}");
 }
 
-/// A program that ends with the test, whatever comes of it.
+/// A program that ends with the test, however that ends.
 struct Ends(Child);
 
 impl Drop for Ends {

@@ -23,25 +23,25 @@ use crate::{measure_args, modes as names};
 /// The workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Case {
-    /// Two services on one queue: the batch limit of the first (--events-max), and how long the second waits.
+    /// Two services on one queue: how long the second waits, by the batch limit of the first (--events-max).
     BatchLimit,
-    /// One connection, a byte each way: interrupts with coalescing (--rx-usecs 16/44,1/1) against busy polling. With --plane
-    /// kernel on Linux's stack over a veth, where a deferral stands in for coalescing.
+    /// One connection, a byte each way: interrupts with coalescing (--rx-usecs 16/44,1/1) against busy polling. With
+    /// --plane kernel it runs on Linux's stack over a veth, with a deferral in place of coalescing.
     TcpRr,
     /// The same load on more and more queues (--queues 1,4,16,44): packets per poll, interrupts, softirq.
     ManyQueues,
-    /// Two workers of one transmit queue, of whom one floods and one sends a datagram each millisecond: how long the
-    /// other's send calls take, by who drains the queueing discipline (--qdisc noqueue,pfifo_fast,fq).
+    /// Two workers on one transmit queue, one of which floods while the other sends a datagram each millisecond: how
+    /// long the other's send calls take, by who drains the queueing discipline (--qdisc noqueue,pfifo_fast,fq).
     TxTrap,
-    /// A service without load, and requests that each come after a pause: its CPU meanwhile, and what a request pays, beside
-    /// a measured wake-up.
+    /// A service without load, and then requests that each come after a pause: the CPU that it takes meanwhile, and the
+    /// latency of such a request beside a measured wake-up.
     AfterIdle,
     /// The first datagram after a pause of 10 us to 10 ms, delivered by a group of one CPU without and with dry runs
-    /// (--group-dry-run), alone on its core and beside somebody who walks memory.
+    /// (--group-dry-run), alone on its core and beside a thread that walks memory.
     FirstPacket,
 }
 
-/// Options of single cases.
+/// Options that only some cases take.
 #[derive(Args)]
 pub struct CaseArgs {
     /// --case batch-limit: events that the first service takes from epoll at a time [default: 1,8,64].
@@ -51,18 +51,18 @@ pub struct CaseArgs {
     #[arg(long, value_name = "RATE", value_parser = lull_units::rate_per_s)]
     second_load: Option<u64>,
     /// The queueing discipline of the transmit queues, on the user plane: noqueue, pfifo_fast or fq [default: noqueue;
-    /// pfifo_fast where a group sends]. --case tx-trap takes several [default: noqueue,pfifo_fast,fq].
+    /// pfifo_fast if a group sends]. --case tx-trap takes several [default: noqueue,pfifo_fast,fq].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(super) qdisc: Option<Vec<lull_net::Qdisc>>,
 }
 
-/// What every case takes, by the names of the arguments.
+/// The options that every case takes, by the names of the arguments.
 const OF_ALL: [&str; 8] = ["case", "seconds", "runs", "cores", "progress", "csv", "json", "html"];
-/// What only cases take.
+/// The options that only cases take.
 const OF_CASES: [&str; 2] = ["events_max", "second_load"];
 
 impl Case {
-    /// What this case takes besides.
+    /// The options that this case takes besides.
     fn takes(self) -> &'static [&'static str] {
         match self {
             Case::BatchLimit => &["modes", "events_max", "second_load", "connections"],
@@ -114,7 +114,7 @@ fn option(id: &str) -> String {
     format!("--{}", id.replace('_', "-"))
 }
 
-/// Options of cases say nothing without one.
+/// Refuses options of cases if no case is given.
 pub fn refuse_without_case(given: &[String]) -> Result<(), Failure> {
     match given.iter().find(|id| OF_CASES.contains(&id.as_str())) {
         Some(id) => Err(format!("cannot use {} without a case that takes it: name one with --case", option(id)).into()),
@@ -122,7 +122,7 @@ pub fn refuse_without_case(given: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Options that the case does not take are refused, not ignored. Groups of arguments have names, too, which begin with a
+/// Refuses options that the case does not take. clap lists groups of arguments as well, whose names begin with a
 /// capital letter.
 fn refuse_of_others(case: Case, given: &[String]) -> Result<(), Failure> {
     let known = |id: &&String| {
@@ -138,7 +138,7 @@ fn refuse_of_others(case: Case, given: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// The one mode of a case that takes one.
+/// Returns the one mode of a case that takes a single mode.
 fn one_mode(args: &Compare, default: &str) -> Result<Mode, Failure> {
     match &args.modes[..] {
         [] => Ok(default.parse()?),
@@ -147,7 +147,7 @@ fn one_mode(args: &Compare, default: &str) -> Result<Mode, Failure> {
     }
 }
 
-/// The modes that were named, or those that the case is about.
+/// Returns the modes that were named, or the default modes of the case.
 fn modes(args: &Compare, default: &[&str]) -> Result<Vec<Mode>, Failure> {
     Ok(names::named(&args.modes, default).into_iter().map(str::parse).collect::<Result<_, ModeError>>()?)
 }
@@ -165,7 +165,7 @@ fn batch_limit(args: &Compare, cores: Vec<usize>) -> Result<BatchLimit, Failure>
 fn tcp_rr(args: &Compare, cores: Vec<usize>) -> Result<TcpRr, Failure> {
     let published = [(16, 44), (1, 1)].map(|(rx_usecs, rx_frames)| Moderation { rx_usecs, rx_frames });
     let kernel = args.plane == Plane::Kernel;
-    // A veth has no coalescing: a deferral stands in.
+    // A veth has no coalescing, so a deferral takes its place.
     let (moderations, default): (_, &[&str]) = match (&args.rx_usecs[..], kernel) {
         ([], true) => (Vec::new(), &["base", "defer15", "busyread"]),
         ([], false) => (published.to_vec(), &["base", "busyread"]),
@@ -178,7 +178,7 @@ fn tcp_rr(args: &Compare, cores: Vec<usize>) -> Result<TcpRr, Failure> {
 fn many_queues(args: &Compare, cores: Vec<usize>) -> Result<ManyQueues, Failure> {
     let grouped: &[&str] = if args.group.given().is_empty() { &["base"] } else { &["base", "group"] };
     let modes = modes(args, grouped)?;
-    // Several loads would be several tables.
+    // The case takes one load, because each load would have a table of its own.
     let load = match &Load::parse_list(if args.loads == LOADS_DEFAULT { "MAX" } else { &args.loads })?[..] {
         [load] => *load,
         _ => return Err("cannot use several loads in this case: name one, such as 200K or MAX".into()),

@@ -1,12 +1,13 @@
-//! Busy-polling groups of CPUs of processes on lull's user plane: whether a group sends for the queues that it receives from. An
-//! operator adds the two to a group one by one, and may forget the second.
+//! Checks busy-polling groups of CPUs of processes on lull's user plane: whether a group sends for the queues that it
+//! receives from. An operator adds receive and transmit queues to a group one by one, and may forget the latter.
 
 use lull_control::Client;
 use lull_control::place::Places;
 use lull_control::schema::{Answer, Group, Request, Shown};
 use lull_linux::doctor::{Check, Verdict};
 
-/// A check for each group of process `pid`, or of all that may be asked; `device`: only those that receive from it.
+/// Returns a check for each group of process `pid`, or of all processes that this user may ask. With a `device`, only
+/// the groups that receive from it are checked.
 pub(super) fn checks(device: Option<&str>, pid: Option<i32>) -> Vec<Check> {
     let places = Places::default();
     let clients = match pid.map(u32::try_from) {
@@ -18,13 +19,13 @@ pub(super) fn checks(device: Option<&str>, pid: Option<i32>) -> Vec<Check> {
 }
 
 fn of(client: &mut Client, device: Option<&str>) -> Vec<Check> {
-    // One that ends meanwhile has nothing to be mended.
+    // A process that ends meanwhile needs no remedy.
     let Ok(Answer::Shown(mut shown)) = client.ask(&Request::Show) else { return Vec::new() };
     shown.pid = client.pid();
     shown.groups.iter().filter_map(|group| check(&shown, group, device)).collect()
 }
 
-/// Nothing, if the group receives from no queue of the device.
+/// Returns `None` if the group receives from no queue of the device.
 fn check(shown: &Shown, group: &Group, device: Option<&str>) -> Option<Check> {
     let is_member = |id: u32| shown.groups.iter().flat_map(|group| &group.members).any(|member| member.napi_id == id);
     let sends = |id: u32| shown.napis.iter().any(|napi| napi.id == id && napi.qdisc.is_some());
@@ -69,7 +70,8 @@ mod tests {
     use super::*;
     use lull_control::schema::{GroupMember, Napi};
 
-    /// Two queues that receive, of which a group has both, and transmit NAPIs for those of `sends`, of which it has `has`.
+    /// Makes a process with two queues that receive, both members of its group, and transmit NAPIs for the queues in
+    /// `sends`, of which those in `has` are members.
     fn shown(sends: &[u32], has: &[u32]) -> Shown {
         let napi = |device: &str, queue: u32, id: u32, qdisc: Option<&str>| Napi {
             device: device.to_owned(),
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(check(&shown, &shown.groups[0], Some("eth0")), None);
         shown.groups[0].members.retain(|member| member.device == "lull0-tx");
         assert_eq!(check(&shown, &shown.groups[0], None), None);
-        // Another group may send.
+        // It is also right if another group sends.
         let sends = shown.groups[0].clone();
         let members = shown.napis.iter().take(2).map(|napi| GroupMember {
             napi_id: napi.id,

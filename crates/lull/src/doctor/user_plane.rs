@@ -1,10 +1,11 @@
-//! A process on lull's user plane: the mode that is in force there, of which its epoll contexts in the kernel say nothing.
+//! The check of a process on lull's user plane, which shows the mode that is in force there; its epoll contexts in the
+//! kernel do not show it.
 
 use lull_linux::doctor::{Check, Verdict};
 
 use crate::process::Process;
 
-/// What process `pid` has in force on lull's own stack; none, if it does not run it.
+/// Returns the modes that process `pid` has in force on lull's own stack, or `None` if it does not run it.
 pub(super) fn check(pid: i32) -> Option<Check> {
     let process = Process::of(u32::try_from(pid).ok()?).ok()?;
     let (service, queues) = (process.service(), process.modes_by_queue());

@@ -1,4 +1,4 @@
-//! `lull doctor xdp:DEV`: what AF_XDP has on an interface, found out by opening it for a moment.
+//! `lull doctor xdp:DEV` finds out what AF_XDP supports on an interface by opening it for a moment.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,10 +9,10 @@ use lull_nic::xdp::{BusyPoll, Xdp, XdpAddress, XdpConfig, XdpMode, XdpReport};
 use crate::failure::Failure;
 use crate::xdp::named;
 
-/// Opens the interface with a program that takes nothing, looks, and closes it.
+/// Opens the interface with a program that takes no frames, examines it, and closes it.
 pub(super) fn examine(spec: &str) -> Result<Report, Failure> {
     let (name, queues) = named(spec)?;
-    // Nobody sends to it.
+    // Nobody sends to this address, so the program takes no frames.
     let nobody = XdpAddress { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), is_hosts: false };
     let config = XdpConfig { name: name.clone(), queues, addresses: vec![nobody], ..XdpConfig::default() };
     let checks = match Xdp::open(&config) {
@@ -35,7 +35,7 @@ fn program(report: &XdpReport) -> Check {
     match (&report.mode, &report.native_refused) {
         (XdpMode::Native, _) => check("XDP program", Verdict::Ok, "native: it runs in the driver".to_owned(), ""),
         (XdpMode::Generic, why) => {
-            let why = why.as_deref().unwrap_or("it did not say why");
+            let why = why.as_deref().unwrap_or("it gave no reason");
             let reason = format!("generic: it runs above the driver, which refused it ({why})");
             check("XDP program", Verdict::Advice, reason, "a lower MTU or fewer queues let some drivers take it")
         }
@@ -57,7 +57,7 @@ fn pieces(report: &XdpReport) -> Check {
     let reason = if report.several_chunks {
         format!("frames of {length} bytes pass, in several buffers if need be")
     } else {
-        format!("frames of {length} bytes pass, in one buffer: kernel or driver has no others (Linux 6.6)")
+        format!("frames of {length} bytes pass, in one buffer: kernel (before Linux 6.6) or driver lacks several")
     };
     check("frame length", Verdict::Ok, reason, "")
 }
@@ -74,11 +74,11 @@ fn busy_poll(report: &XdpReport) -> Check {
             check(WHAT, Verdict::Advice, format!("refused: {why}"), "setting it takes CAP_NET_ADMIN and Linux 5.11")
         }
         BusyPoll::NoNapi if report.is_veth => {
-            let reason = "set, and without effect: veth names no NAPI that a socket could poll".to_owned();
+            let reason = "set, but without effect: veth has no NAPI that a socket could poll".to_owned();
             check(WHAT, Verdict::Ok, reason, "")
         }
         BusyPoll::NoNapi => {
-            let reason = "set; in force once a received frame has named the driver's NAPI".to_owned();
+            let reason = "set; it is in force once a received frame has named the driver's NAPI".to_owned();
             check(WHAT, Verdict::Unknown, reason, "`lull serve --nic xdp:DEV` says so when it ends")
         }
         BusyPoll::InForce(ids) => check(WHAT, Verdict::Ok, format!("in force, by NAPI ids {ids:?}"), ""),
@@ -94,7 +94,10 @@ fn memory(report: &XdpReport) -> Check {
         Some(limit) if limit < all => check(
             WHAT,
             Verdict::Advice,
-            format!("{wanted}; RLIMIT_MEMLOCK ({} KiB) is less than all need, and binds who is not root", limit / 1024),
+            format!(
+                "{wanted}; RLIMIT_MEMLOCK ({} KiB) is too little for all, and limits all users but root",
+                limit / 1024
+            ),
             "raise it (ulimit -l, LimitMEMLOCK=), or take smaller rings",
         ),
         Some(limit) => check(WHAT, Verdict::Ok, format!("{wanted}; RLIMIT_MEMLOCK is {} KiB", limit / 1024), ""),

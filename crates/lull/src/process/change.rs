@@ -1,5 +1,5 @@
-//! `lull set` and `lull undo` of a process that runs lull's user plane: what Linux's plane does over netlink, over the
-//! process's control socket.
+//! `lull set` and `lull undo` of a process that runs lull's user plane. On Linux's plane these go over netlink; here
+//! they go over the process's control socket.
 
 use lull_control::Client;
 use lull_control::place::Places;
@@ -14,7 +14,8 @@ use lull_linux::{Roots, machine};
 use super::show;
 use crate::failure::Failure;
 
-/// Puts settings in force on the NAPIs that are named, all or none; what has changed, or would in a dry run.
+/// Puts settings in force on the named NAPIs, on all of them or none. Returns what has changed, or what would in a dry
+/// run.
 pub fn set(pid: u32, asked: &Set, dry_run: bool) -> Result<Vec<Change>, Failure> {
     let settings = settings_of(asked);
     let mut client = Client::connect(pid, &Places::default())?;
@@ -36,7 +37,7 @@ pub fn set(pid: u32, asked: &Set, dry_run: bool) -> Result<Vec<Change>, Failure>
     if !dry_run {
         let napi_ids = chosen.iter().map(|napi| napi.id).collect();
         let now = ask(&mut client, &Request::Set(Asked { napi_ids, change: settings }))?;
-        // An older service passes over what it does not know.
+        // An older service ignores settings that it does not know, so they are refused here.
         if of_thread && now.iter().any(|napi| napi.scheduling.is_none()) {
             return Err(format!(
                 "process {pid} runs a version of lull that does not set CPUs and policies of its threads: use taskset \
@@ -48,7 +49,7 @@ pub fn set(pid: u32, asked: &Set, dry_run: bool) -> Result<Vec<Change>, Failure>
     Ok(changes)
 }
 
-/// Gives every NAPI back what it had before the first `set`.
+/// Restores what every NAPI had before the first `set`.
 pub fn undo(pid: u32, dry_run: bool) -> Result<Vec<Change>, Failure> {
     let mut client = Client::connect(pid, &Places::default())?;
     let napis = show(&mut client)?.napis;
@@ -71,7 +72,7 @@ fn ask(client: &mut Client, request: &Request) -> Result<Vec<Napi>, Failure> {
     }
 }
 
-/// The NAPIs that are named; all that are enabled, if none is.
+/// Returns the NAPIs that are named; if none is, all that are enabled.
 fn chosen(napis: Vec<Napi>, pid: u32, asked: &Set) -> Result<Vec<Napi>, Failure> {
     let which = &asked.which;
     let is_queue = |napi: &Napi, queue: u32| napi.queue as u32 == queue;
@@ -104,7 +105,7 @@ fn settings_of(asked: &Set) -> Settings {
     settings
 }
 
-/// What a change of settings and thread amounts to, setting by setting.
+/// Returns the changes that new settings and thread parameters amount to, setting by setting.
 fn changes(napi: &Napi, to: NapiSettings, cpus: Option<Vec<usize>>, policy: Option<ThreadPolicy>) -> Vec<Change> {
     let key = QueueKey::Rx(napi.queue as u32);
     let thread = napi.thread.map(|pid| Thread { pid, scheduling: napi.scheduling.clone() });

@@ -1,8 +1,9 @@
-//! The queues of an interface by AF_XDP, which the processes of a program share out among themselves.
+//! The queues of an interface by AF_XDP, which the processes of a program share.
 //!
-//! The interface spreads its flows over all of its queues, and a frame can be taken only from the queue that it came in by. So a
-//! queue that no process has must be read as well while others have processes: the launcher does it, and puts what comes into
-//! the inboxes of those. What a process asks for it gets a new socket of, and the launcher's own goes away.
+//! The interface spreads its flows over all of its queues, and a frame can be taken only from the queue by which it
+//! came. So while some queues have a process, those that have none must be read as well: the launcher reads them, and
+//! puts their frames into the inboxes of the processes. When a process asks for a queue, it gets a new socket for it,
+//! and the launcher closes its own.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use lull_posix::{Flows, depot};
 use super::inboxes::Inboxes;
 use crate::failure::Failure;
 
-/// Frames that are passed on at a time: then others have their turn.
+/// How many frames are passed on at a time, before other queues have their turn.
 const BATCH: usize = 64;
-/// Frames' buffers that are kept.
+/// How many buffers for frames are kept.
 const POOL: usize = 256;
 
-/// Gives queues out, and reads those that nobody has.
+/// Gives queues out, and reads those that no process has.
 pub(super) struct Depot {
     setup: Arc<XdpSetup>,
     asked: OwnedFd,
@@ -33,11 +34,11 @@ pub(super) struct Depot {
 }
 
 enum State {
-    /// Nobody reads it.
+    /// Nobody reads the queue.
     Idle,
-    /// Its frames are passed on.
+    /// The launcher reads the queue and passes its frames on.
     Read(Box<Read>),
-    /// A process has its socket.
+    /// A process has the queue's socket.
     Given,
 }
 
@@ -48,13 +49,13 @@ struct Read {
 }
 
 impl Depot {
-    /// `asked` is the launcher's end of the depot.
+    /// `asked` is the launcher's end of the socket pair over which processes ask for queues.
     pub(super) fn new(setup: Arc<XdpSetup>, asked: OwnedFd, inboxes: Inboxes) -> Depot {
         let queues = std::iter::repeat_with(|| State::Idle).take(setup.queues()).collect();
         Depot { setup, asked, inboxes, queues, hash: Toeplitz::new(&SYMMETRIC_KEY), held: Vec::new() }
     }
 
-    /// What becomes readable when there is something to do.
+    /// Returns the descriptors that become readable when there is something to do.
     pub(super) fn awaited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let read = self.queues.iter().filter_map(|state| match state {
             State::Read(read) => read.queue.irq.fd(),
@@ -63,18 +64,18 @@ impl Depot {
         std::iter::once(self.asked.as_fd()).chain(read)
     }
 
-    /// Begins to read what a process had that has ended. Returns who has each queue.
+    /// Begins to read the queues of processes that have ended. Returns which process has each queue.
     pub(super) fn look(&mut self, flows: &Flows) -> Vec<Option<i32>> {
         let holders: Vec<Option<i32>> = (0..self.queues.len()).map(|queue| flows.holder(queue as u32)).collect();
         self.held = (0..holders.len()).filter(|queue| holders[*queue].is_some()).collect();
         for (queue, holder) in holders.iter().enumerate() {
             let is_held = holder.is_some();
-            // Whoever has it since has asked for it, and gets another socket.
+            // A process that has taken the queue since has asked for it, and gets another socket.
             if !is_held && matches!(self.queues[queue], State::Given) {
                 self.queues[queue] = State::Idle;
             }
             match &self.queues[queue] {
-                // What fails is tried again: the kernel may not have taken it back yet.
+                // If this fails it is tried again, because the kernel may not have closed the former socket yet.
                 State::Idle if !is_held && !self.held.is_empty() && !self.inboxes.all().is_empty() => {
                     if let Some(read) = self.read(queue) {
                         self.queues[queue] = State::Read(Box::new(read));
@@ -87,9 +88,9 @@ impl Depot {
         holders
     }
 
-    /// The device, while no process has a queue.
+    /// Opens the whole device, which takes that no process has a queue.
     pub(super) fn whole(&mut self) -> Result<Xdp, Failure> {
-        // The kernel binds one socket to a queue.
+        // The kernel binds only one socket to a queue, so the launcher's own are closed first.
         self.queues.iter_mut().for_each(|state| *state = State::Idle);
         let all: Vec<usize> = (0..self.queues.len()).collect();
         Ok(Xdp::start(self.setup.again(&all)?)?)
@@ -104,16 +105,17 @@ impl Depot {
     /// Answers processes that ask for queues, and passes frames on.
     pub(super) fn attend(&mut self) {
         while let Some(request) = depot::next_request(self.asked.as_fd()) {
-            // First: what comes to a queue without a socket is the host's, which would reset connections that are lull's.
+            // The new sockets are made first: a frame that comes to a queue without a socket goes to the host, which
+            // would reset a connection that is lull's.
             let given = self.setup.again(&request.queues).map_err(|error| error.to_string());
             for queue in request.queues.iter().filter(|_| given.is_ok()) {
-                // The kernel binds one socket to a queue.
+                // The kernel binds only one socket to a queue, so the launcher's own is closed.
                 if let Some(state) = self.queues.get_mut(*queue) {
                     *state = State::Given;
                 }
             }
             let given = given.as_ref().map_err(Clone::clone);
-            // Whoever asked has ended: the next look sees that.
+            // If this fails the process has ended, which the next look notices.
             let _ = depot::answer(self.asked.as_fd(), &request, given);
         }
         let Depot { queues, inboxes, hash, held, .. } = self;

@@ -1,4 +1,5 @@
-//! Processes of the program that end while it goes on: what they leave open is said to be nobody's, and told to the peers.
+//! Processes of the program that end while it goes on: the connections that they leave open are marked as nobody's, and
+//! their peers are told.
 
 use std::net::SocketAddr;
 
@@ -11,45 +12,47 @@ use super::peers;
 use super::queues::Queues;
 use crate::failure::Failure;
 
-/// For so many looks another process may take a queue, and tell the peers itself, before the launcher does: one that comes meanwhile
-/// has to wait for it.
+/// For this many looks another process may take a queue and tell the peers itself, before the launcher does it. While
+/// the launcher tells them, a process that comes has to wait.
 const LOOKS: u32 = 5;
-/// After so many, where it has failed again and again. Each failure doubles what is waited for.
+/// The largest number of looks, after repeated failures: each failure doubles the number.
 const LOOKS_MAX: u32 = 640;
 
-/// Where a line goes.
+/// Takes a line for the log.
 pub(in crate::run) type Log = Box<dyn Fn(&str) + Send>;
 
-/// Sees to connections that processes leave open.
+/// Takes care of connections that processes leave open.
 pub(in crate::run) struct Ended {
     nic: Asked,
     network: NetworkConfig,
-    /// The queues that had a process at the last look.
+    /// Whether each queue had a process at the last look.
     held: Vec<bool>,
-    /// How many connections had been opened by then.
+    /// How many connections had been opened by the last look.
     opened: u32,
-    /// There may be connections that are nobody's, and so many looks found no process with a queue.
+    /// If there may be connections that are nobody's: the number of looks since then that found no process with a
+    /// queue.
     lonely: Option<u32>,
-    /// The launcher tells the peers after so many.
+    /// The number of such looks after which the launcher tells the peers.
     due: u32,
     log: Log,
 }
 
 impl Ended {
-    /// Of a program that has nothing yet. `network` is its own, on a NIC with so many queues; `log` is told of what peers were told.
+    /// Makes the record of a program that has no connections yet. `network` is the program's, on a NIC with `queues`
+    /// queues; `log` is told what the peers were told.
     pub(in crate::run) fn new(nic: Asked, network: NetworkConfig, queues: usize, log: Log) -> Ended {
         Ended { nic, network, held: vec![false; queues], opened: 0, lonely: None, due: LOOKS, log }
     }
 
-    /// Sees to what those have left that ended since the last look.
+    /// Takes care of what processes have left that ended since the last look.
     pub(in crate::run) fn look(&mut self, flows: &Flows, queues: &mut Queues) {
         let numbers = 0..self.held.len() as u32;
         let held: Vec<bool> = numbers.clone().map(|queue| flows.holder(queue).is_some()).collect();
         let opened = flows.opened_so_far();
-        // One that came and went between two looks was never seen to hold its queue.
+        // A process that came and went between two looks was never seen to hold its queue.
         if held != self.held || opened != self.opened {
             let has_nobody = |queue: &u32| flows.holder(*queue).is_none();
-            // If another process is just taking a queue, the next look sees to it.
+            // If another process is just taking a queue, the next look does this.
             let seen = flows.if_alone(|| flows.ended(&numbers.filter(has_nobody).collect::<Vec<u32>>()));
             self.lonely = self.lonely.or(Some(0));
             if seen.is_some() {
@@ -58,11 +61,11 @@ impl Ended {
         }
         self.lonely = match self.lonely {
             Some(looks) if !held.contains(&true) && flows.has_orphans() => Some(looks + 1),
-            // Whoever has a queue tells the peers, and leaves what it has not told them if it ends.
+            // If a process has a queue it tells the peers, and if it ends before it has, the rest is nobody's again.
             _ => None,
         };
         if self.lonely.is_none() {
-            // What failed is another's to tell, or told.
+            // Another process has told the peers meanwhile, or has the connections that a failed attempt left.
             self.due = LOOKS;
         }
         if self.lonely.is_some_and(|looks| looks >= self.due) {
@@ -74,7 +77,7 @@ impl Ended {
         }
     }
 
-    /// Nobody takes a queue meanwhile. False if it has failed.
+    /// Tells the peers, while no process can take a queue. Returns false if this has failed.
     fn tell(&self, flows: &Flows, queues: &mut Queues) -> bool {
         if (0..self.held.len() as u32).any(|queue| flows.holder(queue).is_some()) {
             return true;
@@ -92,8 +95,9 @@ impl Ended {
     }
 }
 
-/// Has `reset` tell the peers of what is nobody's; false if it has failed. The connections stay in the table then, and are nobody's again:
-/// a process that takes a queue tells their peers, or the launcher later, at the program's end at the latest, when a failure is told.
+/// Has `reset` tell the peers of connections that are nobody's; returns false if that has failed. Then the connections
+/// stay in the table and are nobody's again: a process that takes a queue tells their peers, or the launcher does
+/// later, at the latest at the program's end, when a failure is printed.
 fn tell_by(
     flows: &Flows,
     log: &Log,
@@ -122,7 +126,7 @@ mod tests {
         let (nic, log): (Asked, Log) =
             (Asked::Tap { config: lull_nic::tap::TapConfig::default(), peer: None }, Box::new(|_| ()));
         let mut ended = Ended::new(nic, NetworkConfig::default(), 1, log);
-        // There is no device.
+        // There is no device in this test.
         let mut queues = Queues::Unshared(Vec::new());
         let at = |port| SocketAddr::new("10.0.0.2".parse().unwrap(), port);
         let _left = flows.opened(at(80), at(4096), 0).unwrap();
@@ -130,7 +134,7 @@ mod tests {
             ended.look(&flows, &mut queues);
         }
         assert_eq!(ended.due, 2 * LOOKS);
-        // As a process that takes the queue.
+        // This is what a process does that takes the queue.
         flows.take_over(1).into_iter().for_each(|(_, taken)| flows.closed(taken));
         ended.look(&flows, &mut queues);
         assert_eq!(ended.due, LOOKS);

@@ -1,8 +1,8 @@
-//! What processes, or the launcher, have put into the inbox of a process that has ended: others are given it.
+//! What processes, or the launcher, have put into the inbox of a process that has ended is given to other processes.
 //!
-//! Whoever passes a frame on looks first whether the queue has a process, which may end before it comes to the frame. Most of what is
-//! lost so its sender repeats; but a connection that nobody had accepted is nobody else's any more, and its peer has been told that
-//! what it sent has arrived.
+//! Whoever passes a frame on first looks whether the queue has a process, which may end before it reads the frame. The
+//! senders repeat most of what is lost so. But a connection that was passed on and that nobody had accepted exists
+//! nowhere else, and its peer has been told that its data has arrived.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use lull_nic::{Frame, passing};
 
 use crate::failure::Failure;
 
-/// The ends of an inbox, the one that is read first.
+/// The two ends of an inbox; the first is the one that is read.
 pub(super) type Inbox = (OwnedFd, OwnedFd);
 
-/// The inbox of each queue; none where one process has all queues, or none.
+/// The inbox of each queue; there is none if a single process has all queues.
 #[derive(Clone)]
 pub(super) struct Inboxes(Arc<Vec<Inbox>>);
 
 impl Inboxes {
-    /// Those of so many queues, if processes can have one each.
+    /// Makes the inboxes of this many queues, if processes can have one each.
     pub(super) fn of(queues: usize) -> Result<Inboxes, Failure> {
         let shared = if (2..=passing::QUEUES_MAX).contains(&queues) { queues } else { 0 };
         let inbox = |_| passing::inbox().map_err(|error| format!("cannot make a queue's inbox: {error}").into());
@@ -30,18 +30,18 @@ impl Inboxes {
         &self.0
     }
 
-    /// Gives a frame to a queue's process. One that finds the inbox full is lost, as on a full ring.
+    /// Gives a frame to a queue's process. If its inbox is full the frame is lost, as on a full ring.
     pub(super) fn pass_on(&self, queue: usize, frame: &Frame, seen_by: u32) {
         passing::pass_on(self.0[queue].1.as_fd(), frame, seen_by);
     }
 
-    /// Gives what waits for queues that nobody has to those that have a process. `holders`: which process has each queue. Without any,
-    /// it waits for who takes the queue, and for the program's end.
+    /// Gives what waits for queues without a process to queues that have one. `holders` says which process has each
+    /// queue. If no queue has one, everything waits until a process takes a queue, or the program ends.
     pub(super) fn pass_on_what_is_nobodys(&self, holders: &[Option<i32>]) {
         let held = |seen_by: u32| {
             let mut queues = (0..).zip(holders).filter(|(_, holder)| holder.is_some()).map(|(queue, _)| queue);
             let first = queues.clone().next();
-            // Where all have seen it, the next step is the first one's to take.
+            // If all processes have seen the frame, the first one decides what happens to it.
             queues.find(|queue: &u32| seen_by & 1 << queue == 0).or(first)
         };
         for (queue, (inbox, _)) in (0..).zip(self.all()) {

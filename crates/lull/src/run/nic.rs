@@ -18,7 +18,7 @@ use super::queues::{Attached, Queues};
 use crate::failure::Failure;
 use crate::xdp;
 
-/// Which NIC was asked for.
+/// The NIC that was asked for.
 #[derive(Clone)]
 pub(super) enum Asked {
     /// A TAP, and the address of the kernel's end.
@@ -28,7 +28,7 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// The ports that are lull's; empty: all.
+    /// The ports that are lull's; none are listed if all are.
     pub(super) fn ports(&self) -> &[u16] {
         match self {
             Asked::Tap { .. } => &[],
@@ -36,7 +36,7 @@ impl Asked {
         }
     }
 
-    /// Whether a mode can be in force on it.
+    /// Refuses a mode that cannot be in force on this NIC.
     pub(super) fn check(&self, mode: &Mode) -> Result<(), Failure> {
         let Some(usecs) = mode.rx_usecs else { return Ok(()) };
         let (why, remedy) = match self {
@@ -53,7 +53,7 @@ impl Asked {
             .into())
     }
 
-    /// What becomes of frames that come by queues which were not asked for.
+    /// Says what happens to frames that come by queues which were not asked for.
     pub(super) fn left_to_the_host(&self) -> Option<String> {
         match self {
             Asked::Tap { .. } => None,
@@ -61,7 +61,7 @@ impl Asked {
         }
     }
 
-    /// In a few words.
+    /// Describes the NIC in a few words.
     pub(super) fn words(&self) -> String {
         match self {
             Asked::Tap { config, .. } => {
@@ -82,15 +82,15 @@ impl Asked {
         }
     }
 
-    /// `addresses` will be the program's.
+    /// Opens the NIC. `addresses` are those that the program will have.
     pub(super) fn open(&self, addresses: &[(IpAddr, u8)]) -> Result<Opened, Failure> {
         match self {
             Asked::Tap { config, peer } => {
                 let tap = Tap::open(config.clone())?;
                 if let Some((ip, prefix)) = peer {
                     tap.kernel_side(*ip, *prefix)?;
-                    // Nobody answers for them before the program needs its stack. What the kernel does not take (IPv6 where that is off)
-                    // it asks for.
+                    // Until the program needs its stack, nobody answers for its addresses, so the kernel is told of
+                    // them. If it refuses one (IPv6 may be off), it asks for the address as for any other.
                     for (own, _) in addresses {
                         let _ = tap.tell_kernel_of(*own);
                     }
@@ -116,8 +116,9 @@ impl Asked {
         }
     }
 
-    /// Neighbours that lull cannot ask for itself, because answers to an address of the host's go to the host: those that
-    /// the host knows. IPv4's alone: the others' peers hear from the host, which resets what it does not know.
+    /// Returns the neighbours that the host knows, because lull cannot ask for them itself: answers to an address of
+    /// the host's go to the host. Only those of IPv4 are known so: peers over IPv6 hear from the host, which resets
+    /// connections that it does not know.
     pub(super) fn neighbours(&self) -> Vec<(IpAddr, [u8; 6])> {
         match self {
             Asked::Xdp(config) if config.addresses.iter().any(|address| address.is_hosts) => {
@@ -131,7 +132,7 @@ impl Asked {
 /// A NIC that was opened.
 pub(super) enum Opened {
     Tap(Tap),
-    /// Its sockets, and both ends of what processes ask for them over.
+    /// Its sockets, and both ends of the socket pair over which processes ask for them.
     Xdp {
         setup: Arc<XdpSetup>,
         depot: (OwnedFd, OwnedFd),
@@ -139,19 +140,19 @@ pub(super) enum Opened {
 }
 
 impl Opened {
-    /// The index of the interface among the kernel's.
+    /// Returns the kernel's index of the interface.
     pub(super) fn ifindex(&self) -> Result<u32, Failure> {
         match self {
             Opened::Tap(tap) => {
                 let (name, links) = (tap.info().name, Netdev::new().links()?);
-                // One that has just been taken away is nobody's to ask about.
+                // An interface that was just deleted gets index 0, since nobody can ask about it.
                 Ok(links.iter().find(|link| link.name == name).map_or(0, |link| link.ifindex))
             }
             Opened::Xdp { setup, .. } => Ok(setup.ifindex()),
         }
     }
 
-    /// What whoever runs the program should know of it.
+    /// Returns notes for the user who runs the program.
     pub(super) fn notes(&self) -> Vec<String> {
         match self {
             Opened::Tap(_) => Vec::new(),
@@ -159,7 +160,7 @@ impl Opened {
         }
     }
 
-    /// How many queues it has.
+    /// Returns the number of its queues.
     pub(super) fn queues(&self) -> usize {
         match self {
             Opened::Tap(tap) => tap.queue_fds().len(),
@@ -167,7 +168,7 @@ impl Opened {
         }
     }
 
-    /// The queues that the processes of the program share, with their inboxes.
+    /// Returns the queues that the processes of the program share, with their inboxes.
     pub(super) fn shared(&self, inboxes: &Inboxes) -> Result<Queues, Failure> {
         let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
         Ok(match self {
@@ -181,7 +182,7 @@ impl Opened {
         })
     }
 
-    /// As the program gets it; `hand_on` duplicates a descriptor for it and returns the duplicate's number.
+    /// Describes the NIC for the program; `hand_on` duplicates a descriptor for it and returns the duplicate's number.
     pub(super) fn handed_on(
         &self,
         hand_on: &mut dyn FnMut(BorrowedFd<'_>) -> Result<RawFd, String>,
@@ -192,7 +193,7 @@ impl Opened {
         })
     }
 
-    /// The device in this process, once the program has ended.
+    /// Returns the device in this process, once the program has ended.
     pub(super) fn taken_back(self) -> Result<Arc<dyn Device>, Failure> {
         Ok(match self {
             Opened::Tap(tap) => {
@@ -209,7 +210,8 @@ impl Opened {
     }
 }
 
-/// The complete entries (ATF_COM) for an interface in the kernel's table of IPv4 neighbours (`arp_format_neigh_entry`).
+/// Returns the complete entries (ATF_COM) for an interface in the kernel's table of IPv4 neighbours
+/// (`arp_format_neigh_entry`).
 fn neighbours(table: &str, device: &str) -> Vec<(IpAddr, [u8; 6])> {
     const COMPLETE: u32 = 2;
     let entry = |line: &str| {

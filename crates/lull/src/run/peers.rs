@@ -1,5 +1,5 @@
-//! What the launcher tells peers of connections that were left open, where no process of the program can: a network of its own on the
-//! program's NIC ([`left_open`]).
+//! How the launcher tells the peers of connections that were left open, if no process of the program can: by a network
+//! of its own on the program's NIC ([`left_open`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use lull_units::counted;
 
 use crate::failure::Failure;
 
-/// What the launcher says of so many connections that were left open, whose peers were told so often.
+/// What the launcher prints when this many connections were left open, and this many of their peers were told.
 pub fn left(connections: usize, told: usize) -> String {
     let were = if told == 1 { "was" } else { "were" };
     format!(
@@ -23,10 +23,11 @@ pub fn left(connections: usize, told: usize) -> String {
     )
 }
 
-/// How long the launcher tells peers, while the next process that would have a queue waits for it, or whoever has called `lull run`.
+/// The longest time for which the launcher tells peers. Meanwhile the next process that wants a queue waits for it, or
+/// the caller of `lull run` does.
 const ALL_TIME: Duration = Duration::from_secs(9);
 
-/// Resets the connections whose addresses (own, peer's) are given. Returns how many peers said that they are rid of theirs.
+/// Resets the connections whose addresses (own, peer's) are given. Returns how many peers have confirmed it.
 pub fn reset(
     device: Arc<dyn Device>,
     config: NetworkConfig,
@@ -35,18 +36,19 @@ pub fn reset(
     let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() })?;
     let own: Vec<IpAddr> = config.addresses.iter().map(|(ip, _)| *ip).collect();
     let network = Network::new(&host, device, config)?;
-    // One between two addresses of the program's own has no peer left.
+    // A connection between two of the program's own addresses has no peer that is left.
     let outside: Vec<_> = connections.iter().filter(|(_, peer)| !own.contains(&peer.ip())).copied().collect();
     Ok(left_open::reset(&network, &outside, ALL_TIME))
 }
 
-/// A program without a process that has a queue, for as long as the launcher resets what the last one left: who connects meanwhile asks
-/// again (RFC 6298 section 2), and is the next process's.
+/// Stands for the program while none of its processes has a queue and the launcher resets what the last one left. A
+/// client that connects meanwhile repeats its SYN (RFC 6298 section 2), and reaches the next process.
 #[derive(Debug)]
 pub struct Between(Vec<u32>);
 
 impl Between {
-    /// On a NIC with so many queues; none where frames cannot tell them apart. There who connects is refused for that moment.
+    /// Makes one for a NIC with this many queues, or none if frames cannot tell queues apart; there a client that
+    /// connects at this moment is refused.
     pub fn on(queues: usize) -> Option<Arc<dyn Elsewhere>> {
         (queues <= QUEUES_MAX).then(|| Arc::new(Between((0..queues as u32).collect())) as Arc<dyn Elsewhere>)
     }

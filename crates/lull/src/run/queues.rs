@@ -1,9 +1,9 @@
-//! The queues of a NIC that several processes of a program share out among themselves.
+//! The queues of a NIC that several processes of a program share.
 //!
-//! A process claims a queue when it first asks for connections. A queue that nobody has must not be left with frames: the flows
-//! that it gets would find no answer. Of a TAP, processes put what they claim among the queues that the kernel sends frames to,
-//! and the launcher takes out what nobody has claimed yet, and what a process had that ended. Of AF_XDP, the launcher gives out
-//! and reads them itself ([`Depot`]).
+//! A process claims a queue when it first asks for connections. Frames must not come to a queue without a process,
+//! because their flows would find no answer. Processes of a TAP attach the queues that they claim, so that the kernel
+//! sends frames to them, and the launcher detaches those that nobody has claimed yet, and those of processes that have
+//! ended. By AF_XDP the launcher gives queues out, and reads the others itself ([`Depot`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::failure::Failure;
 
 /// The queues that are shared.
 pub(super) enum Queues {
-    /// Those of a TAP of which a process has all, or none.
+    /// The queues of a TAP that are not shared: one process has all of them, or none has any.
     Unshared(Vec<OwnedFd>),
-    /// Those of a TAP.
+    /// The queues of a TAP that processes share.
     Tap(Attached),
-    /// Those of an interface, by AF_XDP.
+    /// The queues of an interface, by AF_XDP.
     Xdp(Depot),
 }
 
 impl Queues {
-    /// Sees to what processes had that have ended. Returns which process has each queue.
+    /// Takes care of the queues of processes that have ended. Returns which process has each queue.
     pub(super) fn look(&mut self, flows: &Flows) -> Vec<Option<i32>> {
         match self {
             Queues::Unshared(queues) => (0..queues.len() as u32).map(|queue| flows.holder(queue)).collect(),
@@ -49,7 +49,7 @@ impl Queues {
         }
     }
 
-    /// The device, while no process has a queue. When it is dropped, say so by [`Queues::taken_back`].
+    /// Returns the device, which takes that no process has a queue. When it is dropped, call [`Queues::taken_back`].
     pub(super) fn whole(&mut self) -> Result<Arc<dyn Device>, Failure> {
         let fds = match self {
             Queues::Unshared(queues) => &*queues,
@@ -63,32 +63,32 @@ impl Queues {
         Ok(Arc::new(Tap::adopt(own)?))
     }
 
-    /// Nobody reads the queues any more.
+    /// To be called when nobody reads the queues any more.
     pub(super) fn taken_back(&mut self) {
         if let Queues::Tap(attached) = self {
-            // Of a TAP that is gone there is nothing to be taken out of.
+            // A TAP that is gone has no queues to detach.
             let _ = attached.attach_all(false);
         }
     }
 }
 
-/// The processes that have one of so many queues.
+/// Returns the processes of the program, on a NIC with this many queues.
 pub(super) fn processes(flows: &Flows, queues: usize) -> std::io::Result<Program> {
     let flows = Flows::open(flows.as_fd().try_clone_to_owned()?)?;
     let holder = move |queue| flows.holder(queue).and_then(|pid| u32::try_from(pid).ok());
     Ok(Program::new(move || (0..queues as u32).filter_map(&holder).collect()))
 }
 
-/// The queues of a TAP: those that the kernel sends frames to are attached.
+/// The queues of a TAP. The kernel sends frames to those that are attached.
 pub(super) struct Attached {
     queues: Vec<OwnedFd>,
     in_use: Vec<bool>,
-    /// How many times a process had taken one at the last look.
+    /// How many times processes had taken a queue by the last look.
     begun: u32,
 }
 
 impl Attached {
-    /// Takes all queues out: nobody reads them yet.
+    /// Detaches all queues, because nobody reads them yet.
     pub(super) fn none(queues: Vec<OwnedFd>) -> Result<Attached, Failure> {
         let in_use = vec![false; queues.len()];
         let attached = Attached { queues, in_use, begun: 0 };
@@ -103,12 +103,12 @@ impl Attached {
         Ok(())
     }
 
-    /// Takes out the queues that were in use and that nobody has any more. Returns who has each.
+    /// Detaches the queues that were in use and that no process has any more. Returns which process has each.
     fn look(&mut self, flows: &Flows) -> Vec<Option<i32>> {
         let mut holders = Vec::new();
         let begun = flows.begun_so_far();
         if begun != self.begun {
-            // One that came and went between two looks was never seen to hold its queue.
+            // A process that came and went between two looks was never seen to hold its queue.
             (self.begun, self.in_use) = (begun, vec![true; self.queues.len()]);
         }
         for (nth, queue) in self.queues.iter().enumerate() {
@@ -118,7 +118,7 @@ impl Attached {
             match holder {
                 Some(_) => self.in_use[nth] = true,
                 None if self.in_use[nth] => {
-                    // The next process may claim it just now.
+                    // The next process may just be claiming the queue.
                     let out = flows
                         .alone(|| flows.holder(number).is_none() && tap::set_attached(queue.as_fd(), false).is_ok());
                     self.in_use[nth] = !out.unwrap_or(false);

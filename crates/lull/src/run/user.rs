@@ -1,7 +1,8 @@
 //! `lull run --nic`: an unmodified program on lull's user plane.
 //!
-//! The launcher opens the NIC, hands its descriptors on, stays until the program has ended, resets the peers of connections that
-//! the program left open, and removes what it made. The program itself needs no right to any of it.
+//! The launcher opens the NIC, hands its descriptors to the program, waits until the program has ended, resets the
+//! peers of connections that it left open, and removes what it made. The program itself needs no rights for any of
+//! this.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -34,7 +35,7 @@ use crate::own_addresses::OwnAddresses;
 use crate::serve::{address, gateways, refuse as refuse_nic, refuse_loopback};
 use crate::xdp::XdpArgs;
 
-/// Arguments of `lull run` that make it the user plane's.
+/// Arguments of `lull run` for the user plane.
 #[derive(Args)]
 pub struct UserArgs {
     /// Run the program on lull's own network stack over this NIC: tap:NAME (an existing TAP, or one that is made and
@@ -46,20 +47,20 @@ pub struct UserArgs {
     /// With --nic: an address of the program with its network's prefix, such as 10.0.0.2/24. May be given more than once.
     #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
     addr: Vec<String>,
-    /// With --nic tap: the address of the kernel's end, such as 10.0.0.1/24, which is brought up. A TAP that is there
+    /// With --nic tap: the address of the kernel's end, such as 10.0.0.1/24, which is brought up. A TAP that exists
     /// already is not changed: it has to be up, with that address.
     #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
     peer_addr: Option<String>,
     /// With --nic: the router to other networks; one for each family.
     #[arg(long, value_name = "IP", help_heading = USER, requires = "nic")]
     gateway: Vec<IpAddr>,
-    /// With --nic: a network beyond the router that the program reaches through lull, such as 10.1.0.0/16, or 0.0.0.0/0.
-    /// What is in no network of --addr and no --route is reached through the kernel.
+    /// With --nic: a network beyond the router that the program reaches through lull, such as 10.1.0.0/16, or
+    /// 0.0.0.0/0. Addresses that are in no network of --addr and no --route are reached through the kernel.
     #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
     route: Vec<String>,
-    /// With --nic: who may send, such as 10.0.0.0/8,fd00::/64. IP packets from all other sources are dropped before the
-    /// program's stack looks at them, and counted (`lull ss`); ARP and neighbour discovery pass from everybody.
-    /// nftables does not see what comes to lull.
+    /// With --nic: the networks that may send, such as 10.0.0.0/8,fd00::/64. IP packets from all other sources are
+    /// dropped before the program's stack looks at them, and counted (`lull ss`); ARP and neighbour discovery pass from
+    /// all. nftables does not see packets that come to lull.
     #[arg(long, value_name = "SOURCE/PREFIX", help_heading = USER, requires = "nic", value_delimiter = ',')]
     allow: Vec<String>,
     /// With --nic: write every frame to a pcap file. Each process of the program appends its frames in batches, and the
@@ -88,7 +89,7 @@ pub struct UserArgs {
 const USER: &str = "The user plane";
 
 impl UserArgs {
-    /// An option of the NIC's that was given.
+    /// Returns an option of the NIC that was given.
     pub fn of_the_nic(&self) -> Option<&'static str> {
         self.xdp.given().into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
@@ -99,7 +100,7 @@ impl UserArgs {
     }
 }
 
-/// What was asked for, checked.
+/// The options, checked.
 struct Asked {
     nic: nic::Asked,
     pcap: Option<PathBuf>,
@@ -140,7 +141,7 @@ impl Asked {
         }
         let network =
             NetworkConfig { addresses, gateway4, gateway6, coalesce_ns, qdisc: user.qdisc, ..NetworkConfig::default() };
-        // The program would be told at its first socket, and might go on without.
+        // Otherwise the program would see the error only at its first socket, and might go on without lull.
         network.check()?;
         Ok(Asked {
             nic,
@@ -154,7 +155,7 @@ impl Asked {
         })
     }
 
-    /// From whom the stack takes packets, in words.
+    /// Says in words from whom the stack takes packets.
     fn who_may_send(&self) -> String {
         if self.allowed.is_empty() {
             return "it takes IP packets from everybody (--allow names sources); `lull ss` shows its sockets"
@@ -164,7 +165,7 @@ impl Asked {
         format!("it takes IP packets from {allowed} alone; `lull ss` shows its sockets, and what was dropped")
     }
 
-    /// What `--dry-run` says and the launcher does, in words.
+    /// Says in words what `--dry-run` would do, and what the launcher does.
     fn words(&self, command: &OsString) -> String {
         let addresses = self.network.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>();
         format!(
@@ -178,7 +179,7 @@ impl Asked {
     }
 }
 
-/// What `--coalesce` says, in nanoseconds.
+/// Returns the nanoseconds of `--coalesce`.
 fn coalesce_ns(text: &str) -> Result<u64, Failure> {
     match text {
         "off" => Ok(0),
@@ -186,7 +187,7 @@ fn coalesce_ns(text: &str) -> Result<u64, Failure> {
     }
 }
 
-/// The NIC that was asked for; options of the other one are refused.
+/// Returns the NIC that was asked for; options of the other kind of NIC are refused.
 fn nic_of(args: &RunArgs, addresses: &[(IpAddr, u8)]) -> Result<nic::Asked, Failure> {
     let user = &args.user;
     let queues = args.request.queues.as_deref();
@@ -214,7 +215,7 @@ fn nic_of(args: &RunArgs, addresses: &[(IpAddr, u8)]) -> Result<nic::Asked, Fail
     }
 }
 
-/// What is asked for is never silently ignored.
+/// Refuses options that have no effect here, so that none is silently ignored.
 fn refuse(args: &RunArgs) -> Result<(), Failure> {
     let request = &args.request;
     let of_the_kernel = [
@@ -293,7 +294,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut watching = None;
     let started = || {
         watching = Some(watch::Watch::start(shared, inboxes.clone(), ended, &flows));
-        // The program has its own of them by now.
+        // The program has its own duplicates by now.
         drop(handed_on);
     };
     let status = program.run(&variables, started, &mut |line| args.say(line))?;
@@ -302,16 +303,17 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     drop((watching, keeper));
     pcap.into_iter().for_each(cut);
-    // What was kept for who listens next, or passed on to a process that ended, and nobody took.
+    // These are connections that were kept for the next listener, or passed on to a process that ended, and that nobody
+    // took.
     let waits = |inbox: &Inbox| std::iter::from_fn(|| passing::taken(inbox.0.as_fd())).collect::<Vec<_>>();
     let kept = inboxes.all().iter().chain([&lobby]).flat_map(waits).filter_map(|frame| lull_net::addresses_of(&frame));
     let left_open: Vec<_> = flows.all().into_iter().chain(kept).collect();
-    // A program that is left in the background goes on with its own.
+    // A program that was left in the background goes on with its own queues.
     let goes_on = (0..queues as u32).any(|queue| flows.holder(queue).is_some());
     if !left_open.is_empty() && !goes_on {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };
         let told = nic.taken_back().and_then(|nic| peers::reset(nic, network, &left_open));
-        // What the program has ended with is told all the same.
+        // The status of the program is returned in any case.
         args.say(&match told {
             Ok(told) => peers::left(left_open.len(), told),
             Err(error) => {
@@ -322,19 +324,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(status))
 }
 
-/// A capture without frames, to which the processes of the program append theirs.
+/// Makes a capture without frames, to which the processes of the program append theirs.
 fn begun(capture: &Path) -> io::Result<File> {
     let mut file = File::create(capture)?;
     file.write_all(&pcap::file_header())?;
     Ok(file)
 }
 
-/// Takes away what a process of the program has left in the capture that was killed while it wrote.
+/// Removes the incomplete record that a process leaves in the capture if it is killed while it writes.
 fn cut(capture: File) {
     const TRIES: usize = 100;
     const APART: Duration = Duration::from_millis(10);
     let capture = pcap::WholeWrites::to(capture);
-    // What goes on in the background may write just now, and takes it away itself then.
+    // A process that goes on in the background may be writing just now; it removes the record itself then.
     let is_busy = |cut: io::Result<()>| cut.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
     for _ in 0..TRIES {
         if !is_busy(capture.cut()) {
@@ -351,7 +353,7 @@ fn secret() -> Result<u64, Failure> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Duplicates of everything that the program inherits, in numbers of their own.
+/// Duplicates of all descriptors that the program inherits.
 struct HandedOn {
     hand_over: OwnedFd,
     _others: Vec<OwnedFd>,

@@ -1,4 +1,5 @@
-//! The launcher's look at the queues that several processes of a program share: who has which, and whose process has ended.
+//! The launcher's look at the queues that several processes of a program share: which process has which queue, and
+//! which processes have ended.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -13,18 +14,18 @@ use super::ended::Ended;
 use super::inboxes::Inboxes;
 use super::queues::Queues;
 
-/// How often a look is taken at which process has which queue; the end of one that is known is seen at once.
+/// How often the launcher looks which process has which queue; it notices the end of a known process at once.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Sees to the queues until it is dropped.
+/// Takes care of the queues until it is dropped.
 pub(super) struct Watch {
     end: Arc<EventFdSink>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Looks after the queues from now on; nobody has one yet. The thread takes the signals that its maker lets it: start it
-    /// where none of the launcher's own is left to it.
+    /// Starts to take care of the queues, none of which has a process yet. The thread takes the signals that are not
+    /// blocked in the caller: start it where all signals that the launcher needs are blocked.
     pub(super) fn start(
         mut queues: Queues,
         inboxes: Inboxes,
@@ -45,7 +46,7 @@ impl Watch {
                 let mut awaited = vec![PollFd::from_borrowed_fd(watched.as_fd(), PollFlags::IN)];
                 awaited.extend(ends.iter().map(|end| PollFd::new(end, PollFlags::IN)));
                 awaited.extend(queues.awaited().into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-                // Cut short by a signal, it looks sooner.
+                // If a signal interrupts the wait, it looks sooner.
                 let _ = poll(&mut awaited, Some(&LOOK_EVERY));
                 drop(awaited);
                 if watched.clear() {
@@ -63,7 +64,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.end.raise();
         if let Some(thread) = self.thread.take() {
-            // It has no panic of its own to tell of.
+            // The thread does not panic, so there is nothing to report.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The service on the in-memory NIC under the lab's load: a line of figures a second, until a signal comes.
+//! The service on the in-memory NIC under the lab's load, with a line of figures per second, until a signal comes.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use super::{Serve, decorated, offer, refuse};
 use crate::failure::Failure;
 use crate::output::{outln, say};
 
-/// What one line covers, and the pause before it, in which the load settles.
+/// The time that one line covers; the rest of the second before it lets the load settle.
 const WINDOW: Duration = Duration::from_millis(950);
 const SETTLE: Duration = Duration::from_millis(50);
-/// Lines between two headings.
+/// How many lines are printed between two headings.
 const HEADING_EVERY: u32 = 20;
 
 /// Serves until a signal comes.
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
     })?;
     bench.server().set_mode(mode)?;
     bench.notes().iter().for_each(|note| say!("lull: {note}"));
-    // Before the first line: whoever reads it may ask at once.
+    // The service is offered before the first line, because whoever reads that may ask at once.
     let _offered = offer(args, mode, bench.server().network())?;
     outln!(
         "serving memcached on the in-memory NIC in mode {mode} with {}; load {load} over {}",
@@ -101,7 +101,7 @@ fn line(second: &RunResult, is_controlled: bool) -> String {
         count(second.polls),
         figure(second.mean_work),
         count(second.wakeups),
-        // A controller's timeouts are not those of the mode.
+        // A controller's timeouts are not those of the mode, so no verdict is given.
         if is_controlled { "by --slo".to_owned() } else { second.verdict.to_string() },
         if second.kept_up { "" } else { "; the generator could not keep up" },
     )

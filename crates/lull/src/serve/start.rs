@@ -1,4 +1,4 @@
-//! The service starts on the NIC that was asked for.
+//! Starts the service on the NIC that was asked for.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The service over a TAP or an interface of the host: any memcached client reaches it.
+//! The service over a TAP or an interface of the host, where any memcached client reaches it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -24,13 +24,13 @@ use crate::output::{outln, say};
 use crate::own_addresses::OwnAddresses;
 use crate::xdp;
 
-/// memcached's defaults: memory for items (`-m`), and connections (`-c`).
+/// memcached's default for the memory of items (`-m`).
 const MEMORY_MEGABYTES: u32 = 64;
 const CONNECTIONS_MAX: u32 = 1024;
-/// Connections beyond the most that the stack has room for, so that who finds no slot is told.
+/// The stack has room for this many connections above the limit, so that a client beyond the limit gets an error.
 const REFUSALS_ROOM: usize = 64;
 
-/// What the clients come over.
+/// The NIC over which clients come.
 pub(super) enum Wire<'a> {
     /// A TAP of this name.
     Tap(&'a str),
@@ -41,7 +41,7 @@ pub(super) enum Wire<'a> {
 }
 
 impl Wire<'_> {
-    /// As `--nic` has it.
+    /// The name as `--nic` has it.
     fn name(&self) -> String {
         match self {
             Wire::Tap(name) => format!("tap:{name}"),
@@ -125,7 +125,7 @@ impl Wire<'_> {
 /// A NIC that was opened.
 struct Opened {
     device: Arc<dyn Device>,
-    /// What stands for it in the line that says what is served.
+    /// Its description in the line that says what is served.
     words: String,
     xdp: Option<Arc<Xdp>>,
 }
@@ -169,7 +169,7 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the arguments ask of the service, or why they cannot have it; nothing was opened yet.
+/// Returns what the arguments ask of the service, or why that is impossible. Nothing was opened yet.
 fn configured(args: &Serve, mode: &Mode) -> Result<ServerConfig, Failure> {
     let port = args.port.unwrap_or(PORT);
     let addresses = args.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
@@ -185,7 +185,7 @@ fn configured(args: &Serve, mode: &Mode) -> Result<ServerConfig, Failure> {
     let connections_max = args.connections_max.unwrap_or(CONNECTIONS_MAX) as usize;
     let cores = worker_cores(args)?;
     let (gateway4, gateway6) = gateways(&args.gateway)?;
-    // A service for every address of the host listens on the wildcard of the first one's family.
+    // A service with several addresses of the host listens on the wildcard address of IPv6.
     let listen = SocketAddr::new(if addresses.len() == 1 { addresses[0].0 } else { IpAddr::from([0u8; 16]) }, port);
     Ok(ServerConfig {
         cores,
@@ -216,7 +216,7 @@ fn configured(args: &Serve, mode: &Mode) -> Result<ServerConfig, Failure> {
     })
 }
 
-/// A core for each worker.
+/// Returns a core for each worker.
 fn worker_cores(args: &Serve) -> Result<Vec<usize>, Failure> {
     let available = match &args.cores {
         Some(cores) => check_cores(cores)?.to_vec(),
@@ -234,7 +234,7 @@ fn worker_cores(args: &Serve) -> Result<Vec<usize>, Failure> {
     Ok(available[..args.threads].to_vec())
 }
 
-/// One router for each family.
+/// Returns the router of each family.
 pub fn gateways(given: &[IpAddr]) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), Failure> {
     let (mut v4, mut v6) = (None, None);
     for &gateway in given {

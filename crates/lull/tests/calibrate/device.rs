@@ -1,14 +1,14 @@
-//! `lull calibrate --dev`: a device of the machine's, whose peer runs `lull load`. What is asserted is structure: how sharp the
-//! figures are depends on what else the machine does.
+//! `lull calibrate --dev` for a device of the machine, whose peer runs `lull load`. The tests assert structure, because
+//! the precision of the figures depends on what else the machine does.
 
 use lull_sim::WorldFile;
 
 use crate::kernel::World;
 
-/// What the near end's NAPI has before: neither zero nor a mode's.
+/// The near end's NAPI has these settings before: they are neither zero nor a mode's.
 const BEFORE: [&str; 3] = ["defer=7", "gro=30000", "suspend=5000000"];
 
-/// A world of one queue with settings of its own, the command that runs lull at its other end, and where files go.
+/// Returns a world of one queue with settings of its own, and the command that runs lull at its other end.
 fn world(test: &str) -> Option<(World, String)> {
     if lull_host::usable_cores().len() < 2 {
         println!("SKIP: {test}: calibration takes two cores");
@@ -69,11 +69,11 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
         two.refused(&options, &["with 1 worker: it shows 2 NAPIs", "--workers 2", "ethtool -L va"]);
     }
 
-    // A link that was down has another NAPI.
+    // A link that was down and up again has another NAPI.
     world.set_raw(world.raw()[0].id, &BEFORE);
     let before = world.raw();
 
-    // A peer that says why it cannot.
+    // This peer fails with a reason.
     let output = calibrate(&world, "echo no such peer >&2; false", &path);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -81,7 +81,7 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
     assert_eq!(world.raw(), before);
     assert_eq!(world.state_file(), None);
 
-    // What was applied would be taken back with what is measured.
+    // A mode that was applied before would be undone with those that are measured, so it is refused.
     world.ok("apply va --mode defer50");
     let output = calibrate(&world, &load_by, &path);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-# What qemu.sh and qemu-systemd.sh share: sourced, with $@ the Debian packages of a kernel. Leaves $kernel, a $root for
-# the guest with that kernel's network modules, and `add`, and removes all that at its end.
+# The common part of qemu.sh and qemu-systemd.sh, which source it with the Debian packages of a kernel in $@. It leaves
+# $kernel, a $root for the guest with that kernel's network modules, and `add`, and removes everything at the end.
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 lull=${LULL:-target/debug/lull}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -18,7 +18,7 @@ for module in failover net_failover virtio_net veth; do
     esac
 done
 
-# A program with the libraries that it loads: add PROGRAM [DIRECTORY].
+# Adds a program with the libraries that it loads: add PROGRAM [DIRECTORY].
 add() {
     program=$(command -v "$1") || { echo "$1 is not installed" >&2; exit 2; }
     mkdir -p "$root/${2:-usr/bin}"
@@ -38,6 +38,6 @@ pack() {
     chmod +x "$root/init"
     (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$work/initramfs"
 }
-# The guest's machine but for its network; without KVM, so that it runs anywhere.
+# The options of the guest's machine except its network; it has no KVM, so that it runs anywhere.
 machine="qemu-system-x86_64 -accel tcg -cpu max -display none -serial stdio -monitor none -no-reboot -kernel $kernel
     -initrd $work/initramfs"

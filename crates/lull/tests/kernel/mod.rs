@@ -1,4 +1,4 @@
-//! Two network namespaces with a veth pair of two queues between them, made for one test and removed with it.
+//! Two network namespaces with a veth pair between them, made for one test and removed with it.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long to wait for something that happens by itself; far more than it takes on a busy machine.
+/// How long to wait for something that happens by itself; it takes far less, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The namespaces, the pair, and a directory for state files.
@@ -21,7 +21,7 @@ pub struct World {
     pub state: PathBuf,
 }
 
-/// One NAPI, as read by a raw message.
+/// A NAPI, as a raw netlink message shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raw {
     pub id: u32,
@@ -33,7 +33,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// The settings alone.
+    /// Returns only the settings.
     pub fn values(&self) -> (u64, u64, u64, u64) {
         (self.defer, self.gro, self.suspend, self.threaded)
     }
@@ -49,13 +49,13 @@ fn succeeds(program: &str, arguments: &[&str]) -> bool {
 }
 
 impl World {
-    /// Makes it, with `queues` queues and GRO on at the near end `va`; prints why not, if it cannot.
+    /// Makes a world with `queues` queues and GRO on at the near end `va`; if it cannot, it prints the reason.
     pub fn new(test: &str, queues: usize) -> Option<World> {
         World::with_device(test, queues, "va")
     }
 
-    /// As [`World::new`], with a near end of a name that no other has: a trace knows devices by their names, in whichever
-    /// namespace they are.
+    /// As [`World::new`], with a near end whose name no other device has: a trace knows devices by their names only, in
+    /// whichever namespace they are.
     pub fn alone(test: &str, queues: usize) -> Option<World> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         World::with_device(test, queues, &format!("va{}n{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
@@ -88,7 +88,7 @@ impl World {
         Some(world)
     }
 
-    /// The pair of devices; anew, if there was one.
+    /// Makes the pair of devices; if there is one, it is replaced.
     pub fn make_pair(&self, queues: usize) {
         let device = &*self.device;
         let _ = Command::new("ip").args(["-n", &self.near, "link", "del", device]).output();
@@ -99,14 +99,14 @@ impl World {
         self.run(&["ip", "addr", "add", "10.99.0.1/24", "dev", device]);
         self.run(&["ethtool", "-K", device, "gro", "on"]);
         self.run(&["ip", "link", "set", device, "up"]);
-        // What a veth sends with TSO on bypasses the peer's NAPI.
+        // Packets that a veth sends with TSO on bypass the peer's NAPI.
         for command in ["ip addr add 10.99.0.2/24 dev vb", "ethtool -K vb tso off", "ip link set vb up"] {
             let words = command.split(' ').collect::<Vec<_>>();
             assert!(Command::new("ip").args(["netns", "exec", &self.far]).args(words).status().unwrap().success());
         }
     }
 
-    /// A command in the near namespace, with the state directory of this world.
+    /// Returns a command in the near namespace, with the state directory of this world.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.near]).args(words).env("LULL_STATE_DIR", &self.state);
@@ -127,13 +127,13 @@ impl World {
         self.command(&words).output().unwrap()
     }
 
-    /// Runs lull, which has to succeed, and returns what it said.
+    /// Runs lull, which has to succeed, and returns its output.
     #[track_caller]
     pub fn ok(&self, arguments: &str) -> String {
         succeeded(arguments, &self.lull(arguments))
     }
 
-    /// Runs lull, which has to refuse in one line that has these words.
+    /// Runs lull, which has to refuse in one line with these words.
     #[track_caller]
     pub fn refused(&self, arguments: &str, words: &[&str]) {
         refused(arguments, &self.lull(arguments), words);
@@ -209,14 +209,14 @@ impl Drop for World {
     }
 }
 
-/// A lull that stays until it is told to end (`ip netns exec` becomes it, so the process is its own).
+/// A lull that stays until it is told to end (`ip netns exec` becomes it, so the process id is lull's).
 pub struct Staying {
     pub child: Child,
     lines: Receiver<String>,
 }
 
 impl Staying {
-    /// Reads what it logs up to a line with this word.
+    /// Reads its log up to a line with this word.
     #[track_caller]
     pub fn wait_for(&mut self, word: &str) -> String {
         let mut said = String::new();
@@ -246,8 +246,8 @@ impl Staying {
     }
 }
 
-/// Where a test fails before its end: it gives back what it changed and ends its program, which it cannot when it is killed. What
-/// is in the background takes a second signal.
+/// If a test fails before its end, lull restores what it changed and ends its program, which it could not do if it were
+/// killed. A program in the background takes a second signal.
 impl Drop for Staying {
     fn drop(&mut self) {
         for signal in ["-TERM", "-TERM", "-KILL"] {
@@ -272,14 +272,14 @@ pub fn lines_of(child: &mut Child) -> Lines<BufReader<ChildStdout>> {
     BufReader::new(child.stdout.take().unwrap()).lines()
 }
 
-/// What a lull that has to have succeeded said.
+/// Returns the output of a lull that has to have succeeded.
 #[track_caller]
 pub fn succeeded(arguments: &str, output: &Output) -> String {
     assert!(output.status.success(), "lull {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Checks that lull refused in one line that has these words.
+/// Checks that lull refused in one line with these words.
 #[track_caller]
 pub fn refused(arguments: &str, output: &Output, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);

@@ -17,7 +17,7 @@ for fd in sorted(map(int, os.listdir(f"/proc/{pid}/fd"))):
     try:
         if os.readlink(f"/proc/{pid}/fd/{fd}") != "anon_inode:[eventpoll]":
             continue
-    # Closed meanwhile, or a file whose path is too long for an answer.
+    # The file was closed meanwhile, or its path is too long for an answer.
     except OSError:
         continue
     duplicate = syscall(PIDFD_GETFD, pidfd, fd, 0)

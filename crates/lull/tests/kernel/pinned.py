@@ -1,5 +1,5 @@
-# pinned.py DIRECTORY: loads programs of extended BPF and gives them names in a file system of BPF's: "first" and "second" return 0
-# and 1, "xdp" is a program for devices, and "map" is none. Says "pinned".
+# pinned.py DIRECTORY: loads programs of extended BPF and pins them in a BPF file system: "first" and "second" return 0
+# and 1, "xdp" is a program for devices, and "map" is a map. Then it prints "pinned".
 import ctypes
 import os
 import struct

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# The init of the guest that qemu.sh boots: each command with what it printed, a verdict for each check, and the end.
+# The init of the guest that qemu.sh boots. It prints each command with its output, a verdict for each check, and a last
+# line.
 /bin/busybox mkdir -p /bin /sbin
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin
@@ -9,14 +10,14 @@ for module in failover net_failover virtio_net veth; do
     [ ! -f /modules/$module.ko ] || insmod /modules/$module.ko
 done
 failed=0
-# Runs a command and shows it with its exit status; what it printed stays in $said.
+# Runs a command and prints its output and exit status; its output stays in $said.
 run() {
     echo "\$ $*"
     said=$("$@" 2>&1); status=$?
     echo "$said"
     [ $status = 0 ] || echo "(exit status $status)"
 }
-# check WHAT COMMAND...: a verdict.
+# Prints a verdict: check WHAT COMMAND...
 check() {
     what=$1; shift
     if "$@" > /dev/null 2>&1; then echo "pass: $what"; else echo "FAIL: $what"; failed=$((failed + 1)); fi
@@ -26,7 +27,7 @@ silent_on() { ! says "$1"; }
 is() { [ "$1" = "$2" ]; }
 threads() { grep -l '^napi/eth0-' /proc/[0-9]*/comm 2>/dev/null | cut -d / -f 3; }
 count() { echo $#; }
-# Settings in force, without ids.
+# Prints the settings in force, without ids.
 settings() { lull show eth0 --json | grep -E '"(defer_hard_irqs|gro_flush_.*|irq_suspend_.*|threaded|queue)"'; }
 within() { tries=$1; shift; while ! "$@"; do tries=$((tries - 1)); [ $tries -gt 0 ] || return 1; sleep 1; done; }
 log_says() { grep -q "$1" /tmp/log; }
@@ -75,7 +76,7 @@ check 'two queues have it' is "$(settings | grep -c '"irq_suspend_timeout_ns": 2
 run lull apply eth0 --mode suspend20
 run lull show eth0
 check 'four queues have it' is "$(settings | grep -c '"irq_suspend_timeout_ns": 20000000')" 4
-# A queue that is taken away takes its NAPI's place among the queues along, and not its settings.
+# A queue that is removed takes its NAPI along, but not its settings.
 ethtool -L eth0 combined 2
 run lull undo eth0 --dry-run
 check 'undo reaches NAPIs without a queue' silent_on 'no NAPI'
@@ -138,7 +139,7 @@ lull apply eth0 --mode threaded-busy --threads-cpus 1-3 --watch > /tmp/log 2>&1 
 watcher=$!
 check 'watch applies' within 30 log_says watching
 ethtool -L eth0 combined 2; sleep 3; ethtool -L eth0 combined 4
-# Threads of queues that had none come with the read-back at the latest.
+# Threads of queues that had none are started at the latest by the read-back.
 busy() { is "$(settings | grep -c '"threaded": "busy-poll"')" 4; }
 check 'a change of queues is applied again' within 15 busy
 bound() { lull diff eth0 --mode threaded-busy --threads-cpus 1-3 | grep -q already; }
@@ -151,7 +152,7 @@ cat /tmp/log
 check 'watch has undone' is "$(settings)" "$before"
 check 'no state is left' is "$(ls /run/lull | wc -l)" 0
 
-# Flows of a program whose one context hears from several queues, on one queue while it runs. The device has an
+# The flows of a program with one context on several queues are moved to one queue while it runs. The device has an
 # indirection table (rss=on).
 table() { ethtool -x eth0 | sed -n '2,17s/^ *[0-9]*: *//p' | tr -s ' ' '\n' | sort -u | tr '\n' ' '; }
 flows() { is "$(table)" "$1"; }
@@ -169,10 +170,10 @@ for signal in TERM KILL; do
     check 'no state is left' within 30 no_state
     killall memcached 2> /dev/null
 done
-rm -f /run/lull/process-*.lock # of the process that a killed lull had followed
+rm -f /run/lull/process-*.lock # It is that of the process that a killed lull had followed.
 
-# A thread busy polls from the first packet on; whoever reads its polls must not read for ever.
-# (busybox's own ip knows no peers.)
+# A thread busy polls from the first packet on; a command that reads its polls must not read for ever. (busybox's own ip
+# knows no peers.)
 /usr/bin/ip link add lull0 type veth peer name lull1
 ethtool -K lull0 gro on; ethtool -K lull1 tso off
 ip link set lull0 up; ip link set lull1 up; ip addr add 10.98.0.1/24 dev lull1
@@ -187,15 +188,15 @@ no_thread() { ! grep -q '^napi/lull0-' /proc/[0-9]*/comm; }
 check 'the thread is gone' within 10 no_thread
 ip link del lull0
 
-# The lab: one mode after the other, with a thread that busy polls on the service's own CPU among them. A run as late as
-# here says nothing of speed; who polled, and that the mode was in force, it does.
+# The lab measures one mode after the other, with a thread among them that busy polls on the service's own CPU. A run
+# without KVM says nothing about speed, but shows who polled and that the mode was in force.
 run timeout 120 lull compare --plane kernel --service own --modes base,threaded,threaded-busy,suspend50 --loads 200 \
     --seconds 2 --runs 1 --connections 4 --records 500 --progress off
 check 'compare ends' is $status 0
 check 'every mode was in force' silent_on '^!'
 check 'the NAPI thread polled in threaded-busy' says '^threaded-busy  *200  *0.0  *0.0  *0.0  *0.0  *0.0  *100.0'
 
-# A device that is taken away and comes back is another one.
+# A device that is removed and comes back is another one.
 lull apply eth0 --mode suspend20 --watch > /tmp/log 2>&1 &
 watcher=$!
 within 30 log_says watching

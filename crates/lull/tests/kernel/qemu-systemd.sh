@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 for program in systemctl journalctl; do add $program; done
 add udevadm bin
 for program in systemd systemd-executor systemd-journald systemd-shutdown; do
-    # Not every version has each.
+    # Not every version has each of these.
     [ ! -e /lib/systemd/$program ] || add /lib/systemd/$program lib/systemd
 done
 ln -s /bin/udevadm "$root/lib/systemd/systemd-udevd"
@@ -30,12 +30,12 @@ echo 0123456789abcdef0123456789abcdef > "$root/etc/machine-id"
 printf '[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\nExecStart=/bin/busybox sh /check.sh\n' \
     > "$units/check.service"
 printf '[Unit]\nRequires=basic.target check.service\nAfter=basic.target\n' > "$units/default.target"
-# What a machine's start has to do besides has nothing to do it with here.
+# The units of an ordinary boot have no purpose here.
 for unit in systemd-tmpfiles-setup systemd-tmpfiles-setup-dev systemd-sysusers systemd-random-seed systemd-update-utmp \
     systemd-modules-load systemd-sysctl systemd-binfmt systemd-journal-flush kmod-static-nodes systemd-pstore; do
     ln -s /dev/null "$units/$unit.service"
 done
-# The first root cannot be left by pivot_root, which services' own mounts take.
+# pivot_root cannot leave the first root, and the mounts of services use it.
 cat > "$root/init" <<'I'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin

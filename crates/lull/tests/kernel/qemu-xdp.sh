@@ -1,12 +1,12 @@
 #!/bin/sh
-# Drives lull's AF_XDP device on a driver that has all of it: boots a kernel under QEMU without KVM, with a two-queue
-# virtio-net whose memory the device reaches by an IOMMU's addresses (what its zero-copy takes), and runs xdp-guest.sh
-# inside. Clients are in a namespace outside. Speed there means nothing; where the program is attached, who copies, and
-# whether calls busy poll the driver does.
+# Runs lull's AF_XDP device on a driver that supports all of it: boots a kernel under QEMU without KVM, with a two-queue
+# virtio-net whose memory the device reaches by an IOMMU's addresses (which its zero-copy needs), and runs xdp-guest.sh
+# inside. Clients are in a namespace outside. Speed there means nothing; the script checks where the program is
+# attached, who copies, and whether calls busy poll the driver.
 #
 #   LULL=target/debug/lull qemu-xdp.sh KERNEL.deb [MODULES.deb]
 #
-# It takes what qemu.sh takes, and ping. Exit status 0 only if every check in the guest has passed.
+# It needs what qemu.sh needs, and ping. Exit status 0 only if every check in the guest has passed.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/guest.sh"
@@ -18,7 +18,7 @@ pack
 
 run="$machine -smp 2 -m 1024 -netdev tap,id=net,ifname=lull,queues=2,script=no,downscript=no
     -device virtio-net-pci,netdev=net,mq=on,rss=on,vectors=6,romfile=,disable-legacy=on,iommu_platform=on"
-# Clients of whatever serves in the guest: an address of lull's alone, and a port of the guest's own address.
+# Clients of the services in the guest: they use an address of lull's alone, and a port of the guest's own address.
 cat > "$work/client" <<'C'
 until ip addr add 10.99.0.2/24 dev lull 2> /dev/null && ip link set lull up; do sleep 1; done
 while sleep 1; do

@@ -13,7 +13,7 @@ def tell(seconds):
     try:
         report.sendto(text.encode(), sys.argv[2])
     except OSError:
-        pass  # Nobody listens just now.
+        pass  # Nobody listens at the moment.
 
 
 listener = socket.create_server((sys.argv[1], 7000))

@@ -1,6 +1,7 @@
 #!/bin/busybox sh
-# What the guest of qemu-systemd.sh does once systemd has started it: dist/lull@.service started, stopped, killed and
-# refused, its device flapped and taken away. Each command with what it printed, a verdict for each check, and the end.
+# The tests in the guest of qemu-systemd.sh, which systemd starts: dist/lull@.service is started, stopped, killed and
+# refused, and its device goes down and up and is removed. It prints each command with its output, a verdict for each
+# check, and a last line.
 exec > /dev/ttyS0 2>&1
 export PATH=/usr/bin:/usr/sbin:/bin
 failed=0
@@ -101,7 +102,8 @@ echo 'LULL_MODE=suspend20' > /etc/lull/va.conf
 run systemctl enable --now lull@va
 check 'enabled' suspended
 ip link del va
-# To its end: systemd drops the start that a device asks for while its service is still stopping.
+# The service has to be stopped completely: systemd drops the start that a device asks for while its service is still
+# stopping.
 gone() { case $(property ActiveState) in inactive | failed) ;; *) false ;; esac; }
 check 'it goes with its device' within 20 gone
 run systemctl status --no-pager -l -n 5 lull@va

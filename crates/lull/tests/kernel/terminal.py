@@ -10,7 +10,7 @@ signal.signal(signal.SIGINT, lambda *_: got.append(1))
 print("ready", flush=True)
 while not got:
     signal.sigtimedwait([], 0.02)
-# A second one would be here by now: it is sent as soon as lull has got its own.
+# A second signal would have come by now: it is sent as soon as lull has got its own.
 for _ in range(50):
     signal.sigtimedwait([], 0.02)
 print("got", len(got), flush=True)
@@ -31,7 +31,7 @@ def read_until(word):
 read_until(b"ready")
 os.write(terminal, b"\x03")
 read_until(b"got ")
-# The number may come in a read of its own.
+# The number may come in a later read.
 said = said[said.index(b"got "):]
 read_until(b"\n")
 print(said.split(b"got ")[1].split()[0].decode())

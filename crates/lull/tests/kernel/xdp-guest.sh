@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# The init of the guest that qemu-xdp.sh boots: each command with what it printed, a verdict for each check, and the end.
+# The init of the guest that qemu-xdp.sh boots. It prints each command with its output, a verdict for each check, and a
+# last line.
 /bin/busybox mkdir -p /bin /sbin
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/usr/sbin:/bin
@@ -17,7 +18,7 @@ log_says() { grep -qe "$1" /tmp/log; }
 within() { tries=$1; shift; while ! "$@"; do tries=$((tries - 1)); [ $tries -gt 0 ] || return 1; sleep 1; done; }
 detached() { ! /usr/bin/ip link show eth0 | grep -q xdp; }
 host_hears() { ping -c 1 -W 2 10.99.0.2; }
-# So much work that every step between driver and socket has been taken.
+# With this much work every step between driver and socket has been taken.
 answered() { [ "$(lull show "$1" --json 2> /dev/null | sed -n 's/.*"work": *\([0-9]*\).*/\1/p' | sort -n | tail -n 1)" -ge 200 ]; }
 
 echo "kernel $(uname -r), $(nproc) CPUs"
@@ -44,7 +45,8 @@ for mode in base suspend20 fullbusy; do
     check 'the program is gone' detached
 done
 
-# One port of the guest's own address, under a program of others; killed, it leaves the guest its frames.
+# A program has one port of the guest's own address, and others have the rest; when it is killed, the guest gets all
+# frames again.
 echo '$ lull run --nic xdp:eth0 --addr 10.99.0.1/24 --ports 11311 --mode suspend20 -- memcached ...'
 lull run --nic xdp:eth0 --addr 10.99.0.1/24 --ports 11311 --mode suspend20 -- \
     memcached -u root -l 10.99.0.1 -p 11311 -U 0 -t 1 > /tmp/log 2>&1 &

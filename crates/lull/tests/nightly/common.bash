@@ -1,7 +1,8 @@
-# The parts that the suites of unmodified programs have in common. They are called with the command, a directory where to build and
-# to keep results, and more of their own.
+# The common parts of the suites of unmodified programs. The suites are called with the command, a directory in which
+# they build and keep results, and arguments of their own.
 
-# suite NAME LULL DIRECTORY PROGRAM...: sets $lull and $directory and goes there; skips without root or a program.
+# suite NAME LULL DIRECTORY PROGRAM...: sets $lull and $directory and goes there; skips if it does not run as root or a
+# program is missing.
 suite() {
     name=$1
     lull=$(realpath "$2")
@@ -22,8 +23,8 @@ skip() {
     exit 0
 }
 
-# list_sources SUITE: reads the list of Debian's source packages of a release into apt/: the machine's lists are left alone, which
-# seldom have any. The others take it from there.
+# list_sources SUITE: reads the list of Debian's source packages of a release into apt/, from where the other functions
+# take it. The machine's own lists, which seldom have sources, are left alone.
 list_sources() {
     local keys=/usr/share/keyrings/debian-archive-keyring.gpg
     command -v apt-get >/dev/null && [ -e "$keys" ] || return 1
@@ -34,8 +35,8 @@ list_sources() {
     apt-get "${sources[@]}" -qq update >fetched 2>&1
 }
 
-# debian_source PACKAGE: unpacks the source package of Debian's release in source/. One that was fetched before is taken again, so
-# that no network is needed.
+# debian_source PACKAGE: unpacks the source package of Debian's release in source/. A package that was fetched before is
+# used again, so that no network is needed.
 debian_source() {
     local archive=("$1"_*.orig.tar.*)
     if [ ! -e "${archive[0]}" ]; then
@@ -44,15 +45,17 @@ debian_source() {
         archive=("$1"_*.orig.tar.*)
     fi
     rm -rf source && mkdir source
-    # One that is cut off fails here, and is fetched anew by the next run.
+    # An incomplete archive fails here, and the next run fetches it again.
     tar xf "${archive[0]}" -C source --strip-components=1 || { rm -rf source "${archive[0]}"; skip "${archive[0]} does not unpack"; }
 }
 
-# Skips since a build failed that said the file "built": what it said first of an error is the reason, and not its last line.
+# Skips because a build failed, whose output is in the file "built". The reason that is given is the first error and not
+# the last line.
 does_not_build() { skip "it does not build: $(grep -m 1 -i 'error' built || tail -n 1 built)"; }
 
-# below WAY [NTH]: the words before a program that runs in this way: on the kernel, there with the preload library loaded, or on
-# lull, on the NIC and the address 10.0.NTH.2; lull-base is in base, every other way of lull's in suspend20.
+# below WAY [NTH]: prints the words before a program that runs in this way: on the kernel, on the kernel with the
+# preload library loaded, or on lull, on the NIC and the address 10.0.NTH.2; lull-base is in base, every other way of
+# lull's in suspend20.
 below() {
     local nth=${2:-0} mode=suspend20
     [ "$1" = lull-base ] && mode=base
@@ -64,8 +67,8 @@ below() {
     esac
 }
 
-# compare_passed WAY: compares the names of passed tests in $directory/WAY.passed with the kernel's, and fails if one is missing, or
-# if the kernel has none: then there was nothing to compare.
+# compare_passed WAY: compares the names of passed tests in $directory/WAY.passed with the kernel's. It fails if one is
+# missing, or if the kernel has none, because then there was nothing to compare.
 compare_passed() {
     local missing
     [ -s "$directory/kernel.passed" ] || { echo "no test passes on the kernel: see $directory"; return 1; }

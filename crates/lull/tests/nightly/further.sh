@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# A table of further programs that were written by others: server by mode, with what each answered, all without a failed request.
-# The client is another process on the same machine, whose other load has its share: the figures say that it ran, and hold for
-# nothing else.
+# Makes a table of further programs that were written by others: server by mode, with what each answered. No request may
+# fail. The client is another process on the same machine, whose other load takes its share, so the figures only show
+# that the program ran.
 #
-#   further.sh LULL DIRECTORY [PROGRAM...]     the command; where to keep what is said; all programs if absent
+#   further.sh LULL DIRECTORY [PROGRAM...]     the command; where to keep the logs; all programs if absent
 #
-# LULL_TEST_SECONDS says how long each is loaded (5). It takes root, curl and the servers; one that is missing is named in its row.
+# LULL_TEST_SECONDS is the time for which each is loaded (5). It needs root, curl and the servers; a server that is
+# missing is named in its row.
 set -uo pipefail
 scripts=$(realpath "$(dirname "$0")/../programs")
 . "$(dirname "$0")/common.bash"
@@ -19,7 +20,7 @@ declare -A needs=([apache]=apache2 [squid]="squid ab" [unbound]="unbound dig" [n
 programs=("$@")
 [ $# = 0 ] && programs=(apache squid unbound named pgbench vsftpd varnish)
 modes=(base suspend20 fullbusy)
-# The first of a program's commands that is not there.
+# Prints the first of a program's commands that is missing.
 missing() {
     local command
     for command in ${needs[$1]}; do

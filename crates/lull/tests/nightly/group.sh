@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A service whose queues a group of CPUs polls and sends from, under a flood and a thin load, while the group's cores and NAPIs
-# come and go. Fails where a request goes unanswered or a change is refused. Then it is ended by SIGTERM, and by SIGKILL: a
-# service that comes after it has the same device and answers.
+# Runs a service whose queues a group of CPUs polls and sends from, under a flood and a thin load, while the group's
+# cores and NAPIs come and go. Fails if a request is not answered or a change is refused. Then the service is ended by
+# SIGTERM, and by SIGKILL; a service that is started after that has the same device and answers.
 #
-#   group.sh LULL DIRECTORY [SECONDS]     the command; where to keep what is said; 120 seconds by default
+#   group.sh LULL DIRECTORY [SECONDS]     the command; where to keep the logs; 120 seconds by default
 set -uo pipefail
 if [ -z "${LULL_GROUP_INSIDE:-}" ]; then
     [ "$(id -u)" = 0 ] || { echo "SKIP: groups under load: this is not root, which a TAP takes"; exit 0; }
@@ -33,7 +33,7 @@ serve() {
     done
 }
 
-# Each request has to be answered, though TCP repeats what is lost.
+# Each request has to be answered; TCP repeats what is lost.
 load() {
     local name=$1 time=$2
     shift 2
@@ -50,7 +50,7 @@ group() {
 
 members() { "$lull" group show "$service" --json | jq -r '.[0].members[].napi_id'; }
 
-# Every arrow of a group: a poller more and one less, a member less and one more, and no poller at all.
+# Makes every change of a group: one poller more and one less, one member less and one more, and no poller at all.
 turn() {
     local napi
     [ "$comes" = "$stays" ] || group attach "$comes"
@@ -64,7 +64,7 @@ turn() {
         group detach "$comes"
         group detach "$stays"
     fi
-    # The last poller lets all members go.
+    # When the last poller is detached, all members leave the group.
     [ -z "$(members)" ] || fail "a group without CPUs has members: $(members)"
     group attach "$stays"
     for napi in $all; do group add "$napi"; done
@@ -89,7 +89,7 @@ for mode in group group50; do
     kill -TERM "$service"
     wait "$service"
     ended=$?
-    # As a shell reports a program that a signal ended.
+    # A shell reports 143 for a program that the signal ended.
     [ "$ended" = 0 ] || [ "$ended" = 143 ] || fail "SIGTERM: exit status $ended"
     ip link show lull0 >/dev/null 2>&1 && fail "the TAP is still there after SIGTERM"
 

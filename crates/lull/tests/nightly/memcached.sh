@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# memcached's own tests (t/*.t of Debian's source package) over TCP and UDP: on the kernel, on the kernel with the preload
-# library loaded, and on lull's user plane in suspend20 and in base. Fails where a test passes on the kernel and not in one of the
-# other ways.
+# Runs memcached's own tests (t/*.t of Debian's source package) over TCP and UDP: on the kernel, on the kernel with the
+# preload library loaded, and on lull's user plane in suspend20 and in base. Fails if a test passes on the kernel and
+# fails in one of the other ways.
 #
 #   memcached.sh LULL DIRECTORY [TEST...]     the command; where to build and to keep results; t/NAME.t, all if absent
 #
-# It takes root, the source package or apt to fetch it, a C compiler, make, perl and libevent-dev, and says so where it skips.
+# It needs root, the source package or apt to fetch it, a C compiler, make, perl and libevent-dev, and prints the reason
+# if it skips.
 set -uo pipefail
 . "$(dirname "$0")/common.bash"
 suite "memcached's own tests" "$1" "$2" cc make perl ip unshare
@@ -16,7 +17,7 @@ if [ ! -x source/memcached-debug ]; then
 fi
 cd source || exit 1
 
-# Servers listen on TCP and not on Unix sockets, each on an address of its own, below a command.
+# Servers listen on TCP instead of Unix sockets, each on an address of its own and started below a command.
 cp -n t/lib/MemcachedTest.pm MemcachedTest.pm.as-it-was
 perl -pe '
     s/^my \@unixsockets/my \$started = 0;\nmy \@unixsockets/;
@@ -31,7 +32,7 @@ perl -pe '
     s/^\s*LocalAddr => .127\.0\.0\.1.,\n// if m{LocalAddr} && \$. > 460;
 ' MemcachedTest.pm.as-it-was >t/lib/MemcachedTest.pm.new && mv t/lib/MemcachedTest.pm.new t/lib/MemcachedTest.pm
 
-# Runs a test in a namespace of its own; its passes and failures go to a file.
+# Runs a test in namespaces of its own; its passes and failures go to a file.
 one() {
     local way=$1 test=$2
     host=127.0.0.1
@@ -51,7 +52,7 @@ for test in "${tests[@]}"; do
         count=$(grep -c '^ok' "$directory/$way.$(basename "$test")")
         passed[$way]=$((passed[$way] + count))
         line+=" $way $count"
-        # Some count until something happens, so the numbers of passes say nothing: the test's own verdict does.
+        # Some tests count until something happens, so the test's own verdict is compared and not the number of passes.
         if [ "$way" = kernel ]; then kernels=$status; elif [ "$kernels" = 0 ] && [ "$status" != 0 ]; then
             line+=" FAILED"
             failed=$((failed + 1))

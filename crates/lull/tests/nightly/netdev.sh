@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Linux's own users of netlink's family `netdev` on lull's devices: the selftest `busy_poller` with the three cases of
-# busy_poll_test.sh, and ynl. A value that ynl changes has to change what is counted.
+# Runs Linux's own users of the netlink family `netdev` on lull's devices: the selftest `busy_poller` with the three
+# cases of busy_poll_test.sh, and ynl. A value that ynl changes has to change what is counted.
 #
 #   netdev.sh LULL DIRECTORY     the command; where to build
 #
-# LULL_KERNEL_SOURCE names a source tree of Linux 6.19 or newer; without it Debian's newest is downloaded (160 MB). It takes
-# root, apt, a C compiler, make and python3 with yaml, and says so where it skips.
+# LULL_KERNEL_SOURCE names a source tree of Linux 6.19 or newer; without it Debian's newest is downloaded (160 MB). It
+# needs root, apt, a C compiler, make and python3 with yaml, and prints the reason if it skips.
 set -uo pipefail
 scripts=$(realpath "$(dirname "$0")/../programs")
 . "$(dirname "$0")/common.bash"
@@ -16,7 +16,7 @@ python3 -c 'import yaml, jsonschema' 2>/dev/null || skip "python3 has no yaml or
 download() {
     local version
     list_sources sid || skip "Debian's list of sources: $(tail -n 1 fetched 2>/dev/null || echo "name a source of Linux with LULL_KERNEL_SOURCE")"
-    # The newest that the mirror still has.
+    # It takes the newest version that the mirror still has.
     for version in $(apt-cache "${sources[@]}" showsrc linux | sed -n 's/^Version: //p' | sort -rV); do
         apt-get "${sources[@]}" source -qq --download-only "linux=$version" >fetched 2>&1 && break
     done

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Python's own tests of sockets, selectors, event loops, TLS, and of its clients and servers (Lib/test of Debian's source package) on
-# the kernel, on the kernel with the preload library loaded, and on lull's user plane, where both ends of their connections are the
-# program's own, over IPv4 and IPv6. Fails where a test passes on the kernel and not in one of the other ways.
+# Runs Python's own tests of sockets, selectors, event loops, TLS, and of its clients and servers (Lib/test of Debian's
+# source package) on the kernel, on the kernel with the preload library loaded, and on lull's user plane, where both
+# ends of their connections are the program's own, over IPv4 and IPv6. Fails if a test passes on the kernel and fails in
+# one of the other ways.
 #
 #   python.sh LULL DIRECTORY [MODULE...]     the command; where to unpack and to keep results; modules such as test_socket
 #
-# It takes root, Debian's python3, and the source package or apt to fetch it, and says so where it skips.
+# It needs root, Debian's python3, and the source package or apt to fetch it, and prints the reason if it skips.
 set -uo pipefail
 . "$(dirname "$0")/common.bash"
 suite "Python's own tests" "$1" "$2" /usr/bin/python3 ip unshare mount perl
@@ -18,14 +19,15 @@ version=$(/usr/bin/python3 -c 'import sys; print("python%d.%d" % sys.version_inf
 if [ ! -d lib ]; then
     debian_source "$version"
     rm -rf unpacked && mkdir unpacked && cp -a source/Lib/test unpacked/
-    # The tests' address is lull's instead of loopback's.
+    # The tests use lull's address instead of loopback's.
     find unpacked -name '*.py' -exec perl -pi -e "s/127\.0\.0\.1/10.0.0.2/g; s/([\"'])::1\1/\$1fd00::2\$1/g" {} +
     mv unpacked lib
 fi
 printf '10.0.0.2 localhost\nfd00::2 ip6-localhost\n' >hosts
 
-# Left out: other protocols than TCP and UDP, for one; VSOCK waits for ever in namespaces. Urgent data, which lull refuses. And
-# start_tls, which trips over a change of protocols while the transport is paused: that takes a smaller buffer than loopback's.
+# These are left out: protocols other than TCP and UDP (VSOCK waits for ever in namespaces); urgent data, which lull
+# refuses; and start_tls, which fails if the protocol changes while the transport is paused, as happens with a smaller
+# buffer than loopback's.
 left_out=(-i '*UDPLITE*' -i '*VSOCK*' -i '*test_handle_expt' -i '*TestFTPClass.test_abort' -i '*start_tls*')
 passed='
 import sys, xml.etree.ElementTree as tree
@@ -33,7 +35,7 @@ for case in tree.parse(sys.argv[1]).iter("testcase"):
     if case.get("result") == "completed" and not len(case):
         print(case.get("name"))
 '
-# Each module by itself: one that hangs costs its own.
+# Runs one module, so that a module that hangs costs only its own tests.
 module() {
     local prepare="mount --bind hosts /etc/hosts; ip link set lo up;" words
     [[ $1 = lull* ]] || prepare+="ip address add 10.0.0.2/24 dev lo; ip address add fd00::2/64 dev lo nodad;"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# redis's own tests (runtest of Debian's source package, against a server that runs already), file by file: on the kernel, on the
-# kernel with the preload library loaded, and on lull's user plane, there in suspend20, in base, and with two I/O threads. Fails
-# where a test passes on the kernel and not in one of the other ways.
+# Runs redis's own tests (runtest of Debian's source package, against a server that runs already), file by file: on the
+# kernel, on the kernel with the preload library loaded, and on lull's user plane, there in suspend20, in base, and with
+# two I/O threads. Fails if a test passes on the kernel and fails in one of the other ways.
 #
 #   redis.sh LULL DIRECTORY [TEST...]     the command; where to build and to keep results; files as `runtest --list-tests`
 #                                         names them, all if absent
 #
-# LULL_TEST_WAYS names some of the ways: kernel, library, lull, lull-base, lull-io-threads. LULL_TEST_FILE_SECONDS says when a file
-# that does not end is given up (600): what it has passed until then counts.
+# LULL_TEST_WAYS selects some of the ways: kernel, library, lull, lull-base, lull-io-threads. A file that does not end
+# is given up after LULL_TEST_FILE_SECONDS (600); the tests that it has passed until then count.
 #
-# It takes root, the source package or apt to fetch it, a C compiler, make and tclsh, and says so where it skips.
+# It needs root, the source package or apt to fetch it, a C compiler, make and tclsh, and prints the reason if it skips.
 set -uo pipefail
 . "$(dirname "$0")/common.bash"
 suite "redis's own tests" "$1" "$2" cc make tclsh ip unshare
@@ -22,7 +22,8 @@ cd source || exit 1
 
 server=(src/redis-server --save "" --protected-mode no --enable-protected-configs yes --enable-debug-command yes
     --enable-module-command yes)
-# Runs a file in namespaces of its own, against a server that runs in this way; what it says goes to the file $directory/KEPT.
+# Runs a file in namespaces of its own, against a server that runs in this way; its output goes to the file
+# $directory/KEPT.
 one() {
     local way=$1 test=$2 kept=$3 host=127.0.0.1 more=()
     [ "${way#lull}" != "$way" ] && host=10.0.0.2
@@ -33,7 +34,7 @@ one() {
         host=$1; server=$2; shift 2
         eval "$server" >"$SAID.server" 2>&1 &
         until src/redis-cli -h "$host" ping >/dev/null 2>&1; do kill -0 $! || exit 9; sleep 0.1; done
-        # The test occupies a port of 127.0.0.1 and expects that no address of the server has it left.
+        # The test takes a port of 127.0.0.1 and expects that no address of the server has that port left.
         ./runtest --host "$host" --port 6379 --tags -slow --skiptest "CONFIG SET rollback on apply error" --single "$1"' bash \
         "$host" "$(below "$way") $(printf '%q ' "${server[@]}" --bind "$host" "${more[@]}")" "$test" >"$directory/$kept" 2>&1
 }
@@ -49,7 +50,7 @@ for test in "${tests[@]}"; do
     for way in "${ways[@]}"; do
         kept=$way.${test//\//-} status=0
         SAID=$directory/$kept one "$way" "$test" "$kept" || status=$?
-        # Each test's name stands behind its verdict.
+        # Each test's name follows its verdict.
         names=$(sed 's/\x1b\[[0-9;]*m//g' "$directory/$kept" | sed -n "s|^\[ok\]: \(.*\) ([0-9]* ms)\$|$test: \1|p")
         line+=" $way $(grep -c . <<<"$names")"
         [ "$status" = 124 ] && line+=" (did not end)"

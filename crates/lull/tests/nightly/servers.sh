@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Unmodified servers that were written by others, by a table of cases: a client asks each server on the kernel's sockets first, and
-# then on lull's user plane over a TAP in each mode. What is answered is compared with what has to be, in all of them, and so are
-# the status that the server ends with and, by that, its end by SIGTERM.
+# Runs unmodified servers that were written by others, by a table of cases: a client asks each server on the kernel's
+# sockets first, and then on lull's user plane over a TAP in each mode. In all of them the answers are compared with the
+# expected ones, and so is the status with which the server ends, which shows that SIGTERM ends it.
 #
-#   servers.sh LULL DIRECTORY [SERVER...]     the command; where to keep what is said; all servers if absent
+#   servers.sh LULL DIRECTORY [SERVER...]     the command; where to keep the logs; all servers if absent
 #
-# The cases are in servers/*.bash. LULL_TEST_MODES has the modes ("suspend20 fullbusy"). It takes root; as root it installs what is
-# missing if there is apt-get, unless LULL_TEST_INSTALL is "no". A server that is not there is skipped with the reason, and so is one
-# that fails on the kernel: then the case is wrong. Prints how many cells passed, failed and were skipped; any failure is exit status 1.
+# The cases are in servers/*.bash. LULL_TEST_MODES has the modes ("suspend20 fullbusy"). It needs root; it installs
+# missing packages if there is apt-get, unless LULL_TEST_INSTALL is "no". A server that is missing is skipped with the
+# reason, and so is one that fails on the kernel, because then the case is wrong. It prints how many cells passed,
+# failed and were skipped, and exits with status 1 if any failed.
 set -uo pipefail
 cases=$(realpath "$(dirname "$0")/servers")
 . "$(dirname "$0")/common.bash"
@@ -20,28 +21,28 @@ shift 2
 [ $# = 0 ] || names=("$@")
 read -ra modes <<<"${LULL_TEST_MODES:-suspend20 fullbusy}"
 
-# The first of a server's commands that is not there: needs[] has its packages, a colon, and its commands.
+# Prints the first of a server's commands that is missing: needs[] has its packages, a colon, and its commands.
 missing() {
     local command
     for command in ${needs[$1]#*:}; do
         command -v "$command" >/dev/null || { echo "$command"; return; }
     done
 }
-# Installs packages, with their own namespace of processes: what they start ends with it, and the machine's services are not
-# started. None is removed for them (two servers of FTP exclude one another).
+# Installs packages in a PID namespace of their own: what they start ends with it, and the machine's services are not
+# started. No package is removed for them (two FTP servers exclude each other).
 install() {
     DEBIAN_FRONTEND=noninteractive unshare --pid --fork --kill-child=KILL --mount-proc sh -c '
         [ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd
         exec apt-get install -y -qq --no-remove --no-install-recommends "$@"' install "$@" >>"$directory/installed" 2>&1
 }
-# One cell, in namespaces of its own: cell SERVER MODE.
+# Runs one cell, in namespaces of its own: cell SERVER MODE.
 cell() {
     local at=$directory/$1-$2
     rm -rf "$at" && mkdir "$at"
     (cd "$at" && timeout -k 10 "${LULL_TEST_CELL_SECONDS:-240}" unshare -n --pid --fork --kill-child=KILL --mount-proc \
         bash "$cases/cell.sh" "$lull" "$2" "$1") >"$at/answer" 2>"$at/errors" && [ "$(tail -n 1 "$at/answer")" = passed ]
 }
-# The last of what a cell said.
+# Prints the last line that a cell has printed.
 why() { cat "$1/errors" "$1/answer" | grep . | tail -n 1 | cut -c1-300; }
 
 lacking=()
@@ -52,7 +53,7 @@ done
 if [ ${#lacking[@]} -gt 0 ] && command -v apt-get >/dev/null && [ "${LULL_TEST_INSTALL:-yes}" != no ]; then
     apt-get update -qq >"$directory/installed" 2>&1
     for name in "${lacking[@]}"; do
-        # A list of packages: its words are apart.
+        # The value is a list of packages, so it is split into words.
         install ${needs[$name]%%:*} || true
     done
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A table of unmodified programs: program by mode and device, with the requests a second that each answered, all without a failed
-# one. The client is another process on the same machine, and whatever else runs there has its share: the figures say that it
-# ran, and hold for nothing else.
+# Makes a table of unmodified programs: program by mode and device, with the requests a second that each answered. No
+# request may fail. The client is another process on the same machine, and other load takes its share, so the figures
+# only show that the program ran.
 #
 #   table.sh LULL DIRECTORY [PROGRAM...]
 set -uo pipefail

@@ -12,13 +12,13 @@ use crate::kernel::{World, lines_of, refused, script, succeeded};
 
 /// How long to wait for something that happens by itself.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Descriptor, usecs, budget, prefer.
+/// A descriptor and its usecs, budget and prefer.
 pub type Params = (i32, u32, u32, u32);
 pub const NONE: (u32, u32, u32) = (0, 0, 0);
 pub const SUSPEND: (u32, u32, u32) = (0, 64, 1);
 pub const FULLBUSY: (u32, u32, u32) = (1_000, 64, 1);
 
-/// A directory for state files and programs, removed with it.
+/// A directory for state files and programs, which is removed with it.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -48,7 +48,7 @@ impl Scratch {
         refused(arguments, &self.lull(arguments), words);
     }
 
-    /// Whether anything is left in the state directory.
+    /// Returns what is left in the state directory.
     pub fn left(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.join("state")).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -79,7 +79,7 @@ impl Drop for Program {
     }
 }
 
-/// Ends a server whose test has failed: it would go on without the `lull run` above it, for ever.
+/// Ends a server if its test has failed; without a `lull run` above it, it would run for ever.
 pub struct EndsWithFailure(pub u32);
 
 impl Drop for EndsWithFailure {
@@ -118,7 +118,7 @@ pub fn signal(pid: u32, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// Says why a test is skipped, if the programs it needs are not there or if it takes root.
+/// Prints why a test is skipped, if the programs that it needs are missing or it does not run as root.
 pub fn lacks(test: &str, programs: &[&str]) -> bool {
     for program in programs {
         if !Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()) {
@@ -134,7 +134,7 @@ pub fn lacks(test: &str, programs: &[&str]) -> bool {
     is_old(test)
 }
 
-/// Says why a test is skipped, if the kernel has no parameters of epoll contexts.
+/// Prints why a test is skipped, if the kernel has no parameters of epoll contexts.
 pub fn is_old(test: &str) -> bool {
     build_preload();
     let output = Command::new(env!("CARGO_BIN_EXE_lull"))
@@ -148,7 +148,7 @@ pub fn is_old(test: &str) -> bool {
     is_old
 }
 
-/// The preload library beside the `lull` that is tested: `cargo test -p lull` alone does not build it.
+/// Builds the preload library beside the `lull` that is tested, because `cargo test -p lull` alone does not build it.
 pub fn build_preload() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -165,7 +165,7 @@ pub fn build_preload() {
     });
 }
 
-/// Starts memcached with two workers on a port of loopback that it chooses, and waits until it has its three contexts.
+/// Starts memcached with two workers on a loopback port that it chooses, and waits until it has its three contexts.
 pub fn memcached() -> Program {
     let child = Command::new("memcached")
         .args(["-u", "nobody", "-l", "127.0.0.1", "-t", "2", "-U", "0", "-p", "-1"])
@@ -177,7 +177,7 @@ pub fn memcached() -> Program {
     program
 }
 
-/// A port that nobody has just now, and that no other test of this binary was given.
+/// Returns a port that nobody uses at the moment, and that no other test of this binary was given.
 pub fn port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
@@ -188,7 +188,7 @@ pub fn port() -> u16 {
     }
 }
 
-/// The statically linked program of `kernel/waiter.c`; nothing if it cannot be made here.
+/// Returns the statically linked program of `kernel/waiter.c`, or `None` if it cannot be made here.
 pub fn waiter(scratch: &Scratch, test: &str) -> Option<PathBuf> {
     let program = scratch.0.join("waiter");
     let made = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(script("waiter.c")).output();
@@ -199,7 +199,7 @@ pub fn waiter(scratch: &Scratch, test: &str) -> Option<PathBuf> {
     None
 }
 
-/// A waiter under way.
+/// A running waiter.
 pub struct Waiter {
     pub child: Child,
     pub input: Option<ChildStdin>,
@@ -269,7 +269,7 @@ impl Drop for Attached {
     }
 }
 
-/// The process of this name that a process has started.
+/// Returns the process of this name that a process has started.
 pub fn child_of(parent: u32, name: &str) -> u32 {
     let mut found = None;
     wait_until(&format!("{name} runs"), || {
@@ -283,7 +283,8 @@ pub fn child_of(parent: u32, name: &str) -> u32 {
     found.unwrap()
 }
 
-/// A statistic of memcached, asked from the far end over 16 connections, while which `meanwhile` runs.
+/// Returns memcached's statistics, by name, as it tells them to the far end over 16 connections, which stay open while
+/// `meanwhile` runs.
 pub fn statistics(world: &World, meanwhile: impl FnOnce()) -> impl Fn(&str) -> u64 {
     let mut client = Command::new("ip")
         .args(["netns", "exec", &world.far, "python3", &script("connections.py"), "10.99.0.1", "11211", "16"])

@@ -1,5 +1,5 @@
-# A program that is started anew and anew under the same launcher, as a supervisor does, has the NIC each time: memcached is killed,
-# and the next one answers. $3: over "tap" or "xdp".
+# A program that is started again and again under the same launcher, as by a supervisor, has the NIC each time:
+# memcached is killed, and the next one answers. $3: over "tap" or "xdp".
 . "$(dirname "$0")/harness.sh"
 
 on_nic "$3" 1

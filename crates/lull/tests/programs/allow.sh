@@ -1,5 +1,5 @@
-# Who may send: a client of an allowed source is answered, over IPv4 and IPv6; one of another source gets nothing, which is counted
-# under its own reason. ARP and neighbour discovery work for both.
+# `--allow`: a client of an allowed source is answered, over IPv4 and IPv6; one of another source gets nothing, which is
+# counted under its own reason. ARP and neighbour discovery work for both.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -32,7 +32,7 @@ for own, allowed, other in [("10.0.0.2", "10.0.0.1", "10.0.0.9"), ("fd00::2", "f
             time.sleep(0.1)
     else:
         sys.exit("an allowed source is refused")
-    # What becomes of its packets is seen by the count: that nothing comes back for a second says little on a busy machine.
+    # The drop is seen by its counter: that nothing comes back for a second says little on a busy machine.
     def is_dropped(refused):
         before = dropped()
         for _ in range(60):
@@ -50,7 +50,7 @@ for own, allowed, other in [("10.0.0.2", "10.0.0.1", "10.0.0.9"), ("fd00::2", "f
         assert subprocess.run(["ping", "-c", "1", "-W", "1", "-I", other, own], capture_output=True).returncode == 1
     is_dropped(asked)
     is_dropped(pinged)
-    # Its station is known, for an allowed source of the same host is answered.
+    # The host's link address is known, because an allowed source of the same host is answered.
     assert get(own, allowed, 60) == b"hello"
     neighbours = subprocess.run(["ip", "neigh", "show", own], capture_output=True, text=True).stdout
     assert "lladdr" in neighbours, neighbours

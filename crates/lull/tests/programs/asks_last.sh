@@ -1,6 +1,6 @@
-# A server that makes a listener, forks children that accept from it, and asks for connections itself only when a child has the NIC's
-# queue: SCRIPT LULL MODE "WAY ADDRESS". WAY is how it asks: "accept", "poll", "select" or "epoll". As on Linux whoever asks next has
-# the next connection (PHP's own server works so).
+# A server makes a listener, forks children that accept from it, and asks for connections itself only when a child has
+# the NIC's queue: SCRIPT LULL MODE "WAY ADDRESS". WAY is how it asks: "accept", "poll", "select" or "epoll". As on
+# Linux the process that asks next gets the next connection (PHP's own server works so).
 . "$(dirname "$0")/harness.sh"
 read -r way address <<<"$3"
 cat >server.py <<'END'
@@ -45,7 +45,7 @@ def end(*_):
         os.kill(child, signal.SIGKILL)
     os._exit(0)
 signal.signal(signal.SIGTERM, end)
-# The client says when the children have been asked.
+# The client makes this file when the children have been asked.
 while not os.path.exists("asked"):
     select.select([], [], [], 0.01)
 serve()

@@ -1,4 +1,4 @@
-# A shell that executes `lull` in its own place has children already, for which the launcher does not stay: SCRIPT LULL MODE.
+# A shell that has children replaces itself by `lull`; the launcher does not stay for these children: SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 timeout 300 bash -c 'sleep 1000 & echo $! >sleeper; exec "$@"' - "$lull" run "${nic[@]}" --mode "$mode" -- true >said 2>&1 ||

@@ -1,8 +1,9 @@
-// Both ends of connections in one program, which says what each call did: the same on the kernel and on lull.
-// usage: beside CASE ADDRESS
+// Both ends of connections in one program, which prints what each call returned; it prints the same on the kernel and
+// on lull. usage: beside CASE ADDRESS
 #include "beside.h"
 
-// A cork lasts for 200 ms. On a busy machine a program may have no turn for that long; then it says so, and begins anew.
+// A cork lasts for 200 ms. On a busy machine a program may have no turn for that long; then it exits with this status,
+// and is started again.
 enum { TOO_LATE = 75 };
 static struct timespec corked_at;
 static void corked(void) { CHECK(clock_gettime(CLOCK_MONOTONIC, &corked_at) == 0); }
@@ -32,7 +33,7 @@ static void corks(void) {
     is_corked_still();
     set(ends[0], IPPROTO_TCP, TCP_CORK, 0);
     reads(ends[1]);
-    // For as long as a cork may last.
+    // This is within the time that a cork lasts.
     SAY(send(ends[0], "late", 4, MSG_MORE));
     reads(ends[1]);
     set(ends[0], IPPROTO_TCP, TCP_CORK, 1);
@@ -46,7 +47,7 @@ static void corks(void) {
     SAY(shutdown(ends[0], SHUT_WR));
     reads(ends[1]);
     reads(ends[1]);
-    // A connection has the cork of its listener.
+    // A connection inherits the cork of its listener.
     at.sin_port = 0;
     int listener = listening();
     set(listener, IPPROTO_TCP, TCP_CORK, 1);
@@ -58,7 +59,7 @@ static void corks(void) {
     is_corked_still();
     CHECK(close(ends[1]) == 0);
     reads(ends[0]);
-    // Datagrams: where one goes is what its first part said.
+    // The first part of a corked datagram says where it goes.
     datagrams(other);
     SAY(sendto(other[0], "a", 1, MSG_MORE, (struct sockaddr *)&at, sizeof at));
     SAY(sendto(other[0], "bc", 2, MSG_MORE, NULL, 0));
@@ -103,13 +104,13 @@ static void low_water(void) {
     SAY(recv(ends[1], letters, 5, 0));
     SAY(is_readable(ends[1]));
     SAY(recv(ends[1], letters, 5, MSG_DONTWAIT));
-    // A read that blocks waits for as much.
+    // A read that blocks waits for this many bytes.
     pthread_t thread;
     main_thread = gettid();
     CHECK(pthread_create(&thread, NULL, writes_twice, &ends[0]) == 0);
     SAY(recv(ends[1], letters, sizeof letters, 0));
     CHECK(pthread_join(thread, NULL) == 0);
-    // Or for the end.
+    // It also returns at the end of the stream.
     SAY(write(ends[0], "9", 1));
     while (count(ends[1], FIONREAD) != 1) usleep(1000);
     SAY(is_readable(ends[1]));
@@ -120,7 +121,7 @@ static void low_water(void) {
     SAY(is_readable(ends[1]));
     SAY(shutdown(ends[0], SHUT_WR));
     reads(ends[1]);
-    // A connection has its listener's, and a socket that connects its own.
+    // A connection inherits its listener's value, and a socket that connects has its own.
     at.sin_port = 0;
     int listener = listening();
     set(listener, SOL_SOCKET, SO_RCVLOWAT, 3);
@@ -152,8 +153,8 @@ static struct tcp_info told_of(int fd) {
     return info;
 }
 
-// Splices into a connection until it takes no more, also when all that was under way to its peer is acknowledged, which makes room
-// once more. What it has not taken stays in the pipe. Returns how much it took.
+// Splices into a connection until it takes no more, also after everything that was under way to its peer is
+// acknowledged, which makes room once more. What it has not taken stays in the pipe. Returns how much it took.
 static long splices_all(int pipes[2], int fd) {
     static char letters[4096];
     long all = 0, before, got;
@@ -182,7 +183,7 @@ static void splices(void) {
     SAY(splice(ends[0], NULL, pipes[1], NULL, 5, 64));
     SAY(splice(ends[0], NULL, pipes[1], NULL, 0, 0));
     SAY(splice(ends[0], NULL, pipes[0], NULL, 5, 0) < 0);
-    // Into a pipe: what is there.
+    // A splice into a pipe moves what is there.
     SAY(write(ends[0], "hello", 5));
     comes(ends[1]);
     SAY(splice(ends[1], NULL, pipes[1], NULL, 3, 0));
@@ -190,7 +191,7 @@ static void splices(void) {
     reads(pipes[0]);
     CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
     SAY(splice(ends[1], NULL, pipes[1], NULL, 100, 0));
-    // Out of a pipe.
+    // This is a splice out of a pipe.
     SAY(write(pipes[1], "goodbye", 7));
     corked();
     SAY(splice(pipes[0], NULL, ends[1], NULL, 4, SPLICE_F_MORE));
@@ -199,7 +200,7 @@ static void splices(void) {
     SAY(splice(pipes[0], NULL, ends[1], NULL, 100, 0));
     reads(ends[0]);
     SAY(splice(pipes[0], NULL, ends[1], NULL, 100, SPLICE_F_NONBLOCK));
-    // A pipe that is full takes what it has room for, and nothing is lost.
+    // A full pipe takes what it has room for, and nothing is lost.
     CHECK(fcntl(pipes[0], F_SETFL, O_NONBLOCK) == 0 && fcntl(pipes[1], F_SETFL, O_NONBLOCK) == 0);
     CHECK(fcntl(pipes[1], F_SETPIPE_SZ, 4096) == 4096);
     CHECK(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
@@ -213,7 +214,7 @@ static void splices(void) {
     }
     SAY(memcmp(big, back, sizeof big));
     CHECK(fcntl(pipes[1], F_SETPIPE_SZ, 65536) == 65536);
-    // So does a connection whose peer does not read.
+    // A connection whose peer does not read does the same.
     long into = splices_all(pipes, ends[1]);
     SAY(splice(pipes[0], NULL, ends[1], NULL, 65536, 0));
     long left = count(pipes[0], FIONREAD), out = 0;
@@ -223,7 +224,7 @@ static void splices(void) {
         splice(pipes[0], NULL, ends[1], NULL, 65536, SPLICE_F_NONBLOCK);
     }
     said("more or less than was written", out - into - left);
-    // The ends.
+    // These are the ends of both streams.
     CHECK(close(pipes[1]) == 0);
     SAY(splice(pipes[0], NULL, ends[1], NULL, 5, 0));
     SAY(shutdown(ends[0], SHUT_WR));
@@ -233,14 +234,14 @@ static void splices(void) {
     SAY(shutdown(ends[1], SHUT_WR));
     SAY(splice(others[0], NULL, ends[1], NULL, 5, 0));
     reads(others[0]);
-    // sendfile wants what has places.
+    // sendfile needs a file that can be read at an offset.
     SAY(sendfile(ends[0], others[0], NULL, 5));
     SAY(sendfile(ends[0], others[0], &nowhere, 5));
     SAY(sendfile(ends[0], ends[1], NULL, 5));
     drains(ends[0]);
 }
 
-// A connection that takes no more of a pipe cannot be written to, and can when its peer has read.
+// A connection that takes no more from a pipe is not writable, and becomes so when its peer has read.
 static void splices_until_full(void) {
     static const int sizes[] = {0, 4096, 300000};
     for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++) {
@@ -264,7 +265,7 @@ static void splices_until_full(void) {
     }
 }
 
-// Threads that are cancelled while they wait.
+// Threads are cancelled while they wait.
 enum { READ, RECV, PEEK, ALL, WRITE, ACCEPT, POLL, SELECT, EPOLL, KERNELS_EPOLL, CONNECT, WAYS };
 static const char *const WAY[] = {"read", "recv", "recvmsg", "recv all", "write", "accept", "poll", "select",
                                   "epoll", "epoll of a pipe", "connect"};
@@ -360,7 +361,7 @@ static void cancels(void) {
                 of.fd = listener = listening();
             }
             if (way == CONNECT) {
-                // One more than the queue has room for waits.
+                // One connection more than the queue has room for waits.
                 CHECK(listen(listener, 0) == 0);
                 is_readable(listener);
                 first = socket(AF_INET, SOCK_STREAM, 0);
@@ -369,7 +370,7 @@ static void cancels(void) {
             }
             if (way == KERNELS_EPOLL) of.fd = pipes[0];
             cancelled(&of, NULL, -1);
-            // Nothing is held: the sockets go on.
+            // No lock is held: the sockets go on working.
             if (way != WRITE) {
                 SAY(write(ends[1], "on", 2));
                 reads(ends[0]);
@@ -377,7 +378,7 @@ static void cancels(void) {
             int all[] = {ends[0], ends[1], pipes[0], pipes[1], listener, first};
             for (int nth = 0; nth < 6; nth++) close(all[nth]);
         }
-        // What a thread had open goes with it.
+        // Descriptors that a thread had open are closed with it.
         int open_now = open_numbers();
         CHECK(!open_before || open_now < open_before + WAYS / 2);
         open_before = open_now;
@@ -386,7 +387,7 @@ static void cancels(void) {
     pair(ends);
     struct waiting of = {.way = READ, .disabled = 1, .fd = ends[0]};
     cancelled(&of, "data", ends[1]);
-    // Who is to be cancelled is so before it reads.
+    // The thread is cancelled before it reads.
     pthread_t thread;
     void *result = NULL;
     SAY(write(ends[1], "there", 5));
@@ -396,7 +397,7 @@ static void cancels(void) {
     reads(ends[0]);
 }
 
-// Sends `length` bytes as datagrams of `each`; 0 leaves it to the socket.
+// Sends `length` bytes as datagrams of `each` bytes; with 0 the socket's option decides.
 static long sends_each(int fd, int length, int each) {
     static char data[70000];
     union {
@@ -414,7 +415,8 @@ static long sends_each(int fd, int length, int each) {
     return sendmsg(fd, &message, 0);
 }
 
-// Says what is received: how much, whether it is what was sent from `begin` on, and how long each of several is.
+// Prints what is received: how much, whether it is what was sent from `begin` on, and how long each of several
+// datagrams is.
 static long receives(int fd, int begin) {
     static char data[70000];
     union {
@@ -485,7 +487,7 @@ static void joined(void) {
     SAY(setsockopt(ends[0], SOL_UDP, UDP_SEGMENT, &value, sizeof value));
     SAY(sends_each(ends[0], 600, 0));
     receives(ends[1], 0);
-    // What was set before the socket was anybody's.
+    // The options were set before lull or the kernel had the socket.
     CHECK((ends[0] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
     set(ends[0], SOL_UDP, UDP_SEGMENT, 300);
     set(ends[0], SOL_UDP, UDP_GRO, 1);
@@ -513,7 +515,7 @@ static long sends_with(int fd, int level, int kind, const void *data, size_t len
     return sendmsg(fd, &message, 0);
 }
 
-// Says all that is told of a datagram's header.
+// Prints everything that recvmsg tells about a datagram's header.
 static void hears(int fd, size_t room) {
     union {
         char room[256];
@@ -536,7 +538,7 @@ static void hears(int fd, size_t room) {
     fflush(stdout);
 }
 
-// What the IP header of a datagram says, as the socket and as the call ask for it.
+// The IP header of a datagram has the fields that the socket and the call ask for.
 static void header(void) {
     int ends[2];
     unsigned char class = 0x28;
@@ -579,7 +581,7 @@ static void header(void) {
     set(ends[1], SOL_IP, IP_RECVTTL, 1);
     SAY(send(ends[0], "", 1, 0));
     hears(ends[1], 256);
-    // A socket of IPv6 hears of IPv4's fields what it asked for of them, and was asked before it was anybody's.
+    // A socket of IPv6 gets those of IPv4's fields that it asked for; it asked before lull or the kernel had it.
     struct sockaddr_in6 mapped = {.sin6_family = AF_INET6};
     mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
     memcpy(&mapped.sin6_addr.s6_addr[12], &at.sin_addr, 4);
@@ -598,7 +600,7 @@ static void header(void) {
     hears(both, 256);
 }
 
-// Calls by number, past the C library's names.
+// Makes calls by number, bypassing the C library's functions.
 static void by_number(void) {
     int ends[2], into[2], pipes[2], value = 0, file = fileno(tmpfile());
     char letters[64];
@@ -662,10 +664,10 @@ static void by_number(void) {
     SAY(syscall(SYS_close, ends[1]));
 }
 
-// Numbers that tell what was lost, doubled or put elsewhere.
+// Makes bytes that show whether something was lost, doubled or moved.
 static unsigned char of_place(long place) { return (unsigned char)(place * 2654435761u >> 13); }
 
-// Writes what there is room for, a chunk at a time; how much, in all.
+// Writes a chunk at a time until there is no more room; returns how many bytes.
 static long fills(int fd, long from, size_t chunk) {
     unsigned char part[65536];
     long sent = 0;
@@ -679,7 +681,7 @@ static long fills(int fd, long from, size_t chunk) {
     return sent;
 }
 
-// Reads so many bytes, which begin at a place of the stream.
+// Reads this many bytes, and checks that they are those from this place of the stream on.
 static void takes(int fd, long from, long bytes) {
     unsigned char part[16384];
     while (bytes > 0) {
@@ -691,18 +693,18 @@ static void takes(int fd, long from, long bytes) {
     }
 }
 
-// A writer whose peer does not read ends with as much that is not acknowledged as its buffer says, and may write again when a third
-// of that is free. Returns how much its peer has not read.
+// A writer whose peer does not read stops when as much is unacknowledged as its buffer allows, and becomes writable
+// when a third of that is free. Returns how much its peer has not read.
 static int packets_are_small;
 static long is_bounded(int writer, int reader, size_t chunk) {
     long room = get(writer, SOL_SOCKET, SO_SNDBUF), window = get(reader, SOL_SOCKET, SO_RCVBUF), all = 0, unread;
-    // What is under way to a peer that does not read is acknowledged, and makes room once more.
+    // What is under way to a peer that does not read is acknowledged, which makes room once more.
     do {
         all += fills(writer, all, chunk);
         usleep(1000);
     } while (count(writer, SIOCOUTQ) < room / 4 * 3 || told_of(writer).tcpi_unacked || is_writable(writer));
     unread = count(reader, FIONREAD);
-    // Linux writes its last packet in full, which is small where windows always were.
+    // Linux writes its last packet in full; that packet is small if windows have always been small.
     CHECK(count(writer, SIOCOUTQ) <= room + (packets_are_small ? (long)chunk : 65536));
     SAY(is_writable(writer));
     takes(reader, 0, all);
@@ -716,7 +718,7 @@ static void buffers(void) {
     static const int sizes[] = {-1, 0, 1, 4096, 20000, 100000, 1 << 20, 1 << 30};
     static const int names[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE};
     int ends[2], value, listener;
-    // What is judged, doubled and bounded: before there is a connection and on one.
+    // The value is checked, doubled and bounded, before there is a connection and on one.
     pair(ends);
     int fresh = socket(AF_INET, SOCK_STREAM, 0);
     for (size_t name = 0; name < 4; name++)
@@ -730,7 +732,7 @@ static void buffers(void) {
     socklen_t length = sizeof value;
     SAY(setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &value, 2));
     SAY(getsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &value, &length));
-    // Set before, on either side.
+    // The option is set before the connection is made, on either side.
     for (size_t size = 3; size < 6; size++) {
         int bytes = sizes[size];
         at.sin_port = 0;
@@ -758,14 +760,14 @@ static void buffers(void) {
             SAY(is_bounded(ends[nth], ends[!nth], bytes < 10000 ? 500 : 10000) >= bytes / 4 * 3);
     }
     packets_are_small = 0;
-    // Set on a connection: a writer's bound is one at once.
+    // The option is set on a connection: a writer's bound is in force at once.
     pair(ends);
     set(ends[0], SOL_SOCKET, SO_SNDBUF, 4096);
     set(ends[1], SOL_SOCKET, SO_RCVBUF, 50000);
     SAY(is_bounded(ends[0], ends[1], 1000) >= 4096);
     set(ends[0], SOL_SOCKET, SO_SNDBUF, 300000);
     is_bounded(ends[0], ends[1], 10000);
-    // Less than is there already; the end follows all of it.
+    // The bound is lower than what is there already; the end of the stream follows all of it.
     pair(ends);
     long sent = fills(ends[0], 0, 1000);
     set(ends[0], SOL_SOCKET, SO_SNDBUF, 4096);
@@ -773,7 +775,8 @@ static void buffers(void) {
     SAY(shutdown(ends[0], SHUT_WR));
     takes(ends[1], 0, sent);
     reads(ends[1]);
-    // A receiver's: nothing is lost of what it was to take before, and in the end it takes no more than that.
+    // The receiver's bound is lowered: nothing is lost of what the window had promised, and in the end it takes no more
+    // than the bound.
     pair(ends);
     set(ends[0], SOL_SOCKET, SO_SNDBUF, 200000);
     set(ends[1], SOL_SOCKET, SO_RCVBUF, 100000);
@@ -788,7 +791,7 @@ static void buffers(void) {
         takes(ends[1], from, sizeof part);
     }
     SAY(is_bounded(ends[0], ends[1], 10000) <= 40000);
-    // Closed with more than its buffer has by itself.
+    // The socket is closed with more in its buffer than it can hold by default.
     pair(ends);
     set(ends[0], SOL_SOCKET, SO_SNDBUF, 300000);
     do {
@@ -797,7 +800,7 @@ static void buffers(void) {
     SAY(close(ends[0]));
     takes(ends[1], 0, sent);
     reads(ends[1]);
-    // Nothing is written while too much is unsent.
+    // Nothing can be written while too much is unsent.
     pair(ends);
     set(ends[0], SOL_SOCKET, SO_SNDBUF, 100000);
     set(ends[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1);
@@ -816,7 +819,7 @@ static void buffers(void) {
     SAY(poll(&polled, 1, 60000));
 }
 
-// What is told of a connection that has had some round trips.
+// TCP_INFO of a connection that has had some round trips.
 static void info(void) {
     int ends[2];
     pair(ends);
@@ -828,7 +831,7 @@ static void info(void) {
         comes(ends[0]);
         CHECK(read(ends[0], &letter, 1) == 1);
     }
-    // The last answer is acknowledged at some time.
+    // The last answer is acknowledged after some time.
     while (told_of(ends[1]).tcpi_unacked) usleep(1000);
     for (int nth = 0; nth < 2; nth++) {
         struct tcp_info its = told_of(ends[nth]), peers = told_of(ends[!nth]);
@@ -845,7 +848,7 @@ static void info(void) {
         SAY(its.tcpi_rcv_space > 10000 && its.tcpi_rcv_ssthresh > 10000);
         SAY(its.tcpi_last_data_recv < 60000);
     }
-    // What is under way to a peer that does not read is acknowledged, and what it has no room for is not sent.
+    // What is under way to a peer that does not read is acknowledged, and what the peer has no room for is not sent.
     do fills(ends[0], 0, 10000);
     while (told_of(ends[0]).tcpi_unacked);
     SAY(told_of(ends[0]).tcpi_rtt > 0);
@@ -854,7 +857,7 @@ static void info(void) {
     SAY((long)told_of(ends[0]).tcpi_state);
 }
 
-// Of datagrams that wait for their reader so many bytes are held as the buffer says.
+// As many bytes of datagrams wait for their reader as the buffer has room for.
 static void held(void) {
     int ends[2], marks[2];
     datagrams(marks);
@@ -881,7 +884,7 @@ static void *in_a_thread(void *none) {
     return none;
 }
 
-// The thread that makes the first call has no more stack than Varnish's.
+// The thread that makes the first call has no larger stack than Varnish's threads.
 static void little_stack(void) {
     pthread_t thread;
     pthread_attr_t attributes;
@@ -889,7 +892,7 @@ static void little_stack(void) {
     CHECK(pthread_create(&thread, &attributes, in_a_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
 }
 
-// The next line of a stream, or how it ended.
+// Prints the next line of a stream, or how it ended.
 static void line(FILE *stream) {
     char letters[64];
     if (fgets(letters, sizeof letters, stream) != NULL)
@@ -930,7 +933,7 @@ static void streams(void) {
     char letters[64];
     pair(ends);
     SAY(epoll_ctl(context, EPOLL_CTL_ADD, ends[1], &event));
-    // What has come and was only looked at, and what is on its way, are the stream's.
+    // Data that was only peeked at, and data that is under way, is read by the stream.
     SAY(write(ends[0], "first\nsecond", 12));
     comes(ends[1]);
     SAY(recv(ends[1], letters, 5, MSG_PEEK | MSG_WAITALL));
@@ -944,7 +947,7 @@ static void streams(void) {
     SAY(getpeername(ends[1], (struct sockaddr *)&peer, &length));
     SAY(name.sin_port == peer.sin_port && name.sin_addr.s_addr == peer.sin_addr.s_addr);
     SAY(get(ends[1], SOL_SOCKET, SO_TYPE));
-    // The context has it by the same number, as what it was added with.
+    // The epoll context has the socket by the same number, with the data that it was added with.
     SAY(write(ends[0], "event\n", 6));
     SAY(is_member(context));
     line(stream);
@@ -954,12 +957,12 @@ static void streams(void) {
     SAY(is_readable(ends[0]));
     SAY(fflush(stream));
     reads(ends[0]);
-    // A number that does not wait.
+    // The descriptor does not block.
     SAY(fcntl(ends[1], F_SETFL, O_NONBLOCK));
     SAY(fgetc(stream) == EOF ? -1 : 1);
     clearerr(stream);
     SAY(fcntl(ends[1], F_SETFL, 0));
-    // Half of it is closed, and then all.
+    // One direction is closed, and then both.
     SAY(shutdown(fileno(stream), SHUT_WR));
     reads(ends[0]);
     SAY(write(ends[0], "late\n", 5));
@@ -969,7 +972,7 @@ static void streams(void) {
     SAY(fclose(stream));
     CHECK(close(ends[0]) == 0);
 
-    // A stream for each way, of which one did not wait before; what was written goes out before the end.
+    // There is a stream for each direction, one of which did not block before; what was written is sent before the end.
     pair(ends);
     SAY(fcntl(ends[1], F_SETFL, O_NONBLOCK));
     FILE *in = fdopen(ends[1], "r"), *out = fdopen(dup(ends[1]), "w");
@@ -985,7 +988,7 @@ static void streams(void) {
     reads(ends[0]);
     CHECK(close(ends[0]) == 0);
 
-    // Much each way at once.
+    // Much is sent in both directions at once.
     pair(ends);
     pthread_t pourer, drainer;
     void *all;
@@ -1002,7 +1005,7 @@ static void streams(void) {
     SAY((long)all);
     CHECK(close(ends[0]) == 0);
 
-    // A peer that resets it.
+    // The peer resets the connection.
     pair(ends);
     stream = fdopen(ends[1], "r+");
     setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
@@ -1012,7 +1015,7 @@ static void streams(void) {
     fputs("nobody hears this", stream);
     SAY(fflush(stream));
     fclose(stream);
-    // One that did so before.
+    // The peer reset the connection before.
     pair(ends);
     setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
     CHECK(close(ends[0]) == 0);
@@ -1021,7 +1024,7 @@ static void streams(void) {
     SAY(stream != NULL && fgetc(stream) == EOF);
     fclose(stream);
 
-    // In the place of the program's own streams.
+    // The sockets replace the program's own standard streams.
     pair(ends);
     int before = dup(1);
     SAY(write(ends[0], "question\n", 9));
@@ -1033,7 +1036,7 @@ static void streams(void) {
     reads(ends[0]);
     reads(ends[0]);
     CHECK(close(ends[0]) == 0);
-    // As older programs do it.
+    // This is how older programs do it.
     pair(ends);
     SAY(dup(ends[1]));
     SAY(write(ends[0], "again\n", 6));
@@ -1041,7 +1044,7 @@ static void streams(void) {
     line(stdin);
 
     CHECK(close(0) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
-    // And by fcntl: it ends with the last of its numbers.
+    // The number is duplicated by fcntl: the connection ends with the last of its numbers.
     pair(ends);
     SAY(fcntl(ends[1], F_DUPFD, 0));
     SAY(write(0, "by fcntl\n", 9));
@@ -1050,7 +1053,7 @@ static void streams(void) {
     reads(ends[0]);
     CHECK(close(ends[0]) == 0);
 
-    // Without a stream.
+    // Here there is no stream.
     pair(ends);
     SAY(dprintf(ends[1], "%d %s %.1f %.1f %d %d %d %.1f\n", 1, "two", 3.5, 4.5, 5, 6, 7, 8.5));
     reads(ends[0]);
@@ -1058,7 +1061,7 @@ static void streams(void) {
     reads(ends[1]);
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
 
-    // A listener and a UDP socket are what they were.
+    // A listener and a UDP socket stay what they were.
     at.sin_port = 0;
     int listener = listening();
     stream = fdopen(listener, "r");

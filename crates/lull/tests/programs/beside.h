@@ -1,4 +1,4 @@
-// What programs with both ends of their connections have in common (`beside.sh`).
+// The common part of programs with both ends of their connections (`beside.sh`).
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -33,7 +33,7 @@
 
 static struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = 0};
 
-// What a call returned, or its error.
+// Prints what a call returned, or its error.
 static long said(const char *what, long result) {
     if (result < 0)
         printf("%s: %s\n", what, strerrorname_np(errno));
@@ -61,7 +61,7 @@ static int count(int fd, unsigned long what) {
     return value;
 }
 
-// Whether there is something to read; "comes" waits for it.
+// Whether there is something to read. "comes" waits for it.
 static int is_readable(int fd) {
     struct pollfd polled = {.fd = fd, .events = POLLIN};
     return poll(&polled, 1, 0);

@@ -1,5 +1,6 @@
-# A program with both ends of its connections says the same on the kernel and on lull: which one, and its case, is the argument. One
-# that had no turn while something lasts that ends by itself (status 75) begins anew.
+# A program with both ends of its connections prints the same on the kernel and on lull; the argument says which
+# program, and which case of it. If a program had no turn while something lasts that ends by itself (status 75), it is
+# started again.
 . "$(dirname "$0")/harness.sh"
 read -r program case <<<"$3"
 

@@ -1,7 +1,7 @@
-# One process binds a socket, and leaves it to several others to listen on it, as workers of uvicorn and of node do: children of `fork`
-# ("fork"), programs that it executes ("exec"), or processes that it passes the socket to over a Unix socket ("passed"). They share
-# what comes, by one queue or by one each. One that is told to end closes the listener, and ends itself by a signal: SCRIPT LULL MODE
-# "HOW ADDRESS QUEUES".
+# One process binds a socket, and several others listen on it, like the workers of uvicorn and of node: children of
+# `fork` ("fork"), programs that it executes ("exec"), or processes to which it passes the socket over a Unix socket
+# ("passed"). They share the connections, by one queue or by one each. A worker that is told to end closes the listener,
+# and ends itself by a signal: SCRIPT LULL MODE "HOW ADDRESS QUEUES".
 . "$(dirname "$0")/harness.sh"
 read -r how address queues <<<"$3"
 options=(--queues "$queues")
@@ -41,7 +41,7 @@ if how == "asks":
 bound = socket.socket()
 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 bound.bind((address, 7777))
-# Such a child closes all numbers that are not its own: `vfork`.
+# `vfork`: such a child closes all numbers that are not its own.
 subprocess.run(["true"], check=True)
 me = [sys.executable, sys.argv[0]]
 if how == "fork":
@@ -81,13 +81,14 @@ def whose(connection, asked=b"who"):
         answer += connection.recv(1) or sys.exit("it has ended")
     return int(answer)
 
-# Three wait at once for three workers, and a fourth for who comes to it first.
+# Three clients wait at once for three workers, and a fourth for the worker that is free first.
 for left in [3, 2, 1]:
     clients = [client() for _ in range(left)]
     workers = [whose(connection) for connection in clients]
     assert len(set(workers)) == left, workers
     waits = client()
-    # What has been written before the end comes, and what waited behind it is served by another, while there is one.
+    # What was written before the end arrives, and another worker serves the client that waited behind it, as long as
+    # there is one.
     assert whose(clients[0], b"end" if left > 1 else b"stay") == workers[0]
     rest = b"".join(iter(lambda: clients[0].recv(100_000), b""))
     assert rest == b"x" * 1_000_000, len(rest)
@@ -96,7 +97,7 @@ for left in [3, 2, 1]:
         assert whose(waits) == workers[1]
     for connection in [*clients, waits]:
         connection.close()
-# It lives on: while whoever bound the socket has it, nobody is refused.
+# This process goes on: while the process that bound the socket has it open, nobody is refused.
 open("last has closed", "w").close()
 END
 at="$own"
@@ -108,7 +109,7 @@ until_it there_is bound
 until_it there python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 7777), 5)' "$own"
 there timeout 120 python3 client.py "$own" || fail "clients were not served"
 until_it there_is "nobody listens"
-# With one queue the one that lives on may have none, and then nobody has.
+# With one queue the process that goes on may have none, and then no process has one.
 [ "$queues" = 1 ] || there python3 -c '
 import socket, sys
 try:

@@ -1,5 +1,5 @@
-// A server that, between two answers, does with its process what programs do: it executes others, starts children in every way,
-// closes ranges of numbers, duplicates over live ones. usage: calls CASE ADDRESS [WORD...]
+// A server that does between two answers what programs do with their process: it executes others, starts children in
+// every way, closes ranges of numbers, and duplicates over open ones. usage: calls CASE ADDRESS [WORD...]
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -44,7 +44,7 @@ static int next(int listener, int flags) {
     return fd;
 }
 
-// One question of five letters, and its answer.
+// Answers one question of five letters.
 static void answer(int fd) {
     char letters[5];
     CHECK(recv(fd, letters, 5, MSG_WAITALL) == 5);
@@ -57,7 +57,7 @@ static void ended_well(pid_t child) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// Executes this program with more words than there are registers for.
+// Executes this program with more words than there are registers for arguments.
 static void again(const char *way, const char *address) {
     char *words[] = {self, "serve", (char *)address, "a", "b", "c", "d", "e", "f", NULL};
     if (!strcmp(way, "execve")) execve(self, words, environ);
@@ -69,7 +69,7 @@ static void again(const char *way, const char *address) {
     if (!strcmp(way, "execle")) execle(self, self, "serve", address, "a", "b", "c", "d", "e", "f", NULL, environ);
     if (!strcmp(way, "fexecve")) fexecve(open(self, O_RDONLY | O_CLOEXEC), words, environ);
     if (!strcmp(way, "execveat")) execveat(AT_FDCWD, self, words, environ, 0);
-    // It listens anew, without an environment.
+    // The new program listens again, without an environment.
     if (!strcmp(way, "emptied")) execle(self, self, "serve", address, "a", "b", "c", "d", "e", "f", NULL, (char *[]){NULL});
     if (!strcmp(way, "syscall")) syscall(SYS_execve, self, words, environ);
     CHECK(!"it came back");
@@ -78,7 +78,7 @@ static void again(const char *way, const char *address) {
 static void executes(const char *way, const char *address) {
     int listener = serve(address);
     int closed = next(listener, SOCK_CLOEXEC), kept = next(listener, 0);
-    // What cannot be executed takes nothing away.
+    // A failed exec of a missing program closes nothing.
     CHECK(execlp("lull-has-no-such-program", "x", NULL) == -1 && errno == ENOENT);
     CHECK(execl("/", "x", NULL) == -1 && errno == EACCES);
     answer(closed);
@@ -87,7 +87,7 @@ static void executes(const char *way, const char *address) {
     again(way, address);
 }
 
-// A file that may be executed and is no program: that shows too late.
+// An executable file that is no program: the error comes only after descriptors were closed.
 static void fails_to_execute(const char *address) {
     int listener = serve(address), fd = next(listener, SOCK_CLOEXEC);
     int junk = open("junk", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
@@ -107,7 +107,7 @@ static void starts_children(const char *address) {
     answer(fd);
     pid_t child = vfork();
     if (child == 0) {
-        // All that a child does before it executes, done to what is its own.
+        // A child may do all this with its own descriptors before it executes a program.
         if (dup2(null, fd) != fd || close(fd) != 0 || close_range(3, ~0U, 0) != 0) _exit(2);
         execvp("true", words);
         _exit(3);
@@ -143,7 +143,8 @@ static void starts_children(const char *address) {
     CHECK(close(fd) == 0);
 }
 
-// The daemon is the child of the process that has the NIC's queue, which ends: it serves if it takes that.
+// The daemon is a child of the process that has the NIC's queue. That process ends, so the daemon serves only if it
+// takes the queue.
 static void becomes_a_daemon(const char *address) {
     CHECK(daemon(1, 1) == 0);
     int fd = next(serve(address), 0);
@@ -157,7 +158,7 @@ static void closes_and_duplicates(const char *address) {
     int null = open("/dev/null", O_RDWR), kept = fcntl(fd, F_DUPFD_CLOEXEC, 100);
     CHECK(kept >= 100);
     answer(fd);
-    // Over a live number: the connection behind it goes with its last number.
+    // The number is duplicated over an open one: the connection behind it is closed with its last number.
     CHECK(dup2(null, fd) == fd && write(fd, "x", 1) == 1);
     answer(kept);
     CHECK(dup2(other, fd) == fd && close(other) == 0);
@@ -165,7 +166,7 @@ static void closes_and_duplicates(const char *address) {
     CHECK(dup3(kept, fd, O_CLOEXEC) == fd && fcntl(fd, F_GETFD) == FD_CLOEXEC);
     answer(fd);
     CHECK(dup2(fd, fd) == fd);
-    // Gone with its number: the client sees the end of the other connection.
+    // The connection is closed with its number: the client sees the end of the other connection.
     CHECK(close_range(fd, fd, CLOSE_RANGE_CLOEXEC) == 0);
     answer(fd);
     CHECK(close_range(3, kept - 1, 0) == 0 && fcntl(fd, F_GETFD) == -1 && errno == EBADF);
@@ -180,7 +181,7 @@ static volatile sig_atomic_t handled;
 
 static void on_signal(int signal) { handled = signal; }
 
-// A signal that is blocked comes in the wait alone, whose set of signals is the kernel's, of one word.
+// A signal that is otherwise blocked comes only during the wait, whose signal set is the kernel's, of one word.
 static void waits_by_number(int fd) {
     struct epoll_event event = {.events = EPOLLIN};
     unsigned long none = 0;
@@ -211,8 +212,8 @@ static void makes_a_child(int signal_that_came) {
     made = child;
 }
 
-// A handler that runs at the end of a call makes a child, which never comes out of it: signals reach that as any process
-// (PostgreSQL makes its own by the handler of SIGCHLD).
+// A handler that runs at the end of a call makes a child that never returns from the handler: signals reach this child
+// like any other process (PostgreSQL makes its children in the handler of SIGCHLD).
 static void makes_children_in_handlers(int fd) {
     struct pollfd polled = {.fd = fd, .events = POLLIN};
     sigset_t none, blocked;
@@ -255,7 +256,7 @@ int main(int count, char **words) {
     if (!strcmp(what, "no-program")) fails_to_execute(address);
     if (!strcmp(what, "serve")) {
         CHECK(count == 9 && !strcmp(words[3], "a") && !strcmp(words[8], "f"));
-        // The connection that was not to be closed is there as a number, without a peer.
+        // The connection that was not to be closed is open as a number, but has no peer.
         answer(next(serve(address), 0));
         fprintf(stderr, "served\n");
     }

@@ -1,5 +1,5 @@
-# A server that executes other programs, starts children, closes and duplicates numbers, and calls by number, while it serves:
-# calls.c, whose first argument is what it does.
+# A server that executes other programs, starts children, closes and duplicates numbers, and calls by number, while it
+# serves (calls.c, whose first argument says what it does).
 . "$(dirname "$0")/harness.sh"
 what=$3
 
@@ -10,7 +10,7 @@ client() {
 PATH=$PWD:$PATH on_lull calls "$what" "$own"
 case $what in
 "exec "*)
-    # What is closed by exec gets what was written, and the end; what is not is reset, and named.
+    # A connection that exec closes gets what was written, and the end; one that it does not close is reset, and named.
     client a:open b:open a:ask b:ask a:bye b:reset c:again
     grep -q 'the connection 10.0.0.2:7777 - 10.0.0.1:[0-9]*, cannot stay open over the exec of .*: it is reset' said ||
         fail "the connection that is lost is not named"

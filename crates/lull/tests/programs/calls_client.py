@@ -20,7 +20,7 @@ for step in steps:
         connections[name] = connect()
         continue
     if what == "again":
-        # Whoever connects to a listener that is about to be closed is reset.
+        # A client that connects to a listener that is about to be closed is reset.
         for _ in range(600):
             connections[name] = connect()
             try:

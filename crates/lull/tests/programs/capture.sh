@@ -1,5 +1,5 @@
-# What `--pcap` records of a program of two processes with a queue each: SCRIPT LULL MODE. The first process exits, the second one ends
-# by a signal to itself. The file has every frame of both, to the last.
+# What `--pcap` records of a program of two processes with a queue each: SCRIPT LULL MODE. The first process exits, the
+# second one ends by a signal to itself. The file has every frame of both.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'PYTHON'
@@ -11,7 +11,7 @@ def serves(listener, ends):
     while connection.recv(100):
         pass
     connection.sendall(b"%d" % os.getpid())
-    # It is closed by the end of the process.
+    # The end of the process closes it.
     ends()
 
 
@@ -34,7 +34,7 @@ def connect():
         try:
             return socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
         except OSError as error:
-            # Who has the queue has not said within three seconds where the station is.
+            # The process that has the queue has not answered the neighbour request within three seconds.
             if error.errno != errno.EHOSTUNREACH:
                 raise
 

@@ -1,5 +1,5 @@
-# A capture of `--pcap` on a disk that becomes full: SCRIPT LULL MODE. The program serves on, one line names the file, and the file has
-# whole records alone.
+# A capture of `--pcap` on a disk that becomes full: SCRIPT LULL MODE. The program goes on serving, one line names the
+# file, and the file has only whole records.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'PYTHON'
@@ -40,7 +40,7 @@ mkdir disk
 mount -t tmpfs -o size=256k lull-full disk || fail "no small disk"
 options=(--pcap disk/frames)
 on_lull python3 server.py "$own"
-# It listens once the engine runs.
+# The program listens once its engine runs.
 until_it python3 client.py "$own"
 for _ in 1 2 3; do
     timeout "${LULL_TEST_PATIENCE:-120}" python3 client.py "$own" || fail "the program is not what it was"

@@ -1,7 +1,8 @@
-# A server whose children make sockets themselves, as those of FTP do: SCRIPT LULL MODE WAY, where WAY is "fork", or "clone" for
-# children that are made past the C library's `fork`. Each child listens for a second connection of its peer's, at lull's address
-# and at a wildcard, where the kernel's half listens, too; it connects to its peer from lull's address; and it answers datagrams from
-# a port of its own, as servers of TFTP do. Where a listener has a port, the child is told so when it binds.
+# A server whose children make sockets themselves, like those of FTP servers: SCRIPT LULL MODE WAY, where WAY is "fork",
+# or "clone" for children that are made without the C library's `fork`. Each child listens for a second connection of
+# its peer, at lull's address and at a wildcard, where the kernel's half listens as well; it connects to its peer from
+# lull's address; and it answers datagrams from a port of its own, as TFTP servers do. If a listener has the port, the
+# child gets an error when it binds.
 . "$(dirname "$0")/harness.sh"
 way=$3
 
@@ -104,7 +105,7 @@ def serve(connection):
                 assert data.sendto(chunk, peer) == len(chunk)
                 if chunk == b"last":
                     break
-            # From here on it hears nobody else.
+            # From here on the socket receives from no one else.
             data.connect(peer)
             assert data.getpeername() == peer
             assert data.send(b"connected") == 9 and data.recv(2000) == b"bye"
@@ -179,7 +180,7 @@ def closes(port):
         except ConnectionRefusedError:
             return
         except ConnectionResetError:
-            # It came as the listener was being closed.
+            # The connection came while the listener was being closed.
             pass
         time.sleep(0.1)
     raise SystemExit("the listener of a child is open still")

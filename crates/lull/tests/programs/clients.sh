@@ -1,4 +1,4 @@
-# Load generators of others from the kernel's end: ab and wrk on nginx, redis-benchmark, memcslap of libmemcached.
+# Load generators of others run at the kernel's end: ab and wrk on nginx, redis-benchmark, memcslap of libmemcached.
 . "$(dirname "$0")/harness.sh"
 
 site

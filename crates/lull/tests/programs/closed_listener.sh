@@ -1,6 +1,7 @@
-# A server that closes its listener once it has forked its workers, as the kernel's sockets let it: SCRIPT LULL MODE "asked|bound".
-# The workers ask for connections afterwards. With "asked" the server has asked for one itself before, with "bound" it has queues for
-# a UDP socket. When the last worker has closed the listener as well, who connects is refused.
+# A server closes its listener once it has forked its workers, as it may with the kernel's sockets: SCRIPT LULL MODE
+# "asked|bound". The workers ask for connections afterwards. With "asked" the server has asked for one itself before,
+# with "bound" it has queues for a UDP socket. When the last worker has closed the listener as well, clients are
+# refused.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'

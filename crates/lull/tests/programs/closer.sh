@@ -1,5 +1,5 @@
-# A program that closes every number that it did not open, in each way that there is, while it serves: to it lull's descriptors
-# are closed, and it goes on serving.
+# A program closes, in each possible way, every number that it did not open, while it serves: lull's descriptors look
+# closed to it, and it goes on serving.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -28,7 +28,7 @@ def by_dup2(kept):
             result = libc.dup2(null, number)
             assert result == -1 and ctypes.get_errno() == 9, (number, result)
     os.close(null)
-    # As Ruby before `exec`: what lull needs would not be open in the program that is executed in this one's place.
+    # Ruby does this before `exec`: otherwise the descriptors that lull needs would not be open in the executed program.
     lulls = [number for number in numbers() if number > 1000]
     assert lulls
     for number in lulls:
@@ -43,11 +43,11 @@ def by_close_range(kept):
 answers = serve()
 for way in by_close, by_dup2, by_close_range:
     way(next(answers))
-    # What the engine makes for itself is not among the program's numbers.
+    # The descriptors that the engine makes for itself are not among the program's numbers.
     made = [number for number in numbers() if 2 < number < min(soft, 1000)]
     assert len(made) <= 3, made
 assert next(answers, None) is None
-# Another connection, and another thread's: all that lull needs for them is there.
+# Another connection, and one of another thread, have everything that lull needs for them.
 import threading
 thread = threading.Thread(target=lambda: [None for _ in serve()])
 thread.start()

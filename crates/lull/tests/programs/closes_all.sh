@@ -1,6 +1,6 @@
-# A server that closes again and again what it has open from some number on, as daemons do, while lull passes connections on from it
-# to a child: SCRIPT LULL MODE WAY. WAY is how it closes: "range" (close_range) or "from" (closefrom). On Linux nothing but its own
-# descriptors are there; here lull makes some between two of its calls.
+# A server closes again and again everything that it has open from some number on, as daemons do, while lull passes
+# connections on from it to a child: SCRIPT LULL MODE WAY. WAY is how it closes: "range" (close_range) or "from"
+# (closefrom). On Linux only its own descriptors exist; here lull makes some between two of its calls.
 . "$(dirname "$0")/harness.sh"
 cat >server.py <<'END'
 import ctypes, os, signal, socket, sys

@@ -1,5 +1,5 @@
-# Two programs in PID namespaces of their own, as in two containers that share /run: they have the same process ids, and each is
-# seen.
+# Two programs in PID namespaces of their own, as in two containers that share /run: they have the same process ids, and
+# each is shown.
 . "$(dirname "$0")/harness.sh"
 
 serve() {

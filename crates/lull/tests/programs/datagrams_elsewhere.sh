@@ -1,5 +1,5 @@
-# Two workers with a queue each, of which one has a UDP socket: what comes for it to the other's queue is passed on, and what comes for
-# nobody is refused once both have been asked.
+# Two workers have a queue each, and one of them has a UDP socket: datagrams for it that come to the other's queue are
+# passed on, and datagrams for nobody are refused once both workers have been asked.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -20,7 +20,7 @@ else:
     sys.exit()
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 if number == 0:
-    # It asks for connections first, and has one queue.
+    # It asks for connections first, and gets one queue.
     listener.settimeout(0)
     try:
         listener.accept()
@@ -47,7 +47,7 @@ def asks(port):
     client.send(b"who")
     return client.recv(2048)
 
-# Each is a flow of its own, which the kernel gives to either queue.
+# Each datagram is a flow of its own, which the kernel gives to either queue.
 for _ in range(40):
     assert asks(7778) == b"who"
 for _ in range(10):

@@ -1,5 +1,5 @@
-# A server whose processes are all killed, and another one that is started after it and listens elsewhere: who connects to the port of
-# the first one is refused, since nobody has its listener any more.
+# All processes of a server are killed, and another server is started after it and listens elsewhere: a client that
+# connects to the first one's port is refused, since nobody has its listener any more.
 . "$(dirname "$0")/harness.sh"
 options=(--queues 2)
 cat >supervisor.py <<'END'
@@ -24,7 +24,7 @@ def kill(processes):
         signal.pidfd_send_signal(process, signal.SIGKILL)
     os.wait()
     for process in processes:
-        # Each has given back what it had by then.
+        # By then each process has released what it had.
         select.select([process], [], [])
 
 def until(name):

@@ -1,6 +1,6 @@
-# A server of two workers, each with a queue of its own, under load. One is told to end: it closes the listener, serves what it has, and
-# exits. From then on new connections are the other's, also those that come to the queue of the one that ends: it stays for none of
-# them: SCRIPT LULL MODE ADDRESS.
+# A server of two workers, each with a queue of its own, is under load. One is told to end: it closes the listener,
+# finishes its connections, and exits. From then on new connections go to the other, also those that come to the queue
+# of the one that ends, and that one does not stay for them: SCRIPT LULL MODE ADDRESS.
 . "$(dirname "$0")/harness.sh"
 cat >server.py <<'END'
 import errno, os, signal, socket, sys, threading
@@ -11,7 +11,8 @@ def serve(connection):
             connection.sendall(data)
 
 def worker():
-    # No exception: one that came behind the call would lose the connection that it has just accepted.
+    # The handler raises no exception: one that came just after the call would lose the connection that was just
+    # accepted.
     signal.signal(signal.SIGUSR1, lambda *_: listener.close())
     threads = []
     while listener.fileno() >= 0:
@@ -41,7 +42,7 @@ END
 cat >client.py <<'END'
 import os, socket, sys, threading, time
 
-# There is a connection at any time, and a new one in any moment.
+# There is a connection at any time, and new ones come all the time.
 served, stop = [0] * 24, threading.Event()
 def client(nth):
     while not stop.is_set():

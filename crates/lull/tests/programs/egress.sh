@@ -1,5 +1,5 @@
-# A program paces its connections and gives them a priority. With fq they keep their rate; with another discipline the run says
-# that they do not. The third argument is the discipline. What it asks for in the headers of its packets is there.
+# A program paces its connections and gives them a priority. With fq they keep their rate; with another discipline the
+# run prints that they do not. The third argument is the discipline. The headers of its packets have what it asks for.
 . "$(dirname "$0")/harness.sh"
 qdisc=$3
 
@@ -40,7 +40,7 @@ with connection:
         assert data
         left -= len(data)
     took = time.monotonic() - began
-    # What carries data says what the connection asked for, and what it has from its listener.
+    # Packets with data have what the connection asked for, and what it inherits from its listener.
     seen = set()
     try:
         while True:
@@ -50,7 +50,7 @@ with connection:
     except BlockingIOError:
         pass
     assert seen == {(0x10, 99)}, seen
-    # Half a second, less what a flow may send at its beginning.
+    # It takes half a second, less what a flow may send at its beginning.
     assert qdisc != "fq" or took > 0.3, f"1 MB at 2 MB/s took {took} s"
     shown = json.loads(subprocess.run([lull, "ss", pid, "--json"], capture_output=True, check=True).stdout)
     mine = [it for it in shown[0]["sockets"] if it["state"] == "ESTAB"]

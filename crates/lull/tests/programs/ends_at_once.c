@@ -1,5 +1,5 @@
-// A server that answers twice in one batch of events, so that the second answer waits for the batch to be over, and ends before that,
-// or stops. usage: ends_at_once WAY ADDRESS PORT
+// A server that answers twice in one batch of events, so that the second answer waits for the end of the batch, and
+// that ends or stops before that. usage: ends_at_once WAY ADDRESS PORT
 #include "beside.h"
 
 static void ends(int signal) {
@@ -20,7 +20,7 @@ static void *answered_by_another(void *one) {
     CHECK(write(fd, "a", 1) == 1 && write(fd, "b", 1) == 1);
     if (ends_by_number) syscall(SYS_exit, 0);
     __atomic_store_n((int *)one, -1, __ATOMIC_RELEASE);
-    // It computes, so that its batch is not over.
+    // The thread computes, so that its batch does not end.
     for (;;) __atomic_load_n((int *)one, __ATOMIC_RELAXED);
 }
 
@@ -74,7 +74,7 @@ int main(int words, char **word) {
     if (strcmp(way, "stop") == 0) raise(SIGSTOP);
     if (strcmp(way, "parent") == 0) kill(getppid(), SIGKILL);
     if (strcmp(way, "handler") == 0) {
-        // The batch is not over until the handler comes.
+        // The batch does not end before the handler runs.
         alarm(1);
         for (volatile int computes = 1; computes;) {}
     }

@@ -1,5 +1,5 @@
-# Servers that end at once, or stop, or signal another process, within a batch of events, in which what they have written last waits
-# (ends_at_once.c): the client has it all the same. SCRIPT LULL MODE.
+# Servers end at once, or stop, or signal another process, within a batch of events for whose end their last answer
+# waits (ends_at_once.c): the client gets that answer all the same. SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cc -pthread -o ends_at_once "$(dirname "$0")/ends_at_once.c" || fail "ends_at_once.c does not compile"
@@ -24,7 +24,7 @@ except (ConnectionResetError, TimeoutError) as ended:
     print(ended)
 sys.exit(0 if got == b"ab" else f"the client has {got}")
 END
-# Neither core files nor time that is up: an hour.
+# There are neither core files nor a limit of time below an hour.
 ulimit -c 0
 options=(--coalesce 3600s)
 port=7000
@@ -32,7 +32,7 @@ for way in ${ways:-_exit _Exit quick_exit by-number thread-by-number anothers ab
     pthread_kill pthread_sigqueue tgkill stop parent handler}; do
     port=$((port + 1))
     nic=(--nic "tap:lull$port" --addr "$own/24" --peer-addr 10.0.0.1/24)
-    # A parent of its own, which it may end, and a group.
+    # The server has a parent of its own, which it may end, and a process group.
     on_lull setsid --wait sh -c "./ends_at_once $way $own $port; true"
     if ! timeout 120 python3 client.py "$own" "$port" >client 2>&1; then
         lost="$lost $way"

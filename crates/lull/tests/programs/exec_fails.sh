@@ -1,7 +1,8 @@
-# A server fails to execute a program in its own place, which shows only when all that the program could not have was closed (ENOEXEC): it
-# goes on to serve its children, which accept from its listener ("inherited"), from a listener of their own ("own"), and have a
-# connection, and it accepts by itself once they have ended. A process that it has forked before it had a queue is served as well ("early":
-# it may have the queue meanwhile). SCRIPT LULL MODE WAY: the listener would be open in the program ("open"), or closed ("closed").
+# A server fails to execute a program in its own place, after everything that the program must not have was closed
+# (ENOEXEC). It goes on to serve its children, which accept from its listener ("inherited"), from a listener of their
+# own ("own"), and have a connection, and it accepts itself once they have ended. A process that it forked before it had
+# a queue is served as well ("early": it may take the queue meanwhile). SCRIPT LULL MODE WAY: the listener would be open
+# in the program ("open"), or closed ("closed").
 . "$(dirname "$0")/harness.sh"
 read -r way early <<<"$3"
 
@@ -61,7 +62,7 @@ for made in children:
     os.waitpid(made, 0)
 open("ended", "w").close()
 if way == "closed" and early:
-    # Nobody in this process had it then.
+    # No process had the queue then.
     signal.pause()
 serves(listener, b"server")
 END
@@ -78,7 +79,7 @@ def until(name):
 
 
 def connected(port):
-    # Until there is the NIC, and the child listens.
+    # It waits until there is the NIC, and the child listens.
     while True:
         try:
             return socket.create_connection((address, port), 120)
@@ -98,7 +99,7 @@ connected(7777).close()
 stay = {port: answers(port, name, b"before") for port, name in names.items()}
 open("exec", "w").close()
 until("failed")
-# Whoever has taken the queue meanwhile has the new ones alone.
+# A process that has taken the queue meanwhile gets only the new connections.
 for port, connection in stay.items():
     early or answers(port, names[port], b"after", connection)
     connection.close()

@@ -1,5 +1,6 @@
-# Three workers share a listener, two of them with a queue of the NIC each. While all are busy connections come, and the one with the first
-# queue executes another program: what it has offered to the others and what waits at its listener is the others'. SCRIPT LULL MODE.
+# Three workers share a listener, and two of them have a queue of the NIC each. Connections come while all are busy, and
+# the worker with the first queue executes another program: the connections that it has offered to the others and those
+# that wait at its listener go to the others. SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -56,7 +57,7 @@ until_it [ -s processes ]
 read -r first second third <processes
 for nth in 0 1 2; do
     touch "asks $nth"
-    # Whoever listens by now may have a connection: the one that has just begun asks until it has one.
+    # Any worker that listens by now may get a connection, so the client asks until the one that has just begun has one.
     until_it eval 'timeout 5 python3 client.py "$own" 1; [ -e "has asked $nth" ]'
 done
 python3 client.py "$own" 20 >answers &

@@ -1,5 +1,5 @@
-# What befalls a program on the user plane: it is stopped and continued, has no more numbers, a second launcher wants its NIC and
-# its address, its launcher is killed, its device is taken away, it is started anew again and again.
+# Faults of a program on the user plane: it is stopped and continued, has no free number, a second launcher wants its
+# NIC and its address, its launcher is killed, its device is removed, it is started again and again.
 . "$(dirname "$0")/harness.sh"
 
 fault=$3
@@ -22,7 +22,7 @@ connection.sendall(b"set a 0 0 1\r\nx\r\n")
 assert connection.recv(100) == b"STORED\r\n"
 open("ready", "w").close()
 sys.stdin.readline()
-# While it is stopped, nothing is lost.
+# While the program is stopped, nothing is lost.
 connection.sendall(b"get a\r\n")
 open("sent", "w").close()
 assert connection.recv(100).startswith(b"VALUE a")
@@ -47,7 +47,7 @@ second)
     serve
     "$lull" run "${nic[@]}" --mode base -- true >second 2>&1 && fail "a second launcher got the NIC"
     grep -q "lull0.*\(use\|busy\)" second || fail "it does not say why: $(cat second)"
-    # Another NIC may have the address of this one for a reason; whoever gives it hears of it.
+    # Another NIC may have the same address for a reason; the user gets a warning.
     "$lull" run --nic tap:lull9 --addr "$own/24" --mode base -- true >third 2>&1 || fail "it does not run: $(cat third)"
     grep -q "$own is the address of process $launcher on tap:lull0, too" third || fail "it is silent: $(cat third)"
     until_it memcached_answers 4
@@ -57,7 +57,7 @@ launcher)
     serve
     kill -9 "$launcher"
     wait "$launcher"
-    # The program goes on, and takes the NIC with it when it ends.
+    # The program goes on, and removes the NIC when it ends.
     until_it memcached_answers 4
     kill -0 "$program" || fail "the program died with its launcher"
     kill -TERM "$program"
@@ -66,7 +66,7 @@ launcher)
 device)
     serve
     ip link delete lull0
-    # Calls fail, the program lives, and can be told to end.
+    # Calls fail, but the program goes on, and can be told to end.
     kill -0 "$program" || fail "the program died with its device"
     stop
     ;;
@@ -111,7 +111,8 @@ def echo(connection, data):
     assert connection.recv(100) == data
 first = connect()
 echo(first, b"first")
-# More connections than the program has numbers: those that it has are answered, and the others when there is room.
+# There are more connections than the program has numbers: those that it has are answered, and the others when there is
+# room.
 others = [connect() for _ in range(80)]
 while os.path.getsize("said-by-server") == 0:
     echo(first, b"while others wait")
@@ -163,7 +164,7 @@ END
     touch stop
     wait "$client" || fail "the client: $(cat client)"
     pgrep -x memcached --ns $$ --nslist net >/dev/null && fail "a program is left"
-    # Shared memory without a name goes with its last descriptor, and sockets of control with their process.
+    # Unnamed shared memory is freed with its last descriptor, and control sockets with their process.
     for process in /proc/[0-9]*; do
         ls -l "$process/fd" 2>/dev/null | grep -q "memfd:lull" && [ "$(readlink "$process/ns/net")" = "$(readlink /proc/self/ns/net)" ] && fail "shared pages are left with $process"
     done

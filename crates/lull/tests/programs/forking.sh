@@ -1,6 +1,6 @@
-# Servers that fork a child for each connection: SCRIPT LULL MODE WAY, where WAY is "child" (the child serves, as sshd's and
-# PostgreSQL's do), "inetd" (the child executes a program that knows nothing of sockets), or "datagrams" (over UDP the child answers
-# by its parent's socket).
+# Servers that fork a child for each connection: SCRIPT LULL MODE WAY, where WAY is "child" (the child serves, as those
+# of sshd and PostgreSQL do), "inetd" (the child executes a program that knows nothing of sockets), or "datagrams" (over
+# UDP the child answers by its parent's socket).
 . "$(dirname "$0")/harness.sh"
 way=$3
 
@@ -10,7 +10,7 @@ import os, signal, socket, socketserver, sys
 class Echo(socketserver.StreamRequestHandler):
     disable_nagle_algorithm = True
     def setup(self):
-        # A child of the child's own, which lives on, asks what the connection is called: that takes it from nobody.
+        # A child of the child, which lives on, asks for the connection's names, which takes the connection from nobody.
         (said, says), (stays, self.ends) = os.pipe(), os.pipe()
         self.other = os.fork()
         if self.other == 0:
@@ -34,7 +34,7 @@ class Echo(socketserver.StreamRequestHandler):
 
 class Inetd(socketserver.StreamRequestHandler):
     def handle(self):
-        # As git's daemon has it: each number that the server gave the connection is moved, and closed, by itself.
+        # git's daemon does this: each number of the connection is moved, and closed, separately.
         for taken, number in (self.connection.detach(), 0), (self.server.other, 1):
             os.dup2(taken, number)
             os.close(taken)
@@ -130,7 +130,7 @@ def ask(nth):
         asking.settimeout(1)
         for size in [1, 100, 1400] * 3:
             question = b"%d " % nth + b"x" * size
-            # The first ones find nobody yet, and any datagram may be lost.
+            # The first datagrams may find no server yet, and any datagram may be lost.
             for attempt in range(120):
                 try:
                     asking.send(question)
@@ -155,7 +155,8 @@ fi
 options=()
 on_lull python3 server.py "$own" "$way"
 timeout 240 python3 client.py "$own" || fail "no answer"
-# Nothing of a connection stays behind: neither with the children, which have ended, nor with their parent, which has them all closed.
+# Nothing of a connection stays behind, neither in the children, which have ended, nor in their parent, which has closed
+# them all.
 gone() { ! "$lull" ss | grep -q ESTAB; }
 until_it gone
 stop

@@ -1,10 +1,11 @@
-# A server that forks while another thread of its starts the engine, and ends: its child goes on, and has an engine of its own.
+# A server forks while another of its threads starts the engine, and ends: its child goes on, and has an engine of its
+# own.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
 import os, socket, subprocess, sys, threading, time
 
-# One who starts an engine asks last what the program is called, and is kept waiting for an answer.
+# The last step of starting an engine reads the program's name, which blocks here.
 os.mkfifo("name")
 subprocess.run(["mount", "--bind", "name", f"/proc/{os.getpid()}/comm"], check=True)
 listener = socket.create_server((sys.argv[1], 7777))
@@ -12,14 +13,14 @@ udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 threading.Thread(target=udp.bind, args=((sys.argv[1], 7777),), daemon=True).start()
 while True:
     try:
-        # Somebody has opened it to read it.
+        # The thread that starts the engine has opened it for reading.
         os.open("name", os.O_WRONLY | os.O_NONBLOCK)
         break
     except OSError:
         time.sleep(0.01)
 is_over, goes_on = os.pipe()
 if os.fork():
-    # The child hears of the end.
+    # The child notices the end of its parent.
     os._exit(0)
 os.close(goes_on)
 os.read(is_over, 1)

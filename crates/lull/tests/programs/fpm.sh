@@ -1,4 +1,5 @@
-# Unmodified php-fpm is told to reload (USR2) while it is asked: its first process executes itself anew, with the listener open.
+# Unmodified php-fpm is told to reload (USR2) under load: its first process executes itself again, with the listener
+# open.
 . "$(dirname "$0")/harness.sh"
 
 fpm=$(ls /usr/sbin/php-fpm* | head -n 1)

@@ -1,25 +1,26 @@
-# One cell of the table of further programs: an unmodified server over a TAP (named: over AF_XDP), loaded by a client on the kernel's
-# side. Any failed request fails the cell; the last line that is said tells what was answered. SCRIPT LULL MODE PROGRAM.
+# One cell of the table of further programs: an unmodified server over a TAP (named: over AF_XDP), loaded by a client on
+# the kernel's side. Any failed request fails the cell; the last line that is printed tells what was answered. SCRIPT
+# LULL MODE PROGRAM.
 . "$(dirname "$0")/harness.sh"
 
 program=$3
-# What the requests of a load are answered with, and how long it lasts.
+# The time for which a load lasts.
 seconds=${LULL_TEST_SECONDS:-5}
 
-# The rate that wrk had, of whose requests none failed.
+# Prints the rate that wrk reached; none of its requests may fail.
 by_wrk() {
     there wrk -t 1 -c 16 -d "${seconds}s" "$1" >load 2>&1 || fail "$(cat load)"
     grep -q 'Socket errors\|Non-2xx' load && fail "$(cat load)"
     sed -n 's/^Requests\/sec: *\([0-9]*\).*/\1 requests a second/p' load
 }
 
-# A file of 5 MB, byte by byte: got URL [curl's options].
+# Gets a file of 5 MB and compares it: got URL [curl's options].
 got() {
     there curl -sf --max-time 120 -o fetched "$@" || fail "no file: curl $*"
     cmp html/large fetched || fail "the file differs"
 }
 
-# Names asked of a resolver: over UDP one by one from eight clients, and over TCP, each with a connection of its own.
+# Asks a resolver for names: over UDP one by one from eight clients, and over TCP with a connection for each.
 names() {
     cat >names.py <<'END'
 import socket, struct, sys, threading, time
@@ -71,7 +72,7 @@ print(sum(done), "names by UDP,", len(again), "asked again, and 100 by TCP")
 END
     there python3 names.py "$own" "$seconds" || fail "names"
 }
-# n0 to n249 below example.test.
+# Prints the records of n0 to n249 below example.test.
 zone() { for number in $(seq 0 249); do printf "$1\n" "$number" "$number"; done; }
 has_name() { there dig +short +time=1 +tries=1 @"$own" n7.example.test | grep -qx 10.9.8.7; }
 
@@ -153,7 +154,7 @@ pinger_enable off
 shutdown_lifetime 1 seconds
 visible_hostname here
 END
-    # It refuses to stay root.
+    # squid refuses to stay root.
     on_lull "${unprivileged[@]}" squid -N -f "$PWD/squid.conf"
     until_it there curl -sf -o index -x "http://$own:3128" http://127.0.0.1:8081/index.html
     got -x "http://$own:3128" http://127.0.0.1:8081/large
@@ -187,7 +188,7 @@ END
 }
 
 named() {
-    # It listens on addresses of interfaces alone, so that lull takes its port of the host's own.
+    # It listens only on addresses of interfaces, so lull takes its port of the host's own address.
     on_veth 1
     own=10.0.0.1 nic=(--nic xdp:x0 --addr 10.0.0.1/24 --ports 53)
     { printf '$TTL 60\n@ SOA a b 1 1 1 1 1\n@ NS n1\n'; zone 'n%d A 10.9.8.%d'; } >zone
@@ -232,7 +233,7 @@ background=NO
 connect_from_port_20=NO
 pasv_address=$own
 END
-    # It limits its own address space to 200 MB.
+    # vsftpd limits its own address space to 200 MB.
     MALLOC_ARENA_MAX=1 on_lull vsftpd "$PWD/vsftpd.conf"
     until_it there curl -sf -o index "ftp://$own/index.html"
     count=0

@@ -1,6 +1,7 @@
-# A process that closes its listener hands what nobody has accepted to another one, which is stopped, and then killed. The next that
-# listens ("next"), or one that has listened all the while and takes no other queue ("another"), has the connection, with what its peer
-# has sent and will not send again: SCRIPT LULL MODE WHO.
+# A process that closes its listener hands the connections that nobody has accepted to another one, which is stopped,
+# and then killed. The process that listens next ("next"), or one that has listened all the time and takes no other
+# queue ("another"), gets the connection, with the data that its peer has sent and will not send again: SCRIPT LULL MODE
+# WHO.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -43,7 +44,7 @@ class Child:
         self.number = os.fork()
         if self.number == 0:
             run(open(commands, "rb", 0), open(said, "wb", 0))
-            # The first one passes on what another has accepted in its place: it stays for that.
+            # The first process passes on what another has accepted in its place, and stays for that.
             sys.exit()
         os.close(said)
         self.waits()

@@ -1,4 +1,5 @@
-// What handlers of signals see and do while a thread is in calls: the same on the kernel and on lull. usage: handlers CASE ADDRESS
+// What signal handlers see and do while a thread is in calls; it is the same on the kernel and on lull. usage: handlers
+// CASE ADDRESS
 #include "beside.h"
 #include <setjmp.h>
 #include <sys/resource.h>
@@ -29,7 +30,7 @@ static void *signals_main(void *signal) {
     return NULL;
 }
 
-// What a call that waits returns if this signal comes meanwhile: what is written afterwards, or EINTR.
+// Prints what a call that waits returns if this signal comes meanwhile: what is written afterwards, or EINTR.
 static void is_signalled(int reader, int signal) {
     pthread_t thread;
     char letter;
@@ -44,7 +45,7 @@ static void *jumps_main(void *none) {
     return none;
 }
 
-// A handler that never comes back leaves the thread outside of the call, with nothing held.
+// A handler that never returns leaves the thread outside of the call, with no lock held.
 static void jumps(void) {
     for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
         int ends[2];
@@ -55,7 +56,7 @@ static void jumps(void) {
         CHECK(sigaction(SIGALRM, &asked, NULL) == 0);
         signal(SIGUSR1, counts);
         CHECK(pthread_create(&thread, NULL, jumps_main, NULL) == 0);
-        // It returns twice, and the threads of before are still to be waited for.
+        // sigsetjmp returns twice, and the threads from before still have to be joined.
         if (!sigsetjmp(back, 1)) {
             recv(ends[1], &letter, 1, 0);
             CHECK(!"it came back");
@@ -64,13 +65,13 @@ static void jumps(void) {
         struct pollfd polled = {.fd = ends[1], .events = POLLIN};
         SAY(poll(&polled, 1, 20));
         SAY(poll(&polled, 1, 20));
-        // A handler runs at once where no call is.
+        // Outside of calls a handler runs at once.
         handled = 0;
         CHECK(raise(SIGUSR1) == 0);
         SAY((long)handled);
         writer = ends[0];
         is_signalled(ends[1], SIGUSR1);
-        // Nothing has the connection but its number.
+        // Only its number keeps the connection open.
         CHECK(close(ends[1]) == 0);
         comes(ends[0]);
         SAY(read(ends[0], &letter, 1));
@@ -118,7 +119,7 @@ static void counts_others(int signal) {
     others++;
 }
 
-// Of signals that a wait lets in all come, however many there are.
+// Of the signals that a wait unblocks all come, however many there are.
 static void queued(void) {
     int ends[2];
     pair(ends);
@@ -137,7 +138,7 @@ static void queued(void) {
         CHECK(sigqueue(getpid(), SIGRTMIN + 3, (union sigval){.sival_int = nth}) == 0);
     CHECK(raise(SIGCHLD) == 0 && raise(SIGTERM) == 0);
     SAY(ppoll(&polled, 1, &minute, &none));
-    // What is left over comes with the next one.
+    // The signals that are left come with the next wait.
     while (many < MANY || others < 2) ppoll(&polled, 1, &(struct timespec){0, 1000000}, &none);
     SAY((long)many);
     SAY((long)others);
@@ -157,12 +158,12 @@ static char told[8];
 static volatile sig_atomic_t told_count;
 static void tells(int signal) {
     told[told_count++] = signal == SIGUSR1 ? 'a' : 'b';
-    // A call of its own, at whose end nothing runs that is blocked.
+    // This is a call in the handler, at whose end no blocked signal's handler may run.
     write(talks, "x", 1);
     told[told_count++] = signal == SIGUSR1 ? 'A' : 'B';
 }
 
-// A handler is kept from what its mask says, also where it makes calls.
+// The signals of its mask do not interrupt a handler, also while it makes calls.
 static void masked(void) {
     int ends[2];
     pair(ends);
@@ -179,7 +180,7 @@ static void masked(void) {
     CHECK(sigaction(SIGUSR1, &asked, NULL) == 0 && sigaction(SIGUSR2, &asked, NULL) == 0);
     CHECK(sigprocmask(SIG_BLOCK, &both, NULL) == 0 && raise(SIGUSR1) == 0 && raise(SIGUSR2) == 0);
     SAY(ppoll(&polled, 1, &minute, &none));
-    // What is blocked meanwhile may come with the next one.
+    // A signal that is blocked meanwhile may come with the next wait.
     while (told_count < 4) ppoll(&polled, 1, &(struct timespec){0, 1000000}, &none);
     printf("%s\n", told);
     for (int nth = 0; nth < 5; nth++) SAY((long)nth);
@@ -190,7 +191,8 @@ static void *kills_the_process(void *none) {
     return none;
 }
 
-// What a thread sends to its process another one has that waits for it, though the thread itself has it blocked.
+// A signal that a thread sends to its process goes to another thread that waits for it, though the sender has it
+// blocked.
 static void sent_to_the_process(void) {
     int ends[2], signal_that_came = 0;
     pair(ends);
@@ -215,7 +217,7 @@ static void *jumps_and_waits(void *fd) {
     return NULL;
 }
 
-// A thread that has left a handler is in none, and is cancelled where it waits.
+// A thread that has left a handler by a jump is in none, and can be cancelled where it waits.
 static void left(void) {
     int ends[2];
     pair(ends);
@@ -234,7 +236,7 @@ static void left(void) {
     }
 }
 
-// A signal that is let in by a call that does not wait.
+// A signal comes that is unblocked by a call that does not wait.
 static void at_once(void) {
     int ends[2], context = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
@@ -272,7 +274,7 @@ static void *interrupts_main_once(void *none) {
     return none;
 }
 
-// A call that has room for nothing, and waits for something all the same, returns when a signal comes.
+// A call with no room for a result that still waits returns when a signal comes.
 static void nothing(void) {
     int ends[2];
     struct timeval minutes = {.tv_sec = 600};
@@ -291,7 +293,8 @@ static void nothing(void) {
     }
 }
 
-// Signals the main thread whenever it sleeps, until that has returned from what it was in: a call may have done a part of it before.
+// Signals the main thread whenever it sleeps, until its call has returned: a call may have done a part of its work
+// before.
 static volatile sig_atomic_t is_over;
 static void *interrupts_main(void *none) {
     do {
@@ -301,7 +304,7 @@ static void *interrupts_main(void *none) {
     return none;
 }
 
-// Splices into a connection that has no room. What is on its way makes room once more.
+// Splices into a connection that has no room. When data under way arrives there is room once more.
 static long splices_in_vain(int pipes[2], int fd) {
     static char letters[4096];
     long got;
@@ -312,7 +315,7 @@ static long splices_in_vain(int pipes[2], int fd) {
     return got;
 }
 
-// One that waits until its peer has read; by a handler, by its time, and by a handler that never comes back.
+// A splice waits until its peer has read; a handler, its timeout, and a handler that never returns end the wait.
 static void splices(void) {
     int ends[2], pipes[2];
     pthread_t thread;
@@ -350,7 +353,8 @@ static void *ends_main(void *none) {
     return none;
 }
 
-// One that waits until its peer has read, which resets the connection, or another thread has said that no more is written.
+// A splice waits until its peer has read, but the peer resets the connection, or another thread shuts it down for
+// writing.
 static void splices_until_the_end(void) {
     for (ends_by_closing = 0; ends_by_closing < 2; ends_by_closing++) {
         int ends[2], pipes[2];
@@ -360,7 +364,7 @@ static void splices_until_the_end(void) {
         to_end = ends[!ends_by_closing];
         CHECK(pthread_create(&thread, NULL, ends_main, NULL) == 0);
         CHECK(splices_in_vain(pipes, ends[1]) < 0);
-        // Linux tells of the reset by the splice that has moved something before, if one has.
+        // On Linux a splice that has moved something before may be the one that reports the reset.
         SAY(errno == EPIPE || (ends_by_closing && errno == ECONNRESET));
         CHECK(pthread_join(thread, NULL) == 0);
         SAY(count(pipes[0], FIONREAD) > 0);
@@ -369,7 +373,7 @@ static void splices_until_the_end(void) {
     }
 }
 
-// A handler that makes a process, and comes again at some time.
+// A handler that makes a process, and may run again.
 static void forks(int signal) {
     int before = errno, status;
     pid_t child = fork();
@@ -382,7 +386,7 @@ static void forks(int signal) {
     errno = before;
 }
 
-// It may come wherever the program is when it makes processes itself.
+// The signal may come at any place while the program makes processes itself.
 static void forks_beside(void) {
     enum { TIMES = 300 };
     int ends[2], status;
@@ -401,7 +405,7 @@ static void forks_beside(void) {
     SAY((long)(handled >= TIMES));
 }
 
-// One that waits for room, of the kernel's or a child's: handlers run meanwhile.
+// A call waits for room, in a socket of the kernel's or of a child; handlers run meanwhile.
 static void jumps_out_of(void (*waits)(int), int fd) {
     pthread_t thread;
     struct sigaction asked = {.sa_handler = counts};
@@ -412,7 +416,7 @@ static void jumps_out_of(void (*waits)(int), int fd) {
     CHECK(errno == EINTR);
     is_over = 1;
     CHECK(pthread_join(thread, NULL) == 0);
-    // This one with SA_RESTART.
+    // This handler is installed with SA_RESTART.
     signal(SIGALRM, jumps_back);
     CHECK(pthread_create(&thread, NULL, jumps_main, NULL) == 0);
     if (!sigsetjmp(back, 1)) {
@@ -432,7 +436,7 @@ static void *is_cancelled(void *fd) {
     return NULL;
 }
 
-// A process beside one with all queues, which has none itself, connects by the kernel where nobody answers.
+// A process without a queue, beside one that has all queues, connects by the kernel to where nobody answers.
 static void connects_beside(void) {
     int status = -1, told[2];
     CHECK(pipe(told) == 0);
@@ -454,7 +458,7 @@ static void connects_beside(void) {
     }
     at.sin_port = 0;
     int listener = listening();
-    // One more than the queue has room for waits.
+    // One connection more than the queue has room for waits.
     CHECK(listen(listener, 0) == 0 && is_readable(listener) == 0);
     int first = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(connect(first, (struct sockaddr *)&at, sizeof at) == 0);
@@ -477,7 +481,7 @@ static void passes(int socket) {
     while (sendmsg(socket, &message, 0) > 0) continue;
 }
 
-// A socket is passed to who has no room for the message.
+// A socket is passed to a process that has no room for the message.
 static void passes_on(void) {
     static char letters[65536];
     for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
@@ -491,7 +495,7 @@ static void passes_on(void) {
         CHECK(setsockopt(apart[0], SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon) == 0);
         passes(apart[0]);
         SAY(errno == EAGAIN);
-        // It is this process's alone still.
+        // The socket is still only this process's.
         SAY(write(ends[0], "open", 4));
         reads(ends[1]);
         CHECK(close(ends[1]) == 0);
@@ -509,7 +513,7 @@ static void sends(int fd) {
     if (child_sends++) kill(getpid(), SIGALRM);
 }
 
-// Where the parent has to be asked this waits, and no handler ends it but one that never comes back.
+// If the parent has to be asked, this waits, and only a handler that never returns ends the wait.
 static void connects_until_jumps(int fd) {
     for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
         struct sigaction asked = {.sa_handler = jumps_back, .sa_flags = flags};
@@ -524,7 +528,7 @@ static void connects_until_jumps(int fd) {
     }
 }
 
-// A child connects a socket of its parent's, which is stopped, and sends by it.
+// A child connects a socket of its parent, which is stopped, and sends by it.
 static void sends_beside(void) {
     int ends[2], told[2], status = -1;
     char letter = 0;

@@ -1,4 +1,4 @@
-# Unmodified haproxy with two threads, between a client and a server that are both on the far side of lull.
+# Unmodified haproxy with two threads, between a client and a server that are both at the kernel's end.
 . "$(dirname "$0")/harness.sh"
 
 site 10000000

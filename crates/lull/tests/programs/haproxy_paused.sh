@@ -1,13 +1,14 @@
 # Unmodified haproxy whose frontend is disabled and enabled again, by its command socket and by signals: SCRIPT LULL
-# MODE. A frontend that is disabled has its listener connected to nobody.
+# MODE. haproxy disables a frontend by connecting its listener to AF_UNSPEC.
 . "$(dirname "$0")/harness.sh"
 haproxy_cfg http <<END
 frontend web
     bind $own:8080
     http-request return status 200 content-type text/plain string "hello"
 END
-# One thread: before its `relax_listener` (version 2.8) haproxy resumes in one thread, after an `accept` or when a connection
-# ends, a listener that was at a limit when it looked and that another thread has paused since.
+# There is one thread: before its `relax_listener` (version 2.8) one thread of haproxy resumes, after an `accept` or
+# when a connection ends, a listener that was at a limit when that thread looked, even if another thread has paused it
+# since.
 sed -i "s|^global|&\n    stats socket $PWD/commands level admin|; s|nbthread 2|nbthread 1|" haproxy.cfg
 on_lull haproxy -db -f haproxy.cfg
 command() {
@@ -19,7 +20,7 @@ server.sendall(sys.argv[1].encode() + b"\n")
 print(server.recv(1000).decode().strip())' "$1"
 }
 answers() { [ "$(curl -sf -m 30 "http://$own:8080/")" = hello ]; }
-# Status 7 of curl's: it could not connect.
+# curl's status 7 means that it could not connect.
 refuses() {
     curl -s -m 30 "http://$own:8080/" >answer
     [ $? = 7 ]

@@ -1,6 +1,6 @@
-# Unmodified haproxy with a master process is told to reload (USR2) again and again: SCRIPT LULL MODE QUEUES. The new worker is given
-# the listeners of the old one over a Unix socket (SCM_RIGHTS). The first one stays for a connection that goes on all the while; on one
-# queue it passes on what the others accept.
+# Unmodified haproxy with a master process is told to reload (USR2) again and again: SCRIPT LULL MODE QUEUES. The new
+# worker gets the listeners of the old one over a Unix socket (SCM_RIGHTS). The first worker stays for a connection that
+# goes on all the time; with one queue it passes on what the others accept.
 . "$(dirname "$0")/harness.sh"
 haproxy_cfg http <<END
 frontend web
@@ -38,7 +38,7 @@ options=(--queues "${3:-2}")
 on_lull haproxy -W -f haproxy.cfg
 answers() { [ "$(curl -sf -m 30 "http://$own:8080/")" = hello ]; }
 until_it answers
-# Its address is that of the TAP, which is there by now.
+# This address is the TAP's, which exists by now.
 python3 echo.py &
 echoes=$!
 until_it [ -e echoes ]
@@ -46,7 +46,7 @@ timeout 240 python3 goes_on.py "$own" &
 goes_on=$!
 until_it [ -e "has begun" ]
 master() { pgrep -o -x haproxy; }
-# The master's youngest worker is another than before.
+# The master's youngest worker is another one than before.
 is_another() { now=$(pgrep -n -P "$(master)" -x haproxy) && [ "$now" != "$worker" ]; }
 has_one() { [ "$(pgrep -P "$(master)" -x haproxy | wc -l)" = "$1" ]; }
 worker=none
@@ -56,7 +56,7 @@ for _ in 1 2 3; do
     worker=$now
     kill -USR2 "$(master)"
     until_it is_another
-    # Nothing of the ones before is in the way of later ones.
+    # Nothing that former workers have left is in the way of later ones.
     for _ in 1 2 3 4 5; do answers || fail "no answer after a reload"; done
     until_it has_one 2
     kill -0 "$first" || fail "the first worker has not stayed"

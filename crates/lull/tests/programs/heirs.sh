@@ -1,6 +1,7 @@
-# A server that asks for connections and leaves them to a program that its child executes, with the listener under another number (as
-# Dovecot's master starts its login processes). $3: "watched", where the server waits at a listener only while nobody serves it; or
-# "kept", where the listener stays in its epoll, and it answers itself once its child has ended.
+# A server asks for connections and leaves them to a program that its child executes, with the listener under another
+# number (as Dovecot's master starts its login processes). $3: "watched", where the server waits at a listener only
+# while nobody serves it; or "kept", where the listener stays in its epoll context, and it answers itself once its child
+# has ended.
 . "$(dirname "$0")/harness.sh"
 way=$3
 

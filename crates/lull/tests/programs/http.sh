@@ -1,5 +1,5 @@
-# A server that answers in the event loop of another language, $3: python, node or java. Many connections at once, a client
-# of that kind on lull as well, and a clean end.
+# A server in the event loop of another language, $3: python, node or java. There are many connections at once, then a
+# client of that language on lull, and a clean end.
 . "$(dirname "$0")/harness.sh"
 
 here=$(dirname "$0")
@@ -18,7 +18,7 @@ python3 "$here/load_http.py" "$own" 8080 100 16 || fail "the client"
 stop
 grep -q 'ended by SIGTERM' said || fail "SIGTERM did not end it cleanly"
 
-# The other way round: the server is the kernel's, and the client is on lull.
+# The roles are exchanged: the server is the kernel's, and the client is on lull.
 address=10.0.0.1
 python3 "$here/http_server.py" 0.0.0.0 8080 >/dev/null &
 peer=$!

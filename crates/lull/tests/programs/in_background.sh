@@ -1,7 +1,7 @@
-# A server that has queues, since it has bound a UDP socket and asked its listener, and puts itself into the background then: SCRIPT
-# LULL MODE "WHEN HOW tap|xdp QUEUES". The child that is left goes on with both sockets. WHEN: "at-once", or "later", when it has
-# served a client of each before the process that it was forked by ends. HOW it waits: "epoll", "poll", or "recv": in recvfrom for
-# datagrams, with a thread that accepts.
+# A server has queues, since it has bound a UDP socket and asked its listener for connections, and then puts itself into
+# the background: SCRIPT LULL MODE "WHEN HOW tap|xdp QUEUES". The child that is left goes on with both sockets. WHEN:
+# "at-once", or "later", when it has served a client of each kind before the process that forked it ends. HOW it waits:
+# "epoll", "poll", or "recv": in recvfrom for datagrams, with a thread that accepts.
 . "$(dirname "$0")/harness.sh"
 read -r when how device queues <<<"$3"
 
@@ -91,8 +91,8 @@ udp.settimeout(0.2)
 asked = 0
 
 
-# A datagram that comes between two processes is lost, and so may a connection be that is made just then. An answer that is late is
-# one all the same: a question keeps its number.
+# A datagram that comes between two processes is lost, and so may a connection be that is made at that moment. A late
+# answer counts as well: a question keeps its number.
 def ask_udp():
     global asked
     asked += 1

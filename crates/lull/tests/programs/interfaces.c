@@ -1,5 +1,6 @@
-// Lists the addresses of the interfaces: first by getifaddrs, then by SIOCGIFCONF into a place for two, and by itself how much that
-// would take. Then it listens on each IPv4 address that it has found, and answers whoever comes there. usage: interfaces
+// Lists the addresses of the interfaces: first by getifaddrs, then by SIOCGIFCONF into a buffer for two, and the size
+// that SIOCGIFCONF says all would take. Then it listens on each IPv4 address that it has found, and answers clients
+// there. usage: interfaces
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>

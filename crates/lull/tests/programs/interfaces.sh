@@ -1,5 +1,5 @@
-# A program that lists its interfaces finds lull's addresses on lull's device, each once, beside those that the kernel has; and a server
-# that listens on each address that it finds is reached in both worlds.
+# A program that lists its interfaces finds lull's addresses on lull's device, each once, beside those of the kernel;
+# and a server that listens on each address that it finds is reached on lull and on the kernel.
 . "$(dirname "$0")/harness.sh"
 
 cc -o interfaces "$(dirname "$0")/interfaces.c" || fail "interfaces.c does not compile"
@@ -13,7 +13,7 @@ done
 [ "$(sed -n 's/^takes //p' said)" = "$(grep -c ^configured said)" ] || fail "the count is another: $(cat said)"
 [ "$(grep -c ^first said)" = 1 ] || fail "it writes past its place: $(cat said)"
 for at in "$own" 127.0.0.1; do
-    # Again where the one who has the queue has not said within three seconds where the station is.
+    # This is tried again if the process that has the queue has not answered the neighbour request within three seconds.
     answers() { [ "$(timeout 60 python3 -c 'import socket, sys; print(socket.create_connection((sys.argv[1], 7777)).makefile().read(), end="")' "$at")" = here ]; }
     until_it answers
 done

@@ -1,5 +1,5 @@
-// A child that connects by its parent to a peer that does not answer: signals and cancellation end the wait.
-// usage: interrupted ADDRESS PEER PORT
+// A child connects by its parent to a peer that does not answer; signals and cancellation end the wait. usage:
+// interrupted ADDRESS PEER PORT
 #include "beside.h"
 #include <sys/wait.h>
 
@@ -38,13 +38,13 @@ static void child(void) {
     struct sigaction asked = {.sa_handler = counts};
     CHECK(sigaction(SIGUSR1, &asked, NULL) == 0);
     connects_by = bound();
-    // The second one begins anew.
+    // The second connect starts again.
     for (int nth = 0; nth < 2; nth++) {
         pthread_t thread = begun();
         CHECK(pthread_kill(thread, SIGUSR1) == 0 && pthread_join(thread, NULL) == 0);
         CHECK(handled == nth + 1 && came_back == EINTR);
     }
-    // It waits on where the handler was installed so, and is cancelled.
+    // With SA_RESTART it goes on waiting, and is then cancelled.
     asked.sa_flags = SA_RESTART;
     CHECK(sigaction(SIGUSR1, &asked, NULL) == 0);
     void *result = NULL;

@@ -1,5 +1,5 @@
-# A child of a process with queues connects from lull's address to a peer that does not answer, and is signalled and cancelled
-# (interrupted.c): SCRIPT LULL MODE.
+# A child of a process with queues connects from lull's address to a peer that does not answer, and is signalled and
+# cancelled (interrupted.c): SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cc -pthread -o interrupted "$(dirname "$0")/interrupted.c" || fail "interrupted.c does not compile"
@@ -16,7 +16,7 @@ def bound():
             time.sleep(0.1)
 
 listener = bound()
-# With one that nobody accepts it takes no other (`sk_acceptq_is_full`).
+# With one connection that nobody accepts the listener takes no other (`sk_acceptq_is_full`).
 listener.listen(0)
 waits = socket.create_connection(("10.0.0.1", 5001))
 open("full", "w").close()

@@ -1,6 +1,7 @@
 """Eight connections to a server of HTTP that is reloaded; it goes on until there is a file `stop`, and says in `done` how far."""
 import os, socket, sys, threading
-# Each thread keeps a connection for as long as the server does: a server that ends one says so in its last answer.
+# Each thread keeps a connection for as long as the server does; a server that ends a connection says so in its last
+# answer.
 failed, done, stop = [], [0] * 8, threading.Event()
 def client(nth):
     connection = None
@@ -18,7 +19,7 @@ def client(nth):
                     break
                 answer += part
             if not answer and not fresh:
-                # An idle connection was closed as the request was on its way: HTTP has the client ask again.
+                # An idle connection was closed while the request was on its way; by HTTP the client asks again.
                 connection.close()
                 connection = None
                 continue

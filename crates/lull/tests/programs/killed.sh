@@ -1,4 +1,4 @@
-# A program that is killed: the peers of its connections are reset, as the kernel resets those of its own sockets.
+# A program is killed: the peers of its connections are reset, as the kernel resets those of its own sockets.
 . "$(dirname "$0")/harness.sh"
 
 on_lull "${memcached[@]}" -t 1
@@ -13,7 +13,7 @@ for connection in connections:
 closed = connections.pop()
 closed.close()
 open("connected", "w").close()
-# The thread that has closed that one answers again once it is done with it.
+# The thread that closed the connection answers again once it is done with it.
 while not os.path.exists("is closed"):
     time.sleep(0.01)
 connections[0].sendall(b"version\r\n")

@@ -1,6 +1,6 @@
-# What peers have of one process of a program that ends without closing anything, while the program goes on: they wait for an answer,
-# and are reset, as by Linux's kernel. SCRIPT LULL MODE "tap|xdp QUEUES killed|_exit". With two queues another worker has one; with
-# one the program has no process with a queue any more, until it makes another.
+# One process of a program ends without closing anything, while the program goes on: its peers wait for an answer, and
+# are reset, as by Linux's kernel. SCRIPT LULL MODE "tap|xdp QUEUES killed|_exit". With two queues another worker has
+# one; with one the program has no process with a queue any more, until it makes another.
 . "$(dirname "$0")/harness.sh"
 
 read -r device queues way <<<"$3"

@@ -1,20 +1,20 @@
-# What peers have of a program that exits: SCRIPT LULL MODE. A client that has written more than its peer takes just now exits, and
-# the peer gets all of it. A worker of a server exits with connections open, while its parent and another worker go on: the peers of
-# those it had accepted are told of the end, as by Linux's kernel. Those of others wait for somebody who listens, for the parent still
-# has the listener, and are told at the program's end.
+# A program exits with connections open: SCRIPT LULL MODE. A client exits that has written more than its peer takes at
+# the moment, and the peer gets all of it. A worker of a server exits with connections open, while its parent and
+# another worker go on: the peers of those that it had accepted see the end, as by Linux's kernel. The others wait for a
+# process that accepts, since the parent still has the listener, and their peers see the end when the program ends.
 . "$(dirname "$0")/harness.sh"
 
 cat >sink.py <<'END'
 import socket, sys
 
 with socket.socket() as listener:
-    # A small window, before the listener has it.
+    # The window is made small before the socket listens.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
     listener.bind(("0.0.0.0", 5001))
     listener.listen()
     open("listens", "w").close()
     connection, _ = listener.accept()
-    # Until the client has ended there is nobody who reads.
+    # Until the client has ended nobody reads.
     input()
     got = 0
     while chunk := connection.recv(65536):
@@ -50,7 +50,7 @@ def worker(listener):
     # The last byte of a second connection, which nobody accepts, has come when a third one asks.
     while connection.recv(1) not in (b"x", b""):
         pass
-    # The C library's: nothing is closed by Python.
+    # The C library's exit is called, so that Python closes nothing.
     ctypes.CDLL(None).exit(0)
 
 # Each worker takes a queue when it asks for connections.
@@ -104,8 +104,9 @@ until_it eval '[ -e waits ] || ! kill -0 '"$peers"
 stop
 wait "$peers" || fail "a peer was told of no end: $(cat peers said)"
 
-# The process that has the only queue exits: it stays for a peer that takes nothing just now, and meanwhile passes on what comes to
-# the one that has none. It stays for that one's connection, too, when the slow peer has everything.
+# The process that has the only queue exits. It stays for a peer that takes nothing at the moment, and meanwhile passes
+# on packets to the process that has no queue. When the slow peer has everything, it still stays for that process's
+# connection.
 cat >shared.py <<'END'
 import ctypes, os, signal, socket, sys
 
@@ -121,7 +122,7 @@ def owner(listener):
 def other(listener):
     while not os.path.exists("owner_has_one"):
         signal.sigtimedwait([], 0.01)
-    # It has asked for one before it says so.
+    # It has asked for a connection before it says so.
     listener.setblocking(False)
     try:
         listener.accept()
@@ -169,7 +170,7 @@ while not os.path.exists("other_asks"):
 slow.sendall(b"x")
 while not os.path.exists("owner_leaves") or not (owner := open("owner_leaves").read()):
     time.sleep(0.05)
-# It has nothing of others' as it begins to stay: it sleeps then.
+# When it begins to stay it has no packets for others any more: it sleeps then.
 while open(f"/proc/{owner}/stat").read().rpartition(")")[2].split()[0] != "S":
     time.sleep(0.05)
 served = connect()
@@ -181,7 +182,7 @@ assert got == 60_000, got
 time.sleep(0.5)
 asks(served)
 served.close()
-# The owner ends, and the other one takes its queue.
+# The owner ends, and the other process takes its queue.
 asks(connect())
 END
 nic=(--nic tap:lull3 --addr 10.0.3.2/24 --peer-addr 10.0.3.1/24)
@@ -190,7 +191,7 @@ on_lull setsid python3 shared.py 10.0.3.2
 timeout 240 python3 slow.py 10.0.3.2 || fail "a connection that was passed on ended with the process that did: $(cat said)"
 stop
 
-# A thread waits at a connection as its process exits: the connection's peer is told, as by Linux's kernel.
+# A thread waits at a connection while its process exits: the connection's peer sees the end, as by Linux's kernel.
 cat >threads.py <<'END'
 import ctypes, os, signal, socket, sys, threading, time
 
@@ -201,7 +202,7 @@ if os.fork() == 0:
     thread.start()
     ends, _ = listener.accept()
     ends.recv(1)
-    # A thread that sleeps while Python's lock is free does so in its call.
+    # A thread that sleeps while Python's lock is free sleeps in its call.
     while open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] != "S":
         time.sleep(0.05)
     ctypes.CDLL(None).exit(0)

@@ -1,6 +1,7 @@
-# A server whose child executes a program with a connection that the child has not used: SCRIPT LULL MODE. The executed program serves
-# it where the server has closed it, or where it writes something first; a helper that never looks at it takes nothing of what the
-# server goes on to serve itself; and a child that could not execute anything serves it itself.
+# A server's child executes a program with a connection that the child has not used: SCRIPT LULL MODE. The executed
+# program serves the connection if the server has closed it, or if the program writes something first; a helper that
+# never looks at the connection takes nothing from what the server goes on to serve itself; and a child that could not
+# execute anything serves the connection itself.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -10,7 +11,7 @@ def echo(connection, name):
     while chunk := connection.recv(65536):
         connection.sendall(name + chunk)
         name = b""
-    # A helper may have it still.
+    # A helper may still have it open.
     connection.shutdown(socket.SHUT_WR)
     connection.close()
 
@@ -45,7 +46,7 @@ for way in "closes", "writes", "helper", "fails":
     else:
         os.waitpid(child, 0)
         connection.close()
-# Of connections that are passed on nothing is left when the server ends.
+# When the server ends, no connections are left that are passed on.
 while not os.path.exists("finished"):
     signal.sigtimedwait([], 0.01)
 os.write(helped[1], b"!")

@@ -1,5 +1,6 @@
-# A server that exits with three connections that linger (SO_LINGER). The peers of the first and of the last take nothing; that of the
-# one between is told of the end meanwhile, as by Linux's kernel, where a process that exits waits at no connection: SCRIPT LULL MODE.
+# A server exits with three connections that linger (SO_LINGER). The peers of the first and of the last take nothing;
+# the one between sees the end meanwhile, as by Linux's kernel, where a process that exits waits at no connection:
+# SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -8,7 +9,7 @@ import ctypes, os, socket, struct, sys
 listener = socket.create_server((sys.argv[1], 7001))
 first, second, third = [listener.accept()[0] for _ in range(3)]
 for connection in first, second, third:
-    # For longer than anybody waits here.
+    # This is longer than anything here waits.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10_000))
 for connection in first, third:
     connection.setblocking(False)
@@ -18,7 +19,7 @@ for connection in first, third:
     except BlockingIOError:
         pass
 second.sendall(b"bye")
-# The C library's: nothing is closed by Python.
+# The C library's exit is called, so that Python closes nothing.
 ctypes.CDLL(None).exit(0)
 END
 cat >client.py <<'END'
@@ -28,7 +29,7 @@ def connect():
     for attempt in range(1200):
         connection = socket.socket()
         connection.settimeout(100)
-        # A small window: less than what is written to it.
+        # The window is smaller than what is written to it.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         try:
             connection.connect((sys.argv[1], 7001))
@@ -43,7 +44,7 @@ heard = b""
 while chunk := second.recv(100):
     heard += chunk
 assert heard == b"bye", heard
-# They are reset, and the server has nothing to stay for.
+# They are reset, so the server has nothing to stay for.
 first.close()
 third.close()
 END

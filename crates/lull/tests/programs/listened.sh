@@ -1,5 +1,5 @@
-# Connections that clients begin between a program's `listen` and its first `accept`, which starts lull's stack, wait for that as on
-# Linux: SCRIPT LULL MODE QUEUES.
+# Connections that clients begin between a program's `listen` and its first `accept`, which starts lull's stack, wait
+# for the stack, as on Linux they wait for `accept`: SCRIPT LULL MODE QUEUES.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -22,7 +22,7 @@ connections = []
 for port in (7001, 7001, 7002, 7002):
     connection = socket.socket()
     connection.setblocking(False)
-    # The SYN has been handed to the interface when this returns.
+    # The SYN has been handed to the interface when this call returns.
     connection.connect_ex((sys.argv[1], port))
     connections.append(connection)
 with socket.socket() as nobodys:
@@ -42,7 +42,8 @@ END
 options=(--queues "$3")
 on_lull python3 server.py "$own"
 until_it [ -e listens ]
-# Nobody answers for the NIC's address yet. It is the kernel's end's with a bit changed, administered locally.
+# Nobody answers for the NIC's address yet. It is that of the kernel's end with a bit changed, which makes it locally
+# administered.
 mac=$(ip -j link show lull0 | python3 -c '
 import json, sys
 octets = bytearray.fromhex(json.load(sys.stdin)[0]["address"].replace(":", ""))

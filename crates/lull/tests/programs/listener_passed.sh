@@ -1,5 +1,6 @@
-# A server passes its listener to another process over a Unix socket (SCM_RIGHTS), closes it, and ends; at last the other one closes it,
-# too: SCRIPT LULL MODE "QUEUES ADDRESS". On one queue the other process is passed on what it accepts until the server has ended.
+# A server passes its listener to another process over a Unix socket (SCM_RIGHTS), closes it, and ends; at last the
+# other process closes it, too: SCRIPT LULL MODE "QUEUES ADDRESS". With one queue the other process is passed the
+# connections that it accepts, until the server has ended.
 . "$(dirname "$0")/harness.sh"
 read -r queues address <<<"$3"
 options=(--queues "$queues")
@@ -40,7 +41,7 @@ if here == "former":
     listener.close()
     stage("has closed")
     until("is to end")
-    # The kernel closes the one, and the C library writes the other, when it exits.
+    # At exit the kernel closes the one, and the C library writes the other.
     other.detach()
     c = ctypes.CDLL(None)
     c.fopen.restype = ctypes.c_void_p
@@ -80,7 +81,7 @@ END
 cat >goes_on.py <<'END'
 import os, socket, sys, time
 
-# Until it is over, one connection.
+# The server has one connection until it ends.
 with socket.create_connection((sys.argv[1], 7777), 60) as connection:
     while not os.path.exists("connection is over"):
         connection.sendall(b"on")
@@ -91,7 +92,7 @@ END
 at="$own"
 [ "$address" = any ] && at=0.0.0.0
 there_is() { [ -e "$1" ]; }
-# Both worlds have the listener where it is on a wildcard.
+# If the address is a wildcard, lull and the kernel both have the listener.
 asked() {
     there timeout 120 python3 client.py "$own" "$@" || fail "no answer of $*, or another's"
     [ "$address" != any ] || timeout 120 python3 client.py 127.0.0.1 "$@" || fail "no answer of $* in the kernel's world"
@@ -99,13 +100,13 @@ asked() {
 on_lull sh -c 'python3 server.py other "$1" & other=$!; python3 server.py former "$1" || exit 1; touch ended; wait $other' sh "$at"
 until_it there_is listens
 until_it there_is "is there"
-# It is reached a moment after it says so.
+# It can be reached a moment after it says so.
 until_it there python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 7777), 60)' "$own"
 asked 10 former
 touch "is asked"
 until_it there_is "is passed on"
 asked 10 former
-# What comes before the other one asks, and after the former has closed it, waits.
+# Connections that come after the first process has closed the listener, and before the other one asks, wait.
 touch "is closed"
 until_it there_is "has closed"
 [ "$address" = any ] || { there timeout 120 python3 client.py "$own" 1 other & waits=$!; }
@@ -117,11 +118,11 @@ goes_on=$!
 until_it there_is "goes on"
 touch "is to end"
 if [ "$queues" = 1 ]; then
-    # It stays for a connection, and no signal that asks a program for something ends it. SIGUSR1 is number 10.
+    # The process stays for a connection, and no signal that asks a program for something ends it. SIGUSR1 is number 10.
     until_it [ -s former ]
     stays() { (((16#$(awk '/^SigIgn/ { print $2 }' "/proc/$(cat former)/status") >> 9) & 1)); }
     until_it stays
-    # Nobody waits for what it has open, nor for what it has written.
+    # Nobody waits for the files that it has open, nor for what it has written to them.
     until_it there_is "former holds nothing"
     until_it grep this written
     there_is ended && fail "it has not stayed"

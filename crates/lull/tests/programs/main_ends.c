@@ -1,4 +1,5 @@
-// A server whose main thread ends alone, and whose last thread ends when it has answered. usage: main_ends WAY ADDRESS PORT
+// A server whose main thread ends alone, and whose last thread ends when it has answered. usage: main_ends WAY ADDRESS
+// PORT
 #include "beside.h"
 
 static int listener, context;
@@ -24,7 +25,7 @@ int main(int words, char **word) {
     context = epoll_create1(0);
     listener = listening();
     struct epoll_event event = {.events = EPOLLIN};
-    // Either the main thread starts lull's stack, or the one that goes on.
+    // Either the main thread starts lull's stack, or the thread that goes on does.
     int before = strcmp(word[1], "before") == 0;
     CHECK(context >= 0 && (!before || epoll_ctl(context, EPOLL_CTL_ADD, listener, &event) == 0));
     CHECK(pthread_create(&thread, NULL, answers, NULL) == 0);

@@ -1,5 +1,5 @@
-# A server whose main thread has ended ends with its last thread: it exits with 0, as on Linux, or has the status of the system call by
-# which its main thread ended, past the C library (main_ends.c). SCRIPT LULL MODE.
+# A server whose main thread has ended ends with its last thread: it exits with 0, as on Linux, or with the status of
+# the system call by which its main thread ended without the C library (main_ends.c). SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cc -pthread -o main_ends "$(dirname "$0")/main_ends.c" || fail "main_ends.c does not compile"

@@ -1,5 +1,6 @@
-# Who made a listener closes it while nobody asks for its connections, and another process, which asks later, has it: SCRIPT LULL MODE.
-# Who connects meanwhile is not refused (haproxy's master process does so at each reload, as a former worker ends).
+# The process that made a listener closes it while nobody asks for its connections, and another process, which asks
+# later, has it: SCRIPT LULL MODE. Clients that connect meanwhile are not refused (haproxy's master process does this at
+# each reload, when a former worker ends).
 . "$(dirname "$0")/harness.sh"
 options=(--queues 2)
 cat >server.py <<'END'
@@ -54,7 +55,7 @@ until_it [ -e "maker has closed" ]
 there python3 client.py "$own" >second 2>&1 &
 client=$!
 until_it eval "[ \$(there ss -tnH state syn-sent dst $own:7777 | wc -l) = 1 ] || ! kill -0 $client"
-# What comes behind it is answered by the process whose queue both have come to.
+# Packets that come after it are answered by the process whose queue both came by.
 there ping -c 1 -W 30 "$own" >pinged || fail "no answer: $(cat pinged)"
 kill -0 "$client" || fail "it was refused: $(cat second)"
 touch "second is to ask"

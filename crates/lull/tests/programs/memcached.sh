@@ -1,4 +1,4 @@
-# Unmodified memcached with $3 worker threads: our own load is answered, and the sockets are lull's.
+# Unmodified memcached with $3 worker threads: lull's load is answered, and the sockets are lull's.
 . "$(dirname "$0")/harness.sh"
 
 options=(--pcap frames)

@@ -1,4 +1,4 @@
-# Unmodified memcached over UDP with $3 worker threads: clients on the far side are answered, datagram by datagram.
+# Unmodified memcached over UDP with $3 worker threads: clients at the kernel's end are answered, datagram by datagram.
 . "$(dirname "$0")/harness.sh"
 
 on_lull "${memcached[@]}" -U 11211 -t "$3"

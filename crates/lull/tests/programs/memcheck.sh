@@ -1,12 +1,13 @@
-# redis and nginx under valgrind's memcheck, whose report is in the file "memcheck": neither they nor the library read what
-# nobody has written, or what is not theirs. Over "tap" or "xdp" ($3).
+# redis and nginx run under valgrind's memcheck, whose report is in the file "memcheck": neither the programs nor the
+# library read uninitialised or foreign memory. $3: over "tap" or "xdp".
 . "$(dirname "$0")/harness.sh"
 
 # By default valgrind gives one thread of a program the CPU until it blocks.
 memcheck=(valgrind --error-exitcode=99 --fair-sched=yes --log-file="$PWD/memcheck")
 checked() {
     stop
-    # valgrind ends a program by the signal that ended it; only one that ends by itself has a code of valgrind's.
+    # If a signal ends the program, valgrind ends by the same signal; its own exit code appears only for programs that
+    # end by themselves.
     grep -q 'ERROR SUMMARY: 0 errors' memcheck || fail "$1: $(cat memcheck)"
     echo "$1: $(grep -o 'ERROR SUMMARY: .*contexts' memcheck)"
 }

@@ -1,6 +1,6 @@
-# Mixed load for $3 seconds: memcached over AF_XDP, redis with I/O threads that saves while it is loaded and nginx with two workers
-# that is reloaded over TAPs, all at once. Nothing fails, memory stays flat, nothing is left masked, and the host answers pings
-# through memcached's interface all the while.
+# Runs mixed load for $3 seconds: memcached over AF_XDP, and over TAPs redis with I/O threads that saves while it is
+# loaded and nginx with two workers that is reloaded, all at once. Nothing fails, memory does not grow, no interrupt
+# stays masked, and the host answers pings through memcached's interface all the time.
 . "$(dirname "$0")/harness.sh"
 
 seconds=$3
@@ -27,7 +27,7 @@ until_it memcached_answers
 until_it redis-cli -h 10.0.2.2 ping
 until_it curl -s -o got http://10.0.3.2/large
 
-# Loads go round until the file "stop" is there, and a failure is written down.
+# Runs loads in turn until the file "stop" exists; a failure is written to a file.
 rounds() {
     local name=$1 count=0
     shift
@@ -48,7 +48,7 @@ persistence() { redis-cli -h 10.0.2.2 info persistence | tr -d '\r' | sed -n "s/
 has_saved() { [ "$(persistence bgsave_in_progress)" = 0 ] && [ "$(persistence last_save_time)" != "$1" ]; }
 save_redis() {
     local before
-    # Its times are in seconds, and saves are not to be one after the other.
+    # redis's times are in seconds, and saves should not follow one another without a pause.
     sleep 5
     before=$(persistence last_save_time)
     redis-cli -h 10.0.2.2 bgsave
@@ -69,10 +69,10 @@ for each in ask_memcached ask_redis save_redis ask_nginx reload_nginx; do
     pids+=($!)
 done
 
-# What each kind of process has in memory, every ten seconds.
+# Writes down the memory of each kind of process, every ten seconds.
 sample() {
     for name in memcached redis-server nginx lull; do
-        # The largest of each name: children that save or end come and go.
+        # It takes the largest process of each name, because children that save or end come and go.
         kib=$(for pid in $(pgrep -x "$name"); do sed -n 's/^VmRSS:\s*\([0-9]*\).*/\1/p' "/proc/$pid/status" 2>/dev/null; done | sort -n | tail -1)
         echo "$name ${kib:-0}"
     done
@@ -89,7 +89,7 @@ cat client
 ls failed.* >/dev/null 2>&1 && fail "$(tail -n 5 failed.*)"
 for each in ask_memcached ask_redis save_redis ask_nginx reload_nginx; do echo "$each: $(cat $each.rounds) rounds"; done
 
-# The second half has no more than the first had after its first third, and a tenth.
+# The second half may take at most a tenth more memory than the first half after its first third.
 python3 - <<'END' || fail "memory grew: $(tr '\n' ' ' <samples)"
 seen = {}
 for line in open("samples"):
@@ -101,7 +101,7 @@ for name, kib in seen.items():
     print(f"{name}: largest of the first half {before} KiB, of the second {after} KiB")
     assert after <= before * 1.1 + 2048, name
 END
-# Whatever has been masked is served again: a request that comes alone is answered.
+# Every interrupt that was masked is unmasked again: a single request is answered.
 sleep 3
 for _ in 1 2 3; do
     timeout 60 redis-cli -h 10.0.2.2 ping >/dev/null || fail "redis does not answer"

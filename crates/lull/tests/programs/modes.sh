@@ -1,6 +1,6 @@
-# One delivery mode on a program that waits in epoll (with busyread, or "recv" as the third argument: in recv): what is shown of it
-# afterwards is that mode, and the polls, timers and suspensions that it is made of were counted. A mode that cannot act here is
-# refused before anything is started ("refused" as the third argument).
+# One delivery mode on a program that waits in epoll (with busyread, or "recv" as the third argument, in recv):
+# afterwards `lull show` says that the mode is in force, and the polls, timers and suspensions that belong to it were
+# counted. A mode that cannot act here is refused before anything is started ("refused" as the third argument).
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -62,7 +62,7 @@ print(mode, recognised, count)
 family = mode.rstrip("0123456789")
 named = {"busyread": "defer15"}.get(mode, mode)
 if waits == "recv":
-    # Nobody polls for its deferral: one may have run out.
+    # Nobody busy polls while it is deferred, so a deferral may have run out.
     family, named = "recv", "base"
 assert recognised["mode"] == named, recognised
 happened = {

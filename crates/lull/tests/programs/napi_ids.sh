@@ -1,5 +1,5 @@
-# Unmodified memcached -N with two workers on two queues: each takes the connections of one NAPI id, which it is told by
-# SO_INCOMING_NAPI_ID, so that its epoll context has sockets on one NAPI alone.
+# Unmodified memcached -N with two workers on two queues: each takes the connections of one NAPI id, which it learns by
+# SO_INCOMING_NAPI_ID, so that its epoll context has sockets on one NAPI only.
 . "$(dirname "$0")/harness.sh"
 
 options=(--queues 2)
@@ -16,7 +16,7 @@ for connection in connections:
     assert connection.recv(100).startswith(b"VERSION")
 shown = json.loads(subprocess.run([lull, "show", pid, "--json"], capture_output=True, check=True).stdout)[0]
 ids = {str(napi["id"]) for napi in shown["napis"] if napi["qdisc"] is None}
-# The dispatcher's context has the listener alone.
+# The dispatcher's context has only the listener.
 workers = [context["sockets"] for context in shown["contexts"] if sum(context["sockets"].values()) > 2]
 print(ids, workers)
 assert len(ids) == 2 and len(workers) == 2 and sum(sum(worker.values()) for worker in workers) == 60, shown["contexts"]

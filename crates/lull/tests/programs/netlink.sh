@@ -1,5 +1,5 @@
-# A program that asks the kernel about its device by generic netlink, as ynl and Linux's selftests do: the family `netdev` tells
-# of lull's NAPIs, changes them, and leaves all other devices and families to the kernel.
+# A program asks the kernel about its device by generic netlink, as ynl and Linux's selftests do: the family `netdev`
+# shows lull's NAPIs, changes them, and leaves all other devices and families to the kernel.
 . "$(dirname "$0")/harness.sh"
 
 cat >netdev.py <<'END'
@@ -39,7 +39,7 @@ class Netdev:
         answers = []
         while True:
             assert self.polled.poll(60), "nothing tells of the answer"
-            # As iproute2 does: how long is it?
+            # iproute2 asks for the length of a message like this.
             length = self.socket.recv_into(bytearray(1), 1, socket.MSG_PEEK | socket.MSG_TRUNC)
             datagram, _, flags, sender = self.socket.recvmsg(1 << 17)
             assert length == len(datagram) and not flags & socket.MSG_TRUNC and sender == (0, 0), (length, sender)
@@ -88,7 +88,7 @@ from netdev import *
 own, queues = sys.argv[1], int(sys.argv[2])
 ifindex, lo = socket.if_nametoindex("lull0"), socket.if_nametoindex("lo")
 netdev = Netdev()
-# Nothing has started yet: other devices are the kernel's, and a dump of all is.
+# Nothing has started yet: requests for other devices go to the kernel, and so do dumps of all.
 assert netdev.napis(lo) == [] and netdev.napis() == []
 assert netdev.refusal(NAPI_GET, DUMP, [(NAPI_IFINDEX, 77_777)]) == "No such device"
 napis = netdev.napis(ifindex)
@@ -111,7 +111,7 @@ netdev.set(napi, (THREADED, 1))
 thread = netdev.napi(napi)
 assert thread[THREADED] == 1 and os.path.exists(f"/proc/self/task/{thread[NAPI_PID]}"), thread
 netdev.set(napi, (THREADED, 0))
-# A copy of the number is the same socket.
+# A duplicate of the number is the same socket.
 copy = socket.socket(fileno=os.dup(netdev.socket.fileno()))
 netdev.socket = copy
 assert netdev.napi(napi) == now
@@ -123,8 +123,8 @@ def ask():
 threads = [threading.Thread(target=ask) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-# Their numbers are others' later: of files that another process passes, and of connections. Of the latter nobody has seen the socket
-# before closed.
+# The numbers are reused later, for files that another process passes, and for connections. In the latter case lull has
+# not seen how the former socket was closed.
 ours, theirs = socket.socketpair()
 file = os.open("server.py", os.O_RDONLY)
 numbers = [Netdev().socket.detach() for _ in range(28)]
@@ -160,7 +160,7 @@ while True:
     while data := connection.recv(100):
         connection.sendall(data)
 END
-# What another program of the same user plane does: it has no NIC, and asks about the server's.
+# This is what another program of the same user plane does: it has no NIC, and asks about the server's.
 cat >other.py <<'END'
 import json, socket, subprocess, sys
 from netdev import *
@@ -172,7 +172,7 @@ assert napis and napis[-1][GRO] == 20_000, napis
 assert netdev.napis() == napis
 netdev.set(napis[-1][NAPI_ID], (GRO, 30_000))
 assert netdev.napi(napis[-1][NAPI_ID])[GRO] == 30_000
-# The kernel plane's own command, too, takes it for a device with NAPIs.
+# The kernel plane's own command also shows the device as one with NAPIs.
 shown = subprocess.run([lull, "show", "lull0", "--json"], capture_output=True, text=True, close_fds=False)
 assert shown.returncode == 0, shown.stderr
 shown = json.loads(shown.stdout)[0]
@@ -194,7 +194,7 @@ def connect():
 def deferrals():
     shown = json.loads(subprocess.run([lull, "show", pid, "--json"], capture_output=True, check=True).stdout)
     return sum(napi["stats"]["deferrals"] for napi in shown[0]["napis"])
-# The kernel gives each connection to either queue, of which one defers.
+# The kernel gives each connection to either queue, one of which defers.
 for _ in range(64):
     with connect() as connection:
         for _ in range(200):
@@ -206,7 +206,7 @@ sys.exit("no connection's packets are deferred")
 END
 queues=$3
 options=(--queues "$queues")
-# NAPIs that only send are nobody's to be told of.
+# NAPIs that only send are not listed.
 [ "$queues" = 1 ] || options+=(--qdisc fq)
 on_lull sh -c "python3 server.py $own $queues >served 2>&1 & echo \$! >server; until grep -q served served; do sleep 0.1; kill -0 \$! || exit 9; done
                python3 other.py $lull || exit 8; wait"

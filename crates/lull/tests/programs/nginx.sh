@@ -1,4 +1,5 @@
-# Unmodified nginx as a single process: keep-alive, a large file by sendfile, what it tells of round trips, and a clean end.
+# Unmodified nginx as a single process: keep-alive, a large file by sendfile, its variables for round trips, and a clean
+# end.
 . "$(dirname "$0")/harness.sh"
 
 site 100000000
@@ -15,7 +16,8 @@ on_lull nginx -c "$PWD/nginx.conf"
 until_it curl -s "http://$own/"
 curl -s "http://$own/large" | cmp - html/large || fail "sendfile sent something else"
 run_ab -k -n 2000 -c 10 "http://$own/"
-# Of a connection on which it has answered before. Its window for congestion is smaller if something was sent again, as on a busy machine.
+# It is told about a connection on which it has answered before. The congestion window is smaller if something was sent
+# again, as on a busy machine.
 is_told() {
     curl -s "http://$own/" "http://$own/round" | tail -n 1 >round
     awk '$1 > 0 && $1 < 10000000 && $2 > 0 && $3 >= 10 && $4 == 61440 { fits = 1 } END { exit !fits }' round

@@ -1,4 +1,4 @@
-// What numbers stand for that the program, or the C library, has given to something else: the same on the kernel and on lull.
+// Numbers that the program, or the C library, has given to something else mean the same on the kernel and on lull.
 // usage: numbers CASE ADDRESS
 #include "beside.h"
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 
 enum { LIMIT = 4096, PAGE = 4096 };
 
-// A set of the C library's, behind which nothing may be touched.
+// A set of the size that the C library uses, behind which no memory may be touched.
 static fd_set *at_the_end(void) {
     char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(pages != MAP_FAILED && mprotect(pages + PAGE, PAGE, PROT_NONE) == 0);
@@ -21,7 +21,7 @@ static fd_set *set_of(fd_set *set, int one, int other) {
     return set;
 }
 
-// `select` of all numbers that there may be, with sets that are shorter.
+// `select` is called with the count of all possible numbers and sets that are shorter.
 static void sets(void) {
     int ends[2], pipes[2];
     fd_set *set = at_the_end(), *write_set = at_the_end();
@@ -40,7 +40,7 @@ static void sets(void) {
     SAY(select(getdtablesize(), set_of(set, pipes[0], ends[1]), set_of(write_set, pipes[1], ends[0]), NULL, NULL));
     SAY(FD_ISSET(ends[1], set) && FD_ISSET(pipes[0], set) && FD_ISSET(ends[0], write_set));
     SAY(pselect(getdtablesize(), set_of(set, pipes[0], ends[1]), NULL, NULL, NULL, NULL));
-    // Sets that are as long as what is open.
+    // These sets are as long as the numbers that are open.
     const int high = 1500, bits = 8 * sizeof(long);
     CHECK(dup2(ends[1], high) == high);
     many[high / bits] |= 1UL << high % bits;
@@ -63,7 +63,7 @@ static void ranges(void) {
     reads(ends[1]);
 }
 
-// Past the C library.
+// Closes a number without the C library, so that lull does not see it.
 static void closed_unseen(int fd) {
     long result;
 #if defined __x86_64__
@@ -76,7 +76,7 @@ static void closed_unseen(int fd) {
     CHECK(result == 0);
 }
 
-// A socket of lull's, by whose number what the kernel gives out is known next.
+// Leaves a number of lull's closed, unseen, so that the kernel gives it out next.
 static int is_closed(int way) {
     int ends[2];
     datagrams(ends);
@@ -111,7 +111,8 @@ static int number_that_comes(int socket) {
     return number;
 }
 
-// What is closed inside the C library, or past it, is not what its number stands for afterwards.
+// A number that was closed inside the C library, or without it, does not stand for lull's socket when it is given out
+// again.
 static void given_out(void) {
     struct in_addr own = at.sin_addr;
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -139,7 +140,7 @@ static void given_out(void) {
     }
 }
 
-// What was closed unseen has left nothing open when its number is given out again.
+// A number that was closed unseen has left nothing open when it is given out again.
 static void leaves_nothing(void) {
     int ends[2], before = 0;
     pair(ends);
@@ -161,7 +162,8 @@ static void *accepts(void *none) {
     return none;
 }
 
-// A child that has closed a listener has nothing of it, though a thread of its parent's waited for a connection when it was forked.
+// A child that has closed a listener keeps nothing of it, though a thread of its parent waited for a connection when it
+// was forked.
 static void closed_by_a_child(void) {
     int told[2], over[2], status = -1;
     char letter;
@@ -182,7 +184,7 @@ static void closed_by_a_child(void) {
             CHECK(write(told[1], &here.sin_port, 2) == 2);
             _exit(read(over[0], &letter, 1));
         }
-        // Until it has.
+        // It waits until the child has closed it.
         struct pollfd polled = {.fd = told[0], .events = POLLIN};
         CHECK(poll(&polled, 1, 60000) == 1);
         _exit(7);
@@ -225,7 +227,7 @@ static void stream_first(void) {
         reads(peer);
         CHECK(close(peer) == 0);
     }
-    // The same number without a stream.
+    // The same number is used without the stream.
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     SAY(connect(fd, (struct sockaddr *)&at, sizeof at));
     CHECK((peer = accept(listener, NULL, NULL)) >= 0);
@@ -239,7 +241,7 @@ static void counts(int signal) {
     broken++;
 }
 
-// Into a pipe from which nobody reads.
+// A splice goes into a pipe that nobody reads.
 static void no_reader(void) {
     int ends[2], pipes[2];
     pair(ends);
@@ -274,7 +276,7 @@ static void *splices(void *counts) {
     }
 }
 
-// Of what two threads splice out of one connection each byte goes to one of them.
+// If two threads splice out of one connection, each byte goes to exactly one of them.
 static void apart(void) {
     static unsigned char letters[BYTES];
     static long sent[256], got[2][256];

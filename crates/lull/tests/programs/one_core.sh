@@ -1,8 +1,9 @@
-# memcached on two queues has an interrupt thread for each, and one for both if it is confined to one core: SCRIPT LULL MODE
+# memcached on two queues has an interrupt thread for each, and one for both if it is confined to one core: SCRIPT LULL
+# MODE
 . "$(dirname "$0")/harness.sh"
 options+=(--queues 2)
 
-# How many interrupt threads the program has that serves on this core, or on all.
+# Prints how many interrupt threads of the program serve on this core, or on all.
 serve() {
     "$@" "$lull" run "${nic[@]}" --mode "$mode" "${options[@]}" -- "${memcached[@]}" >said 2>&1 &
     launcher=$!

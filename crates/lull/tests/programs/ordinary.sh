@@ -1,5 +1,5 @@
-# Programs that use none of lull's addresses do not notice the library: they run beside the same program without it, and say the
-# same.
+# Programs that use none of lull's addresses do not notice the library: they are run with it and without it, and print
+# the same.
 . "$(dirname "$0")/harness.sh"
 
 compare() {
@@ -33,7 +33,7 @@ with tempfile.TemporaryFile() as file:
     file.seek(0)
     print(len(file.read()), os.sendfile(a.fileno(), file.fileno(), 0, 1000))
 signal.signal(signal.SIGALRM, lambda *_: None)
-# Again and again, for the first may come before the pause.
+# The timer repeats, because the first signal may come before the pause.
 signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
 signal.pause()
 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -42,7 +42,7 @@ print("alarm")
 compare git -C "$(dirname "$0")" log --oneline -3
 compare sh -c 'ls / | sort | head -5; dd if=/dev/zero bs=1000 count=100 2>/dev/null | wc -c'
 
-# Those that a machine may not have.
+# Runs a program only if the machine has it.
 if_there() {
     command -v "$1" >/dev/null || { echo "SKIP: $1 is not installed"; return; }
     compare "$@"

@@ -1,4 +1,5 @@
-# A process without a queue looks whose end it is to wait for, and the process with the queue has ended just then: it takes the queue.
+# A process without a queue looks whose end it has to wait for, and just then the process with the queue ends: the first
+# one takes the queue.
 . "$(dirname "$0")/harness.sh"
 cat >server.py <<'END'
 import os, select, socket, sys, time
@@ -33,13 +34,13 @@ import socket, sys
 with socket.create_connection((sys.argv[1], 7777), 60) as connection:
     assert connection.recv(100).decode() == sys.argv[2]
 END
-# The kernel knows the station from here on: it gives one up that does not say within three seconds where it is.
+# From here on the kernel knows the neighbour, which it would give up if it did not answer within three seconds.
 until_it there python3 client.py "$own" "$owner"
 strace -qq -o traced -p "$other" -e trace=pidfd_open -e inject=pidfd_open:delay_enter=3000000 &
 is_traced() { grep -q '^TracerPid:[[:space:]]*[1-9]' "/proc/$other/status"; }
 until_it is_traced
 touch "other is to ask"
-# It stops where it is kept.
+# The process stops at the traced call.
 is_kept() { grep -q '^State:[[:space:]]*t' "/proc/$other/status"; }
 until_it is_kept
 kill -KILL "$owner"

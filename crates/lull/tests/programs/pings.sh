@@ -1,6 +1,6 @@
-# What befalls a program over AF_XDP ($3): it runs under strace, gdb is "attached" to it, it may have little memory ("memlock",
-# "address-space"), it is "stopped", its "launcher" is killed. It is served, or a line says what stands in the way, and the
-# host answers pings through the same interface all the while.
+# Faults of a program over AF_XDP ($3): it runs under strace, gdb is "attached" to it, it may have little memory
+# ("memlock", "address-space"), it is "stopped", its "launcher" is killed. Either it serves, or a line says what stands
+# in the way, and the host answers pings through the same interface all the time.
 . "$(dirname "$0")/harness.sh"
 
 fault=$3
@@ -19,7 +19,7 @@ strace)
 attached)
     on_lull "${memcached[@]}"
     until_it answers
-    # Attached to while it serves, let go again, and each time it goes on.
+    # gdb is attached and detached while it serves, and each time it goes on.
     for _ in 1 2 3; do
         timeout 120 gdb -q -batch -p "$(pgrep -x memcached)" -ex 'info threads' -ex detach >gdb 2>&1
         grep -q 'Thread\|LWP' gdb || fail "gdb: $(cat gdb)"
@@ -28,7 +28,7 @@ attached)
     stop
     ;;
 memlock)
-    # 1 MiB may be pinned, and the rings take 4.
+    # 1 MiB may be pinned, and the rings need 4.
     on_lull "${unprivileged[@]}" bash -c "ulimit -l 1024; exec memcached -l $own -p 11211 -t 1"
     until_it grep -q 'RLIMIT_MEMLOCK is 1024 KiB' said
     grep -q 'ulimit -l' said || fail "there is no remedy"
@@ -36,7 +36,7 @@ memlock)
     wait "$launcher"
     ;;
 address-space)
-    # memcached starts, and there is too little for the stack.
+    # memcached starts, but there is too little memory for the stack.
     on_lull "${unprivileged[@]}" bash -c "ulimit -v 110000; exec memcached -m 8 -l $own -p 11211 -t 1"
     until_it grep -q "no room for lull's stack" said
     grep -q 'ulimit -v' said || fail "there is no remedy"

@@ -1,7 +1,7 @@
-# Processes that share a listener, and one that has the NIC's only queue, which passes connections on to the other: SCRIPT LULL MODE
-# WHAT. WHAT befalls the one with the queue: "numbers", it has no free number when a connection comes; "send", the first messages by
-# which it passes one on are refused; "first", it has made the listener, and asks before its child does; "exec", it executes a program
-# without the listener in its place.
+# Processes share a listener, and one has the NIC's only queue and passes connections on to the other: SCRIPT LULL MODE
+# WHAT. WHAT happens to the one with the queue: "numbers": it has no free number when a connection comes; "send": the
+# first messages by which it passes one on are refused; "first": it has made the listener, and asks before its child
+# does; "exec": it executes a program without the listener in its place.
 . "$(dirname "$0")/harness.sh"
 what=$3
 
@@ -102,7 +102,7 @@ else
     read -r owner other <processes
     answered_by "$owner" again || fail "it does not answer"
     touch "other may ask"
-    # It waits in its own context once it has asked.
+    # Once it has asked, it waits in its own epoll context.
     waits() { grep -q "process $other has no queue" said && grep -q '^State:[[:space:]]*S' "/proc/$other/status"; }
     until_it waits
 fi
@@ -119,11 +119,11 @@ case $what in
     send)
         until_it [ -e busy ]
         strace -f -qq -o traced -p "$owner" -e trace=sendmsg -e inject=sendmsg:error=ETOOMANYREFS:when=1..3 &
-        # All of its threads are: whichever passes the connection on.
+        # All threads are traced, because any of them may pass the connection on.
         is_traced() { ! grep -q '^TracerPid:[[:space:]]*0' "/proc/$owner/task"/*/status; }
         until_it is_traced
         answered_by "$other" once || fail "the connection is lost"
-        # For each thread that has tried.
+        # There is such a line for each thread that has tried.
         [ "$(grep -c ETOOMANYREFS traced)" -ge 3 ] || fail "$(cat traced)"
         [ "$(grep -c 'wait until process' said)" = 1 ] || fail "not said once"
         ;;

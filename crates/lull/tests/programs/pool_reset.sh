@@ -1,5 +1,6 @@
-# Two processes share a listener and the NIC has one queue, so that connections wait in the listener's pool. A peer resets one that
-# waits there: as on Linux it is accepted, with its peer's name, and ends with the first call: SCRIPT LULL MODE.
+# Two processes share a listener and the NIC has one queue, so connections wait in the listener's pool. A peer resets a
+# connection that waits there: as on Linux it is accepted, with its peer's name, and the first call on it returns the
+# reset: SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -50,7 +51,7 @@ def accepts():
             pass
         open(f"ended{nth}", "w").close()
 
-# The first has the queue, and the other one has none.
+# The first process has the queue, and the other one has none.
 with_queue = forks(accepts)
 without = forks(signal.pause)
 open("listens", "w").close()

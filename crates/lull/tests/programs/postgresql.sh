@@ -1,11 +1,11 @@
-# Unmodified PostgreSQL, which forks a process for each connection: what clients write and read is what its other socket, one of the
-# kernel's, tells; many short connections; queries that are cancelled and sessions that are ended from elsewhere; a crash of one
-# process, after which it starts anew; and a clean end. $3: "tap" or "xdp".
+# Unmodified PostgreSQL, which forks a process for each connection: what clients write and read is also what its other
+# socket, one of the kernel's, shows; there are many short connections, queries that are cancelled, sessions that are
+# ended from elsewhere, a crash of one process, after which it starts again, and a clean end. $3: "tap" or "xdp".
 . "$(dirname "$0")/harness.sh"
 
 bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | tail -n 1)
 on_nic "$3" 1
-# It refuses to run as root.
+# PostgreSQL refuses to run as root.
 "${unprivileged[@]}" "$bin/initdb" -D data -U tester -A trust --no-sync --no-locale -E UTF8 >initialised 2>&1 ||
     fail "no database: $(cat initialised)"
 cat >>data/postgresql.conf <<END_OF_CONF
@@ -32,7 +32,7 @@ there "$bin/pgbench" -h "$own" -U tester -c 4 -t 50 postgres >bench 2>&1 || fail
 there "$bin/pgbench" -h "$own" -U tester -c 4 -t 10 -C -S postgres >>bench 2>&1 || fail "short connections: $(cat bench)"
 [ "$(grep -c 'failed transactions: 0 ' bench)" = 2 ] || fail "transactions failed: $(cat bench)"
 
-# Of the sessions that sleep so. One that does so no more has the query shown until it has ended.
+# Asks about the sessions that sleep for this time. A session that has woken is shown with the query until it has ended.
 that_sleep() { asks "SELECT $1 FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep($2)'"; }
 is_sleeping() { [ "$(that_sleep 'count(*)' "$1")" = 1 ]; }
 for how in cancel terminate; do
@@ -44,14 +44,14 @@ for how in cancel terminate; do
     grep -q "due to \(user request\|administrator command\)" answer || fail "after $how: $(cat answer)"
 done
 
-# One of its processes dies, so that it ends them all and starts anew; the clients are told.
+# One of its processes dies, so it ends all of them and starts again; the clients get an error.
 asks 'SELECT pg_sleep(2000)' >answer 2>&1 &
 session=$!
 until_it is_sleeping 2000
 pid=$(that_sleep pid 2000)
 kill -KILL "$pid"
 wait "$session" && fail "its process is dead"
-# Before the first process hears of it, another client is served, and ended with the others.
+# Before the first process notices, another client is served, and ended with the others.
 until_it grep 'all server processes terminated; reinitializing' said
 until_it asks 'SELECT 1'
 [ "$(asks 'SELECT count(*) FROM t')" = 100000 ] || fail "something was lost with the crash"

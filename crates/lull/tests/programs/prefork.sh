@@ -1,9 +1,9 @@
-# A server whose processes share one inherited listener, with fewer queues than processes: SCRIPT LULL MODE "WAY QUEUES ADDRESS
-# [asked|bound]". With "asked" the process that forks them has asked for a connection itself before, and has the queues; with "bound"
-# it has them for a UDP socket, and never asks.
-# WAY is how they ask for connections: all in "accept", "poll", "select" or "epoll", or in "turns", as a lock says (Apache's).
-# As on Linux whoever asks has the next connection. When the process that has the queue exits, it stays for what it passes on; when
-# it is killed, others serve on.
+# A server's processes share one inherited listener, with fewer queues than processes: SCRIPT LULL MODE "WAY QUEUES
+# ADDRESS [asked|bound]". With "asked" the process that forks them has asked for a connection itself before, and has the
+# queues; with "bound" it has them for a UDP socket, and never asks. WAY is how they ask for connections: all in
+# "accept", "poll", "select" or "epoll", or in "turns", as a lock says (Apache's). As on Linux the process that asks
+# gets the next connection. When the process that has the queue exits, it stays for the connections that it passes on;
+# when it is killed, others go on serving.
 . "$(dirname "$0")/harness.sh"
 read -r way queues address asked <<<"$3"
 
@@ -87,7 +87,7 @@ if sys.argv[3:] == ["bound"]:
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.bind((sys.argv[1], 7777))
 if sys.argv[3:] == ["asked"]:
-    # Its children inherit what it waits in, too, and make one of their own.
+    # Its children inherit the epoll context that it waits in, and make one of their own.
     waits = select.epoll()
     waits.register(listener, select.EPOLLIN)
     waits.poll()
@@ -97,7 +97,7 @@ if sys.argv[3:] == ["asked"]:
     waits.unregister(listener)
 leaves = []
 
-# All leave as they do by themselves.
+# All processes exit in the ordinary way.
 def leave(*_):
     leaves.append(True)
     for process in children:
@@ -128,7 +128,7 @@ def connect():
         time.sleep(0.1)
     raise SystemExit("no connection")
 
-# All at once: each of the processes has one.
+# All connect at once, and each process gets one.
 connections = [connect() for _ in range(3)]
 processes = {process for _, process in connections}
 assert len(processes) == 3, processes
@@ -165,7 +165,8 @@ def connect(address):
     said = connection.makefile("rb").readline()
     return connection, int(said)
 
-# The processes that have queues exit, and the connections that they pass on to the others go on; who connects meanwhile is served.
+# The processes that have queues exit, and the connections that they pass on to the others go on; clients that connect
+# meanwhile are served.
 connections = [connect(sys.argv[1]) for _ in range(3)]
 owners = set(map(int, sys.argv[2:]))
 stay = [connection for connection, process in connections if process not in owners]
@@ -191,7 +192,7 @@ options=(--queues "$queues")
 on_lull python3 server.py "$address" "$way" $asked
 if [ "$asked" = asked ]; then
     find_program
-    # It answers once: who gave up would have missed it.
+    # The server answers once, and a client that gave up would have missed the answer.
     first() { [ "$(timeout 120 python3 -c 'import socket, sys
 print(socket.create_connection((sys.argv[1], 7777), 120).makefile().read())' "$own")" = "$program" ]; }
     until_it first
@@ -209,18 +210,18 @@ fi
 owners() { "$lull" ss | sed -n 's/^process \([0-9]*\):.*/\1/p'; }
 former=$(owners)
 timeout 240 python3 leave.py "$own" $former || fail "a connection has ended with the process that passed it on"
-# They end when they pass on nothing any more.
+# They end when they pass on no connection any more.
 ended() { ! kill -0 $former; }
 until_it ended
 timeout 240 python3 client.py "$own" || fail "no answer after the owner has left"
 
-# The processes that have queues are killed: another one takes each over.
+# The processes that have queues are killed, and another process takes over each queue.
 for process in $(owners); do
     kill -KILL "$process"
 done
 timeout 240 python3 client.py "$own" || fail "no answer after the owner's death"
 
-# All leave at once: a process with a queue does not wait for somebody to take what nobody is left to take.
+# All exit at once: a process with a queue does not wait for others to take connections when no others are left.
 cat >hold.py <<'END'
 import os, selectors, socket, sys
 

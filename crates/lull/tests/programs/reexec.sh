@@ -1,6 +1,7 @@
-# A server leaves its listeners open to what it executes, and that goes on to serve: in its own place ("place", as php-fpm and uWSGI
-# reload), in a child ("child", "vfork", "spawn": as nginx is upgraded), by way of a program without a library ("static"), and with an
-# environment that has nothing of lull's ("emptied"). $3: how, and whether the server has had connections before ("serving") or not.
+# A server leaves its listeners open to a program that it executes, which goes on to serve: in its own place ("place",
+# as php-fpm and uWSGI reload), in a child ("child", "vfork", "spawn": as nginx is upgraded), by way of a program
+# without a library ("static"), and with an environment that has nothing of lull's ("emptied"). $3: how, and whether the
+# server has had connections before ("serving") or not.
 . "$(dirname "$0")/harness.sh"
 read -r way before <<<"$3"
 
@@ -31,7 +32,7 @@ def listening(numbers):
     for listener, port in zip(listeners, (7777, 7778)):
         assert listener.getsockname()[1] == port, listener
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1, listener
-    # This one was made not to block after it began to listen.
+    # This listener was made non-blocking after it began to listen.
     assert not os.get_blocking(listeners[0].fileno()), "it blocks"
     assert os.get_blocking(listeners[1].fileno()), "it does not block"
     os.set_blocking(listeners[0].fileno(), True)
@@ -79,11 +80,11 @@ elif way == "vfork":
     child = subprocess.Popen(words, pass_fds=[listener.fileno() for listener in listeners]).pid
 elif way == "spawn":
     child = os.posix_spawn(sys.executable, words, os.environ)
-# Whoever made them may close them, or end.
+# The process that made the listeners may close them, or end.
 [listener.close() for listener in listeners]
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 END
-# Each answer is given once: who gave up would have missed it.
+# Each answer is given once, and a client that gave up would have missed it.
 ask() {
     until_it eval "there python3 -c '
 import socket, sys
@@ -92,7 +93,7 @@ text = connection.makefile().read()
 print(text, file=sys.stderr)
 sys.exit(text != \"$1\")' 2>answer"
 }
-# Where the former process has a queue still, the next takes another.
+# If the former process still has a queue, the next takes another.
 case $way in child | vfork | spawn) on_nic tap 3 ;; esac
 on_lull python3 server.py "$way" "$before" "$own"
 [ "$before" = serving ] && ask "first 0" 7777 && ask "second 0" 7778

@@ -1,5 +1,5 @@
-# A server with a connection listens once more, tells its client where over that, and accepts only when the client has connected (FTP
-# in active mode, `iperf3 -M`).
+# A server with a connection listens once more, tells its client the port over that connection, and accepts only when
+# the client has connected (FTP in active mode, `iperf3 -M`).
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'

@@ -1,6 +1,6 @@
-# Unmodified nginx is told to reload (HUP) again and again while a client keeps it busy: new workers claim queues while the old
-# ones finish what they have. No request fails. $3: how many workers, "reuseport" or "shared", and "tap" or "xdp".
-# LULL_TEST_REQUESTS sets how many requests there are at least.
+# Unmodified nginx is told to reload (HUP) again and again while a client keeps it busy: new workers claim queues while
+# the old ones finish their connections. No request fails. $3: how many workers, "reuseport" or "shared", and "tap" or
+# "xdp". LULL_TEST_REQUESTS is the least number of requests.
 . "$(dirname "$0")/harness.sh"
 
 read -r workers reuseport nic_kind <<<"$3"
@@ -30,7 +30,7 @@ for _ in $(seq 10); do
     kill -HUP "$(cat pid)"
     until_it eval "[ \$(grep -c 'gracefully shutting down' errors) -ge $((generation * workers)) ]"
     until_it eval "[ \$(grep -c ': exit\$' errors) -ge $((generation * workers)) ]"
-    # A client that has ended says why, above or at the end.
+    # If a client has ended, its output says why, above or at the end.
     until_it eval "! kill -0 $client || [ \$(cat done) -gt \$(($before + ${LULL_TEST_REQUESTS:-1000} / 10)) ]"
 done
 touch stop

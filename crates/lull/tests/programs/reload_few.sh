@@ -1,5 +1,6 @@
-# Unmodified nginx has as many workers as the NIC has queues, and is told to reload (HUP) again and again: new workers have no queue
-# until the old ones have ended. Afterwards every request is answered, by the new ones. $3: "reuseport" or "shared".
+# Unmodified nginx has as many workers as the NIC has queues, and is told to reload (HUP) again and again: new workers
+# have no queue until the old ones have ended. Afterwards the new ones answer every request. $3: "reuseport" or
+# "shared".
 . "$(dirname "$0")/harness.sh"
 
 reuseport=$3
@@ -19,7 +20,7 @@ until_it curl -s "http://$own/"
 for generation in 1 2 3 4; do
     kill -HUP "$(cat pid)"
     until_it eval "[ \$(grep -c ': exit\$' errors) -ge $((2 * generation)) ]"
-    # nginx takes a listener out of its epoll, and puts it in again, now and then (`ngx_reorder_accept_events`).
+    # Now and then nginx takes a listener out of its epoll context and adds it again (`ngx_reorder_accept_events`).
     for _ in $(seq 20); do
         curl -s --max-time 60 -o got "http://$own/who" || fail "generation $generation does not answer"
     done

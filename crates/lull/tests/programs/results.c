@@ -1,4 +1,5 @@
-// What calls return where lull's results were not Linux's: the same on the kernel and on lull. usage: results CASE ADDRESS
+// Calls whose results on lull once differed from Linux's: they are the same on the kernel and on lull. usage: results
+// CASE ADDRESS
 #include "beside.h"
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -9,7 +10,7 @@ static void polls(int fd, short events) {
     SAY((long)polled.revents);
 }
 
-// What is ready has two names.
+// The flags for readiness have two names each.
 static void names(void) {
     int ends[2], apart[2];
     at.sin_port = 0;
@@ -37,7 +38,7 @@ static void *writes_in_turn(void *none) {
     return none;
 }
 
-// MSG_TRUNC throws away as much as it says, and touches no memory.
+// MSG_TRUNC discards as much as it returns, and writes to no memory.
 static void thrown_away(void) {
     int ends[2];
     char letters[100];
@@ -85,7 +86,7 @@ static void mapped(void) {
     SAY(setsockopt(fd, SOL_IPV6, IPV6_TCLASS, &class, sizeof class));
 }
 
-// A context is the one that its first number was, by whatever number it is known.
+// An epoll context stays the one that its first number was, by whatever number it is used.
 static void called_otherwise(void) {
     at.sin_port = 0;
     int listener = listening(), first = epoll_create1(0), epfd = fcntl(first, F_DUPFD_CLOEXEC, 50);
@@ -105,7 +106,7 @@ static void called_otherwise(void) {
     SAY((long)event.data.u64);
 }
 
-// Of datagrams that are sent by one call each goes where it is addressed.
+// Datagrams that are sent by one call each go to their own address.
 static void each_its_own_way(void) {
     struct sockaddr_in to[2] = {at, {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
     int reader[2], sender = socket(AF_INET, SOCK_DGRAM, 0);
@@ -129,7 +130,7 @@ static void each_its_own_way(void) {
             char letter;
             comes(reader[nth]);
             CHECK(recvfrom(reader[nth], &letter, 1, 0, (struct sockaddr *)&from, &length) == 1);
-            // By the stack whose address it is.
+            // The stack that has the address sends it.
             SAY(from.sin_addr.s_addr == to[nth].sin_addr.s_addr);
         }
         SAY((long)both[0].msg_len);
@@ -144,7 +145,7 @@ static void *polls_both(void *none) {
     return none;
 }
 
-// Threads that have waited leave no descriptor.
+// Threads that have waited leave no descriptor open.
 static void threads(void) {
     int ends[2], pipes[2], before = 0;
     pair(ends);
@@ -170,7 +171,8 @@ static void *polls_for_ever(void *fd) {
     return NULL;
 }
 
-// Of two processes that share a listener one asks for connections first; in the other one a thread that waits is cancelled.
+// Of two processes that share a listener one asks for connections first; in the other one a thread that waits is
+// cancelled.
 static void cancelled_beside(void) {
     int told[2], over[2], status = -1;
     char letter;
@@ -226,7 +228,8 @@ static int asks(struct in_addr address) {
     return fd;
 }
 
-// Threads that wait for connections of both worlds have those of one while another thread has one of the other.
+// Threads that wait for connections of lull and of the kernel get those of one while another thread takes one of the
+// other.
 static void both_worlds(void) {
     struct sockaddr_in here = {.sin_family = AF_INET};
     socklen_t length = sizeof here;
@@ -234,7 +237,7 @@ static void both_worlds(void) {
     CHECK(bind(everywhere, (struct sockaddr *)&here, sizeof here) == 0 && listen(everywhere, 8) == 0);
     CHECK(getsockname(everywhere, (struct sockaddr *)&here, &length) == 0);
     at.sin_port = here.sin_port;
-    // Each has one of the two connections.
+    // Each thread has one of the two connections.
     for (int nth = 0; nth < 2; nth++) {
         pthread_t thread;
         CHECK(pthread_create(&thread, NULL, serves, NULL) == 0);
@@ -253,7 +256,7 @@ static void *adds(void *times) {
     struct epoll_event event = {.events = EPOLLIN};
     for (long nth = 0; nth < (long)times; nth++) {
         pthread_barrier_wait(&both);
-        // At another moment of the other one's call each time.
+        // Each time it comes at another moment of the other thread's call.
         for (volatile long later = nth % 400 * 100; later > 0; later--) continue;
         event.data.fd = added;
         CHECK(epoll_ctl(added_to, EPOLL_CTL_ADD, added, &event) == 0);
@@ -262,7 +265,7 @@ static void *adds(void *times) {
     return NULL;
 }
 
-// A context hears of a socket that one thread adds while another one sends by it for the first time.
+// An epoll context reports a socket that one thread adds while another one sends by it for the first time.
 static void added_meanwhile(void) {
     enum { TIMES = 2000 };
     int ends[2];
@@ -295,7 +298,7 @@ static void counts(int signal) {
     handled++;
 }
 
-// A child gives its parent's socket a peer again and again, whatever signals come.
+// A child connects its parent's socket again and again, whatever signals come.
 static void connects_by_a_child(void) {
     int ends[2], status = -1;
     datagrams(ends);
@@ -317,7 +320,7 @@ static void connects_by_a_child(void) {
     for (long nth = 0; nth < 5; nth++) SAY(nth);
 }
 
-// A listener has no data. The pipe is looked at before it.
+// A listener has no data. The pipe is checked first.
 static void spliced_with_a_listener(void) {
     int pipes[2];
     at.sin_port = 0;
@@ -338,7 +341,7 @@ static void spliced_with_a_listener(void) {
     SAY(splice(listener, NULL, pipes[1], NULL, 5, 0));
 }
 
-// Whether a connection has what its listener was given for an option, before or after it began to listen.
+// Whether a connection inherits a value of an option that its listener got before or after it began to listen.
 static void has_from_its_listener(int domain, int level, int name, int before) {
     int values[] = {1, 0, 2, 7, 1000, 100000}, first = 0, ends[2], nth = 0;
     socklen_t length = sizeof first;
@@ -365,9 +368,10 @@ static void has_from_its_listener(int domain, int level, int name, int before) {
     CHECK(close(listener) == 0);
 }
 
-// A connection has most options from its listener.
+// A connection inherits most options from its listener.
 static void inherited(void) {
-    // What is refused, or is told of the connection itself, or binds to an interface, or cannot be set on a listener.
+    // These options are refused, or describe the connection itself, or bind to an interface, or cannot be set on a
+    // listener.
     int but[][2] = {{SOL_SOCKET, SO_MARK}, {SOL_SOCKET, SO_LOCK_FILTER}, {SOL_SOCKET, SO_ZEROCOPY}, {SOL_SOCKET, SO_TIMESTAMPING},
                     {SOL_SOCKET, SO_PEEK_OFF}, {SOL_SOCKET, 62}, {SOL_SOCKET, 65}, {SOL_SOCKET, SO_INCOMING_CPU}, {SOL_IP, IP_OPTIONS},
                     {SOL_IP, IP_TRANSPARENT}, {SOL_IPV6, IPV6_TRANSPARENT}, {SOL_TCP, TCP_REPAIR}, {SOL_TCP, TCP_MAXSEG},
@@ -383,8 +387,8 @@ static void inherited(void) {
             }
 }
 
-// Nothing leaves by MSG_PROBE (`__ip_append_data`, `ip_make_skb`).
-enum { MSG_PROBE = 0x10 }; // Of the kernel; the C library calls it otherwise.
+// MSG_PROBE sends nothing (`__ip_append_data`, `ip_make_skb`).
+enum { MSG_PROBE = 0x10 }; // This is the kernel's name; the C library has another one.
 static void probed(void) {
     int ends[2];
     char letters[8];

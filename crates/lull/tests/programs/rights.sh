@@ -1,5 +1,6 @@
-# A server that passes each connection to another process over a Unix socket (SCM_RIGHTS): SCRIPT LULL MODE WAY, where the other
-# processes are children of the server's from before it listened ("forked"), or programs that it executed ("executed").
+# A server passes each connection to another process over a Unix socket (SCM_RIGHTS): SCRIPT LULL MODE WAY, where the
+# other processes are children that the server forked before it listened ("forked"), or programs that it executed
+# ("executed").
 . "$(dirname "$0")/harness.sh"
 way=$3
 
@@ -30,10 +31,10 @@ asked = 0
 while True:
     connection, peer = listener.accept()
     with connection:
-        # Something of it is read before it is passed on, as by a server that looks whose the connection is.
+        # A part is read before the connection is passed on, as by a server that looks which process should have it.
         first = connection.recv(1)
         if first == b"q":
-            # The server ends, and its worker has this connection still.
+            # The server ends, and its worker still has this connection.
             socket.send_fds(ends[0], [b"e"], [connection.fileno()])
             connection.close()
             assert ends[0].recv(1) == b"t"
@@ -53,7 +54,7 @@ assert channel.family == socket.AF_UNIX
 def serve(connection, said):
     with connection:
         if said[:1] == b"s":
-            # It does not end by itself.
+            # The worker does not end by itself.
             connection.sendall(b"%d\n" % os.getpid())
         while chunk := connection.recv(65536):
             connection.sendall(chunk)
@@ -107,7 +108,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert sorted(done) == sorted(sizes), done
 print(len(done), "connections echoed")
-# Who is served by a process that is killed is told.
+# The peer of a process that is killed sees the end.
 with connect() as connection:
     connection.sendall(b"s")
     worker = int(connection.makefile().readline())
@@ -142,7 +143,7 @@ timeout 240 python3 client.py "$own" || fail "no answer"
 gone() { ! "$lull" ss | grep -q ESTAB; }
 until_it gone
 stop
-# The server ends, and stays until what it has passed on is over.
+# The server ends, and stays until the connections that it has passed on are over.
 on_lull python3 server.py "$own" "$way"
 port_is_there() { "$lull" ss -l 2>/dev/null | grep -q LISTEN || "$lull" ss | grep -q LISTEN; }
 until_it port_is_there

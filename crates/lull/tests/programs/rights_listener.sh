@@ -1,5 +1,6 @@
-# A child of a server that has accepted connections passes the listener that it has inherited to another process, over a Unix socket
-# (SCM_RIGHTS), and ends: SCRIPT LULL MODE. What the other process accepts is passed on by the server.
+# A child of a server that has accepted connections passes the listener that it has inherited to another process, over a
+# Unix socket (SCM_RIGHTS), and ends: SCRIPT LULL MODE. The server passes on the connections that the other process
+# accepts.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'

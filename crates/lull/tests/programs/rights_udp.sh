@@ -1,4 +1,5 @@
-# A server that passes its UDP socket to a program that it executed over a Unix socket (SCM_RIGHTS), and ends: SCRIPT LULL MODE.
+# A server passes its UDP socket to a program that it executed, over a Unix socket (SCM_RIGHTS), and ends: SCRIPT LULL
+# MODE.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'

@@ -1,5 +1,5 @@
-# A start of lull's stack that comes to nothing for want of numbers for open files, with so many of them free as it takes to come one step
-# further each time, and the next one, of a child that has enough: SCRIPT LULL MODE. All is recorded (--pcap).
+# lull's stack fails to start because there are too few numbers for open files; each time there are enough of them to
+# come one step further. Then a child that has enough starts it: SCRIPT LULL MODE. Everything is recorded (--pcap).
 . "$(dirname "$0")/harness.sh"
 
 cat >peer.py <<'END'
@@ -35,7 +35,7 @@ def begins(free):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-# lull takes no number beyond the limit, which is behind those that it has.
+# lull takes no number beyond the limit, which is just above the numbers that the process has.
 limit = max(int(number) for number in os.listdir("/proc/self/fd")) + 1
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 fillers = []
@@ -58,7 +58,7 @@ print(f"{failed} starts failed", flush=True)
 END
 options=(--pcap frames)
 on_lull sh -c 'until [ -e listens ]; do sleep 0.1; done; exec python3 program.py'
-# The peer binds its address, which the interface is given a moment after it is made.
+# The peer binds its address, which the interface gets a moment after it is made.
 until_it eval 'ip -o addr show lull0 | grep -q 10.0.0.1/'
 python3 peer.py &
 peer=$!

@@ -1,10 +1,10 @@
-# Linux's selftest busy_poller ($4) with the cases of busy_poll_test.sh, and ynl ($5, with the family's description in $6), on
-# "tap" or "xdp" ($3).
+# Runs Linux's selftest busy_poller ($4) with the cases of busy_poll_test.sh, and ynl ($5, with the family's description
+# in $6), on "tap" or "xdp" ($3).
 . "$(dirname "$0")/harness.sh"
 
 poller=$4
 ynl=(python3 "$5" --spec "$6" --output-json)
-# The selftest wants the interface's number.
+# The selftest takes the interface's number.
 if [ "$3" = xdp ]; then
     on_veth 1
     device=x0
@@ -17,7 +17,7 @@ fi
 ifindex=$(ip -o link show "$device" | cut -d: -f1)
 
 head -c 1000000 /dev/urandom >sent
-# What is counted is read while half of the file has arrived.
+# The counters are read when half of the file has arrived.
 cat >send.py <<'END'
 import os, socket, sys, time
 data = open("sent", "rb").read()
@@ -39,7 +39,7 @@ import json, sys
 shown = json.load(open('shown'))
 print(sum(napi['stats']['$1'] for entry in shown if 'napis' in entry and 'pid' in entry for napi in entry['napis']))"; }
 
-# NAME, irq_suspend_timeout, threaded, prefer_busy_poll, and the counter that has to move.
+# Each line has the NAME, irq_suspend_timeout, threaded, prefer_busy_poll, and the counter that has to move.
 while read -r name suspend threaded prefer counter; do
     rm -f half counted received
     on_lull "$poller" -p48675 "-b$own" -m8 -u0 "-P$prefer" -g16 "-i$ifindex" "-s$suspend" "-t$threaded" -oreceived
@@ -58,7 +58,8 @@ test_busypoll_with_suspend 20000000 0 1 suspends
 test_busypoll_with_napi_threaded 0 2 0 thread_polls
 END
 
-# ynl runs beside the server under the same launcher: it reads, sets, reads what it has set, and deferrals are counted.
+# ynl runs beside the server under the same launcher: it reads and sets values, reads them back, and deferrals are
+# counted.
 cat >beside.sh <<'END'
 $server & server=$!
 while [ ! -e load ]; do sleep 0.1; done

@@ -1,5 +1,5 @@
-# A program accepts from a listener, and shuts that down: who connects then is refused, as on Linux, and waits for nobody. With more
-# queues than frames can tell apart (31) it is served as well: SCRIPT LULL MODE QUEUES.
+# A program accepts from a listener, and shuts that down: clients that connect then are refused, as on Linux, without a
+# delay. This also works with more queues than frames can tell apart (31): SCRIPT LULL MODE QUEUES.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
@@ -18,7 +18,7 @@ import socket, sys, time
 
 
 def connected():
-    # Until the server listens.
+    # It waits until the server listens.
     while True:
         try:
             return socket.create_connection((sys.argv[1], 7001), 120)

@@ -1,5 +1,6 @@
-# socat with a child for each client of UDP, which connects the socket that it inherits: SCRIPT LULL MODE. Clients are of both worlds.
-# The child passes on what comes to a program, or executes one with the socket as its input and output.
+# socat has a child for each UDP client, which connects the socket that it inherits: SCRIPT LULL MODE. Clients are
+# lull's and the kernel's. The child passes data on to a program, or executes one with the socket as its input and
+# output.
 . "$(dirname "$0")/harness.sh"
 
 cat >client.py <<'END'
@@ -11,7 +12,8 @@ def ask(nth):
         asking.settimeout(1)
         for size in [1, 100, 1400] * 3:
             question = b"%d " % nth + b"x" * size
-            # The first ones find nobody yet, any datagram may be lost, and what came for others before the child had connected is its.
+            # The first datagrams may find no server yet, any datagram may be lost, and a datagram from another client
+            # that came before the child connected goes to that child.
             for attempt in range(120):
                 try:
                     asking.send(question)
@@ -35,7 +37,7 @@ END
 cat >names.py <<'END'
 import os, socket
 
-# The socket that this was executed with has the names that socat's child has given it.
+# The socket that this program was executed with has the names that socat's child has given it.
 with socket.socket(fileno=0) as connected:
     assert connected.type == socket.SOCK_DGRAM, connected
     peer, own = connected.getpeername(), connected.getsockname()
@@ -48,15 +50,15 @@ with socket.socket(fileno=0) as connected:
             break
         os.write(1, question)
 END
-# How long a child that nobody asks stays.
+# The time after which a child that nobody asks ends.
 idle=(-T 10)
-# Until there is the NIC, a client has no way to its address.
+# Until there is the NIC, a client has no route to its address.
 reachable() { ip route get "$own"; }
 on_lull socat "${idle[@]}" UDP-LISTEN:7777,fork EXEC:cat
 until_it reachable
 timeout 240 python3 client.py "$own" 7777 || fail "no answer"
 timeout 240 python3 client.py 127.0.0.1 7777 || fail "no answer to the kernel's world"
-# A child that has ended leaves its socket to nobody.
+# A child that has ended leaves no socket behind.
 gone() { "$lull" ss >sockets && ! grep -q ESTAB sockets; }
 until_it gone
 stop

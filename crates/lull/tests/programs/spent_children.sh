@@ -1,4 +1,5 @@
-# Apache's children end when they have served their share of connections, and others take their places. SCRIPT LULL MODE QUEUES.
+# Apache's children end when they have served their share of connections, and others take their places: SCRIPT LULL MODE
+# QUEUES.
 . "$(dirname "$0")/harness.sh"
 options=(--queues "$3")
 
@@ -25,7 +26,7 @@ on_lull apache2 -f "$PWD/apache.conf" -DFOREGROUND
 until_it there curl -sf -o index "http://$own/index.html"
 run_ab -n 1500 -c 8 "http://$own/index.html"
 grep 'Complete requests: *1500' bench || fail "not all were answered: $(cat bench)"
-# Without a load two children are as many as have nothing to do; more of them are those that never end.
+# Without a load Apache keeps two idle children; if there are more, some of them never end.
 find_program
 spent_have_ended() { [ "$(pgrep -P "$program" | wc -l)" -le 2 ]; }
 until_it spent_have_ended

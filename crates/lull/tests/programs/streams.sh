@@ -1,5 +1,5 @@
-# A server that uses its connections by streams of the C library, and what becomes of them when it exits, executes another program,
-# forks, is killed, or lacks descriptors: SCRIPT LULL MODE WHAT.
+# A server uses its connections by streams of the C library, and exits, executes another program, forks, is killed, or
+# lacks descriptors: SCRIPT LULL MODE WHAT.
 . "$(dirname "$0")/harness.sh"
 what=$3
 

@@ -1,7 +1,7 @@
-# The process that has the engine is killed, and of its children one waits for what that passed on to it, while another only sleeps,
-# which has inherited all the same: SCRIPT LULL MODE WHAT. WHAT the first child waits for: "accept", "poll" or "epoll" on a listener;
-# "both", where both children accept, and both serve afterwards; "datagrams"; "connection", of which it reads; or "stopped", where it
-# asks for that when its parent is stopped.
+# The process that has the engine is killed. One of its children waits for what that process passes on to it, while
+# another one only sleeps, which has inherited the same: SCRIPT LULL MODE WHAT. WHAT the first child waits for:
+# "accept", "poll" or "epoll" on a listener; "both", where both children accept, and both serve afterwards; "datagrams";
+# "connection", from which it reads; or "stopped", where it asks for that while its parent is stopped.
 . "$(dirname "$0")/harness.sh"
 what=$3
 
@@ -52,7 +52,7 @@ def serves():
         try:
             connection.sendall(b"%d\n" % os.getpid())
             if what == "both":
-                # Until its peer is done with it, another connection is the other child's.
+                # Until this peer closes it, the next connection goes to the other child.
                 connection.recv(1)
         except OSError:
             pass
@@ -82,7 +82,7 @@ if what == "datagrams":
     _, peer = udp.recvfrom(100)
     udp.sendto(b"%d" % os.getpid(), peer)
     child("first", answers)
-    # Its relay is made.
+    # Its relay has been made.
     until("asked")
     child("second", sleeps)
 else:
@@ -116,7 +116,7 @@ def asks():
             udp.settimeout(1)
             udp.sendto(b"who", (address, 7777))
             return {udp.recv(100).decode()}
-    # As many at a time as are to answer.
+    # As many clients connect at a time as there are children to answer.
     connections = []
     try:
         for _ in wanted:
@@ -156,7 +156,8 @@ time.sleep(1000)' "$own" &
         ;;
 esac
 first=$(<first)
-# The call in which a child waits for what its parent passes on (`recvfrom`), by its number on x86 or ARM.
+# Whether a child is in the call in which it waits for what its parent passes on (`recvfrom`), by its number on x86 or
+# ARM.
 is_in_recvfrom() { grep -qE "^(45|207) " "/proc/$first/syscall"; }
 case $what in
     datagrams)

@@ -1,5 +1,5 @@
-# One cell of the table of programs: an unmodified program ($3) over "tap" or "xdp" ($4), loaded for two seconds and asked how many
-# requests a second it answered. Any failed request fails the cell.
+# One cell of the table of programs: an unmodified program ($3) over "tap" or "xdp" ($4) is loaded for two seconds, and
+# the requests a second that it answered are printed. Any failed request fails the cell.
 . "$(dirname "$0")/harness.sh"
 
 program=$3

@@ -1,5 +1,5 @@
-# A program with a thread for each of more connections than a CPU has places for workers. Each waits by the call that is named.
-# SCRIPT LULL MODE CALL
+# A program has a thread for each connection, and more connections than a CPU has places for workers. Each thread waits
+# by the given call. SCRIPT LULL MODE CALL
 call=$3
 . "$(dirname "$0")/harness.sh"
 
@@ -54,7 +54,7 @@ for turn in b"abc":
         assert received == sent, received
 PY
 on_lull python3 server.py "$call" "$own"
-# It is reached a moment after it listens.
+# It can be reached a moment after it listens.
 until_it there python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 7), 60)' "$own"
 there python3 client.py "$own" 150 || fail "not every thread answered"
 ! grep 'a thread failed' said || fail "a thread failed"

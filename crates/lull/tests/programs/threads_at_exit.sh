@@ -1,11 +1,11 @@
-# A server exits while a peer takes nothing, and stays for it: what it had open of the kernel's is closed to others, and its other
-# thread, which goes on meanwhile, is told of no error by it: SCRIPT LULL MODE.
+# A server exits while a peer takes nothing, and stays for it. Its descriptors of the kernel's are closed for others,
+# and its other thread, which goes on meanwhile, gets no error from that: SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'
 import ctypes, os, select, socket, sys, threading
 
-# Nothing comes by these.
+# Nothing comes by these pipes.
 empty, _ = os.pipe2(os.O_NONBLOCK)
 ours, _theirs = socket.socketpair()
 context = select.epoll()
@@ -39,7 +39,7 @@ try:
         connection.send(b"x" * 65536)
 except BlockingIOError:
     pass
-# The C library's: nothing is closed by Python.
+# The C library's exit is called, so that Python closes nothing.
 ctypes.CDLL(None).exit(0)
 END
 cat >client.py <<'END'
@@ -49,7 +49,7 @@ def connect():
     for attempt in range(1200):
         connection = socket.socket()
         connection.settimeout(100)
-        # A small window: less than what is written to it.
+        # The window is smaller than what is written to it.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         try:
             connection.connect((sys.argv[1], 7001))
@@ -62,7 +62,7 @@ def connect():
 with open("held") as held:
     connection = connect()
     assert held.read() == ""
-# Its end was seen: the server has exited, and stays. Its thread looks a few times more.
+# The pipe's end was seen, so the server has exited, and stays. Its thread looks a few times more.
 seen = os.path.getsize("said")
 ends = select.poll()
 ends.register(connection, 0)

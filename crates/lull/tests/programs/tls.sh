@@ -1,4 +1,4 @@
-# Unmodified nginx with TLS, behind unmodified haproxy, both on lull: curl and openssl ask one through the other.
+# Unmodified nginx with TLS is behind unmodified haproxy, both on lull: curl and openssl ask one through the other.
 . "$(dirname "$0")/harness.sh"
 
 site 3000000
@@ -25,7 +25,7 @@ for version in tls1_2 tls1_3; do
 done
 run_ab -k -n 500 -c 8 "https://$own/"
 
-# A second NIC, on which haproxy is between the client and nginx: both of its sides are lull's.
+# A second NIC puts haproxy between the client and nginx: both of its sides are lull's.
 nginx_launcher=$launcher
 mv said said.nginx
 front=10.1.0.2

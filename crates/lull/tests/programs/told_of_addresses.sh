@@ -1,4 +1,4 @@
-# The host knows where a program's addresses are before the program has needed its stack, which answers for them: SCRIPT LULL MODE.
+# The host knows a program's addresses before the program needs its stack, which answers for them: SCRIPT LULL MODE.
 . "$(dirname "$0")/harness.sh"
 
 cat >server.py <<'END'

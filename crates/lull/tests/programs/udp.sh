@@ -1,4 +1,5 @@
-# Datagram servers on a wildcard and a client, all in Python: both worlds are heard, and a name server if there is one.
+# Datagram servers on a wildcard address and a client, all in Python, hear lull and the kernel; a name server is asked
+# as well if there is one.
 . "$(dirname "$0")/harness.sh"
 
 here=$(dirname "$0")

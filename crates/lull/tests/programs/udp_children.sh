@@ -1,12 +1,12 @@
-# A UDP socket that children read: one that is the only one to read it is given what comes, and others one datagram at a time. A peer
-# sends as many datagrams as it is asked for.
+# Children read a UDP socket: a child that is its only reader is given what comes, and several readers get one datagram
+# at a time. A peer sends as many datagrams as it is asked for.
 . "$(dirname "$0")/harness.sh"
 
 cat >peer.py <<'END'
 import socket
 
 peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-# The address is there once lull has made the NIC.
+# The address exists once lull has made the NIC.
 peer.bind(("", 6000))
 print("ready", flush=True)
 while True:
@@ -67,7 +67,7 @@ def only_one():
         while waiting(udp) < 10 * LENGTH:
             time.sleep(0.01)
         assert [read(udp) for _ in range(10)] == list(range(10))
-        # More than fits beside the child's own.
+        # This is more than fits into the child's own queue.
         for _ in range(20):
             ask(udp, 4, 40_000)
             assert [read(udp) for _ in range(4)] == list(range(4))
@@ -128,7 +128,7 @@ def full():
         parent = os.getppid()
         ask(udp, 1)
         select.select([udp], [], [])
-        # It takes nothing that the child sends now, and is not told that the child wants more.
+        # The parent now takes nothing that the child sends, and does not learn that the child wants more.
         os.kill(parent, signal.SIGSTOP)
         try:
             while not stopped(parent):
@@ -147,7 +147,7 @@ def full():
                 assert read(udp) == 0
                 return
             except ConnectionRefusedError:
-                # Of what was sent where nobody is.
+                # The error is that of a datagram to a port that nobody has.
                 pass
 
     ended(child(reads))

@@ -1,6 +1,6 @@
-# Unmodified nginx is upgraded under load, as its manual has it: on USR2 its first process executes the program anew in a child, which
-# inherits the listeners; on WINCH and QUIT the former processes end. A client never has a failed request. $3: how many workers,
-# "reuseport" or "shared", the address that is listened on, and how many queues there are.
+# Unmodified nginx is upgraded under load, as its manual says: on USR2 its first process executes the program again in a
+# child, which inherits the listeners; on WINCH and QUIT the former processes end. No request of a client fails. $3: how
+# many workers, "reuseport" or "shared", the address that is listened on, and how many queues there are.
 . "$(dirname "$0")/harness.sh"
 
 read -r workers reuseport address queues <<<"$3"
@@ -13,10 +13,11 @@ nginx_conf "worker_processes $workers" <<END
         location /who { return 200 "\$pid\n"; }
     }
 END
-# A former worker stays for a connection of its own that another has accepted, since it was busy: none lasts.
+# A busy worker's connection may be accepted by another one, for which the former worker then stays; so no connection
+# may last long.
 sed -i 's/^daemon off;//; s/keepalive_requests .*;/keepalive_requests 1000;/' nginx.conf
 on_nic tap "$queues"
-# The launcher waits for all of them: its child is a shell, which ends when nginx is gone.
+# The launcher waits for all processes: its child is a shell, which ends when nginx is gone.
 cat >until_gone <<END
 $(command -v nginx) -c $PWD/nginx.conf
 while [ ! -e over ] || [ -e pid ]; do sleep 0.05; done
@@ -32,11 +33,11 @@ until_it answered 100
 for generation in 1 2 3; do
     former=$(cat pid)
     kill -USR2 "$former"
-    # It is there before anything stands in it.
+    # The file exists before it has its contents.
     until_it eval '[ -e pid.oldbin ] && [ -s pid ] && [ "$(cat pid)" != "'"$former"'" ]'
     new=$(cat pid)
     until_it pgrep -P "$new"
-    # Some connections are made while both have workers.
+    # Some connections are made while both generations have workers.
     until_it answered $(($(cat done) + 200))
     kill -WINCH "$former"
     until_it eval "! pgrep -P $former -f 'worker process'"

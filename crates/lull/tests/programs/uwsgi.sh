@@ -1,6 +1,7 @@
-# Unmodified uWSGI is told to reload (HUP) under load: its workers end, and its first process executes itself anew, with the listener
-# open. What no worker had accepted when they ended waits for those that begin then. A worker ends in the handler of its signal, so that
-# what it has just accepted is reset, as by Linux; every other request is answered.
+# Unmodified uWSGI is told to reload (HUP) under load: its workers end, and its first process executes itself again,
+# with the listener open. Connections that no worker had accepted wait for the new workers. A worker ends in the handler
+# of its signal, so a connection that it has just accepted is reset, as by Linux's kernel; every other request is
+# answered.
 . "$(dirname "$0")/harness.sh"
 
 cat >app.py <<'END'
@@ -23,8 +24,8 @@ while not os.path.exists("stop"):
     try:
         who = urllib.request.urlopen(f"http://{sys.argv[1]}/", timeout=60).read().decode()
     except OSError as error:
-        # A worker had accepted it and not read it when it ended; until the next begins, it may be so again. Of a request that is being
-        # sent meanwhile this is told in another error.
+        # A worker had accepted the connection and not read from it when it ended; this may happen until the next worker
+        # begins. If the request is just being sent, the error is another one.
         if not isinstance(getattr(error, "reason", error), (ConnectionResetError, BrokenPipeError)):
             raise
         again += answers
@@ -36,7 +37,7 @@ while not os.path.exists("stop"):
             file.write(text)
         os.rename(name + ".new", name)
 print(count, "requests,", again, "asked again")
-# Once in each reload, for the client has one connection at a time.
+# It may happen once in each reload, because the client has one connection at a time.
 sys.exit(again > 3)
 END
 there python3 client.py "$own" >client 2>&1 &

@@ -1,7 +1,8 @@
-# Two servers of one program, neither of which has its listener from the other, on one queue (Erlang's epmd beside RabbitMQ):
-# SCRIPT LULL MODE "WAY ADDRESS". The second one, which has no queue, serves what comes to the kernel's half of a listener on a
-# wildcard, and is lull's as soon as the first one has ended. Meanwhile what it connects to and sends to goes by the kernel, as what a
-# process with queues has bound to an address of the kernel's. WAY is how it asks: "accept", "poll", "select" or "epoll".
+# Two servers of one program run on one queue, and neither has its listener from the other (Erlang's epmd beside
+# RabbitMQ): SCRIPT LULL MODE "WAY ADDRESS". The second one, which has no queue, serves connections to the kernel's half
+# of a listener on a wildcard, and those of lull's half as soon as the first one has ended. Meanwhile it connects and
+# sends by the kernel, like a socket that is bound to an address of the kernel's in a process with queues. WAY is how it
+# asks: "accept", "poll", "select" or "epoll".
 . "$(dirname "$0")/harness.sh"
 read -r way address <<<"$3"
 cat >server.py <<'END'

@@ -1,5 +1,5 @@
-# Unmodified nginx with two worker processes, each with a queue and a listener of its own; one of them is killed. $3: over "tap"
-# or "xdp".
+# Unmodified nginx has two worker processes, each with a queue and a listener of its own; one of them is killed. $3:
+# over "tap" or "xdp".
 . "$(dirname "$0")/harness.sh"
 
 site
@@ -15,7 +15,7 @@ on_nic "$3" 2
 on_lull nginx -c "$PWD/nginx.conf"
 until_it there curl -s "http://$own/"
 
-# Each connection is one of either worker's, and none is without an answer.
+# Each connection goes to one of the workers, and all are answered.
 both_answer() {
     rm -f who
     for _ in $(seq 40); do
@@ -35,7 +35,8 @@ napis = [napi for entry in json.load(open("shown")) if str(entry.get("pid")) in 
 assert sorted(napi["queue"] for napi in napis) == [0, 1], napis
 assert len({napi["id"] for napi in napis}) == 2, napis' $(sort -u who) || fail "the workers do not show a queue each"
 
-# Clients wait for what nobody has asked for yet. Those of a worker that is killed are told, and the others are served on.
+# Clients wait at a listener for which nobody has asked for connections yet. Those of a worker that is killed see the
+# end, and the others are served.
 cat >waiting.py <<'END'
 import http.client, os, sys
 
@@ -62,7 +63,7 @@ for connection, pid in connections:
 print(killed)
 END
 killed=$(there python3 waiting.py "$own") || fail "a client of a worker that was killed, or of the other, fails"
-# The master makes another in its place, which claims the queue.
+# The master forks another worker in its place, which claims the queue.
 another_answers() {
     both_answer && ! grep -q "^$killed$" who
 }

@@ -1,17 +1,17 @@
-# Unmodified memcached on x0, an interface of the host, by AF_XDP. $3: "alone", on an address that is lull's alone, or "hosts",
-# on a port of the host's own address. Clients are at x1, in another namespace. Then the program is killed.
+# Unmodified memcached on x0, an interface of the host, by AF_XDP. $3: "alone", on an address that is lull's alone, or
+# "hosts", on a port of the host's own address. Clients are at x1, in another namespace. Then the program is killed.
 . "$(dirname "$0")/harness.sh"
 
 on_veth 1
 listen=$own:11211
 if [ "$3" = hosts ]; then
     own=10.0.0.1
-    # The second port is the host's, and so it is the kernel's for the program as well.
+    # The second port is the host's, so the program's listener on it is the kernel's.
     listen=$own:11211,$own:11212
     nic=(--nic xdp:x0:0 --addr "$own/24" --ports 11211)
 fi
 if [ "$3" = hosts ]; then
-    # The answers to a connection that is not bound to a port of lull's go to the host: it is the kernel's.
+    # A connection that is not bound to one of lull's ports is the kernel's, because its answers go to the host.
     there python3 -c "
 import socket
 server = socket.create_server(('10.0.0.9', 9))
@@ -25,8 +25,9 @@ assert socket.create_connection(('10.0.0.9', 9), timeout=60).recv(99) == b'over 
     wait "$launcher" || fail "a connection of the kernel's failed beside --ports: $(cat server)"
     wait "$server" || fail "the server: $(cat server)"
 fi
-# Before its first socket it is a user without any right. What it pins counts beside that of all who are nobody on the machine.
-ulimit -l unlimited 2>/dev/null # Not everywhere may root do so.
+# The program has no rights before its first socket. Memory that it pins counts together with that of all processes of
+# the user nobody on the machine.
+ulimit -l unlimited 2>/dev/null # Root may not do this everywhere.
 on_lull memcached -u nobody -l "$listen" -t 1
 
 answers() {
@@ -35,7 +36,7 @@ answers() {
     cat load
 }
 answers
-# It is the kernel that has the other port's listener alone.
+# Only the kernel has a listener on the other port.
 listens() { [ -n "$(ss -Hltn "sport = :$1")" ]; }
 listens 11211 && fail "the kernel listens on lull's port"
 if [ "$3" = hosts ]; then
@@ -44,7 +45,7 @@ if [ "$3" = hosts ]; then
 fi
 ip link show x0 | grep -q xdp || fail "there is no XDP program on the interface"
 
-# A connection that is open when the program is killed, and pings of the host's all the while.
+# A connection is open when the program is killed, and the host is pinged all the time.
 there python3 -c "
 import os, socket, time
 client = socket.create_connection(('$own', 11211), timeout=120)
@@ -53,7 +54,7 @@ def asks():
     assert client.recv(99).startswith(b'VERSION')
 asks()
 open('connected', 'w').close()
-# The thread that has closed the others answers again once it is done with them.
+# The thread that closed the others answers again once it is done with them.
 while not os.path.exists('are closed'):
     time.sleep(0.01)
 asks()

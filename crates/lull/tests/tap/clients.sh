@@ -1,7 +1,7 @@
 # Runs in a network namespace of its own. $1: the lull binary, $2: which client to run, $3: the delivery mode.
 set -eu
 options=
-# A few slots, and items with memcached's units.
+# The server has few slots, and item sizes in memcached's units.
 [ "$2" != raw ] || options='-c 4 -I 2m -m 64'
 [ "$2" != gateway ] || options='--gateway 10.0.0.1 --gateway fd00::1'
 [ "$2" != idle ] || options='--idle-timeout 1'
@@ -62,16 +62,16 @@ def rest(s):
         got += part
     return bytes(got)
 s = connect()
-# Several large values, asked for at once.
+# Several large values are asked for at once.
 big = b'v' * 1500000
 ask(s, b'set big 0 0 1500000\r\n' + big + b'\r\n', b'STORED\r\n')
 one = b'VALUE big 0 1500000\r\n' + big + b'\r\nEND\r\n'
 s.sendall(b'get big\r\n' * 5)
 assert read(s, 5 * len(one)) == one * 5
-# What the version says.
+# This checks the answer to `version`.
 s.sendall(b'version\r\n')
 assert b'lull' in read(s, len(b'VERSION 1.6.0-lull-lab\r\n'))
-# A page in a browser stores nothing.
+# A web page in a browser can store nothing.
 page = connect()
 page.sendall(b'POST / HTTP/1.1\r\nHost: x\r\n\r\nset evil 0 0 1\r\nx\r\n')
 try:
@@ -79,7 +79,7 @@ try:
 except ConnectionResetError:
     pass
 ask(s, b'get evil\r\n', b'END\r\n')
-# The fifth client is told.
+# The fifth client gets an error.
 others = []
 while True:
     c = connect()
@@ -87,13 +87,13 @@ while True:
     try:
         first = read(c, 5)
     except ConnectionResetError:
-        # It had asked before it was told.
+        # The client had asked before it got the error.
         break
     if first != b'END\r\n':
         break
     others.append(c)
 assert len(others) <= 4
-# Who goes leaves a slot.
+# A client that disconnects frees a slot.
 for c in others:
     c.close()
 page.close()
@@ -106,12 +106,12 @@ while True:
     except (ConnectionResetError, AssertionError):
         pass
 P
-  # The kernel looks for the clients' words in the log.
+  # The service has logged that the slots are taken.
   grep -q 'all 4 connections of a worker are taken' serve.out
   [ "$(grep -c 'are taken' serve.out)" = 1 ]
   ;;
 gateway)
-  # A client of another network, behind the kernel.
+  # This is a client of another network, behind the kernel.
   ip link set lo up
   ip addr add 192.0.2.1/32 dev lo
   python3 - <<'P'

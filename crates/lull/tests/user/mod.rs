@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
-/// The reason why this machine cannot run a test that needs `program`, if it cannot.
+/// Returns the reason why this machine cannot run a test that needs `program`, if it cannot.
 pub fn missing(program: &str) -> Option<String> {
     if std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_err() {
         return Some("/dev/net/tun cannot be opened".to_owned());
@@ -18,8 +18,9 @@ pub fn missing(program: &str) -> Option<String> {
     (!found).then(|| format!("`{program}` fails: the program is not installed"))
 }
 
-/// The preload library beside the `lull` that is tested: `cargo test -p lull` alone does not build it. With one of the workspace's
-/// tests its dependencies have the features that they have under `cargo test --workspace`, which has built them then.
+/// Builds the preload library beside the `lull` that is tested, because `cargo test -p lull` alone does not build it.
+/// It is built together with a test of the workspace, so that its dependencies have the same features as under `cargo
+/// test --workspace`, which has built them already.
 pub fn build_preload() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
@@ -53,7 +54,7 @@ pub fn run_in(namespaces: &[&str], script: &str, mode: &str, argument: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{script}.sh"));
     let output = Command::new("unshare")
         .args(namespaces)
-        // What a script that fails leaves behind ends with its namespace of processes.
+        // Processes that a failed script leaves behind end with its PID namespace.
         .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
         .arg("bash")
         .arg(path)

@@ -1,5 +1,5 @@
-# Runs in a network namespace of its own. $1: the lull binary, $2: what to try, $3: the delivery mode.
-# The service is on x0 beside the host's address 10.0.0.1; clients are at x1, in another namespace.
+# This runs in a network namespace of its own. $1: the lull binary, $2: what to try, $3: the delivery mode. The service
+# is on x0 beside the host's address 10.0.0.1; clients are at x1, in another namespace.
 set -eu
 lull=$1
 options='--addr 10.0.0.2/24 --addr fd00::2/64'
@@ -15,7 +15,7 @@ unshare -n sleep infinity &
 peer=$!
 server=
 trap 'kill $peer 2>/dev/null; [ -z "$server" ] || { kill -TERM $server 2>/dev/null; wait $server; cat serve.out; }' EXIT
-# Until the other namespace is there.
+# It waits until the other namespace exists.
 for _ in $(seq 1200); do [ "$(readlink /proc/$peer/ns/net)" = "$(readlink /proc/$$/ns/net)" ] || break; sleep 0.05; done
 there() { nsenter -t $peer -n "$@"; }
 ip link add x0 numrxqueues $queues numtxqueues $queues type veth \

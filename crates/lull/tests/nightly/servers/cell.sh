@@ -1,5 +1,6 @@
-# One cell of the table of servers: SCRIPT LULL MODE SERVER, where the mode "kernel" is the kernel's own sockets. The last line is
-# "passed" if every answer was the expected one; the status of the server's end goes to the file "ended".
+# Runs one cell of the table of servers: SCRIPT LULL MODE SERVER, where the mode "kernel" means the kernel's own
+# sockets. The last line is "passed" if every answer was the expected one; the server's exit status goes to the file
+# "ended".
 cases=$(realpath "$(dirname "$0")")
 . "$cases/../../programs/harness.sh"
 PATH=$PATH:/usr/sbin
@@ -7,7 +8,7 @@ declare -A needs
 names=()
 for file in "$cases"/*.bash; do . "$file"; done
 
-# Starts the server that is tried, in the background.
+# Starts the tested server in the background.
 serve() {
     if [ "$mode" != kernel ]; then
         on_lull "$@"
@@ -28,14 +29,14 @@ answers() {
     until_it succeeds_or_ended there "$@"
     ! ended 2>/dev/null || fail "the server has ended before it answered"
 }
-# same EXPECTED COMMAND...: the command succeeds, and says this and no more on its standard output.
+# same EXPECTED COMMAND...: the command succeeds, and its standard output is exactly this.
 same() {
     local expected=$1 is
     shift
     is=$(there "$@" 2>refused) || fail "$* failed with status $?: $(cat refused)"
     [ "$is" = "$expected" ] || fail "$* says '${is:0:200}' and not '${expected:0:200}'"
 }
-# whole FILE COMMAND...: what the command says is the file, byte by byte.
+# whole FILE COMMAND...: the command's output is the same as the file, byte by byte.
 whole() {
     local file=$1 out=out.$BASHPID refused=refused.$BASHPID
     shift
@@ -43,7 +44,8 @@ whole() {
     cmp "$file" "$out" || fail "what $* says differs from $file"
     rm "$out"
 }
-# at_once COUNT COMMAND...: so many of these at once, each of which succeeds; $nth is the number of one.
+# at_once COUNT COMMAND...: runs this many of the command at once, each of which has to succeed; $nth is the number of
+# each.
 at_once() {
     local count=$1 clients=() nth client
     shift
@@ -55,25 +57,26 @@ at_once() {
         wait "$client" || fail "one of $count at once failed: $*"
     done
 }
-# A server of html/ on the kernel's loopback, port 8081, for those that pass requests on.
+# A server of html/ on the kernel's loopback, port 8081, for servers that pass requests on.
 behind() {
     site 5000000
     (cd html && exec python3 -m http.server --bind 127.0.0.1 8081 >/dev/null 2>&1) &
     until_it curl -sf -o /dev/null http://127.0.0.1:8081/index.html
 }
-# A certificate of the server's address, cert.pem with its key key.pem.
+# Makes a certificate for the server's address, cert.pem with its key key.pem.
 certificate() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 2 \
         -subj "/CN=$own" -addext "subjectAltName=IP:$own" >made 2>&1 || fail "no certificate: $(cat made)"
     cat key.pem cert.pem >both.pem
 }
-# Gives a user of the machine another home, in this mount namespace alone; a user who is not there has the number $3.
+# Gives a user of the machine another home, in this mount namespace only; a user who does not exist gets the number $3.
 home() {
     local user=$1 id=${3:-0}
     { grep -v "^$user:" /etc/passwd; echo "$user:x:$id:$id::$2:/bin/sh"; } >passwd.of."$user"
     mount --bind "passwd.of.$user" /etc/passwd || fail "no passwd"
 }
-# What HTTP answers: a file, eight large ones at once, a part of one, many requests on one connection, one that is not there.
+# Checks the answers of an HTTP server: a file, eight large ones at once, a part of one, many requests on one
+# connection, and a missing one.
 by_http() {
     local url=$1
     shift

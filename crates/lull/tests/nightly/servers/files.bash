@@ -62,7 +62,8 @@ case_svnserve() {
     at_once 4 checked_out
 }
 
-# What a shell over a network answers: a status, 5 MB both ways, eight at once. The words before a command are told.
+# Checks the answers of a shell over a network: a status, 5 MB both ways, eight at once. The arguments are the words
+# before a command.
 by_shell() {
     head -c 5000000 /dev/urandom >large
     answers "$@" true
@@ -104,7 +105,8 @@ CONF
 }
 
 needs[xinetd]="xinetd socat:xinetd socat"
-# Services of its own and programs that it executes, over TCP and over UDP, where the program has the server's own socket.
+# It has services of its own and programs that it executes, over TCP and over UDP, where the program gets the server's
+# own socket.
 case_xinetd() {
     cat >answer.py <<'PYTHON'
 import socket
@@ -150,7 +152,7 @@ print(client.recv(2000).decode())' "$own" "$port" "datagram $nth"
 names+=(pureftpd tinysshd)
 
 needs[pureftpd]="pure-ftpd curl:pure-ftpd curl"
-# Its children allow themselves 70 MB of data, in which the memory of the process that they came from counts.
+# Its children limit themselves to 70 MB of data, which include the memory of the process that forked them.
 case_pureftpd() {
     site 5000000
     chmod -R a+rX html .
@@ -165,9 +167,9 @@ case_pureftpd() {
 }
 
 needs[tinysshd]="tinysshd ucspi-tcp openssh-client:tinysshd tinysshd-makekey tcpserver ssh"
-# A program for each connection, with the connection as its standard input and output.
+# It executes a program for each connection, with the connection as its standard input and output.
 case_tinysshd() {
-    # It wants directories that nobody else may write to, up to the root.
+    # tinysshd requires directories that nobody else may write to, up to the root.
     mount -t tmpfs -o mode=755 none /mnt
     mkdir -p -m 700 /mnt/home/.ssh
     ssh-keygen -q -t ed25519 -N '' -f /mnt/home/.ssh/id || fail "no key"

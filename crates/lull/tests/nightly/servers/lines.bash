@@ -1,4 +1,4 @@
-# Servers that pass lines on: of chats, of logs, and of routes.
+# Servers that pass lines on: chats, logs, and routes.
 
 names+=(ngircd rsyslog bird)
 
@@ -27,7 +27,7 @@ import socket, sys, threading
 address, clients, messages = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 together, done = threading.Barrier(clients, timeout=100), []
 
-# Each says so many things in a channel, and hears all others in order.
+# Each client says this many things in a channel, and hears all others in order.
 def client(nth):
     it = socket.create_connection((address, 6667), 100)
     stream = it.makefile("rb")
@@ -73,7 +73,7 @@ PYTHON
 }
 
 needs[rsyslog]="rsyslog:rsyslogd"
-# Both of its ways to take lines over TCP, and datagrams.
+# It is tested with both of its ways to take lines over TCP, and with datagrams.
 case_rsyslog() {
     cat >lines.py <<'PYTHON'
 import socket, sys, threading, time
@@ -83,7 +83,8 @@ address, port, way, count = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.
 def line(nth, number):
     return b"<13>Nov 28 12:00:00 host %s%d: line %d %s\n" % (way.encode(), nth, number, b"x" * (number % 900))
 
-# By many writes, by one, and by some that end anywhere; every second client half-closes and waits for the end.
+# The lines are sent by many writes, by one, and by some that end anywhere; every second client half-closes and waits
+# for the end.
 def tcp(nth):
     it = socket.create_connection((address, port), 60)
     lines = [line(nth, number) for number in range(count)]
@@ -146,9 +147,10 @@ CONF
 }
 
 needs[bird]="bird2:bird birdc"
-# 20,000 routes each way by BGP, to a peer on the kernel's sockets that restarts its session, ends and comes back.
+# It exchanges 20,000 routes each way by BGP with a peer on the kernel's sockets, which restarts its session, ends and
+# comes back.
 case_bird() {
-    # as BYTE OWN NUMBER PEER NUMBER MORE: a configuration with routes below BYTE.0.0.0.
+    # as BYTE OWN NUMBER PEER NUMBER MORE: prints a configuration with routes below BYTE.0.0.0.
     as() {
         echo "log stderr all; router id $2; protocol device {}"
         echo "protocol static { ipv4;"

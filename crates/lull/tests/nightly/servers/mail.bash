@@ -3,7 +3,7 @@
 names+=(postfix)
 
 needs[postfix]="postfix swaks:postfix swaks"
-# Its master executes a process for each service, which inherits the listener and asks for connections by itself.
+# Its master executes a process for each service, which inherits the listener and accepts connections itself.
 case_postfix() {
     mkdir -p conf spool box
     cp /etc/postfix/dynamicmaps.cf* conf/ 2>/dev/null
@@ -86,7 +86,7 @@ CONF
 names+=(opensmtpd)
 
 needs[opensmtpd]="opensmtpd:smtpd"
-# It listens with a backlog of 5, and speaks first.
+# It listens with a backlog of 5, and sends the first line of a session.
 case_opensmtpd() {
     mount -t tmpfs none /var/spool
     mount -t tmpfs none /run

@@ -2,15 +2,15 @@
 
 names+=(unbound nsd knot pdns snmpd kresd)
 
-# Names n0 to n249 below example.test; a line for each, with its number for NR.
+# Prints the names n0 to n249 below example.test, a line for each, with its number in place of NR.
 zone() { for number in $(seq 0 249); do printf "${1//NR/$number}\n"; done; }
-# Asks for all of them by UDP and by TCP, by four at once.
+# Asks for all names by UDP and by TCP, in four processes at once.
 by_dig() {
     zone 'nNR.example.test.' >asked
     zone '10.9.8.NR' >expected
     answers dig +short +time=1 +tries=1 @"$own" n7.example.test
     same 10.9.8.7 dig +short @"$own" n7.example.test
-    # By ports of their own: the ones that dig takes can be the same, and then the answer of one comes to another.
+    # Each dig has a port of its own: those that dig chooses may be the same, and then one gets the answer of the other.
     by_udp() { whole expected dig +short -b "10.0.0.1#$((5000 + nth))" @"$own" -f asked; }
     at_once 4 by_udp
     at_once 4 whole expected dig +short +tcp @"$own" -f asked
@@ -37,7 +37,7 @@ CONF
     by_dig
 }
 
-# The file of a zone, for servers that have it from one.
+# Makes the file of a zone, for servers that read it from one.
 zone_file() {
     printf '$TTL 60\n@ SOA a b 1 1 1 1 1\n@ NS n1\n'
     zone 'nNR A 10.9.8.NR'
@@ -104,7 +104,7 @@ needs[snmpd]="snmpd snmp:snmpd snmpget snmpbulkwalk"
 case_snmpd() {
     printf 'rocommunity public\nsysContact somebody\nsysLocation here\n' >snmpd.conf
     serve snmpd -f -Lo -C -c "$PWD/snmpd.conf" -p "$PWD/pid" "udp:$own:161" "tcp:$own:161"
-    # No definitions are read, of which some are not there.
+    # No MIB definitions are read, because some of them may be missing.
     mkdir -p mibs
     export MIBS= MIBDIRS=$PWD/mibs
     with=(-v 2c -c public -O qvn -t 5 -r 0)
@@ -112,13 +112,13 @@ case_snmpd() {
     for way in udp tcp; do
         same $'"somebody"\n"here"' snmpget "${with[@]}" "$way:$own" 1.3.6.1.2.1.1.4.0 1.3.6.1.2.1.1.6.0
     done
-    # Over TCP nothing is lost: what is said of the same table over UDP is the same.
+    # Over TCP nothing is lost, so the answer over UDP has to be the same table.
     there snmpbulkwalk "${with[@]}" "tcp:$own" 1.3.6.1.2.1.1.9.1.3 >table || fail "no walk"
     [ "$(wc -l <table)" -gt 5 ] || fail "the table is empty"
     at_once 4 whole table snmpbulkwalk "${with[@]}" "udp:$own" 1.3.6.1.2.1.1.9.1.3
 }
 
-# An nsd on the kernel's loopback, for those that pass questions on.
+# Starts an nsd on the kernel's loopback, for servers that pass questions on.
 nsd_behind() {
     zone_file >zone
     cat >nsd.conf <<CONF
@@ -161,7 +161,7 @@ CONF
 names+=(gdnsd)
 
 needs[gdnsd]="gdnsd bind9-dnsutils:gdnsd gdnsdctl dig"
-# It is replaced by another process, which takes its sockets.
+# It is replaced by another process, which takes over its sockets.
 case_gdnsd() {
     mkdir -p conf/zones run state
     zone_file | sed 's/1 1 1 1 1/1 900 900 900 60/' >conf/zones/example.test

@@ -8,7 +8,8 @@ case_mosquitto() {
     serve mosquitto -c "$PWD/mosquitto.conf"
     answers mosquitto_pub -h "$own" -t probe -m x
     seq 1000 >messages
-    # Who has subscribed once and left is kept what comes, so nobody has to be waited for.
+    # The server keeps messages for a client that has subscribed once and left, so the test need not wait for the
+    # client.
     there mosquitto_sub -h "$own" -i kept -c -q 1 -t t -E || fail "no subscription"
     there mosquitto_pub -h "$own" -t t -q 1 -l <messages || fail "not published"
     whole messages timeout 60 mosquitto_sub -h "$own" -i kept -c -q 1 -t t -C 1000
@@ -28,7 +29,8 @@ def asking():
 def line(stream):
     return stream.readline().decode().split()
 
-# Each of eight clients puts jobs of 60 KB into a tube of its own, and takes them in order; all are asked for before one is answered.
+# Each of eight clients puts jobs of 60 KB into a tube of its own, and takes them in order; it asks for all before it
+# reads an answer.
 def client(nth):
     with asking() as it:
         stream = it.makefile("rb")
@@ -156,7 +158,7 @@ CONF
     load() { there "$bin/pgbench" -h "$own" -p 6432 -U tester -n -c 20 -t "$1" postgres >load 2>&1 || fail "the load: $(cat load)"; }
     load 50
     same 1000 "${sql[@]}" 'SELECT count(*) FROM pgbench_history' postgres
-    # Reloaded, and held up, while it is loaded.
+    # The server is reloaded and paused while it is loaded.
     load 200 &
     loading=$!
     for what in RELOAD 'PAUSE postgres' 'RESUME postgres' RELOAD; do
@@ -226,7 +228,7 @@ PYTHON
 }
 
 needs[pgpool]="pgpool2 postgresql:pgpool psql pg_lsclusters"
-# Twelve processes that accept by one listener.
+# Twelve processes accept from one listener.
 case_pgpool() {
     bin=$(printf '%s\n' /usr/lib/postgresql/*/bin | tail -n 1)
     "${unprivileged[@]}" "$bin/initdb" -D data -U tester -A trust --no-sync --no-locale -E UTF8 >initialised 2>&1 ||
@@ -264,7 +266,7 @@ CONF
 }
 
 needs[tgt]="tgt libiscsi-bin:tgtd tgtadm iscsi-ls iscsi-inq iscsi-readcapacity16 iscsi-perf"
-# It takes no signal to end, but a command.
+# A command ends it, not a signal.
 case_tgt() {
     head -c 20000000 /dev/urandom >disk
     mount -t tmpfs none /run && mkdir /run/tgtd

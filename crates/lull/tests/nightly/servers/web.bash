@@ -1,4 +1,4 @@
-# Servers and proxies of HTTP, and TLS before them.
+# Servers and proxies of HTTP, and TLS proxies in front of them.
 
 names+=(lighttpd apache varnish squid privoxy tinyproxy stunnel hitch trafficserver php webrick daemon_pm threading)
 
@@ -88,10 +88,10 @@ pinger_enable off
 shutdown_lifetime 1 seconds
 visible_hostname here
 CONF
-    # It refuses to stay root.
+    # squid refuses to stay root.
     serve "${unprivileged[@]}" squid -N -f "$PWD/squid.conf"
     by_http http://127.0.0.1:8081 -x "http://$own:3128"
-    # Through a tunnel.
+    # This goes through a tunnel.
     at_once 4 whole html/large curl -sf -p -x "http://$own:3128" http://127.0.0.1:8081/large
 }
 
@@ -118,7 +118,7 @@ backlog = 100
 CONF
     serve "${unprivileged[@]}" hitch --config="$PWD/hitch.conf"
     by_http "https://$own:8443" --cacert cert.pem
-    # Reloaded under load.
+    # It is reloaded under load.
     hundreds() { there curl -sf --cacert cert.pem -o /dev/null "https://$own:8443/index.html?[1-100]"; }
     at_once 4 hundreds &
     loading=$!
@@ -192,7 +192,7 @@ s.start"
 }
 
 needs[daemon_pm]="libhttp-daemon-perl curl:perl curl"
-# A process for each connection, and a signal for each that ends.
+# It has a process for each connection, and gets a signal for each that ends.
 case_daemon_pm() {
     site 5000000
     cat >daemon.pl <<PERL
@@ -216,7 +216,8 @@ PERL
 }
 
 needs[threading]="curl:python3 curl"
-# A thread for each connection, with timeouts; and processes that inherit the listener and wait for connections with one.
+# It has a thread for each connection, with timeouts, and processes that inherit the listener and wait for connections
+# with a timeout.
 case_threading() {
     site 5000000
     cat >server.py <<PYTHON
@@ -250,7 +251,8 @@ PYTHON
 
 names+=(nginx_streams haproxy_reload h2o sslh icecast)
 
-# Clients of which some reset the connection while they ask or are answered: the others have the whole file html/large all the same.
+# Some of these clients reset the connection while they ask or are answered; the others get the whole file html/large
+# all the same.
 rude() {
     cat >rude.py <<'PYTHON'
 import socket, struct, sys, threading
@@ -282,8 +284,8 @@ PYTHON
 }
 
 needs[nginx_streams]="nginx libnginx-mod-stream curl openssl nsd bind9-dnsutils:nginx curl openssl nsd dig"
-# Two processes with listeners of their own and shared ones, on four queues: streams with TLS and without, datagrams, threads that read
-# files; reloaded three times under load.
+# It has two processes with listeners of their own and shared ones, on four queues: streams with TLS and without,
+# datagrams, and threads that read files. It is reloaded three times under load.
 case_nginx_streams() {
     behind
     certificate
@@ -344,7 +346,8 @@ CONF
 }
 
 needs[haproxy_reload]="haproxy curl openssl:haproxy curl openssl"
-# A master whose workers take the listeners of those before them, with four threads; TLS, HTTP/2, and streams.
+# A master whose workers take over the listeners of their predecessors, with four threads; it serves TLS, HTTP/2, and
+# streams.
 case_haproxy_reload() {
     behind
     certificate
@@ -417,7 +420,7 @@ CONF
 }
 
 needs[sslh]="sslh curl:sslh curl"
-# A process for each connection.
+# It has a process for each connection.
 case_sslh() {
     behind
     serve sslh -f -p "$own:443" --http 127.0.0.1:8081 -u root -P "$PWD/pid"
@@ -446,7 +449,7 @@ CONF
     serve icecast2 -c "$PWD/icecast.xml"
     answers curl -s -o /dev/null "http://$own:8000/index.html"
     at_once 8 whole html/large curl -sf --max-time 120 "http://$own:8000/large"
-    # A source, which eight listeners hear from its beginning to its end.
+    # A source of a stream, which eight listeners hear from its beginning to its end.
     cat >stream.py <<'PYTHON'
 import base64, os, socket, sys, threading
 
@@ -479,7 +482,7 @@ def listen():
 threads = [threading.Thread(target=listen) for _ in range(8)]
 for thread in threads: thread.start()
 ready.wait()
-# It keeps less than a block until there is more.
+# The server keeps less than a block until there is more.
 source.sendall(data[100000:] + bytes(100000))
 for thread in threads: thread.join()
 print(heard.count(True))
