@@ -1,5 +1,5 @@
-//! Figures of a device of the kernel: its tracepoint is sampled all the time and added up, its settings are looked at when
-//! somebody reads.
+//! Figures of a device of the kernel: its tracepoint is sampled all the time and the samples are added up, and its
+//! settings are read when somebody reads the figures.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use lull_linux::{Options, Roots, Session};
 
 use crate::{Error, Figures, Napi, Poller, Source, Subject};
 
-/// How often what was recorded is added up.
+/// How often the recorded events are added up.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 /// What was counted of one NAPI.
@@ -30,26 +30,27 @@ struct Counts {
 #[derive(Debug, Default)]
 struct Counted {
     napis: BTreeMap<u32, Counts>,
-    /// The length of all samples so far: what happened since the last one ended is in the next.
+    /// The length of all samples so far. What has happened since the last one ended is in the next.
     until_ns: u64,
     missing: Vec<String>,
-    /// The tracepoint is read.
+    /// Whether the tracepoint is read.
     traced: bool,
-    /// Some were polled whose ids are not certain: any NAPI that has no counts may be one of them, also while they rest.
+    /// Whether NAPIs were polled whose ids are not certain. Any NAPI without counts may be one of them, also while none
+    /// of them is polled.
     unmatched: bool,
-    /// Why nobody counts any more.
+    /// Why nothing is counted any more.
     ended: Option<String>,
 }
 
 impl Counted {
     fn add(&mut self, sample: &Sample) {
-        // One begins where the one before ended.
+        // A sample begins where the one before ended.
         self.until_ns += (sample.seconds * 1e9) as u64;
         self.missing.clone_from(&sample.missing);
         self.traced = sample.traced;
         self.unmatched = sample.unmatched;
         for napi in &sample.napis {
-            // A NAPI whose id is not certain is said to be missing by the sample.
+            // A NAPI whose id is not certain is listed as missing by the sample.
             if let Some(id) = napi.napi_id {
                 self.napis.entry(id).or_default().add(napi, sample.seconds);
             }
@@ -57,7 +58,7 @@ impl Counted {
     }
 }
 
-/// What is counted, for whoever counts and whoever reads.
+/// The counts, which one thread writes and others read.
 #[derive(Debug, Default)]
 struct Counting {
     counted: Mutex<Counted>,
@@ -70,8 +71,8 @@ impl Counting {
         self.changed.notify_all();
     }
 
-    /// What was counted, with more in it than what was read last: two readings without a sample in between have no rate. A
-    /// thread that counts no more is not waited for.
+    /// Returns the counts once they include more than the last reading, because two readings without a sample in
+    /// between have no rate. If the thread does not count any more, this does not wait.
     fn since(&self, read_ns: Option<u64>) -> MutexGuard<'_, Counted> {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_read = |counted: &mut Counted| counted.ended.is_none() && read_ns == Some(counted.until_ns);
@@ -94,29 +95,30 @@ impl Counts {
     }
 }
 
-/// A softirq is one whether an interrupt or a timer raised it.
+/// Returns the kind of poller; a softirq is one kind, whether an interrupt or a timer raised it.
 fn kind(name: &str) -> Poller {
     let kinds = [Poller::Ksoftirqd, Poller::BusyPoll, Poller::NapiThread, Poller::Netpoll];
     kinds.into_iter().find(|kind| kind.name() == name).unwrap_or(Poller::Softirq)
 }
 
-/// Watches a device. Dropping it ends the watching.
+/// Watches a device, until it is dropped.
 #[derive(Debug)]
 pub struct Watched {
     device: String,
     options: Options,
     counted: Arc<Counting>,
-    /// What was read last ends there.
+    /// The time until which the last reading counted.
     read_ns: Option<u64>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watched {
-    /// Begins to count, in this thread's network namespace. `options` say where the state of applied modes lies.
+    /// Begins to count, in this thread's network namespace. `options` say where the state of applied modes is stored.
     ///
     /// # Errors
-    /// There is no such device, or the kernel does not list NAPIs.
+    ///
+    /// This fails if there is no such device, or the kernel does not list NAPIs.
     pub fn open(device: &str, options: &Options) -> Result<Watched, Error> {
         let mut watch = Watch::open(device, &Roots::default())?;
         let counted = Arc::new(Counting::default());
@@ -146,7 +148,7 @@ impl Drop for Watched {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so on stderr.
+            // A thread that panicked has said so on standard error.
             let _ = thread.join();
         }
     }
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(after(None), 0, "the first one does not wait");
         let adds = counting.clone();
         let adding = std::thread::spawn(move || adds.change(|counted| counted.until_ns = 250));
-        // However long that thread takes to come.
+        // It waits however long that thread takes.
         while after(Some(0)) == 0 {}
         adding.join().unwrap();
         assert_eq!(after(Some(0)), 250, "what is there is not waited for");
@@ -248,7 +250,7 @@ mod tests {
         }
     }
 
-    /// What a reader sees of a NAPI's packets.
+    /// The number of a NAPI's packets as a reader sees it.
     fn packets(id: u32, counted: &Counted) -> Option<u64> {
         let state = NapiState {
             key: QueueKey::Rx(id),

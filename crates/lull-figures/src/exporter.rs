@@ -1,9 +1,9 @@
-//! What Prometheus scrapes: `GET /metrics`.
+//! Serves `GET /metrics` for Prometheus.
 //!
-//! One thread serves all clients and waits for none of them: their sockets do not block, each has a time for its request and
-//! one for reading the answer, and the oldest makes room where there are too many. So neither a client that stopped reading
-//! nor many that say nothing keep others, or the end of the process, waiting. Small libraries of HTTP servers bound none of
-//! these times, and those that do bring an executor of their own.
+//! One thread serves all clients and waits for none of them. Their sockets do not block, each client has a time for its
+//! request and one for reading the answer, and when there are too many the oldest is closed. So neither a client that
+//! has stopped reading nor many that send nothing delay other clients or the end of the process. Small libraries of
+//! HTTP servers limit none of these times, and those that do bring an executor of their own.
 
 mod answer;
 
@@ -16,13 +16,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Error, Source};
 
-/// Clients at a time.
+/// The most clients at a time.
 const CLIENTS_MAX: usize = 32;
 /// How long a client may take for its request, and then for reading the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest head of a request.
+/// The longest head of a request.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
-/// How long nobody is accepted after a failure, such as one for want of descriptors.
+/// How long no client is accepted after a failure, for example because there are no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves figures until it is dropped.
@@ -35,10 +35,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Serves what `source` reads at each scrape, on `address`; port 0 is any free one.
+    /// Serves what `source` reads at each scrape, on `address`; port 0 means any free one.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    ///
+    /// This fails if the address cannot be listened on.
     pub fn start(address: SocketAddr, source: Box<dyn Source>) -> Result<Exporter, Error> {
         Exporter::start_with(address, source, CLIENT_TIMEOUT).map_err(|source| Error::Listen { address, source })
     }
@@ -53,7 +54,7 @@ impl Exporter {
         Ok(Exporter { address, ends: Some(ends), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -63,7 +64,7 @@ impl Drop for Exporter {
     fn drop(&mut self) {
         self.ends = None;
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so on stderr.
+            // A thread that panicked has said so on standard error.
             let _ = thread.join();
         }
     }
@@ -71,7 +72,7 @@ impl Drop for Exporter {
 
 /// Serves until the other end of `ended` is closed.
 fn serve(listener: &TcpListener, ended: &PipeReader, source: &mut dyn Source, timeout: Duration) {
-    // In the order in which they came.
+    // The clients, in the order in which they came.
     let mut clients: Vec<Client> = Vec::new();
     loop {
         let mut waits = vec![PollFd::new(ended, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
@@ -92,7 +93,7 @@ fn serve(listener: &TcpListener, ended: &PipeReader, source: &mut dyn Source, ti
             return;
         }
         let comes = came.next() == Some(true);
-        // What a client has sent in time counts, however long the source took for others meanwhile.
+        // What a client has sent in time counts, however long the source has worked for others meanwhile.
         clients.retain_mut(|client| {
             let goes_on = came.next() != Some(true) || client.step(source, timeout);
             goes_on && Instant::now() < client.until
@@ -113,7 +114,7 @@ fn serve(listener: &TcpListener, ended: &PipeReader, source: &mut dyn Source, ti
     }
 }
 
-/// A connection, which has one request.
+/// A connection, on which one request is answered.
 struct Client {
     stream: TcpStream,
     until: Instant,
@@ -121,11 +122,12 @@ struct Client {
 }
 
 enum State {
-    /// It has sent so much of its request.
+    /// It has sent this much of its request.
     Asks(Vec<u8>),
-    /// It is sent what is left of its answer.
+    /// It is being sent the rest of its answer.
     Reads { answer: Vec<u8>, sent: usize },
-    /// It has its answer, and has to end the connection: closed before that, with input unread, it could lose the answer.
+    /// It has its answer, and has to end the connection. If lull closed it first, with input unread, the answer could
+    /// be lost.
     Leaves,
 }
 
@@ -139,7 +141,7 @@ impl Client {
         if matches!(self.state, State::Reads { .. }) { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Reads or writes once; false if the connection is over. What a client does wrong ends its own only.
+    /// Reads or writes once; returns false if the connection is over. A client's fault ends only its own connection.
     fn step(&mut self, source: &mut dyn Source, timeout: Duration) -> bool {
         match self.try_step(source, timeout) {
             Ok(goes_on) => goes_on,
@@ -161,7 +163,7 @@ impl Client {
                     None if request.len() < REQUEST_BYTES_MAX => return Ok(true),
                     None => answer::refused("431 Request Header Fields Too Large", "the request is too long"),
                 };
-                // The time of the source was not the client's.
+                // The time that the source took does not count as the client's.
                 self.until = Instant::now() + timeout;
                 self.state = State::Reads { answer, sent: 0 };
             }
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
     use crate::{Figures, Napi};
 
-    /// Fails at its third reading.
+    /// A source that fails at its third reading.
     struct Twice(u32);
 
     impl Source for Twice {
@@ -204,7 +206,7 @@ mod tests {
 
     fn ask_for(exporter: &Exporter, what: &str, accept: &str) -> String {
         let mut stream = TcpStream::connect(exporter.address()).unwrap();
-        // It bounds a failure only.
+        // The timeout only bounds a failure.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         write!(stream, "{what} HTTP/1.1\r\nHost: lull\r\nConnection: close\r\n{accept}\r\n").unwrap();
         let mut answer = String::new();
@@ -219,7 +221,7 @@ mod tests {
     #[test]
     fn metrics_are_served_and_a_source_that_fails_says_why() {
         let exporter = Exporter::start((Ipv4Addr::LOCALHOST, 0).into(), Box::new(Twice(0))).unwrap();
-        // As Prometheus asks.
+        // This is the header that Prometheus sends.
         let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3\r\n";
         let newer = ask_for(&exporter, "GET /metrics", accept);
         assert!(newer.starts_with("HTTP/1.1 200") && newer.contains("# TYPE lull_napi_packets counter\n"), "{newer}");
@@ -238,7 +240,7 @@ mod tests {
         assert!(taken.to_string().contains("give --prometheus another address"), "{taken}");
     }
 
-    /// Has more to say than the buffers of a connection hold.
+    /// A source with more text than the buffers of a connection hold.
     struct Long;
 
     impl Source for Long {
@@ -263,7 +265,7 @@ mod tests {
                 stream
             })
             .collect();
-        // Its answer has begun.
+        // Its answer has begun to arrive.
         assert_eq!(deaf[0].peek(&mut [0]).unwrap(), 1);
         let other = ask(&exporter, "GET /metrics");
         assert!(other.starts_with("HTTP/1.1 200") && other.len() > 8 << 20, "{} bytes", other.len());

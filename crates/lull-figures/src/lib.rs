@@ -1,8 +1,9 @@
-//! What NAPIs do, in the same figures on both planes: who polls, packets, suspensions, timers, and the mode in force.
+//! Figures of what NAPIs do, in the same form on both planes: who polls, packets, suspensions, timers, and the mode in
+//! force.
 //!
-//! [`Figures`] are counts since somebody began to count, so that two of them an interval apart are rates
-//! ([`rates::between`]) and a series of them is what Prometheus wants ([`exporter`]). A [`Source`] reads them: [`process`]
-//! from a process with lull's user plane, over its control socket or from within; [`device`] from a device of the kernel.
+//! [`Figures`] are counts since the beginning, so that two of them an interval apart are rates ([`rates::between`]),
+//! and a series of them is what Prometheus needs ([`exporter`]). A [`Source`] reads them: [`process`] from a process
+//! with lull's user plane, over its control socket or from within; [`device`] from a device of the kernel.
 
 pub mod device;
 pub mod exporter;
@@ -13,12 +14,12 @@ pub mod rates;
 use lull_core::NapiSettings;
 use lull_slo::{Decided, Latencies};
 
-/// Who polls a NAPI. The names are those that `lull stat` has.
+/// The kind of poller. The names are those of `lull stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Poller {
     /// Softirq, after an interrupt or a timer.
     Softirq,
-    /// The kernel's thread that goes on with softirqs.
+    /// The kernel's thread that continues softirqs.
     Ksoftirqd,
     /// A program's busy polling.
     BusyPoll,
@@ -44,27 +45,27 @@ impl Poller {
     }
 }
 
-/// Whose figures they are.
+/// The device or process whose figures they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// The device, or what the process says that it is.
+    /// The name of the device, or the name that the process gives itself.
     pub name: String,
-    /// The process, on lull's own plane.
+    /// The process, if it is on lull's own plane.
     pub pid: Option<u32>,
 }
 
-/// Counts since somebody began to count.
+/// Counts since the beginning of counting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Whose they are.
+    /// The device or process that was counted.
     pub subject: Subject,
-    /// When they were read: nanoseconds of a clock of the subject's.
+    /// When they were read, in nanoseconds of a clock of the subject.
     pub now_ns: u64,
     /// CPU time of the process's threads, in nanoseconds.
     pub cpu_ns: Option<u64>,
     /// Its NAPIs.
     pub napis: Vec<Napi>,
-    /// Its CPUs, where it has some of its own.
+    /// Its CPUs, if it has some of its own.
     pub cpus: Vec<Cpu>,
     /// What the controller of its timeouts has decided, if it has one.
     pub controller: Option<Decided>,
@@ -85,26 +86,26 @@ pub struct Napi {
     pub mode: String,
     /// The settings in force.
     pub settings: NapiSettings,
-    /// Whether polls are counted at all; if not, the four counts below say nothing.
+    /// Whether polls are counted at all; if not, the next four counts mean nothing.
     pub counted: bool,
-    /// Polls, by who polled.
+    /// The number of polls by each kind of poller.
     pub polls: Vec<(Poller, u64)>,
-    /// Packets that they took.
+    /// Packets that polls took.
     pub packets: u64,
     /// Polls that found nothing.
     pub empty_polls: u64,
     /// Timers that were set for deferral.
     pub deferrals: u64,
-    /// Timers that were set for suspension, where they can be told apart.
+    /// Timers that were set for suspension, if they can be told apart.
     pub suspensions: Option<u64>,
-    /// Interrupts, where they are known.
+    /// Interrupts, if they are known.
     pub interrupts: Option<u64>,
-    /// What requests took from the ring to the answer, where they are timed.
+    /// How long requests took from the ring to the answer, if this is measured.
     pub answers: Option<Latencies>,
 }
 
 impl Napi {
-    /// One of the counts, if polls are counted.
+    /// Returns one of the counts, if polls are counted.
     pub(crate) fn known(&self, count: u64) -> Option<u64> {
         self.counted.then_some(count)
     }
@@ -125,10 +126,11 @@ pub struct Cpu {
 
 /// Reads figures.
 pub trait Source: Send {
-    /// What was counted up to now.
+    /// Returns the counts up to now.
     ///
     /// # Errors
-    /// The subject is gone, or does not answer.
+    ///
+    /// This fails if the subject is gone, or does not answer.
     fn read(&mut self) -> Result<Vec<Figures>, Error>;
 }
 
@@ -147,15 +149,15 @@ pub enum Error {
     Watching {
         /// The device.
         device: String,
-        /// What the thread met.
+        /// The error that the thread met.
         why: String,
     },
-    /// No address to listen on.
+    /// The address cannot be listened on.
     #[error("cannot serve metrics on {address}: {source}; give --prometheus another address and port")]
     Listen {
-        /// As asked for.
+        /// The address that was asked for.
         address: std::net::SocketAddr,
-        /// What was met.
+        /// The error.
         source: std::io::Error,
     },
 }

@@ -8,8 +8,8 @@ use lull_linux::recognise::{Programs, Recognised, recognise};
 
 use crate::{Cpu, Error, Figures, Napi, Poller, Source, Subject};
 
-/// What the settings of a NAPI amount to, with the epoll contexts that have sockets there. A group that polls it decides
-/// alone.
+/// Returns the mode that the settings of a NAPI amount to, with the epoll contexts that have sockets there. If a group
+/// polls the NAPI, only the group matters.
 pub fn mode_of(napi: &schema::Napi, shown: &Shown) -> Recognised {
     if let Some(group) = group_of(napi, shown) {
         let outside = napi.qdisc.is_none() && !is_sent_by_group(napi, shown);
@@ -79,23 +79,23 @@ pub fn figures(shown: &Shown) -> Figures {
     }
 }
 
-/// CPU time of a process, in nanoseconds; `None` once it is gone.
+/// Returns the CPU time of a process in nanoseconds, or `None` once it is gone.
 fn cpu_ns(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything; fields 14 and 15 of proc_pid_stat(5) are counted from its closing bracket on.
+    // The name may contain anything, so fields 14 and 15 of proc_pid_stat(5) are counted from its closing bracket on.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
     Some((ticks()? + ticks()?) * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
 }
 
-/// The processes to ask.
+/// The processes that are asked.
 #[derive(Clone, Debug)]
 pub enum Which {
-    /// This one; that it does not answer is an error.
+    /// This process; it is an error if it does not answer.
     Process(u32),
-    /// A program's. They come and go.
+    /// The processes of a program, which come and go.
     Program(Program),
-    /// All that this user may ask. They come and go.
+    /// All processes that this user may ask, which come and go.
     All,
 }
 
@@ -119,13 +119,13 @@ impl Source for Asked {
     }
 }
 
-/// One that is ending answers no more, and is none of them.
+/// Returns the figures of those that answer; a process that is ending does not.
 fn of_all(clients: impl Iterator<Item = Client>) -> Vec<Figures> {
     let shows = |mut client: Client| shown(client.pid(), client.ask(&Request::Show).ok()?);
     clients.filter_map(shows).map(|shown| figures(&shown)).collect()
 }
 
-/// Its own number is another one in another PID namespace; ours is the one that commands take.
+/// In another PID namespace the process knows itself by another number; commands take the number of this namespace.
 fn shown(pid: u32, answer: Answer) -> Option<Shown> {
     match answer {
         Answer::Shown(shown) => Some(Shown { pid, ..shown }),

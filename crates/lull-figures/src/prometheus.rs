@@ -28,7 +28,7 @@ fn subject(figures: &Figures) -> Vec<Label> {
 }
 
 impl Scrape {
-    /// A family with a value for each NAPI that `values` has one for, under labels of its own.
+    /// Encodes a family with a value for each NAPI for which `values` returns one, under labels of its own.
     fn napis<M: EncodeMetric>(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -75,13 +75,13 @@ impl Scrape {
 }
 
 impl Scrape {
-    /// What requests took, as a histogram.
+    /// Encodes the latencies of requests as a histogram.
     fn answers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let described = ("lull_napi_answer", "From the ring to the answer.", Some(&Unit::Seconds));
         self.napis(encoder, described, |napi| napi.answers.iter().map(|answers| (None, histogram(answers))).collect())
     }
 
-    /// What controllers of timeouts have decided.
+    /// Encodes what the controllers of timeouts have decided.
     fn controllers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = || self.0.iter().filter_map(|figures| Some((subject(figures), figures.controller.as_ref()?)));
         let with = |mut labels: Vec<Label>, own: Label| {
@@ -108,7 +108,7 @@ impl Scrape {
         let standings: Vec<_> = all().flat_map(standings).collect();
         family(
             encoder,
-            ("lull_controller_standing", "1 for how it stands to the objective, 0 for the others.", None),
+            ("lull_controller_standing", "1 for the present standing to the objective, 0 for the others.", None),
             &standings,
         )?;
         let windows = |(labels, of): (Vec<Label>, &Decided)| -> Vec<_> {
@@ -118,7 +118,7 @@ impl Scrape {
             of.windows.iter().map(one).collect()
         };
         let windows: Vec<_> = all().flat_map(windows).collect();
-        family(encoder, ("lull_controller_windows", "Windows, by how they left it standing.", None), &windows)?;
+        family(encoder, ("lull_controller_windows", "Windows, by their standing to the objective.", None), &windows)?;
         let changes: Vec<_> = all().map(|(labels, of)| (labels, ConstCounter::new(of.changes))).collect();
         family(encoder, ("lull_controller_changes", "Times that settings were changed.", None), &changes)?;
         let timeouts: Vec<_> = all()
@@ -153,10 +153,10 @@ fn histogram(answers: &Latencies) -> Histogram {
     Histogram { counts: BOUNDS_NS.map(|ns| answers.below(ns)), all: answers.len(), sum_ns: answers.sum_ns() }
 }
 
-/// A histogram whose counts are known.
+/// A histogram whose counts are given.
 #[derive(Debug)]
 struct Histogram {
-    /// How many were below each bound.
+    /// How many latencies were below each bound.
     counts: [u64; BOUNDS_NS.len()],
     all: u64,
     sum_ns: u64,
@@ -179,7 +179,7 @@ impl EncodeMetric for Histogram {
     }
 }
 
-/// Nothing is said of a family without series.
+/// Encodes a family; nothing is written if it has no series.
 fn family<M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     (name, help, unit): (&str, &str, Option<&Unit>),
@@ -263,8 +263,9 @@ pub fn text(figures: Vec<Figures>) -> String {
     text
 }
 
-/// OpenMetrics text in the older text format of Prometheus, for readers that do not ask for the newer one: a counter's
-/// description is of the series with `_total` at its end, and neither units nor an end are stated.
+/// Converts OpenMetrics text to the older text format of Prometheus, for readers that do not ask for the newer one: a
+/// counter's description belongs to the series with `_total` at its end, and units and the end of the text are not
+/// stated.
 pub fn older(open_metrics: &str) -> String {
     let described = |line: &'_ str| -> Option<(String, String, String)> {
         let mut words = line.strip_prefix("# ")?.splitn(3, ' ').map(str::to_owned);
@@ -304,7 +305,7 @@ mod tests {
         let figures = Figures { napis, cpus, controller, cpu_ns: Some(1), ..Figures::default() };
         let text = text(vec![figures]);
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/grafana/lull.json");
-        // A package that was taken out of the repository has no dashboard beside it.
+        // The dashboard is missing if the package was taken out of the repository.
         let Ok(dashboard) = std::fs::read_to_string(file) else { return };
         let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
         let panels = dashboard["panels"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! What happened between two readings.
+//! The rates between two readings.
 
 use lull_slo::{Latencies, Latency};
 
@@ -7,21 +7,21 @@ use crate::{Figures, Napi, Poller, Subject};
 /// What one NAPI did in an interval; counts are per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
-    /// Whose NAPI it is.
+    /// The device or process that has the NAPI.
     pub subject: Subject,
     /// CPU of the process's threads, in percent of one.
     pub cpu_percent: Option<f64>,
-    /// What is in force on it, and its counts at the interval's end.
+    /// The NAPI's settings and mode, and its counts at the end of the interval.
     pub napi: Napi,
-    /// Polls. This and what follows is `None` or empty where polls are not counted.
+    /// Polls. This and the following fields are `None` or empty if polls are not counted.
     pub polls: Option<f64>,
-    /// The share of each poller, those that polled most first, in percent.
+    /// The share of each poller in percent, the largest first.
     pub by: Vec<(Poller, f64)>,
     /// Packets.
     pub packets: Option<f64>,
     /// Polls that found nothing, in percent of all.
     pub empty_percent: Option<f64>,
-    /// Packets per poll that found some.
+    /// Packets per poll that found any.
     pub batch: Option<f64>,
     /// Timers set for deferral.
     pub deferrals: Option<f64>,
@@ -29,11 +29,12 @@ pub struct Rate {
     pub suspensions: Option<f64>,
     /// Interrupts.
     pub interrupts: Option<f64>,
-    /// What requests took that were answered meanwhile, where there were some.
+    /// The latency of requests that were answered in the interval, if there were any.
     pub latency: Option<Latency>,
 }
 
-/// The rates of each NAPI that both readings have. One that came in between has no former counts, and is left out.
+/// Returns the rates of each NAPI that is in both readings. One that is new in the second has no former counts, and is
+/// left out.
 pub fn between(before: &[Figures], after: &[Figures]) -> Vec<Rate> {
     let mut rates = Vec::new();
     for now in after {

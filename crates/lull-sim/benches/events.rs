@@ -27,13 +27,13 @@ fn bench(bencher: Bencher<'_, '_>, world: &World) {
     bencher.counter(ItemsCount::new(count)).bench_local(|| events(world));
 }
 
-/// Interrupts, softirq, wake-ups: the most work per event.
+/// These modes have interrupts, softirq and wake-ups, which is the most work per event.
 #[divan::bench(args = ["base", "defer10", "suspend20", "fullbusy"])]
 fn events_at_50k(bencher: Bencher<'_, '_>, mode: &str) {
     bench(bencher, &world(mode, Traffic::Open { per_s: 50_000.0 }));
 }
 
-/// Saturated.
+/// The service is saturated.
 #[divan::bench(args = ["base", "suspend20"])]
 fn events_closed_loop(bencher: Bencher<'_, '_>, mode: &str) {
     bench(bencher, &world(mode, Traffic::Closed));

@@ -1,5 +1,5 @@
-//! How fast random worlds are: `cargo bench -p lull-sim --bench worlds`. Goal: 5 million events a second on one core,
-//! where an event is one that makes a transition of the core; with the invariants looked at after every step, as in
+//! The speed of random worlds: `cargo bench -p lull-sim --bench worlds`. The goal is 5 million events a second on one
+//! core, where an event is one that makes a transition of the core, with the invariants checked after every step, as in
 //! the tests.
 
 use std::sync::LazyLock;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use lull_sim::random::{Plan, Tally};
 
-/// Worlds of a run.
+/// Worlds per run.
 const WORLDS: u64 = 400;
-/// The fastest of so many is told beside the median: the others were disturbed.
+/// How many runs there are. The fastest is printed beside the median, because the others were disturbed.
 const RUNS: usize = 5;
 
-/// The time that this thread was on a CPU (`schedstat`), so that others on the machine do not count; elsewhere the
-/// clock's.
+/// Returns the time that this thread was on a CPU (`schedstat`), so that other load on the machine does not count; on
+/// other systems it is the clock's time.
 fn cpu_time() -> Duration {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Calibration: parameters from the cells that calibration may see, and from nothing else.
+//! Calibration: finds parameters from the cells that calibration may see, and from nothing else.
 //!
-//! The function that is minimised sums over the cells and columns `ln(1 + (error / goal)^2)`, which makes a cell that
-//! the model cannot reach count little more than one that it misses, so that it does not bend the others. Every
-//! evaluation uses the same seed and a short window. Parameters are scaled to their plausible ranges. The many
-//! parameters of this table are found by reweighted Gauss-Newton steps from a start that was perturbed; the small fits
-//! of the other tables take CMA-ES, seeded.
+//! The function that is minimised sums `ln(1 + (error / goal)^2)` over the cells and columns. So a cell that the model
+//! cannot reach counts only a little more than one that it misses, and does not distort the others. Every evaluation
+//! uses the same seed and a short window. Parameters are scaled to their plausible ranges. The many parameters of this
+//! table are found by reweighted Gauss-Newton steps from a perturbed start; the small fits of the other tables use
+//! CMA-ES, seeded.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::engine::rng::{Component, Stream};
 use crate::params::Params;
 use crate::published::{Budget, Column, LOADS, Table, simulate};
 
-/// Columns that are fitted and the error that counts as one.
+/// The columns that are fitted, each with the error that counts as one.
 const WEIGHTS: [(Column, f64); 12] = [
     (Column::Qps, 0.02),
     (Column::Avg, 0.08),
@@ -32,18 +32,18 @@ const WEIGHTS: [(Column, f64); 12] = [
     (Column::EpollCalls, 0.15),
 ];
 
-/// The steps, in shares of the ranges, from which the first and the later slopes are taken: large ones first, since
+/// The steps, in shares of the ranges, by which the first and the later slopes are measured: large ones first, since
 /// short windows are noisy.
 const SLOPES: [f64; 2] = [0.1, 0.05];
-/// By how much a parameter moves in a step at the most, in shares of its range.
+/// How far a parameter moves in a step at the most, in shares of its range.
 const FARTHEST: f64 = 0.25;
-/// How much the steps that are tried are held back (Levenberg's parameter).
+/// How strongly the steps that are tried are damped (Levenberg's parameter).
 pub(crate) const HELD_BACK: [f64; 4] = [0.01, 0.1, 1.0, 10.0];
 
-/// How much a fit may take.
+/// How much a fit may compute.
 #[derive(Clone, Copy, Debug)]
 pub struct FitBudget {
-    /// Evaluations of the function.
+    /// How often the function is evaluated.
     pub evaluations: usize,
     /// What an evaluation simulates of each cell.
     pub cell: Budget,
@@ -54,7 +54,7 @@ pub struct FitBudget {
 /// The outcome of a fit.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// The parameters found; those of the start if nothing better was.
+    /// The parameters that were found; those of the start if nothing better was.
     pub params: Params,
     /// The function at the start.
     pub before: f64,
@@ -65,7 +65,8 @@ pub struct Fit {
 /// The function that is minimised.
 ///
 /// # Errors
-/// A cell that hit its bound.
+///
+/// This fails if a cell hit its bound.
 pub fn distance(params: &Params, cells: &Table, budget: &FitBudget) -> Result<f64, RunError> {
     Ok(sum(&residuals(params, cells, budget)?))
 }
@@ -74,7 +75,7 @@ fn sum(residuals: &[f64]) -> f64 {
     residuals.iter().map(|residual| libm::log1p(residual * residual)).sum()
 }
 
-/// The errors of all columns of all cells, in units of what counts as one.
+/// Returns the errors of all columns of all cells, in units of the error that counts as one.
 fn residuals(params: &Params, cells: &Table, budget: &FitBudget) -> Result<Vec<f64>, RunError> {
     let mut cases: Vec<&str> = Vec::new();
     for cell in &cells.cells {
@@ -96,7 +97,7 @@ fn residuals(params: &Params, cells: &Table, budget: &FitBudget) -> Result<Vec<f
             let error = if column.is_percent() {
                 simulated.get(column) - published
             } else {
-                // In logarithms: half and double are equally wrong.
+                // The error is in logarithms, because half and double are equally wrong.
                 libm::log(simulated.get(column).max(1.0) / published.max(1.0))
             };
             residuals.push(error / unit);
@@ -105,8 +106,8 @@ fn residuals(params: &Params, cells: &Table, budget: &FitBudget) -> Result<Vec<f
     Ok(residuals)
 }
 
-/// The parameters, each moved at random by up to `share` of its range, up or down: a fit that starts from what an
-/// earlier one found would only find it again.
+/// Returns the parameters, each moved at random by up to `share` of its range, up or down. A fit that starts from the
+/// result of an earlier one would only find that again.
 pub fn perturbed(start: &Params, share: f64, seed: u64) -> Params {
     let mut rng = Stream::new(seed, Component::Background, 1);
     let mut params = start.clone();
@@ -117,10 +118,11 @@ pub fn perturbed(start: &Params, share: f64, seed: u64) -> Params {
     params
 }
 
-/// Fits the parameters to `cells`. `progress` is told every evaluation's number and the best value so far.
+/// Fits the parameters to `cells`. `progress` is told the number of every evaluation and the best value so far.
 ///
 /// # Errors
-/// A cell that hit its bound at the start.
+///
+/// This fails if a cell hit its bound at the start.
 pub fn fit(
     start: &Params,
     cells: &Table,
@@ -130,8 +132,9 @@ pub fn fit(
     Descent::new(start, budget.evaluations, progress).run(|params| residuals(params, cells, budget))
 }
 
-/// Reweighted Gauss-Newton steps: the residuals' slopes are taken one parameter after the other, and the linear model
-/// that they make is solved for the step, with large residuals counting less, as in the function that is minimised.
+/// Reweighted Gauss-Newton steps. The slopes of the residuals are measured for one parameter after the other, and the
+/// resulting linear model is solved for the step, with large residuals counting less, as in the function that is
+/// minimised.
 pub(crate) struct Descent<P> {
     names: Vec<(String, [f64; 2])>,
     best: (f64, Params),
@@ -142,7 +145,8 @@ pub(crate) struct Descent<P> {
 }
 
 impl<P: FnMut(usize, f64)> Descent<P> {
-    /// `progress` is told every evaluation's number and the best value so far; there are `most` at the most.
+    /// `progress` is told the number of every evaluation and the best value so far; there are `most` evaluations at the
+    /// most.
     pub(crate) fn new(start: &Params, most: usize, progress: P) -> Descent<P> {
         let free = start.iter().filter(|(_, param)| param.range[1] > param.range[0]);
         let names = free.map(|(name, param)| (name.to_owned(), param.range)).collect();
@@ -155,7 +159,7 @@ impl<P: FnMut(usize, f64)> Descent<P> {
         self.best.0 = before;
         let mut slope = SLOPES[0];
         while let Some(slopes) = self.slopes(slope, &evaluate) {
-            // Ends, too, when the linear model has no better step any more.
+            // It also ends when the linear model has no better step any more.
             if !self.step(&slopes, &evaluate) && slope == SLOPES[1] {
                 break;
             }
@@ -164,8 +168,8 @@ impl<P: FnMut(usize, f64)> Descent<P> {
         Ok(Fit { params: self.best.1, before, after: self.best.0 })
     }
 
-    /// Evaluates a candidate. `None` when no evaluation is left; a candidate that cannot be simulated is as far off as
-    /// can be.
+    /// Evaluates a candidate. Returns `None` when no evaluation is left; a candidate that cannot be simulated gets the
+    /// largest error.
     fn evaluated(
         &mut self,
         params: &Params,
@@ -180,7 +184,7 @@ impl<P: FnMut(usize, f64)> Descent<P> {
         Some(found)
     }
 
-    /// The slope of each residual in each parameter, in shares of its range, at the best so far.
+    /// Returns the slope of each residual by each parameter, in shares of its range, at the best point so far.
     fn slopes(
         &mut self,
         step: f64,
@@ -195,14 +199,14 @@ impl<P: FnMut(usize, f64)> Descent<P> {
             params.set(&name, if up { value + step * (high - low) } else { value - step * (high - low) });
             let moved = (params.get(&name) - value) / (high - low);
             let found = self.evaluated(&params, evaluate)?;
-            // What saturates on the way says nothing about the slope.
+            // A residual that saturates on the way says nothing about the slope.
             let slope = |(found, base): (&f64, &f64)| ((found - base) / moved).clamp(-STEEPEST, STEEPEST);
             slopes.push(found.iter().zip(&self.residuals).map(slope).collect());
         }
         Some(slopes)
     }
 
-    /// Tries the steps of the linear model; whether one of them was better.
+    /// Tries the steps of the linear model; returns whether one of them was better.
     fn step(&mut self, slopes: &[Vec<f64>], evaluate: &impl Fn(&Params) -> Result<Vec<f64>, RunError>) -> bool {
         let before = self.best.0;
         let weights: Vec<f64> = self.residuals.iter().map(|residual| 1.0 / (1.0 + residual * residual)).collect();
@@ -228,8 +232,8 @@ impl<P: FnMut(usize, f64)> Descent<P> {
     }
 }
 
-/// How far each parameter may be off (95 %): what the residuals at the best leave open, from how they depend on the
-/// parameters there. One that no residual depends on has its whole range.
+/// Returns how far each parameter may be off (95 %), from the residuals at the best point and how they depend on the
+/// parameters there. A parameter on which no residual depends may be anywhere in its range.
 pub(crate) fn intervals(
     best: &Params,
     residuals: &[f64],
@@ -241,7 +245,7 @@ pub(crate) fn intervals(
     let product = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
     let normal: Vec<Vec<f64>> = slopes.iter().map(|a| slopes.iter().map(|b| product(a, b)).collect()).collect();
     let freedom = residuals.len().saturating_sub(slopes.len()).max(1) as f64;
-    // Residuals are in units of what is known of the measurements: they may be larger than that, and are not smaller.
+    // Residuals are in units of the measurements' uncertainty, so their scale may be larger than one, but not smaller.
     let scale = (residuals.iter().map(|residual| residual * residual).sum::<f64>() / freedom).max(1.0);
     let count = slopes.len();
     let spread = |place: usize| {
@@ -252,13 +256,13 @@ pub(crate) fn intervals(
     parameters.map(|(place, (name, [low, high]))| (name.clone(), spread(place).min(1.0) * (high - low))).collect()
 }
 
-/// The steepest slope that is believed, in units of what counts as one over a whole range.
+/// The steepest slope that is accepted, in errors that count as one over a whole range.
 const STEEPEST: f64 = 200.0;
-/// The residual of what cannot be simulated.
+/// The residual of a cell that cannot be simulated.
 const UNREACHED: f64 = 1e6;
 
-/// Solves the normal equations with a diagonal that is `held_back` larger (and a little more, so that a parameter that
-/// changes nothing stays), by Gauss elimination.
+/// Solves the normal equations by Gauss elimination, with a diagonal that is enlarged by `held_back` (and a little
+/// more, so that a parameter without effect stays where it is).
 fn solve(normal: &[Vec<f64>], right: &[f64], held_back: f64) -> Vec<f64> {
     let count = right.len();
     let mut rows: Vec<Vec<f64>> = normal
@@ -294,7 +298,8 @@ fn solve(normal: &[Vec<f64>], right: &[f64], held_back: f64) -> Vec<f64> {
 /// Searches the named parameters for the least `distance`. The first step is `step`, a share of their ranges.
 ///
 /// # Errors
-/// A world that hit its bound at the start.
+///
+/// This fails if a world hit its bound at the start.
 pub(crate) fn search(
     start: &Params,
     names: &[&str],
@@ -332,7 +337,7 @@ pub(crate) fn search(
                 best = (value, params);
             }
             progress(evaluations, best.0);
-            // Beyond the ranges it climbs, so that the search comes back.
+            // Beyond the ranges the function grows, so that the search comes back.
             value + 100.0 * outside
         };
         let search = CMAESOptions::new(scaled, step).seed(seed).max_function_evals(most).build(function);
@@ -347,7 +352,7 @@ pub(crate) fn search(
 mod tests {
     use super::*;
 
-    /// Three parameters, of which two are free.
+    /// Makes three parameters, two of which are free.
     fn three() -> Params {
         let one = |name: &str, value: f64, high: f64| {
             format!("[{name}]\nvalue = {value:?}\nunit = \"ns\"\nrange = [0.0, {high:?}]\nmeaning = \"a cost\"\n")
@@ -360,7 +365,7 @@ mod tests {
     fn a_descent_finds_the_truth_in_spite_of_residuals_that_nothing_can_mend() {
         let residuals = |params: &Params| {
             let (a, b) = (params.get("a_ns") - 300.0, params.get("b_ns") - 150.0);
-            // Curved a little, as costs are near saturation; and one that is far off whatever is done.
+            // The residuals are slightly curved, like costs near saturation; one is large whatever the parameters are.
             Ok(vec![a / 20.0, (a + 5.0 * b) / 30.0, b / 4.0 + a * a / 1e5, 40.0])
         };
         let found = Descent::new(&three(), 60, |_, _| ()).run(residuals).unwrap();
@@ -381,14 +386,14 @@ mod tests {
         let found = Descent::new(&three(), 30, |_, _| ()).run(residuals).unwrap();
         let a = found.params.get("a_ns");
         assert!((500.0..900.0).contains(&a) && found.after < found.before, "{a}");
-        // Less than it may, when the model has no better step any more.
+        // It uses fewer than it may, when the model has no better step any more.
         assert!(calls.get() <= 31, "{}", calls.get());
     }
 
     #[test]
     fn normal_equations_are_solved() {
         let solution = solve(&[vec![3.0, 1.0], vec![1.0, 1.0]], &[9.0, 5.0], 0.0);
-        // With 1 more on the diagonal: 4x + y = 9, x + 2y = 5.
+        // With 1 more on the diagonal the equations are 4x + y = 9 and x + 2y = 5.
         assert!((solution[0] - 13.0 / 7.0).abs() < 1e-12 && (solution[1] - 11.0 / 7.0).abs() < 1e-12, "{solution:?}");
     }
 }

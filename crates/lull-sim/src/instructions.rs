@@ -1,40 +1,40 @@
-//! Instructions of a query, where they are known: what a request, a poll and an interrupt take of them.
+//! The instructions of a query, if they are known: what a request, a poll and an interrupt take.
 //!
-//! A simulated core has no instructions, only time. But how many a query takes follows from what is done for it, and that the
-//! simulator counts. Unlike time, the parts do not depend on caches or on how fast the machine is.
+//! A simulated core has no instructions, only time. But the number that a query takes follows from what is done for it,
+//! which the simulator counts. Unlike times, these numbers do not depend on caches or on the speed of the machine.
 
 use crate::engine::metrics::Outcome;
 
-/// Fewer cells than this leave nothing to hold three parts against.
+/// With fewer cells than this, three parts could not be checked.
 const CELLS_MIN: usize = 4;
-/// Rounds of the search for them, each of which sets every part to the best one beside the others.
+/// The rounds of the search, each of which sets every part to the best value beside the others.
 const ROUNDS: usize = 20_000;
 
-/// What each part takes.
+/// How many instructions each part takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Instructions {
     /// A request: receiving, serving and answering it.
     pub request: f64,
     /// A poll, whatever it finds, with the round of the loop that makes it.
     pub poll: f64,
-    /// An interrupt, with the sleep that it ends or the thread that it breaks into.
+    /// An interrupt, with the sleep that it ends or the thread that it interrupts.
     pub interrupt: f64,
 }
 
-/// What was counted of a cell, a query.
+/// What was counted in a cell, per query.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
     /// Instructions.
     pub instructions: f64,
     /// Polls.
     pub polls: f64,
-    /// Interrupts; 0 where there are none or nobody counts them.
+    /// Interrupts; 0 if there are none or they were not counted.
     pub interrupts: f64,
 }
 
 impl Instructions {
-    /// The parts, none of them negative, with which the cells' relative errors are least (in squares), and how far each moves
-    /// if any one of the cells is left out. `None` with too few cells.
+    /// Returns the parts, none of them negative, with which the sum of the squares of the cells' relative errors is
+    /// least, and how far each moves if any one of the cells is left out. Returns `None` with too few cells.
     pub fn fit(cells: &[Counted]) -> Option<(Instructions, Instructions)> {
         let cells: Vec<Counted> = cells.iter().copied().filter(|cell| cell.instructions > 0.0).collect();
         if cells.len() < CELLS_MIN {
@@ -52,12 +52,12 @@ impl Instructions {
         Some((of(all), of(off)))
     }
 
-    /// What a query takes with so many polls and interrupts.
+    /// Returns what a query takes with this many polls and interrupts.
     pub fn of_query(&self, polls: f64, interrupts: f64) -> f64 {
         self.request + self.poll * polls + self.interrupt * interrupts
     }
 
-    /// What a query of a run takes; `None` if none was answered.
+    /// Returns what a query of a run takes; `None` if none was answered.
     pub fn per_query(&self, outcome: &Outcome) -> Option<f64> {
         let a_query = |count: u64| count as f64 / outcome.counts.answered as f64;
         (outcome.counts.answered > 0).then(|| self.of_query(a_query(outcome.napi.polls), a_query(outcome.counts.irqs)))

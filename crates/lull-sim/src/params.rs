@@ -1,5 +1,5 @@
-//! Parameters of a calibrated world: one file, each with unit, value, plausible range and meaning. A value outside its
-//! range is an error: it would be a fit of the model's faults, not of the machine.
+//! Parameters of a calibrated world: one file, in which each has a unit, a value, a plausible range and a meaning. A
+//! value outside its range is an error, because it would fit the faults of the model and not the machine.
 
 use std::collections::BTreeMap;
 
@@ -23,37 +23,37 @@ pub struct Param {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params(BTreeMap<String, Param>);
 
-/// What is wrong with a parameter file.
+/// The error of a parameter file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParamsError {
     /// It cannot be read as TOML, or a parameter lacks a part.
     #[error("the parameter file cannot be read: {}", .0.trim_end())]
     Toml(String),
-    /// A name that the world does not know.
+    /// The world does not know the parameter's name.
     #[error("no parameter is named '{0}': remove it")]
     Unknown(String),
-    /// A parameter that the world needs is not there.
+    /// A parameter that the world needs is missing.
     #[error("the parameter '{0}' is missing: add it with value, unit, range, meaning")]
     Missing(&'static str),
-    /// A parameter in another unit than the world's.
+    /// A parameter has another unit than the world's.
     #[error("the parameter '{name}' has the unit '{unit}': it is given in {needed}")]
     Unit {
-        /// Which.
+        /// The parameter.
         name: String,
         /// The unit that it has.
         unit: String,
         /// The unit that it needs.
         needed: &'static str,
     },
-    /// A value outside its plausible range.
+    /// A value is outside its plausible range.
     #[error(
         "the parameter '{name}' is {value}, outside its plausible range [{}, {}]: a machine has no such value",
         range[0],
         range[1]
     )]
     Range {
-        /// Which.
+        /// The parameter.
         name: String,
         /// Its value.
         value: f64,
@@ -66,7 +66,8 @@ impl Params {
     /// Reads a file's text and checks it against the names and units that the world knows.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    ///
+    /// This fails with the first error that is found.
     pub fn parse(text: &str, known: &[(&'static str, &'static str)]) -> Result<Params, ParamsError> {
         let map: BTreeMap<String, Param> =
             toml::from_str(text).map_err(|error| ParamsError::Toml(error.to_string()))?;
@@ -86,10 +87,11 @@ impl Params {
         Ok(params)
     }
 
-    /// A set of them.
+    /// Makes a set of parameters.
     ///
     /// # Errors
-    /// The first value outside its range.
+    ///
+    /// This fails with the first value outside its range.
     pub fn new(params: BTreeMap<String, Param>) -> Result<Params, ParamsError> {
         let params = Params(params);
         params.check()?;
@@ -99,7 +101,8 @@ impl Params {
     /// Checks the ranges.
     ///
     /// # Errors
-    /// The first value outside its range, or not a number.
+    ///
+    /// This fails with the first value that is outside its range, or not a number.
     pub fn check(&self) -> Result<(), ParamsError> {
         for (name, param) in &self.0 {
             let [low, high] = param.range;
@@ -110,32 +113,33 @@ impl Params {
         Ok(())
     }
 
-    /// A value. The names were checked when the file was read.
+    /// Returns a value. The names were checked when the file was read.
     pub fn get(&self, name: &str) -> f64 {
         self.0.get(name).map_or(f64::NAN, |param| param.value)
     }
 
-    /// A value as whole units.
+    /// Returns a value in whole units.
     pub fn whole(&self, name: &str) -> u32 {
         self.get(name).round() as u32
     }
 
-    /// Changes a value, kept within its range.
+    /// Changes a value, and keeps it within its range.
     pub fn set(&mut self, name: &str, value: f64) {
         if let Some(param) = self.0.get_mut(name) {
-            // Four digits: more would claim a precision that no fit has.
+            // It keeps four digits, because more would claim a precision that no fit has.
             let digits = 3 - libm::floor(libm::log10(value.abs().max(1e-9))) as i32;
             let scale = libm::pow(10.0, f64::from(digits));
             param.value = ((value * scale).round() / scale).clamp(param.range[0], param.range[1]);
         }
     }
 
-    /// All of them, by name.
+    /// Returns all parameters, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Param)> {
         self.0.iter().map(|(name, param)| (name.as_str(), param))
     }
 
-    /// The same with all held at their values but those whose names begin with `prefix`: no fit moves what has no range.
+    /// Returns the same parameters with all fixed except those whose names begin with `prefix`: a fit does not move a
+    /// parameter without a range.
     #[must_use]
     pub fn held_but(&self, prefix: &str) -> Params {
         let mut held = self.clone();
@@ -145,7 +149,7 @@ impl Params {
         held
     }
 
-    /// The same values with the ranges that `other` has.
+    /// Returns the same values with the ranges of `other`.
     #[must_use]
     pub fn with_ranges_of(&self, other: &Params) -> Params {
         let mut params = self.clone();
@@ -155,10 +159,11 @@ impl Params {
         params
     }
 
-    /// The text of a file that holds them.
+    /// Returns the text of a file with these parameters.
     ///
     /// # Errors
-    /// They cannot be written as TOML.
+    ///
+    /// This fails if they cannot be written as TOML.
     pub fn to_toml(&self) -> Result<String, ParamsError> {
         toml::to_string(&self.0).map_err(|error| ParamsError::Toml(error.to_string()))
     }

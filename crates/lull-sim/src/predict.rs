@@ -1,6 +1,7 @@
-//! Runs of a described world: one mode, one load, one seed each.
+//! Runs a described world in one mode, under one load, with one seed.
 //!
-//! Jobs are independent and each is a pure function of world file and job, so whoever has threads may spread them.
+//! Jobs are independent, and the outcome of each depends only on the world file and the job, so a caller may spread
+//! them over threads.
 
 use lull_core::Mode;
 
@@ -10,7 +11,7 @@ use crate::worldfile::{WIRE_SHARE_MAX, WorldFile};
 use crate::{RunError, Sim};
 use lull_units::rate_text;
 
-/// How much is asked of the service.
+/// The load of the service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Offered {
     /// Open loop, in requests per second over all connections.
@@ -28,18 +29,18 @@ pub struct Job {
     pub offered: Offered,
     /// The seed. Runs of the same seed have the same arrivals, whatever the mode.
     pub seed: u64,
-    /// Virtual time that is counted, in nanoseconds.
+    /// The virtual time that is counted, in nanoseconds.
     pub window_ns: u64,
 }
 
-/// Why there is no outcome.
+/// The reason why there is no outcome.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
     /// The simulated service cannot be run in the mode.
     #[error("{0}")]
     Mode(String),
-    /// The clients of the world cannot be asked for the load.
+    /// The clients of the world cannot offer the load.
     #[error("{0}")]
     Load(String),
     /// The load does not fit the wire.
@@ -53,9 +54,9 @@ pub enum PredictError {
         rate_text(wire_per_s.floor())
     )]
     Wire {
-        /// Requests per second that were asked for, or served.
+        /// The requests per second that were asked for, or served.
         per_s: f64,
-        /// Those of a second application, besides.
+        /// The requests per second of a second application.
         second_per_s: f64,
         /// What the wire carries.
         wire_per_s: f64,
@@ -65,10 +66,11 @@ pub enum PredictError {
     Bound(RunError),
 }
 
-/// Whether a load fits the wire, beside that of a second application.
+/// Checks whether a load fits the wire, beside that of a second application.
 ///
 /// # Errors
-/// [`PredictError::Wire`].
+///
+/// This fails with [`PredictError::Wire`].
 pub fn fits_wire(file: &WorldFile, per_s: f64) -> Result<(), PredictError> {
     let wire_per_s = file.wire_per_s();
     let second_per_s = file.second.map_or(0.0, |second| f64::from(second.per_s));

@@ -12,13 +12,13 @@ pub struct Profile {
     pub name: &'static str,
     /// Where its costs come from.
     pub what: &'static str,
-    /// Core frequency that they belong to, in Hz.
+    /// The core frequency of its costs, in Hz.
     pub hz: u64,
     costs: fn() -> (Costs, CacheSpec),
 }
 
 impl Profile {
-    /// Its costs, and its interference.
+    /// Returns its costs, and its interference.
     pub fn costs(&self) -> (Costs, CacheSpec) {
         (self.costs)()
     }
@@ -57,7 +57,7 @@ pub static LULL_USER: Profile = Profile {
     costs: || (lull_user(), CacheSpec::default()),
 };
 
-/// Waking a thread and taking the core from another one is what delivery costs in a process; a poll and a request cost
+/// In a process, delivery mainly costs waking a thread and taking the core from another one; a poll and a request cost
 /// little.
 fn lull_user() -> Costs {
     Costs {
@@ -84,7 +84,7 @@ fn lull_user() -> Costs {
 
 /// The costs of the published AF_XDP machines.
 fn af_xdp() -> Costs {
-    // As above.
+    // The file is part of the program, and a test reads it.
     Params::parse(xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)
         .map_or_else(|_| Costs::default(), |params| xsk_rr::costs(&params))
 }
@@ -98,12 +98,12 @@ fn fitted() -> (Costs, CacheSpec) {
     (world.costs, world.cache)
 }
 
-/// The profile of this name.
+/// Returns the profile of this name.
 pub fn find(name: &str) -> Option<&'static Profile> {
     PROFILES.into_iter().find(|profile| profile.name == name)
 }
 
-/// The names of all, for messages.
+/// Returns the names of all profiles, for messages.
 pub fn names() -> String {
     PROFILES.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ")
 }

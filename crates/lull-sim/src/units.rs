@@ -1,4 +1,4 @@
-//! Quantities of world files: those of [`lull_units`], read by serde.
+//! The quantities of world files, which are those of [`lull_units`], read by serde.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ macro_rules! quantity {
                     }
 
                     fn visit_i64<E: de::Error>(self, number: i64) -> Result<$name, E> {
-                        // Only a count is whole without a unit.
+                        // Only a count may be a number without a unit.
                         $parse(&number.to_string()).map($name).map_err(E::custom)
                     }
 

@@ -1,5 +1,6 @@
-//! AF_XDP responders as world files: near the published figures with the published parameters, one answer per request whatever
-//! the mode and the wait, modes in force by their counters, and what cannot be refused with its reason.
+//! AF_XDP responders as world files: they are near the published figures with the published parameters, give one answer
+//! per request in every mode and way of waiting, have modes in force by their counters, and refuse with the reason what
+//! is impossible.
 
 use lull_core::Mode;
 use lull_sim::predict::{self, Job, Offered, PredictError};
@@ -33,7 +34,7 @@ fn parse(text: &str) -> WorldFile {
     WorldFile::parse("x.toml", text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The example that ships, with less of a warm-up: spinning takes many events.
+/// The example that ships, with a shorter warm-up, because spinning takes many events.
 fn example() -> String {
     let (_, text) = EXAMPLES.iter().find(|(name, _)| *name == "af_xdp.toml").unwrap();
     text.replace("warmup = \"20ms\"", "warmup = \"2ms\"")
@@ -51,7 +52,7 @@ fn run(file: &WorldFile, name: &str, per_s: f64) -> Outcome {
     try_run(file, name, Offered::PerSecond(per_s)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// A published median, by its column, in microseconds.
+/// Returns a published median, by its column, in microseconds.
 fn published_us(rate: u32, delay: u32, column: usize) -> f64 {
     let row = CSV.lines().find(|line| line.starts_with(&format!("{rate},{delay},50,"))).unwrap();
     row.split(',').nth(column).unwrap().parse::<f64>().unwrap() / 1_000.0
@@ -97,7 +98,7 @@ fn every_mode_of_either_wait_answers_every_request_once() {
             let counts = out.counts;
             let share = out.qps() / 200_000.0;
             assert!((0.93..1.07).contains(&share), "{name}: {share}");
-            // What was answered was served, but for what the window cut in two.
+            // What was answered was served, except for what the window cut in two.
             assert!(counts.served.abs_diff(counts.answered) < 40, "{name}: {counts:?}");
             assert_eq!((counts.dropped, counts.socket_dropped), (0, 0), "{name}");
             assert!(out.latency_us(50.0) > 20.0, "{name}: faster than the network");
@@ -134,7 +135,8 @@ fn a_larger_batch_makes_fewer_send_calls_and_a_higher_maximum() {
     assert!(many > 1.2 * alone, "{alone} {many}");
 }
 
-/// More flows than the socket's ring has frames, and a program that is slow: what finds the ring full is lost, and sent again.
+/// There are more flows than the socket's ring has frames, and the program is slow: a frame that finds the ring full is
+/// lost, and sent again.
 #[test]
 fn a_full_ring_loses_frames_and_the_clients_send_them_again() {
     let text = example().replace("handle_cost = \"900ns\"", "handle_cost = \"20us\"").replace("= 1024", "= 16384");
@@ -145,7 +147,7 @@ fn a_full_ring_loses_frames_and_the_clients_send_them_again() {
     // Every flow is somewhere: in the responder, on the wire to it, or with its answer on the way.
     let flows = out.inside + out.on_wire;
     assert!((16_000..=16_384).contains(&flows), "{flows}");
-    // Four threads at 20 us a frame: the loss costs no throughput while the rings are full.
+    // There are four threads at 20 us a frame, and while the rings are full the loss costs no throughput.
     assert!(out.qps() > 180_000.0, "{}", out.qps());
 }
 
@@ -172,7 +174,7 @@ fn modes_that_make_no_sense_are_refused_with_the_reason() {
     assert!(parse(&narrow).can_run(&mode("threaded")).is_ok());
     let narrow = spin.replace("cores = 8", "cores = 4");
     assert!(why(&narrow, "threaded").contains("takes 1 of machine.cores besides the 4"));
-    // With its thread asleep in epoll, a responder can share its core.
+    // If its thread sleeps in epoll, a responder can share its core.
     let shared = example().replace("cores = 8", "cores = 4");
     assert!(run(&parse(&shared), "threaded", 100_000.0).qps() > 90_000.0);
 }
@@ -185,7 +187,7 @@ fn twins_are_asked_for_rates_only() {
     assert!(said(Offered::PerSecond(1.0)).contains("at the least"));
 }
 
-/// `text` with one change is refused with this line.
+/// Checks that `text` with one change is refused with this line.
 #[track_caller]
 fn refused(text: &str, from: &str, to: &str, says: &str) {
     assert!(text.contains(from), "{from}");

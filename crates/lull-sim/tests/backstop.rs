@@ -1,4 +1,4 @@
-//! The kernel timer behind the timers of NAPIs on lull's own host: it is never cancelled, so it fires for nothing.
+//! The kernel timer behind the timers of NAPIs on lull's own host is never cancelled, so it may fire for nothing.
 
 use lull_core::Mode;
 use lull_sim::{Outcome, Sim, Traffic, WorldFile};
@@ -33,10 +33,10 @@ fn run(mode: &str, traffic: Traffic, timer_irq: &str) -> Outcome {
 fn a_deferral_at_the_maximum_pays_for_timers_that_its_worker_has_met() {
     let (free, dear) = (run("defer10", Traffic::Closed, "0us"), run("defer10", Traffic::Closed, "20us"));
     assert!(dear.qps() < 0.85 * free.qps(), "{} {}", dear.qps(), free.qps());
-    // The slack is 50 us: no more than one in that time.
+    // The slack is 50 us, so it fires at most once in that time.
     let most = dear.window_ns / 50_000;
     assert!((most / 4..=most).contains(&dear.counts.backstops), "{} of {most}", dear.counts.backstops);
-    // Who polls busily starts no timers.
+    // A worker that busy polls starts no timers.
     let (free, dear) = (run("fullbusy", Traffic::Closed, "0us"), run("fullbusy", Traffic::Closed, "20us"));
     assert!(dear.qps() > 0.97 * free.qps(), "{} {}", dear.qps(), free.qps());
 }
@@ -44,7 +44,7 @@ fn a_deferral_at_the_maximum_pays_for_timers_that_its_worker_has_met() {
 #[test]
 fn a_worker_that_sleeps_until_the_next_deadline_needs_no_kernel_timer_behind_it() {
     let outcome = run("defer200", Traffic::Open { per_s: 50_000.0 }, "5us");
-    // The timer that was set as the worker left fires while it sleeps, and is set when it leaves again.
+    // The timer that was set when the worker left fires while it sleeps, and is set again when it leaves again.
     assert!(
         outcome.counts.backstops * 3 < outcome.napi.polls * 2,
         "{} {}",

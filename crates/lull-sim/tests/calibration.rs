@@ -1,4 +1,4 @@
-//! Calibration against machines whose costs are known: simulated ones.
+//! Calibrates simulated machines, whose costs are known.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use lull_sim::calibration::{
 
 use lull_sim::{RunError, WorldFile};
 
-/// The truth: one core of lull's own stack, in costs that no start of the search has.
+/// The true machine: one core of lull's own stack, with costs at which no search starts.
 const TRUTH: &str = r#"[machine]
 cores = 1
 plane = "user"
@@ -54,7 +54,7 @@ cold_request = "0ns"
 warmup = "20ms"
 "#;
 
-/// For what shows with fewer requests than percentiles take.
+/// An effort for tests that need fewer requests than percentiles take.
 fn effort(evaluations: usize) -> Effort {
     Effort { evaluations, requests: 4_000 }
 }
@@ -78,7 +78,7 @@ fn cell(mode: &str, per_s: Option<f64>) -> Cell {
     Cell { mode: mode.parse::<Mode>().unwrap(), per_s, figures: Vec::new(), instructions: None }
 }
 
-/// What a measurement of the truth shows, 1 % sharp; no seed of the search's is its own.
+/// Returns a measurement of the true machine, with an error of 1 %; its seed is none of the search's.
 fn measured(truth: &WorldFile, mode: &str, per_s: Option<f64>) -> Cell {
     let mut cell = cell(mode, per_s);
     let shown = simulate(truth, &cell, 77).unwrap();
@@ -104,7 +104,7 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
         .into_iter()
         .map(|(mode, per_s)| measured(&truth, mode, per_s))
         .collect();
-    // What micro-benchmarks see, a little off.
+    // These are results of micro-benchmarks, which are a little off.
     let micro = [("costs.irq", 8_000.0), ("costs.idle_shallow_exit", 22_000.0), ("costs.timer_late", 24_000.0)];
     let micro = micro.map(|(key, value)| Measured { key, value, interval: 0.15 * value });
     let mut told = 0;
@@ -123,15 +123,16 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
     assert!(told > 20, "{told}");
     let (before, after) = calibrated.error;
     assert!(after < before / 4.0 && after < 1.5, "{before} {after}");
-    // What the maximum is made of: receiving, and the application's part.
+    // The maximum depends on receiving, and on the application's part.
     let sum = value(&calibrated, "costs.rx_request") + value(&calibrated, "service.request_cost_own");
     assert!((sum / 1_640.0 - 1.0).abs() < 0.12, "{sum}");
     let exit = value(&calibrated, "costs.idle_shallow_exit");
     assert!((exit / 24_000.0 - 1.0).abs() < 0.2, "{exit}");
-    // Cells that it did not see.
+    // These are cells that calibration did not see.
     for (mode, share) in [("suspend20", 0.5), ("suspend200", 0.25), ("napibusy", 0.75), ("defer20", 0.5)] {
         let unseen = cell(mode, Some(share * max));
-        // Means over seeds: what waits for its connection comes in bunches, so that p99 of a single run is its seed's.
+        // Means over seeds are compared: requests that wait for their connections come in bunches, so the p99 of a
+        // single run depends on its seed.
         let mean = |file: &WorldFile, column: Column| -> f64 {
             (9..15).map(|seed| of(&simulate(file, &unseen, seed).unwrap(), column) / 6.0).sum()
         };
@@ -142,7 +143,7 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
         let points = mean(&calibrated.file, Column::CpuPercent) - mean(&truth, Column::CpuPercent);
         assert!(points.abs() < 6.0, "{mode} at {share}: {points} points of CPU");
     }
-    // The file is what was predicted with, and every value stands in it with its interval.
+    // The file is the one that predicted these cells, and has every value with its interval.
     let read = WorldFile::parse("m.toml", &calibrated.text).unwrap();
     assert_eq!(
         (read.costs, read.net, read.host),
@@ -157,7 +158,7 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
     }
 }
 
-/// As a calibration in a quarter of the default time has them.
+/// A calibration in a quarter of the default time has this many.
 #[test]
 fn a_search_with_few_evaluations_finds_something_too() {
     let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
@@ -176,7 +177,7 @@ fn a_search_with_few_evaluations_finds_something_too() {
     }
 }
 
-/// A micro-benchmark has the thread that computes stopped each time, where the service is often about to sleep.
+/// A micro-benchmark interrupts a thread that computes each time, while the service is often about to sleep.
 #[test]
 fn an_interrupt_may_cost_less_than_a_micro_benchmark_shows() {
     let truth = TRUTH.replace("\nirq = \"9us\"\ntimer_irq = \"9us\"", "\nirq = \"2us\"\ntimer_irq = \"2us\"");
@@ -200,7 +201,7 @@ fn an_interrupt_may_cost_less_than_a_micro_benchmark_shows() {
 fn a_key_that_no_cell_depends_on_stays_where_it_was_measured_and_says_how_little_is_known() {
     let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
     let cells = [measured(&truth, "fullbusy", None)];
-    // A closed loop of busy polling never sleeps.
+    // A closed loop with busy polling never sleeps.
     let micro = [Measured { key: "costs.epoll_sleep", value: 6_000.0, interval: 600.0 }];
     let calibrated = calibrate(&setup(), &micro, &cells, effort(120), &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     assert!((value(&calibrated, "costs.epoll_sleep") - 6_000.0).abs() < 1_500.0);

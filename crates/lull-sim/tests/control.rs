@@ -1,12 +1,12 @@
-//! The controller on simulated machines: it meets what the best fixed setting meets, at little more CPU, and a run is its
-//! seed.
+//! The controller on simulated machines: it meets what the best fixed setting meets, at little more CPU, and a run
+//! depends only on its seed.
 
 use lull_core::Mode;
 use lull_sim::WorldFile;
 use lull_sim::control::{PHASE_NS, Phase, Score, Shape, Trace, score};
 use lull_slo::{Slo, Standing};
 
-/// Quick to simulate, with costs that no fit changes.
+/// This is quick to simulate, with costs that no fit changes.
 fn world(cores: u16) -> WorldFile {
     let text = format!(
         "[machine]\ncores = {cores}\nidle = \"shallow\"\n[nic]\nspeed = \"25Gbit/s\"\nrx_usecs = \"8us\"\nrx_frames = 128\n\
@@ -27,7 +27,7 @@ fn phase(shape: Shape, per_s: f64) -> Phase {
     Phase { shape, per_s, length_ns: PHASE_NS }
 }
 
-/// Nine seeded traces; `lull sim control --traces 1000` runs as many as one has time for.
+/// This runs nine seeded traces; `lull sim control --traces 1000` runs as many as there is time for.
 #[test]
 fn random_load_is_served_as_the_best_fixed_setting_would_at_little_more_cpu() {
     let file = world(1);
@@ -90,7 +90,7 @@ fn in_deferx_and_from_base_it_finds_a_timeout_as_well() {
     }
 }
 
-/// Next to nothing for a while, on four queues: what comes after it comes at once.
+/// There is hardly any load for a while, on four queues, and what comes after it comes at once.
 #[test]
 fn load_that_steps_up_does_not_wait_for_an_arrival_of_the_old_rate() {
     let steps = [phase(Shape::Steady, 0.5), phase(Shape::Steady, 40_000.0)];
@@ -102,7 +102,7 @@ fn load_that_steps_up_does_not_wait_for_an_arrival_of_the_old_rate() {
 
 #[test]
 fn what_nobody_can_meet_ends_in_the_mode_that_was_asked_for() {
-    // The network alone takes 20 us, an interrupt and a request as long again.
+    // The network alone takes 20 us, and an interrupt and a request take the same again.
     let trace = Trace { phases: vec![phase(Shape::Steady, 20_000.0)] };
     let score = run(&world(1), "suspend20", "p99<30us", &trace, 1);
     let last = score.run.slices.last().unwrap();

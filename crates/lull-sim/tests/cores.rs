@@ -1,4 +1,5 @@
-//! What lies between cores: another L3 costs what it says, workers move when they may, and mlx5 lets go off its CPU.
+//! What cores share: another L3 costs what the world says, workers move when they may, and mlx5 completes full polls on
+//! another CPU.
 
 use lull_core::Mode;
 use lull_sim::{CacheSpec, CoresSpec, Outcome, Sim, Traffic, World};
@@ -12,7 +13,7 @@ fn run(world: &World) -> Outcome {
     Sim::new(world, 1).run().expect("within its bounds")
 }
 
-/// A queue on the first core whose worker is on the second.
+/// Makes a queue on the first core whose worker is on the second.
 fn away(mode: &str, traffic: Traffic) -> World {
     let mut world = service(2, mode, traffic);
     world.queues.truncate(1);
@@ -28,7 +29,8 @@ fn a_worker_behind_another_l3_pays_once_for_delivery_and_once_for_serving() {
     let cache = CacheSpec { cross_packet_ns: 1_000, cross_request_ns: 500, ..CacheSpec::default() };
     let busy_ns = |per_l3: u16| {
         let mut world = World { cache: cache.clone(), ..away("base", Traffic::Closed) };
-        // One connection: its acknowledgement comes first, which fetches what the request behind it needs, too.
+        // There is one connection. Its acknowledgement comes first, and fetches what the request behind it needs as
+        // well.
         world.connections[0].count = 1;
         world.net.ack_ns = 1_000;
         world.cores.per_l3 = per_l3;
@@ -49,7 +51,7 @@ fn a_worker_that_waits_behind_another_is_pulled_by_an_idle_core() {
         let out = run(&world);
         out.cpu.idle_ns as f64 / (2 * out.window_ns) as f64
     };
-    // Workers of fullbusy never sleep: on one core they leave the other nothing but interrupts.
+    // Workers of fullbusy never sleep, so on one core they leave the other nothing but interrupts.
     assert!(busy(false) > 0.4, "{}", busy(false));
     assert!(busy(true) < 0.01, "{}", busy(true));
 }
@@ -88,7 +90,8 @@ fn while_cores_idle_workers_gather_behind_the_l3_of_their_queues() {
 
 #[test]
 fn a_full_poll_off_the_interrupts_core_completes_where_the_driver_says_so() {
-    // Softirq that found a full poll goes on there for as long as packets come; completed, it leaves them to the worker.
+    // Softirq that found a full poll goes on there for as long as packets come; if it completes, it leaves them to the
+    // worker.
     let softirq = |completes_off_affinity: bool| {
         let mut world = away("napibusy", Traffic::Closed);
         world.connections[0].count = 500;

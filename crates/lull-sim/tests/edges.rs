@@ -1,8 +1,9 @@
-//! The weak spots that Linux has and that the core keeps under `strict_linux` (`napi_semantics` §13, edges 14, 15, 18 and
-//! 19): a world in which each shows, and the same world with the option that mends it.
+//! The weaknesses that Linux has and that the core keeps under `strict_linux` (`napi_semantics` §13, edges 14, 15, 18
+//! and 19): for each a world in which it shows, and the same world with the option that mends it.
 //!
-//! What is looked at is the longest time for which packets lay in a ring before a poll looked: a queue that is merely
-//! deferred is looked at every 100 us, a suspended one that is forgotten after the whole suspension, or later.
+//! The tests compare the longest time for which packets were in a ring before a poll looked: a queue that is only
+//! deferred is polled every 100 us, and a suspended one that is forgotten is polled after the whole suspension, or
+//! later.
 
 use lull_core::epoll::TimeoutZero;
 use lull_core::{EpollOptions, EpollParams, NapiSettings};
@@ -17,12 +18,12 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const GRO_FLUSH_NS: u64 = 100 * US;
 const SUSPEND_NS: u64 = 5 * MS;
-/// What costs and a poll in progress may add to a bound.
+/// How much costs and a poll in progress may add to a bound.
 const SLACK_NS: u64 = 100 * US;
 const SEEDS: std::ops::Range<u64> = 0..8;
 
-/// `queues` queues that suspend, their interrupts on CPU 0; one context with the recommended parameters, its worker on
-/// CPU 1; datagrams, each `service_ns` of work.
+/// Makes a plan with `queues` queues that suspend and have their interrupts on CPU 0, and one context with the
+/// recommended parameters, whose worker is on CPU 1. The load is datagrams, each of which takes `service_ns` of work.
 fn plan(seed: u64, queues: u32, options: EpollOptions, per_s: f64, service_ns: u32) -> Plan {
     let napi = NapiSettings {
         defer_hard_irqs: 100,
@@ -45,7 +46,7 @@ fn plan(seed: u64, queues: u32, options: EpollOptions, per_s: f64, service_ns: u
     Plan { seed, world, readers, script: Vec::new(), lap_ns: 200 * MS, persistent: true, transitions_goal: 1 }
 }
 
-/// Runs it; the longest time that a poll kept a queue's packets waiting, over all queues.
+/// Runs it; returns the longest time that a poll kept a queue's packets waiting, over all queues.
 fn longest_ns(plan: &Plan) -> (u64, WorldOutcome) {
     let outcome = plan.run();
     assert_eq!((&outcome.violation, outcome.bound), (&None, None), "seed {}", plan.seed);
@@ -60,13 +61,14 @@ fn edge_14_an_id_change_leaves_the_suspended_queue_to_its_timer_unless_it_is_res
         assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
         let mended = EpollOptions { resume_on_id_change: true, ..EpollOptions::strict_linux() };
         let (mended_ns, outcome) = longest_ns(&world(mended));
-        // The worker's own work keeps a suspended queue waiting, as it should: a batch of requests, not the timer.
+        // The worker's own work keeps a suspended queue waiting, as it should; this is a batch of requests, and not the
+        // timer.
         assert!(mended_ns < SUSPEND_NS / 2, "seed {seed}: {mended_ns}");
         assert!(outcome.covered.count(Transition::EpollLeftBehind) > 0);
     }
 }
 
-/// Four queues, and work for one context's worker that keeps it from ever being idle for long.
+/// There are four queues, and enough work for one context's worker that it is never idle for long.
 #[test]
 fn edge_15_on_four_queues_those_that_are_not_the_last_wait_for_their_timers_unless_each_is_polled() {
     for seed in SEEDS {
@@ -75,7 +77,7 @@ fn edge_15_on_four_queues_those_that_are_not_the_last_wait_for_their_timers_unle
         assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
         let mended = EpollOptions { every_napi: true, ..EpollOptions::strict_linux() };
         let (mended_ns, outcome) = longest_ns(&world(mended));
-        // A queue waits for the work of one batch, as the only queue of a context does.
+        // A queue waits for the work of one batch, like the only queue of a context.
         let (one_ns, _) = longest_ns(&plan(seed, 1, EpollOptions::strict_linux(), 4.0 * 700.0, 300_000));
         assert!(mended_ns < SUSPEND_NS && mended_ns < 2 * one_ns, "seed {seed}: {mended_ns}, with one queue {one_ns}");
         assert!(outcome.covered.count(Transition::EpollSuspend) > 0);
@@ -86,11 +88,11 @@ fn edge_15_on_four_queues_those_that_are_not_the_last_wait_for_their_timers_unle
 fn edge_18_other_events_starve_the_queue_unless_it_is_polled_after_some_returns() {
     const WORK_NS: u32 = 250_000;
     const RETURNS: u32 = 8;
-    /// What a call costs beside the work.
+    /// What a call costs besides the work.
     const CALL_NS: u64 = 20 * US;
     for seed in SEEDS {
         let world = |options| {
-            // Another event comes before the worker has finished with the one before: there is always one.
+            // The next other event comes before the worker has finished with the last one, so there is always one.
             let other = Action::Other { context: 0, count: 500, gap_ns: WORK_NS * 4 / 5 };
             let script = vec![Step { at_ns: 20 * MS, cpu: 0, action: other }];
             let mut plan = Plan { script, ..plan(seed, 1, options, 400.0, WORK_NS) };
@@ -98,7 +100,7 @@ fn edge_18_other_events_starve_the_queue_unless_it_is_polled_after_some_returns(
             plan
         };
         let (strict_ns, _) = longest_ns(&world(EpollOptions::strict_linux()));
-        // Every return stretches the timer anew: the queue waits for far longer than any timeout.
+        // Every return stretches the timer anew, so the queue waits for far longer than any timeout.
         assert!(strict_ns > 10 * SUSPEND_NS, "seed {seed}: {strict_ns}");
         let mended = EpollOptions { poll_after_returns: RETURNS, ..EpollOptions::strict_linux() };
         let (mended_ns, outcome) = longest_ns(&world(mended));

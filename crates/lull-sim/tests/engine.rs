@@ -1,4 +1,5 @@
-//! The engine: a run replays, nothing is lost, and a single request takes the time that one can add up by hand.
+//! The engine: a run can be repeated, nothing is lost, and a single request takes the time that can be added up by
+//! hand.
 
 use lull_core::Mode;
 use lull_core::mode::PUBLISHED;
@@ -47,7 +48,7 @@ fn the_cpu_is_always_doing_something() {
     }
 }
 
-/// One connection, closed loop, an idle machine: every request takes the same way.
+/// One connection in a closed loop on an idle machine: every request takes the same way.
 fn one_at_a_time(name: &str, costs: Costs, net: NetSpec) -> Outcome {
     let world = World { costs, net, ..World::epoll_service(1, &mode(name), 1, Traffic::Closed) };
     run(&world, 1)
@@ -57,7 +58,7 @@ fn plain_costs() -> Costs {
     Costs { request_random_ns: 0, ..Costs::default() }
 }
 
-/// Without acknowledgements and transmit completions: they come after the run.
+/// There are no acknowledgements and no transmit completions: they would come after the run.
 fn plain_net() -> NetSpec {
     let never_ns = 2_000_000_000;
     NetSpec { client_random_ns: 0, ack_ns: never_ns, tx_done_ns: never_ns, ..NetSpec::default() }
@@ -67,8 +68,8 @@ fn plain_net() -> NetSpec {
 fn one_request_in_base_takes_wire_interrupt_softirq_wake_up_and_service() {
     let (costs, net) = (plain_costs(), plain_net());
     let out = one_at_a_time("base", costs.clone(), net.clone());
-    // On the wire; out of idle, the interrupt; softirq, its poll with one packet; the waker's cost and the switch; the worker
-    // is in epoll_wait, copies the event and serves it; back on the wire.
+    // The parts are: on the wire; out of idle; the interrupt; softirq, and its poll with one packet; the waker's cost
+    // and the switch; the worker is in epoll_wait, copies the event and serves it; and back on the wire.
     let expected_ns = net.request_ns
         + costs.idle_shallow_exit_ns
         + costs.irq_ns
@@ -93,7 +94,8 @@ fn deferral_makes_one_request_wait_for_the_timer() {
     assert_eq!(out.counts.irqs, 0, "the interrupt stays masked");
     let (base, deferred) = (one_at_a_time("base", plain_costs(), plain_net()), out);
     let wait_ns = deferred.latency_ns.mean() - base.latency_ns.mean();
-    // A closed loop of 28 us against a timer of 200 us that starts at the poll before: it waits for the rest of the timer.
+    // A closed loop of 28 us meets a timer of 200 us that started at the poll before, and waits for the rest of the
+    // timer.
     assert!((165_000.0..180_000.0).contains(&wait_ns), "{wait_ns}");
 }
 

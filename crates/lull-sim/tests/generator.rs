@@ -3,8 +3,8 @@
 use lull_core::Mode;
 use lull_sim::{Outcome, Sim, Traffic, WorldFile};
 
-/// A core of lull's own stack, with a generator. Interrupts cost nothing before their poll, so that what one poll finds is what
-/// one doorbell told of.
+/// A core of lull's own stack, with a generator. Interrupts cost nothing before their poll, so that a poll finds what
+/// one doorbell announced.
 const WORLD: &str = r#"[machine]
 cores = 1
 plane = "user"
@@ -44,13 +44,13 @@ fn requests_come_by_one_doorbell_after_answers_that_left_by_one() {
     let (alone, together) = (closed_loop(""), closed_loop("answers_together = 8"));
     assert!(requests_a_poll(&alone) < 2.0, "{}", requests_a_poll(&alone));
     assert!(requests_a_poll(&together) > 6.0, "{}", requests_a_poll(&together));
-    // Nobody interrupts the worker for each request: it gets more done.
+    // The worker is not interrupted for each request, so it gets more done.
     assert!(together.counts.irqs * 3 < alone.counts.irqs, "{} {}", together.counts.irqs, alone.counts.irqs);
 }
 
 #[test]
 fn what_is_left_of_a_batch_leaves_at_its_end() {
-    // No batch has so many events: what waited for them would never leave.
+    // No batch has this many events; answers that waited for so many would never leave.
     let outcome = closed_loop("answers_together = 4096");
     assert!(outcome.counts.answered > 1_000, "{}", outcome.counts.answered);
 }

@@ -1,5 +1,5 @@
-//! `[group]` in world files: the group polls in its modes and in no other, with the budget that was written, and what is wrong is
-//! named with its line and what is allowed.
+//! `[group]` in world files: the group polls in its modes and in no other, with the budget that was given, and an error
+//! names the line and what is allowed.
 
 use lull_core::Mode;
 use lull_sim::worldfile::EXAMPLES;
@@ -54,7 +54,7 @@ fn queues_that_are_no_members_keep_their_interrupts_and_a_budget_is_kept() {
     let one = run(&format!("{WORLD}queues = \"0\"\n"), "group");
     assert!(one.counts.irqs > 500 && one.napi.group_polls > 500 && one.napi.softirq_polls > 500, "{one:?}");
     let idle_ns = |more: &str| run_at(5_000.0, &format!("{WORLD}{more}"), "group").cpu.idle_ns;
-    // One core spins; with a twentieth of it for empty passes most of it is given back.
+    // One core spins; with a budget of a twentieth for empty passes most of its time is given back.
     let back_ns = idle_ns("cycles = \"5%\"\n").saturating_sub(idle_ns(""));
     assert!(back_ns > 25_000_000, "{back_ns} of 50,000,000 ns");
 }

@@ -1,4 +1,4 @@
-//! Busy-polling CPU groups in simulated worlds: what is claimed of them holds.
+//! The claims about busy-polling CPU groups hold in simulated worlds.
 
 use lull_core::GroupConfig;
 use lull_core::group::Budget;
@@ -34,14 +34,14 @@ fn at_a_services_maximum_a_group_does_what_busy_polling_threads_do_on_its_core_a
     holds(&saturated(1).expect("within its bounds"));
 }
 
-/// A figure of a row.
+/// Returns a figure of a row.
 fn figure(table: &CaseTable, row: &str, column: &str) -> f64 {
     let column = table.columns.iter().position(|name| *name == column).expect("a column");
     let (_, values) = table.rows.iter().find(|(name, _)| name == row).unwrap_or_else(|| panic!("no row {row}"));
     values[column]
 }
 
-/// Whether the one statement that begins with `row` and says `what` holds.
+/// Whether the one statement that begins with `row` and contains `what` holds.
 fn says(table: &CaseTable, row: &str, what: &str) -> bool {
     let mut those = table.statements.iter().filter(|(_, text)| text.starts_with(row) && text.contains(what));
     let (holds, _) = those.next().unwrap_or_else(|| panic!("no statement of {row}: {what}"));
@@ -70,7 +70,7 @@ fn a_group_that_sends_traps_nobody_beside_a_flood_and_rings_for_many() {
             assert_eq!(of(calls, "group", "trapped us per ms"), 0.0);
             assert!(of(calls, "base", "doorbells per frame") > 0.9, "senders ring for each frame");
         }
-        // The cheaper a call is against a frame and its doorbell, the more comes while one drains.
+        // The cheaper a call is compared with a frame and its doorbell, the more frames come while a sender drains.
         let trapped = ["0.3", "0.5", "1"].map(|calls| of(calls, "base", "trapped us per ms"));
         assert!(trapped[0] > trapped[1] && trapped[1] > trapped[2] && trapped[2] > 0.0, "{trapped:?}");
     }
@@ -92,7 +92,8 @@ fn a_flood_that_softirq_cannot_take_is_shed_before_the_work_by_whoever_is_a_thre
         assert!(of(mode, "ring drops K/s") > 3_000.0, "{mode}");
         assert!((1.2..3.8).contains(&of(mode, "of softirq's")), "{mode}: on the sinks' core as in the published table");
     }
-    // Two to one is the flood's doing: less of one softirq takes, more leaves it nothing.
+    // The factor of about two depends on the flood: softirq takes all of a smaller one, and a larger one leaves it
+    // nothing.
     let softirq = |flood: &str| figure(&table, &format!("{flood}, softirq, 200 flows"), "goodput K/s");
     assert!(softirq("published senders") > 1_800.0 && softirq("full wire") < 20.0);
 }

@@ -1,5 +1,5 @@
-//! The request/response worlds: runs replay, transactions take the time that one can add up by hand, modes are in force by the
-//! counters, and calibration sees its rows only.
+//! The request/response worlds: runs can be repeated, transactions take the time that can be added up by hand, modes
+//! are in force by the counters, and calibration sees only its rows.
 
 use hdrhistogram::Histogram;
 use lull_core::NapiSettings;
@@ -39,8 +39,8 @@ fn a_transaction_by_interrupts_is_the_sum_of_its_parts() {
     let mut world = tcp(0);
     world.net.tx_done_ns = NEVER_NS;
     let out = run(world);
-    // Each way: the send call, the wire, out of idle, the interrupt, softirq, a poll with one packet, the waker's cost, the switch,
-    // and the message is taken.
+    // The parts in each direction are: the send call, the wire, out of idle, the interrupt, softirq, a poll with one
+    // packet, the waker's cost, the switch, and taking the message.
     let parts = [
         "send_ns",
         "wire_ns",
@@ -67,14 +67,14 @@ fn a_busy_polling_socket_neither_sleeps_nor_waits_for_coalescing() {
     let world = |busy| World { net: tcp(0).net, ..tcp_rr::world(&tcp_params(), busy, slow, ModerationSpec::Off) };
     let (interrupts, busy) = (run(world(0)), run(world(50)));
     assert!(interrupts.latency_us(50.0) > busy.latency_us(50.0) + 2.0 * 40.0);
-    // Each host switches to its thread once a transaction; the window cuts one in two.
+    // Each host switches to its thread once in a transaction; the window cuts one in two.
     assert!(interrupts.counts.switches + 2 >= 2 * interrupts.counts.answered);
     assert!(busy.counts.switches < busy.counts.answered / 10, "{} switches", busy.counts.switches);
     assert!(busy.napi.busy_polls > 2 * busy.counts.answered);
 }
 
-/// mlx4's transmit ring has the interrupt vector of its receive ring: what it reports while the receive ring's interrupt is handled
-/// costs no interrupt of its own.
+/// mlx4's transmit ring has the interrupt vector of its receive ring: what it reports while the receive ring's
+/// interrupt is handled costs no interrupt of its own.
 #[test]
 fn queues_of_one_vector_are_handled_by_one_interrupt() {
     let fixed = |usecs, frames| ModerationSpec::Fixed(lull_sim::dim::Moderation { usecs, frames });
@@ -85,11 +85,11 @@ fn queues_of_one_vector_are_handled_by_one_interrupt() {
     let per_transaction = |out: &Outcome| out.counts.irqs as f64 / out.counts.answered as f64;
     assert!(per_transaction(&shared) < 3.0 && per_transaction(&apart) > 3.5, "{shared:?}");
     assert!(shared.latency_us(50.0) + 2.0 < apart.latency_us(50.0));
-    // Nobody's completions are lost by that.
+    // No completions are lost by that.
     assert!(shared.napi.polls as f64 > 3.5 * shared.counts.answered as f64, "{:?}", shared.napi);
 }
 
-/// No transmit completions, which have interrupts of their own, and no interrupt is deferred.
+/// There are no transmit completions, which would have interrupts of their own, and no interrupt is deferred.
 fn xsk(point: (u32, u64), mode: Polling) -> World {
     let mut world = xsk_rr::world(&xsk_params(), point, mode, SHORT_NS);
     world.net.tx_done_ns = NEVER_NS;
@@ -102,11 +102,11 @@ fn xsk(point: (u32, u64), mode: Polling) -> World {
 #[test]
 fn an_af_xdp_round_trip_by_interrupts_is_the_sum_of_its_parts() {
     let world = xsk((12_000, 0), Polling::Interrupts);
-    // Whoever waits makes one receive call after the other, and looks at the ring between them.
+    // A thread that waits makes one receive call after the other, and looks at the ring between them.
     let looks_ns = 2 * u64::from(world.costs.spin_ns + world.costs.recv_call_ns);
     let out = run(world);
-    // Each way: the send call, which hands a copy to the device, the wire, the interrupt, softirq, a poll with one packet, and the frame
-    // is taken.
+    // The parts in each direction are: the send call, which hands a copy to the device, the wire, the interrupt,
+    // softirq, a poll with one packet, and taking the frame.
     let transmit = ["send_ns", "tx_frame_ns", "wire_ns"];
     let receive = ["irq_ns", "softirq_ns", "poll_ns", "rx_ns", "recv_take_ns"];
     let params = xsk_params();
@@ -122,7 +122,7 @@ fn an_af_xdp_round_trip_by_interrupts_is_the_sum_of_its_parts() {
 #[test]
 fn a_copy_is_sent_by_its_sender_and_no_interrupt_takes_a_core_from_the_program() {
     let out = run(xsk((25_000, 38), Polling::Interrupts));
-    // One poll for each frame that arrives at either end, none for those that leave.
+    // There is one poll for each frame that arrives at either end, and none for those that leave.
     let arrived = out.counts.issued + out.counts.answered;
     assert!(out.napi.polls.abs_diff(arrived) <= 4, "{} polls of {arrived} frames", out.napi.polls);
     // A send call that busy polls first makes its frame wait for that.
@@ -158,7 +158,7 @@ fn each_polling_mode_is_in_force_by_its_counters() {
     }
 }
 
-/// Whoever polls for a while before each send call, and not all the time, spares that call nothing.
+/// A thread that polls for a while before each send call, but not all the time, saves that call nothing.
 #[test]
 fn a_send_call_beside_a_receiver_that_is_busy_most_of_the_time_polls_itself() {
     let us = |point| run(xsk(point, Polling::Inline)).latency_us(5.0);
@@ -167,7 +167,7 @@ fn a_send_call_beside_a_receiver_that_is_busy_most_of_the_time_polls_itself() {
     assert!((now_and_then - seldom).abs() < 1.0, "{now_and_then} us after {seldom}");
 }
 
-/// The interrupt is deferred from one frame to the next at 25 K/s, and not at 12 K/s: what comes waits for a timer's poll.
+/// The interrupt is deferred from one frame to the next at 25 K/s, but not at 12 K/s: a frame waits for a timer's poll.
 #[test]
 fn a_deferral_that_lasts_until_the_next_frame_is_seen_where_latencies_begin() {
     let us = |point| {
@@ -180,8 +180,8 @@ fn a_deferral_that_lasts_until_the_next_frame_is_seen_where_latencies_begin() {
     assert!((us((12_000, 78)) - us((12_000, 0))).abs() < 0.5);
 }
 
-/// The rows of interrupts stay near the published ones with a deferral that is a little shorter or longer, and where the sender is a
-/// little slower: they do not hang on one phase of its timer.
+/// The rows of interrupts stay near the published ones with a deferral that is a little shorter or longer, and with a
+/// sender that is a little slower, so they do not depend on one phase of its timer.
 #[test]
 fn the_rows_of_interrupts_do_not_hang_on_one_value_of_the_deferral() {
     let rows = xsk_rr::repeated();
@@ -202,7 +202,7 @@ fn the_rows_of_interrupts_do_not_hang_on_one_value_of_the_deferral() {
     }
 }
 
-/// As the posted tool computes them, by hand.
+/// This repeats the computation of the posted tool by hand.
 #[test]
 fn what_the_tool_prints_is_a_mean_of_the_lowest_latencies_rounded_down_at_each_step() {
     let latencies = |of: &[(u64, u64)]| {
@@ -211,16 +211,17 @@ fn what_the_tool_prints_is_a_mean_of_the_lowest_latencies_rounded_down_at_each_s
         xsk_rr::printed(&all)
     };
     assert_eq!(latencies(&[(140, 1_000)]), [14_000; 4]);
-    // Of an even distribution from 13 to 20 us it prints the least, whatever the share; a bucket more where one was cut off.
+    // For an even distribution from 13 to 20 us it prints the lowest latency, whatever the share; it is a bucket more
+    // where one was cut off.
     let even: Vec<(u64, u64)> = (130..200).map(|bucket| (bucket, 100)).collect();
     assert_eq!(latencies(&even), [13_000, 13_000, 13_100, 13_100]);
-    // Half at 10 us and half at 20: the first call cuts 450 of the 500 off, which later calls miss. So half of the 550 that are left
-    // are 50 at 10 us and 225 at 20.
+    // Half are at 10 us and half at 20. The first call cuts off 450 of the 500, which later calls miss. So half of the
+    // 550 that are left are 50 at 10 us and 225 at 20.
     assert_eq!(latencies(&[(100, 500), (200, 500)])[..2], [10_000, (225 * 200 + 50 * 100) / 275 * 100]);
     assert_eq!(latencies(&[]), [0; 4]);
 }
 
-/// The letter's version 8 has every cell, and does not say itself what the statements say of version 4.
+/// The letter's version 8 has every cell, and itself misses some of the statements about version 4.
 #[test]
 fn the_repetition_has_all_cells_and_misses_two_statements_itself() {
     let rows = xsk_rr::repeated();
@@ -246,7 +247,7 @@ fn calibration_sees_a_third_of_the_rows_at_most() {
     let rows = tcp_rr::simulate(&tcp_params(), 1).unwrap();
     assert!(3 * rows.iter().filter(|row| row.fitted).count() <= rows.len());
     let rows = xsk_rr::simulate(&xsk_params(), 500_000, 1).unwrap();
-    // Of the twenty medians; of the other percentiles none.
+    // The fitted rows are among the twenty medians, and none of the other percentiles is.
     let fitted: Vec<&str> = rows.iter().filter(|row| row.fitted).map(|row| row.name.as_str()).collect();
     assert!(
         3 * fitted.len() <= POINTS.len() * MODES.len() && fitted.iter().all(|name| name.ends_with("p50")),

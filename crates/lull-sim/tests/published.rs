@@ -1,4 +1,4 @@
-//! The published tables as worlds: what calibration can see, that results do not depend on threads, and what holds robustly.
+//! The published tables as worlds: what calibration can see, that results do not depend on threads, and robust results.
 
 use lull_core::Mode;
 use lull_sim::fit::{FitBudget, distance, fit, perturbed};
@@ -93,12 +93,14 @@ fn suspension_has_the_published_shape() {
     let budget = Budget { runs: 2, warmup_ms: 30, open_ms: 40, busy_ms: 40, threads: 2 };
     let table = simulate(&params(), &modes(&names), &["400K", "MAX"], budget, 1).unwrap().table;
     let get = |case: &str, load: &str, column: Column| table.cell(case, load).unwrap().get(column);
-    // At saturation suspension has fullbusy's throughput, well above base; at moderate load it costs half of fullbusy's CPU.
+    // At saturation suspension has fullbusy's throughput, well above base; at moderate load it costs half of fullbusy's
+    // CPU.
     assert!(get("suspend20", "MAX", Column::Qps) > 1.05 * get("base", "MAX", Column::Qps));
     assert!(get("suspend20", "MAX", Column::Qps) > 0.97 * get("fullbusy", "MAX", Column::Qps));
     assert!(get("suspend20", "400K", Column::Cpu) < 70.0 && get("fullbusy", "400K", Column::Cpu) > 99.0);
     assert!(get("suspend20", "400K", Column::Avg) < get("base", "400K", Column::Avg));
-    // The designs that were rejected: coalescing never masks the interrupt, and a long gro_flush_timeout is what a packet waits.
+    // These are designs that were rejected: coalescing never masks the interrupt, and with a long gro_flush_timeout
+    // packets wait for that time.
     assert!(get("coalesce-20", "MAX", Column::Irqs) > 100.0 * get("suspend20", "MAX", Column::Irqs));
     assert!(get("longgro", "400K", Column::P99) > 20.0 * get("suspend20", "400K", Column::P99));
 }

@@ -13,11 +13,11 @@ use lull_sim::{
     ConnectionsSpec, ContextSpec, Latencies, Outcome, QueueSpec, SecondSpec, Sim, Traffic, WorkerSpec, World,
 };
 
-/// Cost of a request of the first application in these worlds, system calls included, in microseconds.
+/// The cost of a request of the first application in these worlds, system calls included, in microseconds.
 const REQUEST_US: f64 = 5.0;
-/// Of the second one, in nanoseconds.
+/// The cost of a request of the second one, in nanoseconds.
 const SECOND_NS: u32 = 3_000;
-/// Of the first application, each of which always has a request under way.
+/// The connections of the first application, each of which always has a request under way.
 const CONNECTIONS: u32 = 60;
 const MS: u64 = 1_000_000;
 
@@ -66,7 +66,8 @@ fn the_batch_limit_of_the_first_application_bounds_the_latency_of_the_second() {
     for events_max in [64, 16, 8, 4, 1] {
         let (out, second) = batched(events_max);
         assert!(out.napi.suspends > 1_000 && out.counts.irqs < 100, "suspension is in force: {:?}", out.counts);
-        // The batch after the poll and the one that needs none; what a poll delivers before this packet; network and service.
+        // The bound is made of the batch after the poll and the one that needs none, of what a poll delivers before
+        // this packet, and of network and service.
         let batches_us = 2.0 * f64::from(events_max.min(CONNECTIONS)) * REQUEST_US;
         let delivery_us = 2.0 * f64::from(CONNECTIONS) * 0.9;
         let p99_us = second.us(99.0);
@@ -88,7 +89,7 @@ fn in_linux_a_small_batch_does_not_bound_it_but_what_one_poll_delivered_does() {
 
 #[test]
 fn a_first_application_that_does_not_suspend_leaves_the_second_to_interrupts() {
-    // By softirq every packet is delivered as it comes, whatever the first application does.
+    // Softirq delivers every packet as it comes, whatever the first application does.
     let (_, second) = run(&world("base", 64, 64, EpollOptions::strict_linux()));
     let suspended = strict(64, 64).1;
     assert!(second.us(50.0) < 0.5 * suspended.us(50.0), "{} and {}", second.us(50.0), suspended.us(50.0));
@@ -98,6 +99,6 @@ fn a_first_application_that_does_not_suspend_leaves_the_second_to_interrupts() {
 fn answers_are_counted_apart() {
     let (out, second) = strict(64, 64);
     assert_eq!(out.counts.answered, out.latency_ns.len());
-    // 2000 a second for half a second.
+    // There are 2000 a second for half a second.
     assert!((900..1_100).contains(&second.ns.len()), "{}", second.ns.len());
 }

@@ -1,5 +1,6 @@
-//! One epoll context whose sockets are on four NAPIs, beside one on a single NAPI: the same requests, the same core. In Linux the
-//! context busy polls and suspends only the NAPI that woke it last (`napi_semantics` §13 edge 15).
+//! One epoll context whose sockets are on four NAPIs is compared with one on a single NAPI, with the same requests on
+//! the same core. In Linux the context busy polls and suspends only the NAPI that woke it last (`napi_semantics` §13
+//! edge 15).
 //!
 //! `cargo test -p lull-sim --test several_napis -- --nocapture` prints the table.
 
@@ -8,7 +9,7 @@ use lull_sim::{ConnectionsSpec, Outcome, QueueSpec, Sim, Traffic, World};
 
 const MS: u64 = 1_000_000;
 const CONNECTIONS: u32 = 80;
-/// Of what one core serves with one NAPI under suspend20, roughly.
+/// The loads, compared with what one core serves with one NAPI under suspend20.
 const LOADS: [f64; 3] = [30_000.0, 60_000.0, 90_000.0];
 
 fn world(mode: &str, napis: u32, per_s: f64, options: EpollOptions) -> World {
@@ -51,7 +52,7 @@ fn a_context_on_four_napis_has_nearly_the_latency_of_one() {
             let [one, strict, mended, toured] = outcomes.map(|out| out.latency_us(99.0));
             stalled |= strict > 10.0 * one;
             assert!(mended <= 1.1 * one, "{mode} at {per_s}/s: p99 {mended} us on four NAPIs, {one} us on one");
-            // An interrupt is cheap here: the polls that keep it away are not quite worth it.
+            // An interrupt is cheap here, so the polls that avoid it cost a little more than they save.
             assert!(toured <= 1.15 * one, "{mode} at {per_s}/s: p99 {toured} us with tour_when_woken, {one} us on one");
         }
     }

@@ -1,4 +1,4 @@
-//! World files with transmit queues: who rings doorbells in which mode, what limits do, and what is refused.
+//! World files with transmit queues: who rings doorbells in which mode, the effect of limits, and what is refused.
 
 use lull_core::Mode;
 use lull_sim::{Outcome, Sim, Traffic, WorldFile};
@@ -48,8 +48,9 @@ fn doorbells_per_frame(outcome: &Outcome) -> f64 {
 
 #[test]
 fn senders_ring_for_each_frame_and_a_group_for_many() {
-    // A group's core takes 2 us and more for a request and its answer. With requests of 2 us two workers that do not ring are as fast
-    // as that core, which may then be the limit; with requests of 4 us the workers are, and one that does not ring has time to serve.
+    // A group's core takes 2 us and more for a request and its answer. With requests of 2 us two workers that do not
+    // ring are as fast as that core, which may then be the limit. With requests of 4 us the workers are the limit, and
+    // one that does not ring has more time to serve.
     let busy = WORLD.replace("request_cost_own = \"2us\"", "request_cost_own = \"4us\"");
     for qdisc in ["noqueue", "pfifo_fast", "fq"] {
         let text = busy.replace("pfifo_fast", qdisc);
@@ -62,7 +63,7 @@ fn senders_ring_for_each_frame_and_a_group_for_many() {
         assert!(doorbells_per_frame(&base) > 0.9, "{qdisc}: {}", doorbells_per_frame(&base));
         assert!(doorbells_per_frame(&receives) > 0.9, "{qdisc}: {}", doorbells_per_frame(&receives));
         assert!(doorbells_per_frame(&sends) < 0.5, "{qdisc}: {}", doorbells_per_frame(&sends));
-        // Who does not ring serves instead.
+        // Workers that do not ring have more time to serve.
         assert!(sends.qps() > 1.05 * receives.qps(), "{qdisc}: {} {}", sends.qps(), receives.qps());
     }
 }
@@ -75,7 +76,7 @@ fn without_the_section_nothing_is_counted_and_a_doorbell_costs_nothing() {
     let [none, dear, with] = [&without, &dear, WORLD].map(|text| run(text, "base", Traffic::Closed));
     assert_eq!((none.counts.doorbells, none.counts.rung_frames), (0, 0));
     assert_eq!((dear.digest, dear.counts.answered), (none.digest, none.counts.answered));
-    // With the section each of the two workers rings for each request, for 1 us.
+    // With the section each of the two workers rings for each request, which takes 1 us.
     let ns_a_request = |outcome: &Outcome| 2e9 / outcome.qps();
     let rings_ns = ns_a_request(&with) - ns_a_request(&none);
     assert!(rings_ns > 1_000.0, "{rings_ns}: {} {}", none.qps(), with.qps());
@@ -90,9 +91,9 @@ fn completions_of_transmit_queues_are_reaped_beside_receiving() {
 
 #[test]
 fn a_slow_wire_fills_ring_and_discipline_up_to_their_limits() {
-    // 4 KB answers on 1 Gbit/s are on the wire for 33 us each, and are ready in a tenth of that.
+    // Answers of 4 KB on 1 Gbit/s are on the wire for 33 us each, and are made in a tenth of that time.
     let slow = WORLD.replace("25Gbit/s", "1Gbit/s").replace("kind =", "answer_size = \"4KiB\"\nkind =");
-    // Whose answer is dropped asks again after 200 ms, so it is counted from the beginning.
+    // A client whose answer is dropped asks again after 200 ms, so the run counts from the beginning.
     let slow = slow.replace("ring = 256", "ring = 4").replace("warmup = \"5ms\"", "warmup = \"0us\"");
     let dropped = |text: &str| run(text, "base", Traffic::Closed).counts.tx_dropped;
     assert_eq!(dropped(&slow), 0);
@@ -152,7 +153,7 @@ fn a_group_has_no_more_members_than_the_core_allows() {
 
 #[test]
 fn a_queue_that_only_sends_is_no_softirq_beside_who_receives() {
-    // The ring is full most of the time, and the interrupt that tells of room raises softirq on the transmit queue.
+    // The ring is full most of the time, and the interrupt that announces room raises softirq on the transmit queue.
     let slow = WORLD.replace("25Gbit/s", "1Gbit/s").replace("kind =", "answer_size = \"4KiB\"\nkind =");
     let slow = slow.replace("ring = 256", "ring = 4");
     for mode in ["threaded", "group-rx", "group"] {

@@ -1,11 +1,11 @@
-//! The search for settings: it refuses the impossible and names what comes nearest, and what it recommends holds when
-//! predicted anew.
+//! The search for settings refuses the impossible and names what comes nearest, and its recommendation holds when it is
+//! predicted again.
 
 use lull_sim::predict::{self, Job, Offered};
 use lull_sim::tune::{Answer, Figures, Objective, TuneError, reachable, tune};
 use lull_sim::{PredictError, WorldFile};
 
-/// One core, quick to simulate; with costs that no fit changes.
+/// One core, quick to simulate, with costs that no fit changes.
 const SMALL: &str = r#"[machine]
 cores = 1
 [nic]
@@ -80,7 +80,7 @@ fn nothing_cheaper_that_was_tried_meets_the_objective_with_something_to_spare() 
         let spares = tried.carries() && tried.mean(|run| run.p99_us) < 135.0;
         assert!(!spares || cpu(tried) > cpu(recommended) - 1.0, "{} at {:.1}", tried.setting, cpu(tried));
     }
-    // Every mode had its turn, timeouts between those of the grid were tried, and so were half and double the load.
+    // Every mode was tried, and so were timeouts between those of the grid, and half and double the load.
     for name in ["base", "fullbusy", "threaded-busy", "suspend0", "napibusy"] {
         assert!(answer.tried.iter().any(|tried| tried.setting.to_string() == name), "{name}");
     }
@@ -88,12 +88,12 @@ fn nothing_cheaper_that_was_tried_meets_the_objective_with_something_to_spare() 
     let factors: Vec<f64> = answer.elsewhere.iter().map(|at| at.factor).collect();
     assert_eq!(factors, [0.5, 2.0]);
     assert!(answer.elsewhere[0].recommended.carries() && answer.elsewhere[0].best.is_some());
-    // Half the load is no harder: what is steady there is at least as cheap as what is steady at both.
+    // Half the load is no harder: the setting for both loads is at most as cheap as the one for half the load alone.
     let at_half = Answer { elsewhere: answer.elsewhere[..1].to_vec(), ..answer.clone() };
     let steady = at_half.steady().unwrap();
     assert!(answer.steady().is_none_or(|both| cpu(both) >= cpu(steady)));
     assert!(Answer { elsewhere: Vec::new(), ..answer.clone() }.steady().is_none());
-    // What confirmation refuted is not what to take.
+    // A setting that confirmation refuted is not recommended.
     let refuted = vec![steady.setting.clone()];
     let other = Answer { refuted, ..at_half.clone() };
     assert!(other.steady().is_some_and(|other| other.setting != steady.setting && cpu(other) >= cpu(steady)));
@@ -101,8 +101,9 @@ fn nothing_cheaper_that_was_tried_meets_the_objective_with_something_to_spare() 
     assert!(frontier.len() > 3 && frontier.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 > pair[1].1));
 }
 
-/// A queue whose packets are a millisecond apart, on a NIC that holds interrupts back for 100 us. Timeouts short enough for the
-/// objective end before the next packet comes if there are 100 of them, and it waits for the interrupt.
+/// A queue's packets are a millisecond apart, on a NIC that holds interrupts back for 100 us. Timeouts that are short
+/// enough for the objective end before the next packet comes if there are 100 of them, and the packet waits for the
+/// interrupt.
 #[test]
 fn more_timer_polls_than_the_modes_own_100_bridge_the_gaps_of_a_quiet_queue() {
     let file = WorldFile::parse("quiet.toml", &SMALL.replace("\"50us\"", "\"100us\"")).unwrap();
@@ -116,14 +117,14 @@ fn more_timer_polls_than_the_modes_own_100_bridge_the_gaps_of_a_quiet_queue() {
     let (other, own) = answer.refinement();
     let cpu = |tried: &lull_sim::tune::Tried| tried.mean(|run| run.cpu_percent);
     assert!(cpu(other.unwrap()) < 5.0 && own.is_none_or(|own| cpu(own) > 90.0));
-    // What is in force is what was simulated: the same mode without the override waits for the interrupt.
+    // The setting that is in force is the simulated one: the same mode without the override waits for the interrupt.
     let job = |mode| Job { mode, offered: Offered::PerSecond(1_000.0), seed: 7, window_ns: 300_000_000 };
     let figures = run(&file, &[job(recommended.setting.mode.clone()), job(recommended.setting.unrefined().mode)]);
     let p99 = |index: usize| figures[index].as_ref().unwrap().p99_us;
     assert!(p99(0) < 50.0 && p99(1) > 100.0, "{} {}", p99(0), p99(1));
 }
 
-/// Requests of microseconds: no batch comes near the 20 ms for which interrupts stay suspended.
+/// Requests take microseconds, so no batch comes near the 20 ms for which interrupts stay suspended.
 #[test]
 fn other_suspend_timeouts_are_tried_and_passed_over_where_they_earn_nothing() {
     let file = small();
@@ -134,7 +135,7 @@ fn other_suspend_timeouts_are_tried_and_passed_over_where_they_earn_nothing() {
     let recommended = answer.recommended.as_ref().unwrap();
     assert!(!recommended.setting.is_refined(), "{}", recommended.setting);
     assert!(!recommended.setting.apply_line("eth0").contains("--irq-suspend-timeout"));
-    // None of the frontier stands there for values that make no difference.
+    // The frontier has no setting with other values that make no difference.
     let cpu = |tried: &lull_sim::tune::Tried| tried.mean(|run| run.cpu_percent);
     for point in answer.frontier().into_iter().filter(|point| point.setting.is_refined()) {
         let own = answer.tried.iter().find(|tried| tried.setting == point.setting.unrefined());
@@ -145,7 +146,8 @@ fn other_suspend_timeouts_are_tried_and_passed_over_where_they_earn_nothing() {
     }
 }
 
-/// A machine in which fullbusy spins for 50 us, suspend5 has 55 us at `cpu_percent`, and everything else is slow.
+/// Returns the answer for a machine in which fullbusy spins for 50 us, suspend5 has 55 us at `cpu_percent`, and
+/// everything else is slow.
 fn two_that_meet(asked: &Objective, cpu_percent: f64) -> Answer {
     let figures = |job: &Job| {
         let (p99_us, cpu_percent) = match job.mode.to_string().as_str() {
@@ -181,7 +183,7 @@ fn something_to_spare_is_worth_ten_points_of_cpu_and_what_lies_on_the_other_side
     let cheap = two_that_meet(&asked, 95.0);
     assert_eq!(names(&cheap), ("fullbusy".to_owned(), Some("suspend5".to_owned())));
     assert!(cheap.spares());
-    // What was not asked to be spared has no other side.
+    // Without a spare there is no alternative to it.
     let exact = Objective { spare_percent: 0.0, ..asked };
     assert_eq!(names(&two_that_meet(&exact, 60.0)), ("suspend5".to_owned(), None));
 }
@@ -205,14 +207,14 @@ fn the_impossible_is_refused_and_the_nearest_is_named() {
         answer.tried.iter().filter(|t| t.carries()).map(|t| t.excess(&impossible)).fold(f64::INFINITY, f64::min);
     assert!((nearest.excess(&impossible) - lowest).abs() < 0.1 * lowest && lowest > 1.0, "{}", nearest.setting);
     assert!(nearest.worst(&impossible).starts_with("p99 is "), "{}", nearest.worst(&impossible));
-    // What latency allows, CPU does not.
+    // Latency allows some settings, but CPU does not.
     let cheap = objective("p99<60us", 50_000.0, Some(20.0));
     assert!(search(&file, &cheap).recommended.is_none());
 }
 
 #[test]
 fn what_does_not_carry_the_load_meets_no_objective_however_wide() {
-    // A core that serves 100,000 a second at the very most. Nothing waits for longer than the run takes.
+    // The core serves 100,000 a second at the most. Nothing waits for longer than the run takes.
     let answer = search(&small(), &objective("p99<1s", 400_000.0, None));
     assert!(answer.recommended.is_none() && answer.nearest.is_none());
     assert!(!answer.tried.is_empty() && answer.tried.iter().all(|tried| !tried.carries()));
@@ -222,7 +224,7 @@ fn what_does_not_carry_the_load_meets_no_objective_however_wide() {
 
 #[test]
 fn what_answers_nothing_meets_no_objective_and_noise_is_that_of_the_requests_in_the_window() {
-    // A service that answers a share of what it is asked, at once, and nothing where the seed is among the silent ones.
+    // The service answers a share of its requests at once, and none if the seed is among the silent ones.
     let answer = |asked: &Objective, share: f64, silent: &[u64]| {
         let figures = |job: &Job| {
             let Offered::PerSecond(per_s) = job.offered else { panic!("an open loop") };
@@ -248,7 +250,7 @@ fn what_answers_nothing_meets_no_objective_and_noise_is_that_of_the_requests_in_
     for silent in [&[1, 2, 3, 4][..], &[2], &[4]] {
         assert!(answer(&few, 0.95, silent).recommended.is_none(), "{silent:?}");
     }
-    // As many a second for longer are.
+    // With as many a second for longer they are.
     let many = Objective { window_ns: 40_000_000_000_000, ..few };
     assert!(answer(&many, 0.95, &[]).recommended.is_none() && answer(&many, 0.99, &[]).recommended.is_some());
 }
@@ -270,7 +272,7 @@ fn a_load_beyond_the_wire_is_refused() {
     let asked = objective("p99<1ms", 50_000.0, None);
     let error = tune(&asked, &mut |jobs| Some(run(&file, jobs))).unwrap_err().to_string();
     assert!(error.contains("50K requests per second do not fit the wire") && error.contains("nic.speed"), "{error}");
-    // A second application takes its part of it.
+    // A second application takes its part of the wire.
     let beside = |per_s: &str| {
         let second = format!("[second]\nconnections = 10\nload = \"{per_s}\"\nrequest_cost = \"1us\"\n");
         let file =
@@ -293,14 +295,14 @@ fn the_candidates_begin_with_the_recommendation_and_go_on_by_cpu() {
     let mut once = settings.clone();
     once.dedup();
     assert_eq!(once, settings);
-    // Those that meet the objective come before those that do not, and of these the cheaper.
+    // Settings that meet the objective come before those that do not, and among the former the cheaper comes first.
     let meets = |tried: &&lull_sim::tune::Tried| tried.excess(&asked) < 1.0;
     let others = &candidates[1..];
     let meeting = others.iter().take_while(|tried| meets(tried)).count();
     assert!(!others[meeting..].iter().any(meets));
     let cpu = |tried: &lull_sim::tune::Tried| tried.mean(|run| run.cpu_percent);
     assert!(others[..meeting].windows(2).all(|pair| cpu(pair[0]) <= cpu(pair[1])));
-    // Where nothing meets it, what comes nearest is first.
+    // If none meets it, the one that comes nearest is first.
     let impossible = objective("p99<21us", 50_000.0, None);
     let answer = search(&small(), &impossible);
     let nearest = answer.candidates(2);

@@ -1,4 +1,5 @@
-//! The UDP_STREAM worlds: runs replay, packets are conserved, modes are in force by the counters, and calibration sees its rows only.
+//! The UDP_STREAM worlds: runs can be repeated, packets are conserved, modes are in force by the counters, and
+//! calibration sees only its rows.
 
 use lull_sim::params::Params;
 use lull_sim::published::udp_stream::{
@@ -43,7 +44,7 @@ fn the_published_values_hold_the_statements() {
     for statement in statements(&rows) {
         assert!(statement.broken.is_empty(), "{statement:?}");
     }
-    // Vanilla instead of threads, and they do not.
+    // With the values of vanilla in place of those of threads the statements do not hold.
     for row in &mut rows {
         row.simulated = 1.0;
     }
@@ -60,14 +61,15 @@ fn runs_replay() {
 
 #[test]
 fn a_mode_is_in_force_by_who_spends_the_time() {
-    // The guest's CPU alone is counted. Its softirq polls in vanilla, its NAPI thread otherwise.
-    // It takes as long as the warm-up until the sockets are full.
+    // Only the guest's CPU is counted. Its softirq polls in vanilla, and its NAPI thread otherwise. The warm-up is as
+    // long as it takes until the sockets are full.
     let span = Span { warmup_ns: 60_000_000, window_ns: 20_000_000 };
     let run = |mode| Sim::new(&world(&params(), 64, 25, mode, span), 1).run().unwrap();
     let (vanilla, guest) = (run(Threads::Vanilla), run(Threads::Guest));
     assert!(vanilla.cpu.softirq_ns > 2 * vanilla.cpu.sys_ns, "{:?}", vanilla.cpu);
     assert!(guest.cpu.sys_ns > 5 * guest.cpu.softirq_ns, "{:?}", guest.cpu);
-    // Softirq feeds sockets whose sinks it keeps from running; a thread leaves what is too much to the queues before them.
+    // Softirq feeds sockets and keeps their sinks from running; a thread leaves the excess to the queues before the
+    // sockets.
     assert!(vanilla.counts.socket_dropped > vanilla.counts.served / 4, "{:?}", vanilla.counts);
     assert!(guest.counts.socket_dropped < guest.counts.served / 50, "{:?}", guest.counts);
     assert!(guest.counts.served > vanilla.counts.served);
@@ -77,7 +79,7 @@ fn a_mode_is_in_force_by_who_spends_the_time() {
     assert!(executed(&both) > executed(&guest) + 0.05, "{} {}", executed(&both), executed(&guest));
 }
 
-/// A machine without a hypervisor: one queue, one CPU.
+/// Makes a machine without a hypervisor: one queue, one CPU.
 fn bare(bytes: u32, cores: f64) -> World {
     World {
         cpus: vec![true],
@@ -99,7 +101,7 @@ fn what_is_sent_is_served_dropped_or_under_way() {
     for (bytes, cores) in [(64, 0.2), (64, 4.0), (1_438, 4.0)] {
         let out = Sim::new(&bare(bytes, cores), 3).run().unwrap();
         let gone = out.counts.served + out.counts.dropped + out.counts.socket_dropped;
-        // A ring, four sockets, and what a poll and a receive call have in hand.
+        // The packets are in a ring, in four sockets, or in the hands of a poll and a receive call.
         let under_way = out.counts.issued - gone;
         assert!(under_way <= 1_024 + 4 * 278 + 64 + 8, "{:?}", out.counts);
         if cores < 1.0 {
@@ -118,7 +120,7 @@ fn the_wire_is_the_limit_of_large_datagrams() {
 
 #[test]
 fn a_datagram_that_lost_a_frame_is_lost() {
-    // 44 frames in a ring of 32 that is polled when the wire has brought them: none is ever whole.
+    // There are 44 frames in a ring of 32 that is polled when the wire has brought them, so no datagram is ever whole.
     let mut world = bare(64_000, 1.0);
     world.queues[0].ring_packets = 32;
     world.costs.irq_ns = 100_000;

@@ -1,5 +1,5 @@
-//! World files written from docs/world_files.md: what it shows is read, every key that there is stands in it, and the keys
-//! of the load, of the user plane and of placement do what it says.
+//! World files from docs/world_files.md: its examples are read, it has every key, and the keys of the load, of the user
+//! plane and of placement do what it says.
 
 use lull_core::Mode;
 use lull_sim::{Outcome, Sim, Traffic, WorldFile};
@@ -73,7 +73,7 @@ fn every_key_stands_in_the_documentation() {
 fn a_trace_is_stretched_to_the_load_and_keeps_its_bursts() {
     let directory = std::env::temp_dir().join(format!("lull-trace-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    // Ten requests at once, every 10 ms: a thousand a second.
+    // Ten requests come at once, every 10 ms, which is a thousand a second.
     let times: String = (0..1_000).map(|nth: u32| format!("{}.{:03}\n", 5 + nth / 1_000, nth / 10 * 10)).collect();
     std::fs::write(directory.join("times.txt"), format!("# recorded once\n{times}")).unwrap();
     let path = directory.join("w.toml");
@@ -82,7 +82,7 @@ fn a_trace_is_stretched_to_the_load_and_keeps_its_bursts() {
     let file = WorldFile::parse(&named, &traced).unwrap();
     let out = Sim::new(&file.world(&mode("base"), Traffic::Open { per_s: 20_000.0 }, 200_000_000), 3).run().unwrap();
     assert!((out.qps() - 20_000.0).abs() < 500.0, "{}", out.qps());
-    // Of ten at once on two workers some wait for others; of as many at random hardly any do.
+    // Of ten requests at once on two workers some wait for others; of as many at random hardly any do.
     let alone = Sim::new(
         &parse(&USER.replace("cores = 1", "cores = 2")).world(
             &mode("base"),
@@ -181,14 +181,15 @@ fn workers_that_nothing_pins_begin_where_the_seed_says() {
 
 #[test]
 fn on_the_user_plane_a_sleeping_worker_is_woken_by_the_interrupt_itself() {
-    // Far apart: each request finds the worker asleep.
+    // The requests are far apart, so each finds the worker asleep.
     let costs = "[costs]\nidle_shallow_exit = \"20us\"\nwake = \"50us\"\nswitch = \"50us\"\nirq = \"50us\"\n";
     let out = run(&format!("{USER}{costs}"), "base", Traffic::Open { per_s: 500.0 });
     let p50_us = out.latency_us(50.0);
-    // 2 us of network, 2 of the request, 20 until it runs; no wake-up, no switch, no interrupt that breaks in.
+    // The network takes 2 us, the request 2 us, and it is 20 us until the worker runs; there is no wake-up, no switch,
+    // and no interrupt that takes the core.
     assert!((24.0..27.0).contains(&p50_us), "{p50_us}");
     assert_eq!(out.napi.polls, out.counts.irqs);
-    // While it computes an interrupt takes its core: 50 us each.
+    // While the worker computes an interrupt takes its core, for 50 us each.
     let busy = run(&format!("{USER}{costs}"), "base", Traffic::Open { per_s: 100_000.0 });
     let free = run(
         &format!("{USER}{}", costs.replace("irq = \"50us\"", "irq = \"0us\"")),
@@ -211,17 +212,17 @@ fn on_the_user_plane_a_resume_that_finds_nothing_gives_the_queue_back_to_its_int
 
 #[test]
 fn timers_of_the_user_plane_wait_for_the_next_call_while_a_worker_computes() {
-    // Requests of 30 us, one behind another: a timer of 10 us falls due while one is served.
+    // Requests of 30 us come one behind another, and a timer of 10 us falls due while one is served.
     let slow = USER.replace("\"2us\"\n[run]", "\"30us\"\n[costs]\ntimer_irq = \"90us\"\n[run]");
     let traffic = Traffic::Open { per_s: 30_000.0 };
     let mut world = parse(&slow).world(&mode("defer10"), traffic, 200_000_000);
-    // The kernel timer behind them comes late enough to be met by a look each time.
+    // The kernel timer behind them comes so late that each time a look of the worker's comes first.
     world.host.as_mut().unwrap().timer_slack_ns = 1_000_000_000;
     let out = Sim::new(&world, 3).run().unwrap();
     assert!(out.counts.timer_irqs > 1_000);
-    // None of them broke in: that would have cost 90 us each.
+    // None of them interrupted the worker, which would have cost 90 us each.
     assert!((out.qps() - 30_000.0).abs() < 1_000.0, "{}", out.qps());
-    // With the slack of 50 us that one fires, and breaks in.
+    // With the slack of 50 us the kernel timer fires, and interrupts the worker.
     let out = run(&slow, "defer10", traffic);
     assert!(out.counts.backstops > 500 && out.qps() < 28_000.0, "{} {}", out.counts.backstops, out.qps());
 }
@@ -232,7 +233,7 @@ fn a_generator_is_the_limit_if_it_takes_longer_than_the_server() {
     let out = run(&limited, "fullbusy", Traffic::Closed);
     assert!((out.qps() - 200_000.0).abs() < 4_000.0, "{}", out.qps());
     assert!(run(USER, "fullbusy", Traffic::Closed).qps() > 300_000.0);
-    // What it waits for while it wakes the server counts as latency.
+    // The time in which the generator wakes the server counts as latency.
     let waking = USER.replace("[load]", "[load]\ngenerator_raise = \"40us\"");
     let p50_us = |text: &str| run(text, "base", Traffic::Open { per_s: 2_000.0 }).latency_us(50.0);
     assert!(p50_us(&waking) > p50_us(USER) + 10.0, "{} {}", p50_us(&waking), p50_us(USER));

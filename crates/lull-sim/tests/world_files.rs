@@ -1,4 +1,4 @@
-//! World files: the examples run, and what is wrong is said in one line with file, line, key and what is allowed.
+//! World files: the examples run, and an error is one line with the file, the line, the key and what is allowed.
 
 use lull_core::Mode;
 use lull_sim::dim::Moderation;
@@ -71,7 +71,7 @@ fn a_proxy_serves_a_request_twice_and_waits_for_the_server_behind() {
     let times = out.counts.tx_packets as f64 / out.counts.served as f64;
     assert!((1.9..2.1).contains(&times), "{times}");
     assert_eq!(out.counts.dropped, 0);
-    // 60 us of network, 160 us behind, 18 us of work at the least.
+    // The network takes 60 us, the server behind 160 us, and the work at least 18 us.
     assert!(out.latency_mean_us() > 238.0, "{}", out.latency_mean_us());
     let shown_us = (out.cpu.user_ns + out.cpu.sys_ns) as f64 / out.counts.served as f64 / 1_000.0;
     assert!((17.0..26.0).contains(&shown_us), "{shown_us}");
@@ -94,8 +94,8 @@ fn queues_and_workers_need_not_be_as_many() {
     }
 }
 
-/// With several NAPIs on one epoll, each event moves its NAPI id, and a suspended NAPI that is left waits for its
-/// timeout (napi_semantics §13, edge 14): whoever predicts such a world has to see it.
+/// With several NAPIs on one epoll context, each event changes its NAPI id, and a suspended NAPI that it leaves waits
+/// for its timeout (napi_semantics §13, edge 14). A prediction of such a world has to show this.
 #[test]
 fn suspension_over_several_queues_on_one_epoll_stalls_as_on_linux() {
     let text = SMALL.replace("[nic]", "[nic]\nqueues = 3").replace("cores = 1", "cores = 2");
@@ -105,7 +105,7 @@ fn suspension_over_several_queues_on_one_epoll_stalls_as_on_linux() {
     assert!(p99_us("suspend20") > 10_000.0 && p99_us("defer20") < 1_000.0);
 }
 
-/// `SMALL` with one change is refused with this line.
+/// Checks that `SMALL` with one change is refused with this line.
 #[track_caller]
 fn refused(from: &str, to: &str, says: &str) {
     assert!(SMALL.contains(from), "{from}");
@@ -256,7 +256,7 @@ fn contradictions_are_named() {
     assert!(none.starts_with("/nonexistent/world.toml: cannot read the world file: "), "{none}");
 }
 
-/// As the lab's load counts; the published tables are mutilate's.
+/// This is how the lab's load counts; the published tables count as mutilate does.
 #[test]
 fn latency_counts_from_when_a_request_was_due_and_nothing_else_depends_on_it() {
     let run = |arrivals: &str, per_s: f64, counts_from_due: bool| {
@@ -267,11 +267,11 @@ fn latency_counts_from_when_a_request_was_due_and_nothing_else_depends_on_it() {
         (out.latency_us(50.0), out.latency_mean_us(), out.counts)
     };
     for arrivals in ["", "arrivals = \"facebook\""] {
-        // A core that serves 100,000 a second at the very most: what comes last waits for half of the time, and more.
+        // The core serves 100,000 a second at the most, so the last requests wait for half of the time or more.
         let (due, free) = (run(arrivals, 400_000.0, true), run(arrivals, 400_000.0, false));
         assert!((30_000.0..110_000.0).contains(&due.0) && free.0 < 1_000.0, "{} {}", due.0, free.0);
         assert_eq!(due.2, free.2);
-        // Where each connection is free again soon, there is little between the two.
+        // If each connection is soon free again, there is little difference between the two.
         let (due, free) = (run(arrivals, 5_000.0, true), run(arrivals, 5_000.0, false));
         assert!((1.0..1.1).contains(&(due.1 / free.1)), "{} {}", due.1, free.1);
     }
@@ -292,7 +292,7 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     let file = WorldFile::parse("small.toml", SMALL).unwrap();
     let world = file.world(&mode("base"), Traffic::Open { per_s: 100_000.0 }, 2_000_000_000);
     assert_eq!((world.pending_max, world.backlog_max), ((1 << 30) / 64, 50_000_000));
-    // The times of those that wait are memory, too.
+    // The times of the requests that wait take memory as well.
     let little = SMALL.replace("warmup = \"5ms\"", "memory_max = \"16MiB\"");
     let little = WorldFile::parse("small.toml", &little).unwrap();
     assert_eq!(little.world(&mode("base"), Traffic::Closed, 1_000_000).backlog_max, 1 << 20);
@@ -301,7 +301,7 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     assert!(error.to_string().contains("memory_max"), "{error}");
 }
 
-/// What the limits of the keys allow, the simulator can hold.
+/// The simulator can hold everything that the limits of the keys allow.
 #[test]
 fn the_largest_machine_that_a_file_can_describe_is_simulated() {
     let text = SMALL.replace("cores = 1", "cores = 256").replace("connections = 32", "connections = 256");
@@ -330,7 +330,7 @@ fn each_side_of_the_nic_has_the_moderation_that_the_file_gives_it() {
     let fixed = |usecs, frames| (ModerationSpec::Fixed(Moderation { usecs, frames }), Period::First);
     let adaptive = ((ModerationSpec::Adaptive, Period::Completion), (ModerationSpec::Adaptive, Period::Interrupt));
     assert_eq!(sides(""), adaptive);
-    // Time alone is for the side that has it; without frames it decides.
+    // If only a time is given it applies to its side, and without frames only the time counts.
     assert_eq!(sides("tx_usecs = \"16us\""), (adaptive.0, fixed(16, 65_535)));
     assert_eq!(sides("adaptive = false\ntx_usecs = \"16us\""), (fixed(0, 1), fixed(16, 65_535)));
     assert_eq!(sides("rx_usecs = \"8us\""), (fixed(8, 65_535), fixed(8, 65_535)));
@@ -351,7 +351,7 @@ fn each_side_of_the_nic_has_the_moderation_that_the_file_gives_it() {
     }
 }
 
-/// Whatever a file holds, it is read or refused with its name in one line.
+/// Whatever a file contains, it is read, or refused with its name in one line.
 #[test]
 fn no_file_makes_the_reader_panic() {
     let xdp = "[machine]\ncores = 2\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"20us\"\n[service]\nkind = \
@@ -398,14 +398,14 @@ fn a_second_application_shares_the_queues_and_is_reported_apart() {
         let file = WorldFile::parse("small.toml", &text).unwrap();
         let out = Sim::new(&file.world(&mode(mode_name), Traffic::Closed, 200_000_000), 1).run().unwrap();
         let second = out.second.clone().unwrap();
-        // 2000 a second, for a fifth of a second; none of them among the answers of the service.
+        // There are 2000 a second, for a fifth of a second; none of them is among the answers of the service.
         assert!((320..480).contains(&second.ns.len()), "{}", second.ns.len());
         assert_eq!(out.counts.answered, out.latency_ns.len());
         second.us(99.0)
     };
     let (linux, batched) =
         (run("events_max = 4", "suspend20"), run("events_max = 4\npoll_after_returns = 1", "suspend20"));
-    // 32 requests of 6 us are before its packet, or two batches of 4.
+    // Before its packet come 32 requests of 6 us, or two batches of 4.
     assert!(linux > 180.0 && batched < 140.0, "{linux} {batched}");
     assert!(WorldFile::parse("small.toml", SMALL).unwrap().second.is_none());
 }

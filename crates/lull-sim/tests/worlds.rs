@@ -1,13 +1,13 @@
-//! Random worlds in bulk: the invariants hold in all of them, every transition of the core is covered, and a seed
-//! replays.
+//! Many random worlds: the invariants hold in all of them, every transition of the core is covered, and a seed repeats
+//! its world.
 
 use lull_sim::Traffic;
 use lull_sim::random::{Bound, Plan, Shape, Tally, report};
 use lull_sim::transition::Transition;
 
-/// Worlds of a default run; LULL_WORLDS asks for more.
+/// The number of worlds in a default run; LULL_WORLDS asks for more.
 const WORLDS: u64 = 2_000;
-/// Transitions of the core that each takes at least.
+/// The least number of transitions of the core that each takes.
 const TRANSITIONS_MIN: u64 = 10_000;
 
 #[test]
@@ -27,7 +27,7 @@ fn two_thousand_random_worlds_keep_every_invariant_and_cover_every_transition() 
     assert!(gaps.is_empty(), "gaps: {gaps:?}");
 }
 
-/// Worlds with groups of a default run; LULL_GROUP_WORLDS asks for more.
+/// The number of worlds with groups in a default run; LULL_GROUP_WORLDS asks for more.
 const GROUP_WORLDS: u64 = 500;
 
 #[test]
@@ -43,7 +43,7 @@ fn five_hundred_worlds_with_groups_keep_every_invariant() {
     assert!(tally.failed.is_empty() && tally.bounded.is_empty(), "see above");
 }
 
-/// Worlds with transmit queues of a default run; LULL_TRANSMIT_WORLDS asks for more.
+/// The number of worlds with transmit queues in a default run; LULL_TRANSMIT_WORLDS asks for more.
 const TRANSMIT_WORLDS: u64 = 300;
 
 #[test]
@@ -61,9 +61,9 @@ fn three_hundred_worlds_with_transmit_queues_keep_every_invariant_and_lose_no_fr
     assert!(worlds < TRANSMIT_WORLDS || Transition::TRANSMIT.iter().all(|it| !gaps.contains(it)), "gaps: {gaps:?}");
 }
 
-/// Worlds that broke a rule once, or were thought to: a poller in a visit that lasts, one beside it whose budget is spent (193,
-/// 417); a member that fills while it is visited (72); a member table that changes amid a pass (138); a total budget below
-/// the load (1411); a completion held up beside a poller (1437).
+/// These worlds once broke a rule, or seemed to: a poller in a long visit, beside one whose budget is spent (193, 417);
+/// a member that fills while it is visited (72); a member table that changes during a pass (138); a total budget below
+/// the load (1411); a completion that is held up beside a poller (1437).
 #[test]
 fn worlds_with_groups_that_were_hard_once_keep_every_invariant() {
     for seed in [72, 138, 1_101, 1_176, 1_411, 1_437] {
@@ -84,8 +84,8 @@ fn worlds_whose_cpus_are_taken_over_and_over_come_to_their_end() {
     }
 }
 
-/// A completion that is held up, or a thread that softirq wakes, takes a CPU's time while its poller makes empty passes:
-/// no budget pays for that.
+/// A completion that is held up, or a thread that softirq wakes, takes a CPU's time while its poller makes empty
+/// passes; no budget is charged for that.
 #[test]
 fn what_others_owe_a_pollers_cpu_is_no_empty_pass() {
     for seed in [117_111, 119_172, 134_064] {
@@ -93,8 +93,9 @@ fn what_others_owe_a_pollers_cpu_is_no_empty_pass() {
     }
 }
 
-/// Pollers that spin side by side are charged at different times (203412), and one whose core was taken sees at its next pass that the
-/// others have spent the budget (203199); one that is woken begins while the others make their passes (800111328, 800114892).
+/// Pollers that spin at the same time are charged at different times (203412), and one whose core was taken sees at its
+/// next pass that the others have spent the budget (203199); one that is woken begins while the others make their
+/// passes (800111328, 800114892).
 #[test]
 fn pollers_that_spend_one_budget_stop_together() {
     for seed in [202_778, 203_199, 203_412, 800_111_328, 800_114_892] {
@@ -102,7 +103,8 @@ fn pollers_that_spend_one_budget_stop_together() {
     }
 }
 
-/// A member that leaves moves homes, and pollers look anew who waits: what waited before has the longer bound of more members.
+/// When a member leaves homes change, and pollers look anew who waits: members that waited before have the longer bound
+/// of more members.
 #[test]
 fn a_member_that_leaves_lets_others_wait_for_another_look() {
     for seed in [212_856, 227_913, 233_183, 234_534] {
@@ -116,13 +118,14 @@ fn what_is_ready_at_the_end_is_served_in_its_time() {
     assert_eq!(Plan::random_grouped(226_170).run().violation, None);
 }
 
-/// At its end a timer and a busy poller take turns for ever, of which every 32nd step is in the middle of a poll.
+/// At its end a timer and a busy poller take turns for ever, and every 32nd step of that is in the middle of a poll.
 #[test]
 fn a_world_that_repeats_itself_at_its_end_is_not_looked_at_in_step() {
     assert_eq!(Plan::random_transmitting(900_021_455).run().violation, None);
 }
 
-/// The last poll of a member that an operator takes out is owed from then on, and begins when the operator's thread runs.
+/// The last poll of a member that an operator takes out is owed from then on, and begins when the operator's thread
+/// runs.
 #[test]
 fn a_last_poll_that_has_not_begun_has_taken_nothing() {
     assert_eq!(Plan::random_grouped(121_513).run().violation, None);

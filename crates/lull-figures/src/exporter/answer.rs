@@ -1,15 +1,15 @@
-//! What a request is answered, as HTTP/1.1: one request of a connection, which the answer ends.
+//! Answers a request, as HTTP/1.1. A connection has one request, and ends with the answer.
 
 use crate::{Source, prometheus};
 
 /// The media type of OpenMetrics text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// That of Prometheus' older text, which everybody gets who does not ask for OpenMetrics.
+/// The media type of Prometheus' older text, which a client gets that does not ask for OpenMetrics.
 const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// That of the other answers.
+/// The media type of the other answers.
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Where a request's head ends, if all of it is there: behind its first empty line.
+/// Returns where a request's head ends, behind its first empty line, if all of it is there.
 pub fn head_end(request: &[u8]) -> Option<usize> {
     let mut end = 0;
     for line in request.split_inclusive(|byte| *byte == b'\n') {
@@ -26,7 +26,7 @@ pub fn answer(head: &[u8], source: &mut dyn Source) -> Vec<u8> {
     let head = String::from_utf8_lossy(head);
     let mut lines = head.lines();
     let words: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    let [method, target, version] = words[..] else { return refused("400 Bad Request", "this is no request of HTTP") };
+    let [method, target, version] = words[..] else { return refused("400 Bad Request", "this is not an HTTP request") };
     if !version.starts_with("HTTP/1.") {
         return refused("505 HTTP Version Not Supported", "only HTTP/1.0 and HTTP/1.1 are answered");
     }
@@ -58,7 +58,7 @@ pub fn answer(head: &[u8], source: &mut dyn Source) -> Vec<u8> {
     answer.into_bytes()
 }
 
-/// The answer to what is not served.
+/// Returns the answer to a request that is refused.
 pub fn refused(status: &str, why: &str) -> Vec<u8> {
     format!("{}{why}\n", headers(status, TEXT, why.len() + 1)).into_bytes()
 }

@@ -1,4 +1,4 @@
-//! The search for the values with which the simulated cells are the measured ones.
+//! Searches for the values with which the simulated cells match the measured ones.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,30 +19,33 @@ use crate::worldfile::{WorldFile, WorldFileError};
 /// What a search may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Sets of cells that are simulated, at the most, before the intervals; at least as many as a step takes.
+    /// How many sets of cells are simulated at the most, before the intervals; it is at least as many as a step takes.
     pub evaluations: usize,
-    /// Requests that a simulated cell answers, about.
+    /// About how many requests a simulated cell answers.
     pub requests: u32,
 }
 
-/// Requests that a simulated cell answers where nobody waits for a search, about.
+/// About how many requests a simulated cell answers if there is no hurry.
 pub const REQUESTS: u32 = 8_000;
 /// The shortest window of a simulated cell, in nanoseconds.
 const WINDOW_NS_MIN: f64 = 15e6;
-/// The longest, for each request that it shall answer: a worker that polls all the time costs by the window.
+/// The longest window of a simulated cell for each request that it should answer: a worker that polls all the time
+/// costs simulation time for the whole window.
 const WINDOW_NS_MAX: f64 = 37_500.0;
-/// The name of the file that is being found, in errors.
+/// The name in errors of the file that is being made.
 const NAME: &str = "MACHINE.toml";
-/// How far a key that was not measured may be from its start until that counts as one: the logarithm of a factor of 5.
+/// How far a key that was not measured may be from its start until the difference counts as one error: the logarithm of
+/// a factor of 5.
 const LOOSE: f64 = 1.6;
-/// What a step takes beside a slope for each value: the steps that are tried, and the place that it begins at.
+/// The evaluations of a step besides one for each value's slope: the steps that are tried, and the place at which it
+/// begins.
 const STEP: usize = HELD_BACK.len() + 1;
-/// Where the search may begin with what was measured from above, as shares of that.
+/// Where the search may begin for values that were measured from above, as shares of the measured value.
 const FROM_ABOVE: [f64; 3] = [1.0, 0.5, 0.25];
-/// The seed of the search's runs. All evaluations have the same, so that slopes are not noise.
+/// The seed of the search's runs. All evaluations have the same one, so that slopes are not noise.
 const SEED: u64 = 1;
 
-/// What is told of a search: evaluations so far, and at the most.
+/// Is told the evaluations so far, and how many there are at the most.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// The outcome of a calibration.
@@ -50,11 +53,11 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 pub struct Calibrated {
     /// The values, in the order of [`KEYS`].
     pub found: Vec<Found>,
-    /// What a query takes of instructions and how far that may be off, where the hardware counts them.
+    /// What a query takes of instructions and how far that may be off, if the hardware counts them.
     pub instructions: Option<(Instructions, Instructions)>,
     /// The world file.
     pub text: String,
-    /// The same, read.
+    /// The same world file after it was read.
     pub file: WorldFile,
     /// The mean square of the cells' errors, in units of what counts as one, before and after.
     pub error: (f64, f64),
@@ -63,8 +66,9 @@ pub struct Calibrated {
 /// Finds the values. `effort` bounds the search, and `stop` ends it after the cells that are being simulated.
 ///
 /// # Errors
-/// A file that is refused, which is an error here, a cell that cannot be simulated at the start, or
-/// [`RunError::Stopped`].
+///
+/// This fails if the resulting file is refused, which is a bug here, if a cell cannot be simulated at the start, and
+/// with [`RunError::Stopped`].
 pub fn calibrate(
     setup: &Setup,
     measured: &[Measured],
@@ -78,7 +82,7 @@ pub fn calibrate(
     let residuals = |params: &Params| search.residuals(params);
     let mut starts = search.starts()?;
     let before = residuals(&starts[0])?;
-    // With less than a step from each place, a search would end where it began.
+    // With less than a step from each place a search would end where it began.
     let least = search.keys().count() + STEP;
     let evaluations = evaluations.max(least);
     starts.truncate(evaluations / least);
@@ -108,21 +112,22 @@ pub fn calibrate(
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
-    /// The file that was found is refused.
+    /// The world file that was found is refused.
     #[error(transparent)]
     File(#[from] WorldFileError),
     /// A run hit a bound.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A value that was given is outside of what is plausible.
+    /// A value that was given is outside its plausible range.
     #[error(transparent)]
     Value(#[from] crate::params::ParamsError),
 }
 
-/// The figures of a simulated cell.
+/// Returns the figures of a simulated cell.
 ///
 /// # Errors
-/// The bound that the run hit.
+///
+/// This fails with the bound that the run hit.
 pub fn simulate(file: &WorldFile, cell: &Cell, seed: u64) -> Result<Vec<(Column, f64)>, RunError> {
     simulate_for(REQUESTS, file, cell, seed)
 }
@@ -174,24 +179,26 @@ impl Search<'_> {
         self.measured.iter().find(|measured| measured.key == key.name)
     }
 
-    /// The places where the search begins: from each it goes down, and finds no other valley.
+    /// Returns the places where the search begins. From each it descends, and it does not find another minimum.
     fn starts(&self) -> Result<Vec<Params>, CalibrateError> {
         let starts: Vec<Params> = FROM_ABOVE.iter().map(|share| self.start(*share)).collect::<Result<_, _>>()?;
         for start in &starts {
-            // What is refused is said before the search, for which a file that cannot be is one more bad value.
+            // A file that is refused is reported before the search, which would take it for one more bad value.
             self.file(start)?;
         }
         Ok(starts)
     }
 
-    /// Where the search begins: at what was measured, at a share of what was measured from above, or at round figures.
+    /// Returns where the search begins: at the measured values, at a share of those that were measured from above, or
+    /// at round figures.
     fn start(&self, share: f64) -> Result<Params, CalibrateError> {
         let params = self.keys().map(|key| {
             let share = if key.is_from_above() { share } else { 1.0 };
             let value = self.measured(key).map_or(key.start, |measured| share * measured.value);
             let (unit, meaning) = (key.unit.to_owned(), key.meaning.to_owned());
             let value = value.clamp(key.range[0], key.range[1]);
-            // A parameter's step is a share of its range: it has to be its own scale, not all that a machine can be.
+            // A parameter's step is a share of its range, so the range is scaled to the parameter, and is not all that
+            // a machine could have.
             let range = [(value / 12.0).max(key.range[0]).min(value), (value * 12.0 + 20.0).min(key.range[1])];
             let range = if key.unit == "share" { key.range } else { range };
             (key.name.to_owned(), Param { value, unit, range, meaning })
@@ -199,9 +206,9 @@ impl Search<'_> {
         Ok(Params::new(params.collect::<BTreeMap<_, _>>())?)
     }
 
-    /// The errors of all cells, then how far each value is from what was measured of it, or from its start.
+    /// Returns the errors of all cells, and then how far each value is from its measured value, or from its start.
     fn residuals(&self, params: &Params) -> Result<Vec<f64>, RunError> {
-        // A search that is stopped asks on for what it has planned, and gets to its end at once.
+        // A search that is stopped still asks for the evaluations it has planned, and so gets to its end at once.
         self.goes_on()?;
         let found = self.found(params, &BTreeMap::new());
         let Ok(file) = self.file(params) else { return Err(RunError::TooManyEvents { bound: 0, at_ns: 0 }) };

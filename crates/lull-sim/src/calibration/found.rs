@@ -1,4 +1,4 @@
-//! Values that were found, and how they are written.
+//! The values that were found, and how they are written.
 
 use super::values::Key;
 
@@ -9,9 +9,9 @@ pub struct Found {
     pub key: &'static Key,
     /// The value, in the key's unit.
     pub value: f64,
-    /// How far it may be off (95 %): of a fitted value from how the cells depend on it.
+    /// How far it may be off (95 %). For a fitted value this follows from how the cells depend on it.
     pub interval: f64,
-    /// What was measured of it alone, if it was.
+    /// What was measured for it alone, if anything was.
     pub measured: Option<f64>,
 }
 
@@ -24,7 +24,7 @@ impl Found {
         }
     }
 
-    /// Where it comes from, in words.
+    /// Says in words where the value comes from.
     pub fn how(&self) -> String {
         match self.measured {
             Some(measured) => format!("measured ({}) and fitted", quantity(self.key.unit, measured)),
@@ -33,7 +33,7 @@ impl Found {
     }
 }
 
-/// A value as the file has it.
+/// Writes a value as in the file.
 pub(super) fn quantity(unit: &str, value: f64) -> String {
     match unit {
         "share" => format!("{:.1}%", 100.0 * value),

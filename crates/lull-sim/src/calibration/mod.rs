@@ -22,14 +22,14 @@ use lull_core::Mode;
 
 use crate::instructions::Counted;
 
-/// The service and its clients, as far as they are known without measuring.
+/// The service and its clients, as far as they are known without a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The first lines of the file, without `#`.
     pub head: Vec<String>,
     /// Whether lull's own host delivers; otherwise the kernel.
     pub user_plane: bool,
-    /// Over which NIC of the lab it is measured: one of [`CALIBRATED_OVER`](crate::worldfile::CALIBRATED_OVER).
+    /// The NIC of the lab over which it is measured: one of [`CALIBRATED_OVER`](crate::worldfile::CALIBRATED_OVER).
     pub over: &'static str,
     /// Worker threads, each with a core and a queue.
     pub workers: u16,
@@ -37,50 +37,50 @@ pub struct Setup {
     pub connections: u32,
     /// Core frequency, in Hz.
     pub hz: u64,
-    /// Whether the load comes from a generator with a thread a worker, whose own time counts.
+    /// Whether the load comes from a generator with a thread for each worker, whose own time counts.
     pub generator: bool,
     /// Part of a request's cost in user space, in percent.
     pub user_percent: f64,
-    /// Answers of a batch that leave by one doorbell, at the most.
+    /// How many answers of a batch leave by one doorbell at the most.
     pub answers_together: u32,
     /// How the NIC raises interrupts.
     pub interrupts: Interrupts,
 }
 
-/// How interrupts of one side are held back, in ethtool's words.
+/// How interrupts of one direction are held back, in ethtool's terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// For how many microseconds.
+    /// For how many microseconds they are held back.
     pub usecs: u32,
-    /// For how many frames at the most; 0: time alone decides.
+    /// For how many frames at the most they are held back; with 0 only the time counts.
     pub frames: u32,
 }
 
-/// How a NIC raises interrupts. The lab's own raise them at once, for what arrives alone.
+/// How a NIC raises interrupts. The lab's own NICs raise one at once for each frame that arrives alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// Whether the driver finds by itself how long those for received frames are held back.
+    /// Whether the driver adapts how long interrupts for received frames are held back.
     pub adaptive: bool,
-    /// How they are, if it does not.
+    /// How they are held back, if it does not.
     pub rx: Held,
-    /// How those for sent frames are. `None`: as those for received ones.
+    /// How interrupts for sent frames are held back; `None` means as those for received ones.
     pub tx: Option<Held>,
-    /// Whether sent frames are reported, too.
+    /// Whether sent frames are reported as well.
     pub completions: bool,
 }
 
-/// A key that was measured, in its unit.
+/// A measured key, in its unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// Its name in [`KEYS`].
     pub key: &'static str,
     /// What was measured.
     pub value: f64,
-    /// How far that may be off.
+    /// How far the value may be off.
     pub interval: f64,
 }
 
-/// A measured value with how far it may be off, both in the unit of what it is.
+/// A measured value and how far it may be off, both in the unit of the value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     /// The value.
@@ -89,7 +89,7 @@ pub struct Figure {
     pub interval: f64,
 }
 
-/// What a cell showed.
+/// What was measured in a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// The mode.
@@ -98,12 +98,12 @@ pub struct Cell {
     pub per_s: Option<f64>,
     /// Its figures; what was not measured is left out.
     pub figures: Vec<(Column, Figure)>,
-    /// Instructions a query, where the hardware counts them.
+    /// Instructions per query, if the hardware counts them.
     pub instructions: Option<f64>,
 }
 
 impl Cell {
-    /// What it says of instructions; `None` where they, or the polls, were not counted.
+    /// Returns the cell's instruction count; `None` if instructions or polls were not counted.
     pub fn counted(&self) -> Option<Counted> {
         let of = |column: Column| self.figures.iter().find(|(of, _)| *of == column).map(|(_, figure)| figure.value);
         let (instructions, polls) = (self.instructions?, of(Column::Polls)?);
@@ -124,11 +124,11 @@ pub enum Column {
     P99Us,
     /// CPU, in percent of the service's cores.
     CpuPercent,
-    /// Interrupts a request.
+    /// Interrupts per request.
     Interrupts,
-    /// Polls a request.
+    /// Polls per request.
     Polls,
-    /// Events a call of `epoll_wait`.
+    /// Events per call of `epoll_wait`.
     Events,
 }
 
@@ -159,14 +159,14 @@ impl Column {
         }
     }
 
-    /// The error that counts as one if the measurement is exact: a share, of CPU points.
+    /// The error that counts as one if the measurement is exact: a share, and for CPU points.
     fn unit(self) -> f64 {
         match self {
             Column::PerS => 0.02,
             Column::AvgUs | Column::P50Us => 0.05,
             Column::P99Us => 0.12,
             Column::CpuPercent => 2.0,
-            // The generator's bunches are not the model's: counts guide, and decide nothing.
+            // The generator's bunches are not those of the model, so counts guide the search only loosely.
             Column::Interrupts | Column::Polls | Column::Events => 0.25,
         }
     }
@@ -177,7 +177,7 @@ impl Column {
         if self == Column::CpuPercent {
             return (found - value) / self.unit().max(interval);
         }
-        // In logarithms: half and double are equally wrong. Counts near none are as good as none.
+        // Errors are in logarithms, because half and double are equally wrong. Counts near zero are treated as zero.
         let least = match self {
             Column::Interrupts | Column::Polls => 0.02,
             _ => 1e-3,

@@ -1,4 +1,4 @@
-//! The world file of a set-up and the values that were found.
+//! Writes the world file of a set-up and the values that were found.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::found::{Found, quantity};
 use super::{Held, Interrupts, Setup};
 use crate::instructions::Instructions;
 
-/// The sections that have keys besides those that are found, with these in the order of the file.
+/// The sections with keys besides those that are found, in the order of the file.
 const SECTIONS: [&str; 5] = ["network", "load", "service", "costs", "run"];
 
 /// The file's text.
@@ -64,12 +64,13 @@ pub(super) fn render(setup: &Setup, found: &[Found], instructions: Option<(Instr
     out
 }
 
-/// The most microseconds and frames that a file may say.
+/// The most microseconds and frames that a file may have.
 const HELD_MAX: u32 = 65_535;
 
 /// The lines of a NIC's moderation.
 fn moderation(interrupts: &Interrupts) -> String {
-    // As a file has them: time alone decides by as many frames as never come, and without a time each interrupts.
+    // In a file, a number of frames that never comes means that only the time counts; without a time each frame
+    // interrupts.
     let held = |Held { usecs, frames }: Held| match (usecs, frames) {
         (0, _) => (0, 1),
         (usecs, 0) => (usecs.min(HELD_MAX), HELD_MAX),
@@ -78,7 +79,7 @@ fn moderation(interrupts: &Interrupts) -> String {
     let (rx, tx) = (held(interrupts.rx), interrupts.tx.map(held));
     let tx_lines = |(usecs, frames): (u32, u32)| format!("tx_usecs = \"{usecs}us\"\ntx_frames = {frames}");
     if interrupts.adaptive {
-        // Receive moderation is adaptive where a file says nothing of it.
+        // Receive moderation is adaptive if a file does not mention it.
         return tx.map_or_else(|| "adaptive = true".to_owned(), tx_lines);
     }
     let mut lines = format!("rx_usecs = \"{}us\"", rx.0);
@@ -102,7 +103,7 @@ mod tests {
     use crate::engine::dim::Moderation;
     use crate::world::ModerationSpec;
 
-    /// The lines, and what a file with them has.
+    /// Returns the lines, and the moderation that a file with them has.
     fn read(interrupts: Interrupts) -> (String, ModerationSpec, ModerationSpec) {
         let lines = moderation(&interrupts);
         let text = format!(

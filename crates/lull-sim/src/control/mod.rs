@@ -1,8 +1,8 @@
-//! The proving ground of the controller: load that steps, ramps, bursts, shares a queue with others and goes idle, and
-//! what a controller makes of it beside the best fixed setting that is known in hindsight.
+//! Tests of the controller: under load that steps, ramps, bursts, shares a queue with others and goes idle, a
+//! controller is compared with the best fixed setting in hindsight.
 //!
-//! The law is `lull-slo`'s, the same that runs on both other planes. [`run()`] runs a trace with it or with settings that
-//! stay, [`score()`] judges it phase by phase.
+//! The control law is that of `lull-slo`, which runs on both other planes as well. [`run()`] runs a trace with it or
+//! with fixed settings, and [`score()`] judges it phase by phase.
 
 mod run;
 mod score;

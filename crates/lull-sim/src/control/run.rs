@@ -1,4 +1,4 @@
-//! A run of a trace, with settings that stay or with a controller.
+//! A run of a trace, with fixed settings or with a controller.
 
 use hdrhistogram::Histogram;
 use lull_core::{Mode, NapiSettings, Stats};
@@ -14,20 +14,20 @@ use crate::{PredictError, Sim, WorldFile};
 const SLICE_NS: u64 = 250_000_000;
 /// What a slice lasts at most, in nanoseconds.
 const SLICE_NS_MAX: u64 = 1_000_000_000;
-/// Requests that a slice should have.
+/// How many requests a slice should have.
 const SLICE_REQUESTS: f64 = 1_200.0;
 
 /// Who chooses the settings.
 #[derive(Clone, Debug)]
 pub enum Chooser {
-    /// Nobody: every queue has these throughout.
+    /// Nobody: every queue has these settings throughout.
     Fixed(NapiSettings),
     /// A controller.
     Controlled(Box<Controller>),
 }
 
-/// What a slice of a trace showed. It lasts for as many quarters of a second as bring enough requests, and not longer
-/// than a second; so slices are the same whoever chooses the settings.
+/// What was counted in a slice of a trace. A slice lasts for as many quarters of a second as bring enough requests, and
+/// at most a second, so slices are the same whoever chooses the settings.
 #[derive(Clone, Debug)]
 pub struct Slice {
     /// When it began, since the beginning of the trace, in nanoseconds.
@@ -46,9 +46,9 @@ pub struct Slice {
     pub irqs: u64,
     /// Polls.
     pub polls: u64,
-    /// `gro_flush_timeout` of each queue that receives, at its end, in nanoseconds.
+    /// The `gro_flush_timeout` of each queue that receives at the end of the slice, in nanoseconds.
     pub timeouts_ns: Vec<u64>,
-    /// What the controller said last.
+    /// What the controller last said.
     pub standing: Option<Standing>,
 }
 
@@ -61,13 +61,13 @@ pub struct TraceRun {
     pub changes: u64,
 }
 
-/// What was counted since a moment: answers, CPU, interrupts.
+/// The counts since some moment: answers, CPU, interrupts.
 struct Since {
     latency: Histogram<u64>,
     sum_ns: u128,
     cpu: CpuUse,
     irqs: u64,
-    /// Requests that the trace asks for.
+    /// How many requests the trace asks for.
     requests: f64,
     begin_ns: u64,
     before: Vec<Stats>,
@@ -98,10 +98,11 @@ impl Since {
     }
 }
 
-/// Runs a trace on a described world, in a mode whose NAPI settings somebody chooses.
+/// Runs a trace on a described world, in a mode whose NAPI settings a [`Chooser`] chooses.
 ///
 /// # Errors
-/// The world cannot have the mode, or a bound of the run was hit.
+///
+/// This fails if the world cannot have the mode, or if the run hit a bound.
 pub fn run(
     file: &WorldFile,
     mode: &Mode,
@@ -112,7 +113,7 @@ pub fn run(
     file.can_run(mode).map_err(PredictError::Mode)?;
     file.can_offer(Traffic::Open { per_s: 1.0 }).map_err(PredictError::Load)?;
     let mut world = file.world(mode, Traffic::Open { per_s: 1.0 }, 0);
-    // A second application keeps the load that it has.
+    // A second application keeps its own load.
     let own = world.second.map_or(world.connections.len(), |second| second.first_group as usize);
     if world.connections[..own].iter().any(|group| !matches!(group.traffic, Traffic::Open { .. })) {
         let name = &file.name;
@@ -125,7 +126,7 @@ pub fn run(
         .map(|group| (group.queue, f64::from(group.count) / f64::from(file.connections.max(1))))
         .collect();
     let noise = world.connections.len();
-    // Packets that nobody waits for: their context is none of the world's.
+    // These are packets that nobody waits for: their context does not exist in the world.
     let traffic = Traffic::Noise { per_s: 0.0 };
     world.connections.push(ConnectionsSpec { count: 1, queue: 0, context: u32::MAX, traffic });
     let mut running = Running { sim: Sim::new(&world, seed), shares, noise, chooser, standing: None };
@@ -136,7 +137,7 @@ struct Running {
     sim: Sim,
     /// The queue and the share of the load of each group of connections.
     shares: Vec<(u32, f64)>,
-    /// The group of another program's packets.
+    /// The group that sends another program's packets.
     noise: usize,
     chooser: Chooser,
     standing: Option<Standing>,
@@ -198,7 +199,7 @@ impl Running {
         sim.clients.set_rate(&mut sim.env, SourceId::at(self.noise), rates.noise_per_s);
     }
 
-    /// Moves what the simulator counted so far to those who count since a moment of their own.
+    /// Adds what the simulator has counted so far to the counts since each moment.
     fn take(&mut self, sinces: &mut [&mut Since]) {
         let outcome = self.sim.outcome();
         for since in sinces {
@@ -224,7 +225,7 @@ impl Running {
         self.put_in_force();
     }
 
-    /// Settings go to the NAPIs that receive one by one, as `napi-set` does it.
+    /// Settings are put in force on each receiving NAPI separately, as by `napi-set`.
     fn put_in_force(&self) {
         for queue in self.sim.nic.receiving() {
             let settings = match &self.chooser {

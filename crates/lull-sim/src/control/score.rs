@@ -1,4 +1,4 @@
-//! A controlled run beside the best fixed setting that is known in hindsight, phase by phase.
+//! Compares a controlled run with the best fixed setting in hindsight, phase by phase.
 
 use lull_core::{Mode, NapiSettings};
 use lull_slo::{ANSWERS_MIN, ANSWERS_PER_WINDOW, Bounds, Controller, NoTimeout, Slo};
@@ -7,7 +7,7 @@ use super::run::{Chooser, Slice, TraceRun, run};
 use super::trace::{Phase, Trace};
 use crate::{PredictError, WorldFile};
 
-/// How long a phase may take to settle, in nanoseconds: what comes before is not judged.
+/// How long a phase may take to settle, in nanoseconds. Windows before that are not judged.
 pub const SETTLING_NS: u64 = 2_000_000_000;
 /// Timeouts of the fixed settings, in microseconds.
 const FIXED_US: [u64; 33] = [
@@ -15,12 +15,12 @@ const FIXED_US: [u64; 33] = [
     300, 350, 400, 500, 600, 800,
 ];
 
-/// A setting that stays.
+/// A fixed setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fixed {
-    /// Its name: a mode's.
+    /// Its name, which is that of a mode.
     pub name: String,
-    /// What every queue has.
+    /// The settings of every queue.
     pub settings: NapiSettings,
 }
 
@@ -31,7 +31,7 @@ pub struct Missed {
     pub phase: usize,
     /// When the window ended, since the beginning of the trace, in nanoseconds.
     pub end_ns: u64,
-    /// The first statistic of the objective, in nanoseconds: the controller's and the fixed setting's.
+    /// The values of the objective's first statistic in nanoseconds, with the controller and with the fixed setting.
     pub ns: (u64, u64),
     /// The timeouts in force, in nanoseconds.
     pub timeouts_ns: Vec<u64>,
@@ -44,9 +44,10 @@ pub struct PhaseScore {
     pub best: String,
     /// Whether it met the objective in every window.
     pub reachable: bool,
-    /// Windows that were judged: of enough answers, settled, and met by the best fixed setting.
+    /// How many windows were judged: those that had enough answers, had settled, and met the objective with the best
+    /// fixed setting.
     pub judged: usize,
-    /// CPU that was not idle, in percent: the controller's and the fixed setting's.
+    /// The time that CPUs were not idle, in percent, with the controller and with the fixed setting.
     pub busy_percent: (f64, f64),
 }
 
@@ -55,7 +56,7 @@ pub struct PhaseScore {
 pub struct Score {
     /// The controlled run.
     pub run: TraceRun,
-    /// By phase.
+    /// The score of each phase.
     pub phases: Vec<PhaseScore>,
     /// All windows that were missed.
     pub missed: Vec<Missed>,
@@ -72,8 +73,8 @@ pub enum ScoreError {
     Run(#[from] PredictError),
 }
 
-/// The settings that a controller of this mode is held against: interrupts alone, and every timeout that could meet the
-/// objective, the longest first.
+/// Returns the settings with which a controller of this mode is compared: interrupts alone, and every timeout that
+/// could meet the objective, the longest first.
 pub fn fixed_settings(mode: &Mode, bounds: &Bounds) -> Vec<Fixed> {
     let interrupts = Fixed { name: "base".to_owned(), settings: NapiSettings::default() };
     let family = if bounds.suspends { "suspend" } else { "defer" };
@@ -86,7 +87,7 @@ pub fn fixed_settings(mode: &Mode, bounds: &Bounds) -> Vec<Fixed> {
     std::iter::once(interrupts).chain(timeouts).collect()
 }
 
-/// A published mode's settings, for what the mode that was asked for leaves open (base has no family).
+/// Returns a published mode's settings, for what the given mode leaves open (base has no family).
 fn settings_of(mode: &Mode, family: &str) -> NapiSettings {
     match mode.deferral_ns() {
         Some(_) => mode.napi,
@@ -94,10 +95,12 @@ fn settings_of(mode: &Mode, family: &str) -> NapiSettings {
     }
 }
 
-/// Runs a trace with a controller, and with fixed settings: interrupts alone, and timeouts from the longest that could
-/// meet the objective down to the one with which every phase has a setting that met it. Shorter ones only take more CPU.
+/// Runs a trace with a controller and with fixed settings: interrupts alone, and timeouts from the longest that could
+/// meet the objective down to the first with which every phase has a setting that met it. Shorter ones would only take
+/// more CPU.
 ///
 /// # Errors
+///
 /// See [`ScoreError`].
 pub fn score(file: &WorldFile, mode: &Mode, slo: &Slo, trace: &Trace, seed: u64) -> Result<Score, ScoreError> {
     let bounds = Bounds::new(slo, mode, None)?;
@@ -108,7 +111,7 @@ pub fn score(file: &WorldFile, mode: &Mode, slo: &Slo, trace: &Trace, seed: u64)
     for one in &fixed {
         let run = run(file, mode, trace, seed, Chooser::Fixed(one.settings))?;
         runs.push((one.name.clone(), settled(trace, &run)));
-        // Interrupts may take more than any timeout, so one timeout at least has to meet the objective as well.
+        // Interrupts may take more CPU than any timeout, so at least one timeout has to meet the objective as well.
         let is_met = |phase: usize| runs.iter().skip(1).any(|(_, phases)| misses(slo, &phases[phase]) == 0);
         if (0..trace.phases.len()).all(is_met) {
             break;
@@ -124,7 +127,7 @@ pub fn score(file: &WorldFile, mode: &Mode, slo: &Slo, trace: &Trace, seed: u64)
     Ok(score)
 }
 
-/// The slices of each phase that began when it had had time to settle.
+/// Returns the slices of each phase that began after it had had time to settle.
 fn settled(trace: &Trace, run: &TraceRun) -> Vec<Vec<Slice>> {
     let mut begin_ns = 0;
     let phase = |phase: &Phase| {
@@ -135,8 +138,8 @@ fn settled(trace: &Trace, run: &TraceRun) -> Vec<Vec<Slice>> {
     trace.phases.iter().map(phase).collect()
 }
 
-/// Windows that missed the objective. Those of few answers count here, so that a setting is not taken for the best because
-/// nobody looked.
+/// Returns how many windows missed the objective. Windows with few answers count here, so that a setting is not taken
+/// for the best because they were ignored.
 fn misses(slo: &Slo, slices: &[Slice]) -> usize {
     slices.iter().filter(|slice| slice.latency.answers >= ANSWERS_MIN && !slice.latency.meets(slo)).count()
 }
@@ -150,8 +153,8 @@ fn busy(slices: &[Slice]) -> f64 {
 }
 
 impl Score {
-    /// Judges a phase: of the fixed settings that missed the fewest windows the one that took the least CPU is the
-    /// best.
+    /// Judges a phase. The best fixed setting is, of those that missed the fewest windows, the one that took the least
+    /// CPU.
     fn phase(&mut self, phase: usize, slo: &Slo, ours: &[Slice], runs: &[(&str, &[Slice])]) {
         let best = runs
             .iter()
@@ -182,8 +185,8 @@ impl Score {
         });
     }
 
-    /// CPU of the controller over that of the best fixed settings, over the phases in which these met the objective.
-    /// `None` if there is none.
+    /// Returns the controller's CPU divided by that of the best fixed settings, over the phases in which these met the
+    /// objective, or `None` if there is none.
     pub fn cpu_ratio(&self) -> Option<f64> {
         let reachable = || self.phases.iter().filter(|phase| phase.reachable);
         let ours: f64 = reachable().map(|phase| phase.busy_percent.0).sum();

@@ -6,17 +6,17 @@ use lull_units::rate_text;
 
 use crate::rng::{Component, Stream};
 
-/// How often rates are set anew within a phase, in nanoseconds.
+/// How often rates are changed within a phase, in nanoseconds.
 pub(crate) const TICK_NS: u64 = 5_000_000;
 /// How long a phase of a random trace is, in nanoseconds.
 pub const PHASE_NS: u64 = 5_000_000_000;
 
-/// What the load does in a phase.
+/// How the load behaves in a phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
-    /// It stays.
+    /// It is constant.
     Steady,
-    /// It goes evenly to this many requests per second.
+    /// It changes evenly to this many requests per second.
     Ramp {
         /// At the end of the phase.
         to_per_s: f64,
@@ -39,12 +39,12 @@ pub enum Shape {
     Idle,
 }
 
-/// A stretch of a trace.
+/// A part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// What the load does.
+    /// How the load behaves.
     pub shape: Shape,
-    /// Requests per second: at its beginning, or in the mean.
+    /// Requests per second, at the beginning of the phase or as its mean.
     pub per_s: f64,
     /// How long it lasts, in nanoseconds.
     pub length_ns: u64,
@@ -75,23 +75,23 @@ pub struct Trace {
     pub phases: Vec<Phase>,
 }
 
-/// What the load is at a moment.
+/// The load at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rates {
     /// Requests per second over all connections.
     pub(crate) per_s: f64,
-    /// Only the first queue has them.
+    /// Whether only the first queue has them.
     pub(crate) one_queue: bool,
     /// Packets of another program, per second.
     pub(crate) noise_per_s: f64,
 }
 
 impl Trace {
-    /// A random trace for a service that answers `max_per_s` at the most, on so many queues.
+    /// Makes a random trace for a service that answers `max_per_s` at the most, on this many queues.
     pub fn random(seed: u64, max_per_s: f64, queues: u16) -> Trace {
         let mut rng = Stream::new(seed, Component::Background, 1);
         let phases = 3 + rng.below(3);
-        // From 1 to 75 % of the maximum, each factor as likely as the other.
+        // It is between 1 and 75 % of the maximum, and its logarithm is evenly distributed.
         let level = |rng: &mut Stream| max_per_s * libm::pow(0.75 / 0.01, rng.unit()) * 0.01;
         let phase = |rng: &mut Stream| {
             let per_s = level(rng);
@@ -122,7 +122,7 @@ impl Trace {
         self.phases.iter().map(|phase| phase.length_ns).sum()
     }
 
-    /// The phase of a moment since the beginning, and when that phase began.
+    /// Returns the phase at a time since the beginning, and when that phase began.
     pub(crate) fn phase_at(&self, at_ns: u64) -> Option<(usize, u64)> {
         let mut begin_ns = 0;
         for (index, phase) in self.phases.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Trace {
         None
     }
 
-    /// The load at a moment since the beginning.
+    /// Returns the load at a time since the beginning.
     pub(crate) fn rates_at(&self, at_ns: u64) -> Rates {
         let Some((index, begin_ns)) = self.phase_at(at_ns) else {
             return Rates { per_s: 0.0, one_queue: false, noise_per_s: 0.0 };

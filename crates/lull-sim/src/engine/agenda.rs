@@ -1,35 +1,35 @@
-//! What happens next: the queue of the simulator's events.
+//! What happens next: the simulator's queue of events.
 //!
-//! Two kinds of appointment. *One-shot events* (a packet on the wire, an answer on its way) lie in a binary heap, keyed
-//! by (time, sequence number). *Slots* are alarms that exist for ever and are moved all the time (the end of what a CPU
-//! executes, the one timer of a NAPI, a moderation timer): an array, looked through linearly, so that moving one costs
-//! a store and never leaves a stale entry behind. At equal times one-shot events come first, in the order in which they
-//! were made, then slots by index: the order of a run follows from the world and the seed alone.
+//! There are two kinds of entry. *One-shot events* (a packet on the wire, an answer on its way) are in a binary heap,
+//! keyed by (time, sequence number). *Slots* are alarms that exist for the whole run and are moved often (the end of
+//! what a CPU executes, the one timer of a NAPI, a moderation timer). They are an array that is searched linearly, so
+//! that moving one costs a store and never leaves a stale entry. At equal times one-shot events come first, in the
+//! order in which they were made, then slots by index: the order of a run depends only on the world and the seed.
 
 use crate::engine::id::{ConnId, ContextId, QueueId, SourceId, StepId, ThreadId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The word of a slot that is not armed, later than every time.
+/// The word of a slot that is not armed, which is later than every time.
 const NEVER: u64 = u64::MAX;
-/// Bits of a slot's word that hold its number: as many as the largest world that a file can describe has. The rest
-/// reaches 2^51 ns, 26 days of virtual time.
+/// The bits of a slot's word that hold its number, enough for the largest world that a file can describe. The rest
+/// reaches 2^51 ns, or 26 days of virtual time.
 const SLOT_BITS: u32 = 13;
 
-/// A packet's meaning to the receiving side.
+/// What a packet means to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketKind {
-    /// A request: makes its socket readable.
+    /// A request, which makes its socket readable.
     Request,
-    /// A pure acknowledgement: costs softirq time, wakes nobody.
+    /// A pure acknowledgement, which costs softirq time and wakes nobody.
     Ack,
-    /// A message to a socket of a request/response pair: makes it readable.
+    /// A message to a socket of a request/response pair, which makes the socket readable.
     Message,
     /// A frame of a flood's datagram.
     Frame,
 }
 
-/// What a one-shot event is.
+/// A one-shot event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// A packet of this connection reaches the NIC.
@@ -39,7 +39,7 @@ pub enum Event {
         /// What it is.
         kind: PacketKind,
     },
-    /// The NIC has sent a frame of this queue: a transmit completion is written.
+    /// The NIC has sent a frame of this queue, and writes a transmit completion.
     TxDone {
         /// The queue.
         queue: QueueId,
@@ -49,7 +49,7 @@ pub enum Event {
         /// The queue.
         queue: QueueId,
     },
-    /// What the discipline of this transmit queue held back is due.
+    /// Frames that the discipline of this transmit queue held back are due.
     TxDue {
         /// The queue.
         queue: QueueId,
@@ -64,19 +64,19 @@ pub enum Event {
         /// The source.
         source: SourceId,
     },
-    /// The next request of a connection that has gaps of its own.
+    /// The next request of a connection that draws gaps of its own.
     Request {
         /// The connection.
         conn: ConnId,
     },
-    /// Whoever runs the world wants to be asked here.
+    /// The caller of the run wants to get control back here.
     End,
-    /// A step of whoever acts on the world from outside.
+    /// A step of the operator who acts on the world from outside.
     Operator {
-        /// Which.
+        /// The step.
         step: StepId,
     },
-    /// The end of a completion that was held up between release and settling.
+    /// The end of a completion that was held up between its release and settling.
     Settle {
         /// The queue.
         queue: QueueId,
@@ -92,17 +92,17 @@ pub enum Event {
     Program {
         /// The thread whose program asked for it.
         thread: ThreadId,
-        /// Its own number.
+        /// The program's own number for it.
         token: u32,
     },
 }
 
-/// An appointment that is due.
+/// An entry that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// A one-shot event.
     Event(Event),
-    /// A slot; it is disarmed.
+    /// A slot, which is disarmed now.
     Slot(u32),
 }
 
@@ -110,7 +110,8 @@ pub enum Due {
 #[derive(Debug, Default)]
 pub struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// Each slot's time and number in one word, so that the least word is the next slot; not armed: [`NEVER`].
+    /// Each slot's time and number in one word, so that the smallest word is the next slot. A slot that is not armed
+    /// has [`NEVER`].
     slots: Vec<u64>,
     made: u64,
 }
@@ -133,7 +134,8 @@ impl Agenda {
     /// Makes room for `slots` slots.
     ///
     /// # Panics
-    /// If there are to be more than 8192.
+    ///
+    /// This panics if there are to be more than 8192.
     pub fn grow(&mut self, slots: usize) {
         assert!(slots <= 1 << SLOT_BITS, "a world of {slots} slots: at most {} are possible", 1 << SLOT_BITS);
         if slots > self.slots.len() {
@@ -144,7 +146,7 @@ impl Agenda {
     /// Arms or moves a slot.
     #[inline]
     pub fn set(&mut self, slot: u32, at_ns: u64) {
-        // Later times are brought down to the latest: no run gets there.
+        // Later times are reduced to the latest possible one, which no run reaches.
         let at = at_ns.min((NEVER >> SLOT_BITS) - 1);
         self.slots[slot as usize] = (at << SLOT_BITS) | u64::from(slot);
     }
@@ -162,17 +164,17 @@ impl Agenda {
         (word != NEVER).then_some(word >> SLOT_BITS)
     }
 
-    /// One-shot events that lie ahead.
+    /// The number of one-shot events that are pending.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether no one-shot event lies ahead.
+    /// Whether no one-shot event is pending.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 
-    /// The next appointment and its time; `None` if there is none. Slots are disarmed as they are handed out.
+    /// Returns the next entry and its time, or `None` if there is none. A slot is disarmed when it is returned.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, Due)> {
         let word = least(&self.slots);
@@ -188,7 +190,7 @@ impl Agenda {
     }
 }
 
-/// The least of these words: four at a time, so that they need not wait for one another.
+/// Returns the smallest of these words. It takes four at a time, so that comparisons need not wait for one another.
 #[inline]
 fn least(words: &[u64]) -> u64 {
     let mut least = [NEVER; 4];

@@ -1,4 +1,4 @@
-//! From a world's description to what there is at time 0.
+//! Builds the state at time 0 from a world's description.
 
 use lull_core::{EpollBusy, NAPI_ID_MIN, Threaded};
 
@@ -22,7 +22,7 @@ use crate::engine::vcpu::Vcpu;
 use crate::engine::xsk::Xsk;
 
 impl Sim {
-    /// Makes everything that the world describes, and begins the load.
+    /// Makes everything that the world describes, and starts the load.
     pub(super) fn build(&mut self, seed: u64) {
         for cpu in self.cpus.ids() {
             let thread = self.spawn(cpu, Box::new(Ksoftirqd { cpu }));
@@ -40,7 +40,7 @@ impl Sim {
         }
         for spec in &self.env.world.contexts {
             let ep = EpollBusy::new(&self.env.world.sysctl, spec.options);
-            // A world's parameters are its author's own, with every privilege.
+            // The author of a world may set any parameters, with every privilege.
             let _ = ep.set_params(&spec.params, true);
             self.contexts.push(Context::new(ep));
         }
@@ -67,12 +67,12 @@ impl Sim {
         }
     }
 
-    /// Connections of the load, each on its queue and with its context.
+    /// Makes the connections of the load, each on its queue and with its context.
     fn build_connections(&mut self, seed: u64) {
         for (index, spec) in self.env.world.connections.clone().iter().enumerate() {
             let first = self.clients.connections.next();
             let (queue, context) = (QueueId::new(spec.queue), ContextId::new(spec.context));
-            // Packets of noise wake nobody, and need no context.
+            // Packets of noise wake nobody, so they need no context.
             let context = (context.place() < self.contexts.len()).then_some(context);
             for _ in 0..spec.count {
                 self.clients.connections.push(Connection::new(queue, context, Some(SourceId::at(index))));
@@ -89,7 +89,7 @@ impl Sim {
         }
     }
 
-    /// Sockets of single receivers, and those for whole frames.
+    /// Makes the sockets of single receivers, and those for whole frames.
     fn build_sockets(&mut self) {
         self.ends.first_socket = self.clients.connections.next();
         for spec in &self.env.world.sockets {
@@ -109,7 +109,7 @@ impl Sim {
         }
     }
 
-    /// Who waits on contexts, and the ends of pairs.
+    /// Makes the threads that wait on contexts, and the ends of pairs.
     fn build_applications(&mut self) {
         for spec in self.env.world.workers.clone() {
             let (context, cpu) = (ContextId::new(spec.context), CpuId::new(spec.cpu));
@@ -122,7 +122,7 @@ impl Sim {
         }
     }
 
-    /// Groups poll their members from the start.
+    /// Makes groups, which poll their members from the start.
     fn build_groups(&mut self) {
         for spec in self.env.world.groups.clone() {
             let group = self.new_group(spec.config);
@@ -143,7 +143,7 @@ impl Sim {
         }
     }
 
-    /// The guest's CPU, the relay to it, and the flood with its sinks.
+    /// Makes the guest's CPU, the relay to it, and the flood with its sinks.
     fn build_flood(&mut self, seed: u64) {
         if let Some(spec) = self.env.world.vcpu.clone() {
             let thread = self.start(CpuId::new(spec.host_cpu), Box::new(VcpuThread));
@@ -162,8 +162,8 @@ impl Sim {
         }
     }
 
-    /// A busy-polling thread is there from the start: enabling such an instance schedules it once, and the thread never
-    /// lets go.
+    /// Starts a busy-polling thread, which exists from the start: enabling such an instance schedules it once, and the
+    /// thread never releases it.
     fn start_busy_thread(&mut self, queue: QueueId) {
         let cpu = CpuId::new(self.nic.queues[queue].spec.thread_cpu);
         self.nic.schedule(&mut self.env, &mut self.cpus, queue, cpu);

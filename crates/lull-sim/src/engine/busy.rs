@@ -1,4 +1,4 @@
-//! The busy loop of a thread (`napi_busy_loop`), executed as the core's step machine says.
+//! The busy loop of a thread (`napi_busy_loop`), which executes the core's step machine.
 
 use lull_core::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 
@@ -13,7 +13,7 @@ enum Stage {
     Polling(BusyLoop),
     Between(BusyLoop),
     LastPoll(BusyStop),
-    /// Stopped only to let another thread run: it begins again unless it is over.
+    /// The loop was stopped only to let another thread run; it begins again unless it is over.
     Yielded,
 }
 
@@ -36,7 +36,7 @@ impl Busier {
         self.most
     }
 
-    /// Begins a call; `None` if the id is gone.
+    /// Begins a call; returns `None` if no instance has the id any more.
     pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: CpuId) -> Option<(Busier, Next)> {
         let Some(queue) = sim.nic.lookup(plan.napi_id) else {
             sim.env.tally.covered.add(Transition::BusyIdGone);
@@ -50,7 +50,7 @@ impl Busier {
         Some((busier, next))
     }
 
-    /// The segment before ended. `None` when the call is over.
+    /// The former segment has ended. Returns `None` when the call is over.
     pub(crate) fn step(&mut self, sim: &mut Sim, me: ThreadId, ready: bool) -> Option<Next> {
         let (queue, cpu) = (self.queue, self.cpu);
         match self.stage.take()? {
@@ -65,7 +65,7 @@ impl Busier {
                 self.most = self.most.max(work);
                 busy.polled(&q.napi, work, &sim.env.cx(cpu));
                 self.stage = Some(Stage::Between(busy));
-                // Bottom halves are on here: pending softirqs run before this segment.
+                // Bottom halves are enabled here, so pending softirqs run before this segment.
                 Some(Next::Run(Segment::sys(u64::from(sim.env.world.costs.busy_round_ns))))
             }
             Stage::Between(busy) => {
@@ -110,7 +110,7 @@ impl Busier {
                     return None;
                 }
                 self.queue = sim.nic.lookup(self.plan.napi_id)?;
-                // Whoever waited for a core may go on on another.
+                // A thread that waited for a core may continue on another one.
                 self.cpu = sim.cpus.threads[me].cpu;
                 let cpu = self.cpu;
                 sim.env.note(cpu, Whom::Queue(self.queue), Transition::BusyYielded);
@@ -121,7 +121,7 @@ impl Busier {
         }
     }
 
-    /// The last poll, if the call owns the instance.
+    /// Makes the last poll, if the call owns the instance.
     fn stop(&mut self, sim: &mut Sim, busy: BusyLoop, extra_ns: u64) -> Option<Next> {
         let (queue, cpu) = (self.queue, self.cpu);
         sim.env.tally.transitions += 1;
@@ -162,10 +162,11 @@ impl Busier {
         }
     }
 
-    /// Gives up what it owns at the end of a run.
+    /// Releases what it owns at the end of a run.
     pub(crate) fn abandon(self) {
         match self.stage {
-            // Dropping a busy loop or a stop drops its owner: the run is over, nobody polls again.
+            // Dropping a busy loop or a stop would check that its owner polls again; but the run is over, and nobody
+            // does.
             Some(Stage::Polling(busy) | Stage::Between(busy)) => std::mem::forget(busy),
             Some(Stage::LastPoll(stop)) => std::mem::forget(stop),
             Some(Stage::Yielded) | None => {}

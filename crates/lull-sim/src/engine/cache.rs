@@ -18,13 +18,13 @@ pub struct CacheSpec {
     pub cold_packet_ns: u32,
     /// Added to serving a request whose data has gone cold since its delivery.
     pub cold_request_ns: u32,
-    /// Requests that have to be worked on in between until 63 % of a connection's data is cold. In a world with a
-    /// flood: KiB of datagrams received since, and `cold_request_ns` is added to a receive call for each frame of its
-    /// datagram.
+    /// How many requests have to be worked on in between until 63 % of a connection's data is cold. In a world with a
+    /// flood it is KiB of datagrams received in between, and `cold_request_ns` is added to a receive call for each
+    /// frame of its datagram.
     pub capacity_requests: u32,
-    /// Added to every packet that is delivered by breaking into a thread.
+    /// Added to every packet whose delivery interrupts a thread.
     pub broken_packet_ns: u32,
-    /// Added to a thread's work each time delivery has broken into it.
+    /// Added to a thread's work each time delivery has interrupted it.
     pub broken_thread_ns: u32,
     /// Added to the delivery of a packet whose connection was last touched behind another L3.
     pub cross_packet_ns: u32,
@@ -34,7 +34,7 @@ pub struct CacheSpec {
     pub cross_request_ns: u32,
 }
 
-/// How cold a connection is, by the requests worked on since its last touch, in 1/1024.
+/// How cold a connection is, by the number of requests since its last touch, in 1/1024.
 #[derive(Clone, Debug)]
 pub(crate) struct Coldness(Vec<u16>);
 
@@ -49,7 +49,7 @@ impl Coldness {
         Coldness((0..=count).map(|distance| cold(distance) as u16).collect())
     }
 
-    /// What of `full_ns` a touch pays after `distance` requests.
+    /// Returns how much of `full_ns` a touch costs after `distance` requests.
     #[inline]
     pub(crate) fn of(&self, full_ns: u32, distance: u64) -> u64 {
         let index = (distance as usize).min(self.0.len() - 1);

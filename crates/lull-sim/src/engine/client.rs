@@ -1,8 +1,8 @@
-//! Clients and network: who asks when, and how long the way takes.
+//! Clients and network: which client asks when, and how long messages take.
 //!
 //! As with mutilate, a connection has one request outstanding at the most. An open-loop arrival for a connection that
-//! waits is issued when the answer has come. Its latency counts from then on, as mutilate counts, or from when it was due
-//! ([`World::counts_from_due`]).
+//! waits for an answer is issued when the answer has come. Its latency counts from then on, as mutilate counts, or from
+//! when it was due ([`World::counts_from_due`]).
 
 use std::collections::VecDeque;
 
@@ -25,21 +25,21 @@ use crate::world::{NetSpec, Traffic, World};
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) queue: QueueId,
-    /// The epoll context that it is in; none if it is a socket's own.
+    /// The epoll context that it is in; `None` if it belongs to a socket of another kind.
     pub(crate) context: Option<ContextId>,
-    /// The group of clients that sends on it, if one does.
+    /// The group of clients that sends on it, if there is one.
     source: Option<SourceId>,
     outstanding: bool,
     /// Open-loop arrivals that wait for the answer.
     backlog: u32,
-    /// When they were due, where latency counts from then.
+    /// When these were due, if latency counts from then.
     due_ns: VecDeque<u64>,
     start_ns: u64,
-    /// The proxy has passed the request on.
+    /// Whether the proxy has passed the request on.
     passed_on: bool,
     /// The clock of interference when the connection was last touched.
     touched: u64,
-    /// Who touched it last.
+    /// The CPU that last touched it.
     touched_by: Option<CpuId>,
 }
 
@@ -59,8 +59,8 @@ impl Connection {
         }
     }
 
-    /// This CPU touches the connection: what that costs at `cold_ns` for one that has gone cold, and `cross_ns` for one
-    /// that was touched behind another L3.
+    /// Notes that this CPU touches the connection, and returns what that costs, if a cold connection costs `cold_ns`
+    /// and one that was touched behind another L3 `cross_ns`.
     #[inline]
     pub(crate) fn touch(&mut self, env: &Env, cpus: &Cpus, cpu: CpuId, cold_ns: u32, cross_ns: u32) -> u64 {
         let clock = cpus.touched();
@@ -72,14 +72,14 @@ impl Connection {
     }
 }
 
-/// The clients: their connections, what loads them, and what is under way.
+/// The clients: their connections, their load, and what is under way.
 #[derive(Debug)]
 pub(crate) struct Clients {
     pub(crate) connections: Table<ConnId, Connection>,
     pub(crate) sources: Table<SourceId, Source>,
-    /// How long answers and upstream servers take.
+    /// Draws how long answers and upstream servers take.
     network: Stream,
-    /// How long the service takes over a request.
+    /// Draws how long the service takes for a request.
     pub(crate) service: Stream,
     /// Requests inside the server.
     pub(crate) inside: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Clients {
     pub(crate) on_wire: u64,
     /// Open-loop arrivals that wait for their connections.
     pub(crate) backlog: u64,
-    /// The threads of the generator, one for each context; none if nothing limits the clients.
+    /// The threads of the generator, one for each context; there are none if nothing limits the clients.
     generators: Table<ContextId, Generator>,
 }
 
@@ -115,7 +115,7 @@ impl Clients {
 }
 
 impl Clients {
-    /// A connection sends a request, whose latency counts from `start_ns`.
+    /// Sends a request on a connection; its latency counts from `start_ns`.
     fn issue(&mut self, env: &mut Env, conn: ConnId, start_ns: u64) {
         if env.faults.quiet {
             return;
@@ -150,14 +150,14 @@ impl Clients {
         }
     }
 
-    /// A packet was lost that was inside the server: the client sends it again when it has waited long enough.
+    /// A packet inside the server was lost: the client sends it again after its timeout.
     pub(crate) fn send_again(&mut self, env: &mut Env, conn: ConnId, kind: PacketKind) {
         self.inside -= 1;
         self.on_wire += 1;
         env.agenda.push(env.now_ns + env.world.net.retransmit_ns, Event::Arrive { conn, kind });
     }
 
-    /// What serving the request of this connection costs now.
+    /// Returns what serving the request of this connection costs now.
     pub(crate) fn request_cost(&mut self, env: &Env, cpus: &mut Cpus, conn: ConnId, cpu: CpuId) -> Segment {
         let costs = &env.world.costs;
         let connection = &mut self.connections[conn];
@@ -176,7 +176,8 @@ impl Clients {
         Segment::mixed(u64::from(costs.request_sys_ns) + cold_ns + random_ns, u64::from(costs.request_user_ns))
     }
 
-    /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.
+    /// A proxy's worker has passed the request on, and the answer of the server behind comes like a request. Returns
+    /// false if it has come.
     fn pass_on(&mut self, env: &mut Env, nic: &Nic, conn: ConnId, cpu: CpuId) -> bool {
         let connection = &mut self.connections[conn];
         let Some(upstream) = env.world.upstream.filter(|_| !is_second(&env.world, connection.source)) else {
@@ -201,7 +202,8 @@ impl Clients {
         true
     }
 
-    /// A worker has served a request, and wrote the answer. Returns the transmit queue by which it leaves, if that has a discipline.
+    /// A worker has served a request, and has written the answer. Returns the transmit queue by which it leaves, if
+    /// that has a discipline.
     pub(crate) fn answer(&mut self, env: &mut Env, nic: &Nic, conn: ConnId, cpu: CpuId) -> Option<QueueId> {
         if self.pass_on(env, nic, conn, cpu) {
             return None;
@@ -212,7 +214,7 @@ impl Clients {
             return None;
         }
         env.tally.counts.tx_packets += 1;
-        // XPS: a core transmits on its own queue.
+        // A core transmits on its own queue (XPS).
         let queue = nic.tx_queue[cpu];
         if queue.is_some_and(|queue| nic.queues[queue].transmit.is_some()) {
             return queue;
@@ -224,13 +226,13 @@ impl Clients {
         None
     }
 
-    /// An answer was dropped on its way: the client asks again when it has waited long enough.
+    /// An answer was dropped on its way: the client asks again after its timeout.
     pub(crate) fn answer_lost(&mut self, env: &mut Env, conn: ConnId) {
         self.on_wire += 1;
         env.agenda.push(env.now_ns + env.world.net.retransmit_ns, Event::Arrive { conn, kind: PacketKind::Request });
     }
 
-    /// An answer is on the wire.
+    /// An answer goes onto the wire.
     pub(crate) fn answer_leaves(&mut self, env: &mut Env, conn: ConnId) {
         let now_ns = env.now_ns;
         let (kernel_ns, program_ns) = client_ns(&env.world.net, &mut self.network);
@@ -242,7 +244,7 @@ impl Clients {
         }
     }
 
-    /// The answer of an AF_XDP responder leaves by this queue. Nobody acknowledges it: it is a datagram.
+    /// The answer of an AF_XDP responder leaves by this queue. It is a datagram, so nobody acknowledges it.
     pub(crate) fn frame_answers(&mut self, env: &mut Env, conn: ConnId, queue: QueueId) {
         self.inside -= 1;
         env.tally.counts.tx_packets += 1;
@@ -252,14 +254,14 @@ impl Clients {
         env.agenda.push(env.now_ns + program_ns, Event::Answer { conn });
     }
 
-    /// An answer is in the client's machine.
+    /// An answer has reached the client's machine.
     pub(crate) fn answer_arrives(&mut self, env: &mut Env, conn: ConnId) {
         if !(self.connections[conn].outstanding && self.generator_takes(env, conn)) {
             self.answered(env, conn);
         }
     }
 
-    /// The client has its answer.
+    /// The client's program has its answer.
     fn answered(&mut self, env: &mut Env, conn: ConnId) {
         let now_ns = env.now_ns;
         let connection = &mut self.connections[conn];
@@ -284,12 +286,12 @@ impl Clients {
     }
 }
 
-/// Whether a group of connections is the second application's.
+/// Whether a group of connections belongs to the second application.
 fn is_second(world: &World, source: Option<SourceId>) -> bool {
     source.zip(world.second).is_some_and(|(source, second)| source >= SourceId::new(second.first_group))
 }
 
-/// How long an answer takes to the client's kernel, and to its program.
+/// Returns how long an answer takes to the client's kernel, and from there to its program.
 fn client_ns(net: &NetSpec, rng: &mut Stream) -> (u64, u64) {
     let mut kernel_ns = u64::from(net.answer_ns);
     if net.slow_share != 0 && rng.below(1_024) < net.slow_share {
@@ -302,8 +304,8 @@ fn client_ns(net: &NetSpec, rng: &mut Stream) -> (u64, u64) {
 /// How many answers a client's NIC holds back at the most (DIM's frames with its longest period).
 const SLOW_FRAMES_MAX: u32 = 64;
 
-/// How much longer a slow answer takes: until its queue of the client's NIC was quiet for as long as that holds answers
-/// back, or has as many as it holds.
+/// Returns how much longer a slow answer takes: until its queue of the client's NIC has been quiet for the time that
+/// the NIC holds answers back, or has as many as it holds.
 fn slow_ns(net: &NetSpec, rng: &mut Stream) -> u64 {
     let held_back_ns = |rng: &mut Stream| rng.uniform_ns(f64::from(net.slow_min_ns), f64::from(net.slow_max_ns));
     let mut waited_ns = 0;
@@ -335,10 +337,11 @@ mod tests {
             (0..100_000).map(|_| slow_ns(&net, &mut rng)).sum::<u64>() as f64 / 1e5
         };
         assert_eq!(mean_ns(0), 64_000.0);
-        // With 5,000 a second: (e^(rate * period) - 1) / rate, which is 75.4 us.
+        // With 5,000 a second it is (e^(rate * period) - 1) / rate, which is 75.4 us.
         let expected_ns = libm::expm1(0.32) / 5e-6;
         assert!((mean_ns(5_000) / expected_ns - 1.0).abs() < 0.01, "{} {expected_ns}", mean_ns(5_000));
-        // Frames end the wait of a queue that is never quiet: 63 more, each half a microsecond after the last.
+        // On a queue that is never quiet the number of frames ends the wait: 63 more come, each half a microsecond
+        // after the last.
         assert!((mean_ns(2_000_000) / 31_500.0 - 1.0).abs() < 0.01, "{}", mean_ns(2_000_000));
     }
 }

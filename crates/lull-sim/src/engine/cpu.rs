@@ -1,4 +1,4 @@
-//! One CPU: what it executes, and what waits for it.
+//! One CPU: what it executes, and what is pending.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::engine::id::{QueueId, StepId, ThreadId};
 use crate::engine::idle::Idle;
 use crate::engine::metrics::CpuUse;
 
-/// Why a CPU is interrupted.
+/// The reason of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Irq {
     /// The device, for this queue.
@@ -19,9 +19,9 @@ pub(crate) enum Irq {
     Backstop,
     /// The timeout of a sleeping thread.
     Sleeper(ThreadId),
-    /// Another CPU woke a thread here.
+    /// Another CPU has woken a thread here.
     Resched,
-    /// Whoever acts on the world from outside does so here: this step.
+    /// The operator who acts on the world from outside does so here, by this step.
     Call(StepId),
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Level {
     Thread,
 }
 
-/// Where a run of softirq is.
+/// The state of a run of softirq.
 #[derive(Debug, Default)]
 pub(crate) struct Soft {
     pub(super) run: Option<SoftirqRun>,
@@ -42,7 +42,7 @@ pub(crate) struct Soft {
     pub(super) polling: Option<Owner>,
     /// What is left of a segment that was interrupted.
     pub(crate) rest_ns: u64,
-    /// It runs inside a thread's system call, whose time it is.
+    /// Whether it runs inside a thread's system call, whose time it counts as.
     pub(crate) in_thread: bool,
 }
 
@@ -63,45 +63,46 @@ impl Soft {
 pub(crate) struct Cpu {
     pub(crate) level: Level,
     pub(super) started_ns: u64,
-    /// Interrupts that wait.
+    /// Interrupts that are pending.
     pub(crate) pending: VecDeque<Irq>,
     pub(super) hard: Option<Irq>,
     pub(crate) soft: Soft,
     pub(crate) softnet: Softnet,
-    /// The softirq is raised but was handed to ksoftirqd: the next bottom-half enable, interrupt or ksoftirqd runs it.
+    /// Whether softirq is raised but was handed to ksoftirqd: the next bottom-half enable, interrupt or ksoftirqd runs
+    /// it.
     pub(crate) softirq_handed_over: bool,
     /// The thread that runs, or was interrupted.
     pub(crate) current: Option<ThreadId>,
     pub(crate) runnable: Vec<ThreadId>,
     pub(crate) need_resched: bool,
-    /// Its ksoftirqd: there before anything runs.
+    /// Its ksoftirqd, which exists before anything runs.
     pub(crate) ksoftirqd: Option<ThreadId>,
     pub(crate) vruntime_min_ns: u64,
-    /// What runs came out of idle, and no thread has been switched to yet.
+    /// Whether the CPU has come out of idle, and no thread has been switched to yet.
     pub(super) from_idle: bool,
     pub(super) idle_since_ns: u64,
-    /// Costs that were left when it went idle: nobody waits for them.
+    /// Costs that were left when it went idle, for which nobody waits.
     pub(super) owed_ns: u64,
     /// What is left of a switch out of idle, which accounting does not see.
     pub(super) unseen_ns: u64,
     pub(crate) idle: Idle,
-    /// Delivery took packets while the current thread was interrupted.
+    /// Whether delivery took packets while the current thread was interrupted.
     pub(crate) broken_into: bool,
-    /// The effects of a segment are happening: an interrupt waits until they have.
+    /// Whether the effects of a segment are happening, for whose end interrupts wait.
     pub(super) in_effects: bool,
-    /// Its worker is in `epoll_wait`, awake: on lull's own host it looks for interrupts itself.
+    /// Whether its worker is awake in `epoll_wait`, so that on lull's own host it looks for interrupts itself.
     pub(crate) in_turn: bool,
     /// When the kernel timer of its interrupt thread fires, on lull's own host.
     pub(super) backstop_ns: Option<u64>,
-    /// Its next inter-processor interrupt takes this much longer: something else has the CPU.
+    /// How much longer its next inter-processor interrupt takes, because something else has the CPU.
     pub(crate) stolen_ns: u64,
-    /// Costs that effects incurred: the next segment bears them.
+    /// Costs of effects, which the next segment bears.
     pub(crate) debt_ns: u64,
     pub(crate) used: CpuUse,
 }
 
 impl Cpu {
-    /// Time in which it was idle, but for what is owed, which comes first.
+    /// Adds time in which it was idle; what is owed is taken off first.
     pub(super) fn rested(&mut self, spent_ns: u64) {
         let paid_ns = self.owed_ns.min(spent_ns);
         self.owed_ns -= paid_ns;
@@ -138,12 +139,12 @@ impl Cpu {
         }
     }
 
-    /// The thread that runs, or was interrupted, where there has to be one.
+    /// Returns the thread that runs, or was interrupted, if there has to be one.
     pub(crate) fn running(&self) -> ThreadId {
         self.current.expect("a CPU at thread level has a thread")
     }
 
-    /// Whether a thread of this CPU has work in hand that delivery breaks into.
+    /// Whether a thread of this CPU has work that delivery interrupts.
     pub(crate) fn is_breaking_in(&self) -> bool {
         self.current.is_some()
     }

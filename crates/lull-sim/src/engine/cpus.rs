@@ -1,9 +1,8 @@
-//! The CPUs: hard interrupts above softirq above threads above idle.
+//! The CPUs: hard interrupts have priority over softirq, softirq over threads, and threads over idle.
 //!
-//! What a CPU executes is a *segment*: a stretch of work with a cost, at whose end its effects happen. A hard interrupt
-//! stops the segment of softirq or of a thread where it is, and the rest runs later. Softirq runs when an interrupt
-//! returns, when a thread turns bottom halves back on, or in ksoftirqd. [`Cpus::dispatch`] holds the order of
-//! precedence.
+//! A CPU executes *segments*: pieces of work with a cost, at whose end their effects happen. A hard interrupt stops the
+//! segment of softirq or of a thread where it is, and the rest runs later. Softirq runs when an interrupt returns, when
+//! a thread enables bottom halves again, or in ksoftirqd. [`Cpus::dispatch`] has the order of priority.
 
 use std::ops::{Index, IndexMut};
 
@@ -22,15 +21,15 @@ use crate::engine::vcpu::Vcpu;
 pub(crate) struct Cpus {
     pub(super) cpus: Table<CpuId, Cpu>,
     pub(crate) threads: Table<ThreadId, Thread>,
-    /// The guest's CPU, where there is a guest.
+    /// The guest's CPU, if there is a guest.
     pub(super) vcpu: Option<Vcpu>,
-    /// The pending timers of NAPIs: when, and on which CPU.
+    /// The pending timers of NAPIs: when they are due, and on which CPU.
     pub(super) napi_timers: Table<QueueId, Option<(u64, CpuId)>>,
-    /// Requests that were worked on, by whatever core.
+    /// How many requests were worked on, by all cores together.
     pub(crate) requests: u64,
-    /// Cores that work on requests.
+    /// How many cores work on requests.
     serving: u64,
-    /// What runs beside the service.
+    /// Draws what runs beside the service.
     pub(super) background: Stream,
 }
 
@@ -66,14 +65,14 @@ impl Cpus {
         self.cpus.ids()
     }
 
-    /// The clock of interference: requests worked on by a core, in the mean. Each core having its own would make a
-    /// connection's age depend on which of two cores has worked on more since the run began.
+    /// The clock of interference: how many requests a core has worked on, as a mean of all cores. If each core had its
+    /// own clock, a connection's age would depend on which of two cores has worked on more since the run began.
     #[inline]
     pub(crate) fn touched(&self) -> u64 {
         self.requests / self.serving
     }
 
-    /// What the CPUs that `counted` says were used for, together.
+    /// Returns what the CPUs that `counted` selects were used for, together.
     pub(crate) fn used(&self, counted: &[bool]) -> CpuUse {
         let mut sum = CpuUse::default();
         for (cpu, _) in self.cpus.iter().zip(counted).filter(|(_, counted)| **counted) {
@@ -82,13 +81,13 @@ impl Cpus {
         sum
     }
 
-    /// Busy time of each CPU that `counted` says; 0 for others.
+    /// Returns the busy time of each CPU that `counted` selects, and 0 for others.
     pub(crate) fn busy_ns(&self, counted: &[bool]) -> Vec<u64> {
         let counted = self.cpus.iter().zip(counted);
         counted.map(|(cpu, counted)| if *counted { cpu.used.busy_ns() } else { 0 }).collect()
     }
 
-    /// Gives up what the CPUs own at the end of a run.
+    /// Releases what the CPUs own at the end of a run.
     pub(crate) fn abandon(&mut self) {
         for cpu in self.cpus.iter_mut() {
             cpu.soft.abandon();
@@ -100,7 +99,7 @@ impl Cpus {
         self.cpus.iter().any(|cpu| cpu.hard == Some(irq) || cpu.pending.contains(&irq))
     }
 
-    /// The interrupt line to this CPU.
+    /// Raises an interrupt on this CPU.
     pub(crate) fn interrupt(&mut self, env: &mut Env, cpu: CpuId, irq: Irq) {
         if self.cpus[cpu].pending.contains(&irq) {
             return;
@@ -110,7 +109,7 @@ impl Cpus {
             self.guest_interrupted(env);
             return;
         }
-        // A CPU in the middle of its own effects takes it when it dispatches.
+        // A CPU in the middle of its own effects takes the interrupt when it dispatches.
         if self.cpus[cpu].level != Level::Hard && !self.cpus[cpu].in_effects {
             self.pause(env, cpu);
             self.dispatch(env, cpu);
@@ -129,7 +128,8 @@ impl Cpus {
                 let thread = &mut self.threads[running];
                 thread.segment.rest_ns = rest_ns;
                 if let Some(spin) = thread.spins {
-                    // It sees at the end of a pass how long it was kept from them, and others see what it has made of them.
+                    // A thread that makes passes sees at the end of one how long it was interrupted, and others see
+                    // what it has done.
                     thread.segment.rest_ns = rest_ns.min(thread.last_pass_ns(spin));
                     env.agenda.push(env.now_ns, Event::Program { thread: running, token: 0 });
                 }
@@ -150,13 +150,13 @@ impl Cpus {
         let cpu = &mut self.cpus[cpu];
         let spent_ns = now_ns - cpu.started_ns;
         cpu.started_ns = now_ns;
-        // On lull's own host CPU time is that of threads: one that is on its way out of idle has none yet.
+        // On lull's own host CPU time is that of threads, and a thread that is still coming out of idle has none yet.
         let comes_out_of_idle = cpu.level == Level::Hard && cpu.from_idle && env.world.host.is_some();
         match cpu.level {
             Level::Idle => cpu.rested(spent_ns),
             Level::Hard if comes_out_of_idle => cpu.rested(spent_ns),
-            // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never
-            // sees; of the softirq that follows it sees most.
+            // Accounting samples at ticks: it never sees an interrupt that finds the CPU idle, nor the way out of idle,
+            // but it sees most of the softirq that follows.
             Level::Hard if cpu.from_idle => cpu.used.uncharged_ns += spent_ns,
             Level::Hard | Level::Soft => {
                 if cpu.from_idle {
@@ -164,8 +164,8 @@ impl Cpus {
                     cpu.used.uncharged_ns += uncharged_ns;
                     cpu.used.softirq_ns += spent_ns - uncharged_ns;
                 } else if let Some(thread) = cpu.current.filter(|_| cpu.current == cpu.ksoftirqd) {
-                    // ksoftirqd's time is system time in its thread clock, softirq time for the CPU; its scheduler
-                    // counts it.
+                    // ksoftirqd's time is system time of its thread, and softirq time of the CPU; the scheduler counts
+                    // it as the thread's.
                     cpu.used.softirq_ns += spent_ns;
                     if cpu.level == Level::Soft {
                         self.threads[thread].vruntime_ns += spent_ns;
@@ -215,7 +215,7 @@ impl Cpus {
         if self.is_guest_frozen(cpu) {
             return;
         }
-        // Whatever was going on before this call has been accounted for.
+        // Everything before this call has been accounted for.
         let was_idle = self.cpus[cpu].level == Level::Idle;
         if let Some(irq) = self.cpus[cpu].pending.pop_front() {
             let mut cost_ns = match env.world.host {
@@ -249,7 +249,7 @@ impl Cpus {
         self.run_thread(env, cpu, was_idle);
     }
 
-    /// What an interrupt costs before its softirq runs, with what leaving idle does.
+    /// Returns what an interrupt costs before its softirq runs, with the cost of leaving idle.
     fn irq_ns(&mut self, env: &Env, cpu: CpuId, irq: Irq, was_idle: bool) -> u64 {
         let cost_ns = u64::from(match irq {
             Irq::Device(_) => env.world.costs.irq_ns,
@@ -283,7 +283,7 @@ impl Cpus {
             env.tally.counts.switches += 1;
             self.cpus[cpu].current = Some(next);
             self.cpus[cpu].need_resched = false;
-            // The idle task switches with interrupts off: the tick comes when another thread runs.
+            // The idle task switches with interrupts off, so the tick comes when another thread runs.
             let out_of_idle = std::mem::take(&mut self.cpus[cpu].from_idle);
             self.cpus[cpu].unseen_ns = if out_of_idle { switch_ns } else { 0 };
         }
@@ -319,12 +319,12 @@ impl Cpus {
         self.guest_halts(env, at);
     }
 
-    /// The CPU begins to execute what it was stopped in.
+    /// The CPU continues what it was stopped in.
     pub(crate) fn restart_clock(&mut self, env: &Env, cpu: CpuId) {
         self.cpus[cpu].started_ns = env.now_ns;
     }
 
-    /// What leaving idle costs now.
+    /// Returns what leaving idle costs now.
     pub(super) fn leave_idle(&mut self, env: &Env, cpu: CpuId) -> u64 {
         let costs = &env.world.costs;
         let cpu = &mut self.cpus[cpu];
@@ -337,13 +337,13 @@ impl Cpus {
         u64::from(exit_ns)
     }
 
-    /// When the next timer of this CPU fires, if one is pending.
+    /// Returns when the next timer of this CPU fires, if one is pending.
     pub(super) fn next_timer_ns(&self, cpu: CpuId) -> Option<u64> {
         let napi = self.napi_timers.iter().flatten().filter(|&&(_, on)| on == cpu);
         napi.map(|&(at_ns, _)| at_ns).min()
     }
 
-    /// The timer of a NAPI is due at that time on that CPU, or was cancelled.
+    /// Notes that the timer of a NAPI is due at this time on this CPU, or was cancelled.
     pub(crate) fn set_napi_timer(&mut self, env: &mut Env, queue: QueueId, pending: Option<(u64, CpuId)>) {
         self.napi_timers[queue] = pending;
         let slot = env.slots.napi_timer(queue);

@@ -1,7 +1,7 @@
-//! The way of a packet above the NIC: to the socket that it is for, the context that the socket is in, and whoever
-//! waits there; and of a frame that a poll sends.
+//! The way of a packet above the NIC, to its socket, the socket's context, and the thread that waits there; and the way
+//! of a frame that a poll sends.
 //!
-//! These steps take the whole world, because a packet may be for anything in it.
+//! These steps take the whole world, because a packet may be for any part of it.
 
 use crate::engine::agenda::PacketKind;
 use crate::engine::epoll::Item;
@@ -12,7 +12,7 @@ use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
 use crate::engine::xsk::RING_FRAMES;
 
-/// Datagrams that wait in the sockets of a context before more are dropped (SO_RCVBUF).
+/// How many datagrams wait in the sockets of a context before more are dropped (SO_RCVBUF).
 const RECEIVE_BUFFER_DATAGRAMS: usize = 512;
 
 impl Sim {
@@ -33,7 +33,7 @@ impl Sim {
             self.ends.message_delivered(&mut self.env, &mut self.cpus, packet.conn, cpu);
             return;
         }
-        // Only a socket's own connection is in no context, and its packets are messages.
+        // Only the connection of a message socket is in no context, and its packets are messages.
         let Some(context) = self.clients.connections[packet.conn].context else { return };
         let waiting = self.contexts[context].ready.len();
         if waiting >= RECEIVE_BUFFER_DATAGRAMS && self.clients.is_datagram(packet.conn) {
@@ -44,7 +44,7 @@ impl Sim {
         self.make_ready(context, Item::Connection(packet.conn), cpu);
     }
 
-    /// `ep_poll_callback`: an event for `context`, by a poll on `cpu`.
+    /// `ep_poll_callback`: notes an event for `context`, from a poll on `cpu`.
     pub(crate) fn make_ready(&mut self, context: ContextId, item: Item, cpu: CpuId) {
         self.contexts[context].ready.push_back(item);
         let Item::Connection(conn) = item else {
@@ -72,7 +72,7 @@ impl Sim {
         }
     }
 
-    /// A packet has passed the driver, on `cpu`, and goes to this socket.
+    /// A packet has passed the driver on `cpu`, and goes to this AF_XDP socket.
     fn xsk_delivered(&mut self, xsk: XskId, packet: Packet, cpu: CpuId) {
         let frame = match packet.kind {
             PacketKind::Message => {
@@ -94,7 +94,7 @@ impl Sim {
         self.xsk_polled_ready(xsk, cpu);
     }
 
-    /// Puts the socket into its context's ready list if it has frames and is not there.
+    /// Puts the socket into its context's ready list, if it has frames and is not in the list.
     fn xsk_polled_ready(&mut self, xsk: XskId, cpu: CpuId) {
         let socket = &mut self.ends.xsks[xsk];
         if let (Some(context), false, false) = (socket.spec.context, socket.queued, socket.ready.is_empty()) {
@@ -103,8 +103,8 @@ impl Sim {
         }
     }
 
-    /// The program has taken what it takes at a time. Level-triggered: with frames left the socket stays ready, and an
-    /// event whose frames were taken meanwhile is not returned.
+    /// The program has taken as many frames as it takes at a time. The context is level-triggered: if frames are left
+    /// the socket stays ready, and an event whose frames were taken meanwhile is not returned.
     pub(crate) fn xsk_taken(&mut self, xsk: XskId, cpu: CpuId) {
         let socket = &mut self.ends.xsks[xsk];
         if let (Some(context), true, true) = (socket.spec.context, socket.queued, socket.ready.is_empty()) {

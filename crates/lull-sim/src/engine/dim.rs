@@ -1,17 +1,16 @@
 //! Adaptive interrupt moderation: the kernel's DIM (`lib/dim/net_dim.c`), which mlx5 and most server NICs use.
 //!
-//! Every 64 interrupts of a completion queue it compares throughput and interrupt rate with the sample before and walks
-//! one step along a ladder of five moderation profiles, left or right, until it stands on top of a hill or is tired.
-//! The walk reacts to differences of more than 10 %, which at moderate packet rates is within the noise of 64
-//! interrupts: so the profile wanders although the load is constant, and that wandering is most of `base`'s latency at
-//! low load.
+//! Every 64 interrupts of a completion queue it compares throughput and interrupt rate with the sample before, and
+//! moves one step along a ladder of five moderation profiles, left or right, until it is at a maximum or tired. It
+//! reacts to differences of more than 10 %, which at moderate packet rates is within the noise of 64 interrupts. So the
+//! profile changes all the time although the load is constant, and this causes most of `base`'s latency at low load.
 
-/// One rung of the ladder.
+/// One step of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moderation {
-    /// Microseconds of the period, from where the queue's [`crate::world::Period`] says, until the interrupt is raised.
+    /// The period in microseconds, from where [`crate::world::Period`] says, until the interrupt is raised.
     pub usecs: u32,
-    /// Completions until the interrupt is raised at once.
+    /// The number of completions that raises the interrupt at once.
     pub frames: u32,
 }
 
@@ -35,9 +34,9 @@ pub const TX_EQE: [Moderation; 5] = [
 
 /// Interrupts per sample (`DIM_NEVENTS`).
 const EVENTS_PER_SAMPLE: u64 = 64;
-/// Steps after which the walk rests (`NET_DIM_PARAMS_NUM_PROFILES * 2`).
+/// Steps after which the walk pauses (`NET_DIM_PARAMS_NUM_PROFILES * 2`).
 const TIRED: u32 = 10;
-/// The rung that drivers start on (`NET_DIM_DEF_PROFILE_CQE`).
+/// The step on which drivers start (`NET_DIM_DEF_PROFILE_CQE`).
 const START: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,13 +82,13 @@ pub struct Dim {
     before: Rates,
 }
 
-/// Whether two rates differ by more than 10 % of the older one; against nothing, nothing is significant.
+/// Whether two rates differ by more than 10 % of the older one; if that is zero, no difference is significant.
 fn significant(now: u64, before: u64) -> bool {
     before != 0 && 100 * now.abs_diff(before) / before > 10
 }
 
 impl Dim {
-    /// A walk on this ladder, at its start.
+    /// Makes a walk on this ladder, at its start.
     pub fn new(ladder: [Moderation; 5]) -> Dim {
         Dim {
             ladder,
@@ -103,17 +102,18 @@ impl Dim {
         }
     }
 
-    /// The moderation in force.
+    /// Returns the moderation in force.
     pub fn moderation(&self) -> Moderation {
         self.ladder[self.rung]
     }
 
-    /// Which rung it stands on, 0 to 4.
+    /// Returns the step on which it is, 0 to 4.
     pub fn rung(&self) -> usize {
         self.rung
     }
 
-    /// After a completion of the NAPI: the queue's totals so far. True if the moderation changed.
+    /// To be called after a completion of the NAPI, with the queue's totals so far. Returns true if the moderation has
+    /// changed.
     pub fn sample(&mut self, at_ns: u64, packets: u64, bytes: u64, events: u64) -> bool {
         let end = Sample { at_ns, packets, bytes, events };
         let Some(start) = self.start else {
@@ -201,7 +201,7 @@ impl Dim {
         }
     }
 
-    /// One step beyond the top and back.
+    /// Returns whether it has gone one step beyond the maximum and back.
     fn on_top(&self) -> bool {
         match self.walk {
             Walk::OnTop | Walk::Resting => true,
@@ -224,7 +224,7 @@ impl Dim {
         self.step();
     }
 
-    /// False at the end of the ladder.
+    /// Returns false at the end of the ladder.
     fn step(&mut self) -> bool {
         match self.walk {
             Walk::Right if self.rung + 1 < self.ladder.len() => {
@@ -262,7 +262,7 @@ mod tests {
         dim.sample(1, 0, 0, 0);
         let mut rungs = Vec::new();
         for _ in 0..40 {
-            // Twice the gap per rung, at the same packet rate: each step right halves the interrupts.
+            // The gap doubles with each step at the same packet rate, so each step to the right halves the interrupts.
             let gap = 10 << dim.rung();
             feed(&mut dim, &mut state, gap, gap);
             rungs.push(dim.rung());

@@ -1,7 +1,7 @@
-//! The sockets of a world that are no connection of a client: the ends of request/response pairs, and AF_XDP sockets.
+//! The sockets of a world that are not connections of clients: the ends of request/response pairs, and AF_XDP sockets.
 //!
-//! Each has a connection of its own all the same, by which its packets are known: those of message sockets come after
-//! the clients', those of AF_XDP sockets after them.
+//! Each has a connection as well, by which its packets are recognised: those of message sockets come after the
+//! clients', and those of AF_XDP sockets after these.
 
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpus::Cpus;
@@ -30,32 +30,32 @@ impl Ends {
         Ends { sockets: Table::new(), first_socket: none, xsks: Table::new(), first_xsk: none }
     }
 
-    /// The socket whose connection this is.
+    /// Returns the socket with this connection.
     pub(crate) fn socket_of(&self, conn: ConnId) -> SocketId {
         SocketId::new(conn.after(self.first_socket))
     }
 
-    /// The AF_XDP socket whose connection this is, if it is one's.
+    /// Returns the AF_XDP socket with this connection, if there is one.
     pub(crate) fn xsk_of(&self, conn: ConnId) -> Option<XskId> {
         (conn >= self.first_xsk).then(|| XskId::new(conn.after(self.first_xsk)))
     }
 
-    /// An AF_XDP socket as its epoll context has it.
+    /// Returns the item that an epoll context has for this AF_XDP socket.
     pub(crate) fn item_of(&self, xsk: XskId) -> Item {
         Item::Connection(self.first_xsk.plus(xsk.raw()))
     }
 
-    /// A message of this socket leaves the ring: when its transaction began.
+    /// Takes a message of this socket from the ring; returns when its transaction began.
     pub(crate) fn take_message(&mut self, socket: SocketId) -> Option<u64> {
         self.sockets[socket].ring.pop_front()
     }
 
-    /// `epoll_wait` returned the socket: its program takes frames now.
+    /// `epoll_wait` has returned the socket, and its program takes frames now.
     pub(crate) fn xsk_returned(&mut self, xsk: XskId) {
         self.xsks[xsk].queued = false;
     }
 
-    /// A send call of `socket` on `cpu`, whose cost was borne. `begun_ns` is when the transaction began.
+    /// Makes a send call of `socket` on `cpu`, whose cost was borne. `begun_ns` is when the transaction began.
     pub(crate) fn send(
         &mut self,
         env: &mut Env,
@@ -77,7 +77,7 @@ impl Ends {
         }
     }
 
-    /// A message leaves.
+    /// Puts a message onto the wire.
     pub(crate) fn put_on_wire(&mut self, env: &mut Env, socket: SocketId, begun_ns: u64) {
         let spec = &self.sockets[socket].spec;
         let (peer, wire_ns, queue) = (SocketId::new(spec.peer), u64::from(spec.wire_ns), QueueId::new(spec.tx_queue));
@@ -89,7 +89,7 @@ impl Ends {
         env.agenda.push(sent_ns, Event::TxDone { queue });
     }
 
-    /// A message reaches its NIC. One that finds the ring full is lost.
+    /// A message reaches its NIC; if the ring is full it is lost.
     pub(crate) fn message_arrives(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &mut Nic, conn: ConnId) {
         let socket = self.socket_of(conn);
         let Some(begun_ns) = self.sockets[socket].wire.pop_front() else { return };

@@ -1,5 +1,5 @@
-//! What every step of a run needs, whatever part it moves: the world as it was described, the time, what is due, what
-//! goes wrong, what is counted, and who listens.
+//! What every step of a run needs, whatever part it belongs to: the world's description, the time, the agenda, faults,
+//! counts, and listeners.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::engine::tally::Tally;
 use crate::engine::transition::Transition;
 use crate::world::World;
 
-/// Where events of the core go, if anybody listens.
+/// The listener for events of the core, if there is one.
 pub type Sink = Option<Box<dyn EventSink>>;
 
 /// See the [module](self).
@@ -33,20 +33,20 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    /// The moment and place of a call into the core.
+    /// The time and CPU of a call into the core.
     #[inline]
     pub(crate) fn cx(&self, cpu: CpuId) -> Cx<'_> {
         Cx { now_ns: self.now_ns, cpu: cpu.raw(), sink: self.sink.as_deref().map(|sink| sink as &dyn EventSink) }
     }
 
-    /// The executor takes a named step of the core.
+    /// Notes that the executor takes a named step of the core.
     #[inline]
     pub(crate) fn note(&mut self, cpu: CpuId, whom: Whom, transition: Transition) {
         self.tally.covered.add(transition);
         self.tell(cpu, What::Note(whom, transition));
     }
 
-    /// Something that only a reader of the timeline wants to know.
+    /// Notes something that only a reader of the timeline wants to know.
     #[inline]
     pub(crate) fn tell(&self, cpu: CpuId, what: What) {
         if let Some(recorder) = &self.recorder {

@@ -1,4 +1,4 @@
-//! Epoll contexts: the ready list, and who waits.
+//! Epoll contexts: the ready list, and the threads that wait.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use lull_core::EpollBusy;
 
 use crate::engine::id::{ConnId, ThreadId};
 
-/// What has events.
+/// An item that has events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// A connection, or a socket of another kind that has one.
@@ -19,11 +19,11 @@ pub(crate) enum Item {
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) ep: EpollBusy,
-    /// Those that have events.
+    /// The items that have events.
     pub(crate) ready: VecDeque<Item>,
-    /// Items that were returned and are looked at once more, because the context is level-triggered.
+    /// How many items were returned and are checked once more, because the context is level-triggered.
     pub(crate) stale: u32,
-    /// Threads asleep in it, the first to be woken last.
+    /// The threads that sleep in it; the first is woken last.
     pub(crate) waiters: Vec<ThreadId>,
     /// Threads that are inside of `epoll_wait`.
     pub(crate) inside: u32,

@@ -1,10 +1,10 @@
-//! Why a run does not come to its end.
+//! The reasons why a run does not reach its end.
 
 /// How a run ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// Whoever asked for it wants it no longer.
+    /// The caller has stopped it.
     #[error("the simulation was stopped before it was done: start it again")]
     Stopped,
     /// It took more events than the world allows.
@@ -18,7 +18,7 @@ pub enum RunError {
         /// The virtual time at which it was hit.
         at_ns: u64,
     },
-    /// More events lay ahead at the same time than the world allows.
+    /// More events were pending at the same time than the world allows.
     #[error(
         "the world had its bound of {bound} events ahead at {} ms of virtual time: raise memory_max (pending_max), or \
          shorten what its latencies keep under way",

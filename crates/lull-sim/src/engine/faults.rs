@@ -1,24 +1,26 @@
-//! What goes wrong in a simulated machine: timers late, polls and completions slow, an application that stalls, a link
-//! that is down. The published worlds have none of it.
+//! Faults of a simulated machine: late timers, slow polls and completions, an application that stalls, a link that is
+//! down. The published worlds have none.
 
 use crate::engine::rng::{Component, Stream};
 
-/// How often and how badly. Shares are in 1/1024; times in nanoseconds, drawn uniformly up to the maximum.
+/// How often faults occur and how large they are. Shares are in 1/1024; times are in nanoseconds, drawn uniformly up to
+/// the maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSpec {
     /// How late the timer of a NAPI interrupts at the most.
     pub timer_late_max_ns: u32,
-    /// Share of polls that are slow.
+    /// The share of polls that are slow.
     pub slow_poll_share: u32,
     /// How much longer they take at most.
     pub slow_poll_max_ns: u32,
-    /// How long a poll goes on at the most after it last looked at the ring. It does not see what arrives then.
+    /// How long a poll goes on at the most after its last look at the ring. It does not see what arrives then.
     pub tail_max_ns: u32,
-    /// Share of completions that are held up between the release and what is owed then (a timer or an interrupt).
+    /// The share of completions that are held up between the release and settling (which starts a timer or raises an
+    /// interrupt).
     pub settle_late_share: u32,
     /// How long they are held up at the most.
     pub settle_late_max_ns: u32,
-    /// Share of requests over which the application stalls.
+    /// The share of requests at which the application stalls.
     pub stall_share: u32,
     /// How long it stalls at the most.
     pub stall_max_ns: u32,
@@ -33,7 +35,7 @@ pub(crate) struct Faults {
     rng: Stream,
     /// Whether packets of the wire reach the NIC.
     pub(crate) link_down: bool,
-    /// No new request is issued: the run comes to its end.
+    /// Whether no new request is issued, so that the run comes to its end.
     pub(crate) quiet: bool,
     /// The next request takes this much longer.
     pub(crate) next_stall_ns: u64,

@@ -1,10 +1,10 @@
 //! A flood of datagrams: its senders, the wire, and the sockets of the sinks.
 //!
-//! Senders are closed-loop programs (`netperf -t UDP_STREAM`): each sends as fast as a send call lets it, so many at a
-//! time as their machine has cores, and all of them no faster than the wire, on which a datagram larger than the MTU is
-//! several frames. What the receiving side cannot take is lost, at the first full queue that it meets: the ring, the
-//! hypervisor's device ([`crate::engine::relay`]), or the socket's receive buffer. A datagram of which one frame is
-//! lost is lost as a whole.
+//! Senders are closed-loop programs (`netperf -t UDP_STREAM`). Each sends as fast as a send call allows; as many send
+//! at a time as their machine has cores, and all of them together are no faster than the wire, on which a datagram
+//! larger than the MTU is several frames. What the receiving side cannot take is lost at the first full queue: the
+//! ring, the hypervisor's device ([`crate::engine::relay`]), or the socket's receive buffer. A datagram that loses a
+//! frame is lost as a whole.
 
 use std::collections::VecDeque;
 
@@ -24,10 +24,10 @@ const UDP_BYTES: u32 = 8;
 const FRAME_PAYLOAD_MIN: u32 = 46;
 /// Ethernet header and checksum, preamble, gap.
 const FRAME_BYTES: u32 = 14 + 4 + 8 + 12;
-/// Bits of [`Packet::part`] that hold a fragment's number: a datagram has at most 44 frames at an MTU of 1500.
+/// The bits of [`Packet::part`] that hold a fragment's number: a datagram has at most 44 frames at an MTU of 1500.
 const PART_BITS: u32 = 8;
 
-/// Interference has its capacity in these units, where a flood is concerned.
+/// The unit of the capacity of interference in a world with a flood.
 pub(crate) const COLD_UNIT_BYTES: u64 = 1_024;
 
 impl FloodSpec {
@@ -36,7 +36,7 @@ impl FloodSpec {
         (self.mtu - IP_BYTES) & !7
     }
 
-    /// Frames of a datagram.
+    /// The number of frames of a datagram.
     pub fn frames(&self) -> u32 {
         let bytes = self.bytes + UDP_BYTES;
         if bytes <= self.mtu - IP_BYTES { 1 } else { bytes.div_ceil(self.fragment_bytes()) }
@@ -64,7 +64,8 @@ impl FloodSpec {
         f64::from(self.sender.datagram_ns) + later + f64::from(self.bytes) * f64::from(self.sender.byte_ps) / 1_000.0
     }
 
-    /// Mean time between two datagrams as the senders' machine lets them go, in nanoseconds; the wire may be slower.
+    /// The mean time between two datagrams by the speed of the senders' machine, in nanoseconds; the wire may be
+    /// slower.
     fn gap_ns(&self) -> f64 {
         self.send_ns() / self.sender.cores.min(f64::from(self.flows)).max(0.01)
     }
@@ -73,12 +74,12 @@ impl FloodSpec {
 /// The socket of a sink, by flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SinkSocket {
-    /// Datagrams that a receive call would return: what had been received by all sockets, in bytes of memory, when each
+    /// Datagrams that a receive call would return: for each, how many bytes of memory all sockets had received when it
     /// came.
     pub(crate) ready: VecDeque<u64>,
     /// The thread asleep in it.
     pub(crate) waiter: Option<ThreadId>,
-    /// The datagram being put together, and its frames so far.
+    /// The datagram that is being put together, and the number of its frames so far.
     datagram: u32,
     parts: u32,
 }
@@ -93,7 +94,7 @@ pub(crate) struct Flood {
     pub(crate) first: ConnId,
     /// Memory that a datagram holds in a receive buffer.
     datagram_bytes: u32,
-    /// Memory that all datagrams so far took, in bytes: the clock of what has left the caches since.
+    /// The memory that all datagrams so far took, in bytes. It is the clock for what has left the caches since.
     received_bytes: u64,
     frames: u32,
     wire_ns: [u64; 2],
@@ -146,7 +147,7 @@ impl FloodSpec {
 }
 
 impl Flood {
-    /// Begins the flood.
+    /// Starts the flood.
     pub(crate) fn start(&self, env: &mut Env) {
         env.agenda.push(env.now_ns + 1_000, Event::Flood);
     }
@@ -169,7 +170,7 @@ impl Flood {
         let last_next = self.part + 1 == self.frames;
         let wire_free_ns = env.now_ns + self.wire_ns[usize::from(last_next)];
         let at_ns = if self.part == 0 { wire_free_ns.max(self.next_ns) } else { wire_free_ns };
-        // Senders run ahead of the wire by the datagram that their sockets hold, and no further.
+        // Senders run ahead of the wire only by the datagram that their sockets hold.
         if self.part == 0 {
             self.next_ns = self.next_ns.max(at_ns.saturating_sub(self.datagram_wire_ns));
         }
@@ -178,7 +179,7 @@ impl Flood {
         let _ = nic.packet_arrives(env, cpus, queue, packet);
     }
 
-    /// What receiving a frame costs a poll, without the driver's own.
+    /// Returns what receiving a frame costs a poll, without the driver's own cost.
     pub(crate) fn frame_cost(&self, costs: &Costs) -> u64 {
         u64::from(costs.rx_frame_ns + if self.is_fragmented() { costs.reassemble_ns } else { 0 })
     }
@@ -195,7 +196,7 @@ impl Flood {
         if socket.parts < self.frames {
             return;
         }
-        // `sock_queue_rcv_skb`: what holds less than its limit takes one more.
+        // `sock_queue_rcv_skb`: a socket that holds less than its limit takes one more datagram.
         if socket.ready.len() as u64 * u64::from(self.datagram_bytes) >= u64::from(self.spec.receive_buffer_bytes) {
             env.tally.counts.socket_dropped += 1;
             return;
@@ -207,8 +208,8 @@ impl Flood {
         }
     }
 
-    /// What taking the next datagram of this flow out of its socket costs. Its buffers are the colder, the more came
-    /// after it.
+    /// Returns what taking the next datagram of this flow out of its socket costs. Its buffers are the colder, the more
+    /// has come after it.
     pub(crate) fn receive_cost_ns(&self, env: &Env, flow: FlowId) -> u64 {
         let bytes = u64::from(self.spec.bytes);
         let since_bytes = self.sockets[flow].ready.front().map_or(0, |came| self.received_bytes - came);

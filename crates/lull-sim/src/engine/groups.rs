@@ -1,7 +1,7 @@
-//! Busy-polling CPU groups: what an operator does to them, and who is told of what arrives.
+//! Busy-polling CPU groups: what an operator does to them, and which pollers notice what arrives.
 //!
-//! The rules are the core's ([`lull_core::group`]); a poller's thread runs [`GroupPollerProgram`]. Who makes empty passes makes
-//! them in one segment, which whatever arrives for a member ends with the pass that it falls into.
+//! The rules are the core's ([`lull_core::group`]); a poller's thread runs [`GroupPollerProgram`]. A poller makes its
+//! empty passes in one segment. A packet that arrives for a member ends the segment with the pass in which it comes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::engine::seats::{Seat, SimGroup};
 use crate::engine::sim::Sim;
 
 impl Nic {
-    /// A member was scheduled: it is visited, by a poller that rested if need be.
+    /// A member was scheduled: it is visited, and a poller that rests is woken for it.
     pub(crate) fn member_raised(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, by: CpuId) {
         let Some((group, slot)) = self.queues[queue].group else { return };
         if let Some(wake) = self.groups.table[group].group.raised(slot, &env.cx(by)) {
@@ -27,21 +27,21 @@ impl Nic {
         self.group_notices(env, cpus, queue);
     }
 
-    /// Something may be polled on this queue: a group's pollers that make empty passes see it.
+    /// There may be something to poll on this queue: pollers of its group that make empty passes see it.
     pub(crate) fn group_notices(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
         if let Some((group, _)) = self.queues[queue].group {
             self.pollers_notice(env, cpus, group);
         }
     }
 
-    /// The group has changed: its pollers look.
+    /// The group has changed, and its pollers look.
     pub(crate) fn pollers_notice(&mut self, env: &mut Env, cpus: &mut Cpus, group: GroupId) {
         for seat in &self.groups.table[group].seats {
             cpus.notices(env, seat.thread);
         }
     }
 
-    /// The instance is nobody's member any more.
+    /// The instance is not a member any more.
     pub(crate) fn left_group(&mut self, queue: QueueId) {
         self.queues[queue].group = None;
         self.transmit_leaves(queue);
@@ -50,7 +50,7 @@ impl Nic {
 
 /// What an operator does to groups, in the context of a CPU.
 impl Sim {
-    /// Makes a group. Its configuration is within the core's limits.
+    /// Makes a group. Its configuration has to be within the core's limits.
     pub(crate) fn new_group(&mut self, config: GroupConfig) -> GroupId {
         let index = self.nic.groups.table.next().raw();
         match Group::new(index, config) {
@@ -74,7 +74,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Detaches a CPU: its poller lets go of what it holds.
+    /// Detaches a CPU: its poller releases what it holds.
     pub(crate) fn group_detach(&mut self, group: GroupId, at: CpuId, by: CpuId) -> Result<(), AttachRefused> {
         let wake = self.nic.groups.table[group].group.detach(at.raw())?;
         self.nic.groups.wake(&mut self.env, &mut self.cpus, group, &wake, by);
@@ -82,7 +82,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A queue becomes a member.
+    /// Makes a queue a member.
     pub(crate) fn group_enter(
         &mut self,
         group: GroupId,
@@ -100,7 +100,7 @@ impl Sim {
             self.transmit_stays(queue, by);
         }
         let entered = entered?;
-        // As after a schedule; what came before is polled by the first visit.
+        // This is as after a schedule: the first visit polls what came before.
         self.nic.shut(&mut self.env, queue);
         self.nic.sync_timer(&mut self.env, &mut self.cpus, queue);
         self.nic.queues[queue].group = Some((group, entered.slot));
@@ -111,7 +111,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A member is to leave. Its instance is not GROUPED any more once it has.
+    /// Makes a member leave. Once it has left, its instance is not GROUPED any more.
     pub(crate) fn group_remove(&mut self, queue: QueueId, by: CpuId) {
         let Some((group, slot)) = self.nic.queues[queue].group else { return };
         let napi = &self.nic.queues[queue].napi;
@@ -120,7 +120,7 @@ impl Sim {
             self.nic.left_group(queue);
             // A rest may have left it unmasked; the completion decides anew.
             self.nic.shut(&mut self.env, queue);
-            // The core counts the last poll as begun; it takes nothing until the operator's thread runs.
+            // The core counts the last poll as begun, but it takes nothing until the operator's thread runs.
             self.nic.queues[queue].poll.work = 0;
             self.nic.groups.leaving.push((queue, stop));
             let leaver = match self.nic.groups.leaver {

@@ -1,4 +1,4 @@
-//! A guest's CPU among the others: what stops it, what lets it run, what wakes it.
+//! A guest's CPU among the others: what stops it, what lets it run, and what wakes it.
 
 use crate::engine::cpu::Level;
 use crate::engine::cpus::Cpus;
@@ -7,12 +7,12 @@ use crate::engine::id::CpuId;
 use crate::engine::vcpu::Vcpu;
 
 impl Cpus {
-    /// What leaving the guest and coming back costs; 0 without one.
+    /// Returns what leaving the guest and coming back costs; 0 without a guest.
     pub(crate) fn vm_exit_ns(&self) -> u64 {
         self.vcpu.as_ref().map_or(0, |vcpu| u64::from(vcpu.spec.exit_ns))
     }
 
-    /// Whether this is the guest's CPU, and does not execute.
+    /// Whether this is the guest's CPU, and it does not execute.
     #[inline]
     pub(super) fn is_guest_frozen(&self, cpu: CpuId) -> bool {
         self.vcpu.as_ref().is_some_and(|vcpu| vcpu.guest() == cpu && vcpu.is_frozen())
@@ -24,7 +24,7 @@ impl Cpus {
         self.vcpu.as_ref().is_some_and(|vcpu| vcpu.guest() == cpu)
     }
 
-    /// The thread that runs on the hypervisor's CPU is the guest's.
+    /// Whether the thread that runs on the hypervisor's CPU is the guest's.
     fn runs_guest(&self, cpu: CpuId) -> bool {
         let current = self.cpus[cpu].current;
         self.vcpu.as_ref().is_some_and(|vcpu| vcpu.host() == cpu && current == Some(vcpu.thread))
@@ -71,7 +71,7 @@ impl Cpus {
         }
     }
 
-    /// The guest's CPU has nothing to do: its thread gives the hypervisor's CPU up as soon as it may.
+    /// The guest's CPU has nothing to do: its thread gives up the hypervisor's CPU as soon as it may.
     pub(crate) fn guest_halts(&mut self, env: &mut Env, cpu: CpuId) {
         if let Some(vcpu) = self.vcpu.as_ref().filter(|vcpu| vcpu.guest() == cpu) {
             let host = vcpu.host();
@@ -86,7 +86,7 @@ impl Cpus {
         cpu.level == Level::Idle && cpu.pending.is_empty() && cpu.runnable.is_empty()
     }
 
-    /// An interrupt waits for a guest that does not execute: its thread is woken if it sleeps.
+    /// An interrupt is pending for a guest that does not execute: its thread is woken if it sleeps.
     pub(crate) fn guest_interrupted(&mut self, env: &mut Env) {
         if let Some(vcpu) = &self.vcpu {
             let (thread, by) = (vcpu.thread, CpuId::new(vcpu.spec.interrupted_by));

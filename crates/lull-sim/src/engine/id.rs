@@ -1,5 +1,5 @@
-//! Indices into the tables of a run, each of a type of its own: a queue is not taken for a thread, and what may be
-//! absent is an `Option` and no number.
+//! Indices into the tables of a run, each of a type of its own, so that a queue cannot be taken for a thread, and an
+//! index that may be absent is an `Option`.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
@@ -19,13 +19,13 @@ macro_rules! ids {
         pub struct $name($raw);
 
         impl $name {
-            /// The index as a world's description has it.
+            /// Makes the index from the number in a world's description.
             #[inline]
             pub const fn new(raw: $raw) -> $name {
                 $name(raw)
             }
 
-            /// As a world's description, or the core, has it.
+            /// Returns the number that a world's description, or the core, has for it.
             #[inline]
             pub const fn raw(self) -> $raw {
                 self.0
@@ -74,7 +74,7 @@ ids! {
     XskId(u32);
     /// A flow of a flood, with a sink's socket.
     FlowId(u32);
-    /// A step of whoever acts on the world from outside.
+    /// A step of the operator who acts on the world from outside.
     StepId(u32);
 }
 
@@ -86,12 +86,12 @@ pub(crate) enum Side {
 }
 
 impl ConnId {
-    /// The connection so many places after this one.
+    /// Returns the connection this many places after this one.
     pub(crate) fn plus(self, places: u32) -> ConnId {
         ConnId(self.0 + places)
     }
 
-    /// How many places this one comes after `first`, which is not behind it.
+    /// Returns how many places this one comes after `first`, which must not be behind it.
     pub(crate) fn after(self, first: ConnId) -> u32 {
         self.0 - first.0
     }

@@ -1,17 +1,17 @@
-//! How deep an idle CPU sleeps, and what its governor expects.
+//! How deeply an idle CPU sleeps, and the idle time that its governor expects.
 
-/// How deep an idle CPU sleeps.
+/// How deeply an idle CPU sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdleState {
     Shallow,
     Deep,
 }
 
-/// Idle times that the governor remembers.
+/// How many idle times the governor remembers.
 const IDLE_HISTORY: usize = 8;
 
-/// The idle governor: expects the next idle time to be the middle one of the last eight, or the time to the next timer
-/// if that is shorter (the two inputs of the kernel's menu governor).
+/// The idle governor. It expects the median of the last eight idle times, or the time to the next timer if that is
+/// shorter (the two inputs of the kernel's menu governor).
 #[derive(Debug)]
 pub(crate) struct Idle {
     history_ns: [u64; IDLE_HISTORY],

@@ -12,20 +12,20 @@ pub struct CpuUse {
     pub sys_ns: u64,
     /// Softirq, with the interrupts that raised it.
     pub softirq_ns: u64,
-    /// Busy, but charged to nobody: interrupts that found the CPU idle, and what they did before a thread was switched
-    /// to.
+    /// Time that was busy, but charged to nobody: interrupts that found the CPU idle, and what they did before a thread
+    /// was switched to.
     pub uncharged_ns: u64,
     /// Idle.
     pub idle_ns: u64,
 }
 
 impl CpuUse {
-    /// Everything that was not idle, charged or not: what a cycle counter sees.
+    /// Returns all time that was not idle, charged or not, as a cycle counter shows it.
     pub fn busy_ns(&self) -> u64 {
         self.user_ns + self.sys_ns + self.softirq_ns + self.uncharged_ns
     }
 
-    /// What accounting shows: charged time over charged and idle time, in percent.
+    /// Returns CPU as accounting shows it: charged time divided by charged and idle time, in percent.
     pub fn percent(&self) -> f64 {
         let charged = self.user_ns + self.sys_ns + self.softirq_ns;
         100.0 * charged as f64 / (charged + self.idle_ns).max(1) as f64
@@ -59,9 +59,9 @@ pub struct Counts {
     pub tx_packets: u64,
     /// Doorbells of transmit queues with a queueing discipline.
     pub doorbells: u64,
-    /// The frames that these were for.
+    /// Frames for which these rang.
     pub rung_frames: u64,
-    /// Frames that such a queue dropped: a limit of its discipline was reached, or it went down.
+    /// Frames that such a queue dropped, because a limit of its discipline was reached or it went down.
     pub tx_dropped: u64,
     /// Device interrupts.
     pub irqs: u64,
@@ -69,7 +69,7 @@ pub struct Counts {
     pub moderation_changes: u64,
     /// Timer interrupts of NAPIs.
     pub timer_irqs: u64,
-    /// Times that the kernel timer of an interrupt thread woke it, on lull's own host.
+    /// How often the kernel timer of an interrupt thread woke it, on lull's own host.
     pub backstops: u64,
     /// Calls of `epoll_wait` that returned events.
     pub epoll_calls: u64,
@@ -77,7 +77,7 @@ pub struct Counts {
     pub epoll_events: u64,
     /// Calls that timed out.
     pub epoll_timeouts: u64,
-    /// Times ksoftirqd was woken.
+    /// How often ksoftirqd was woken.
     pub ksoftirqd: u64,
     /// Switches to another thread.
     pub switches: u64,
@@ -92,7 +92,7 @@ pub struct Latencies {
     pub sum_ns: u128,
 }
 
-/// Latencies beyond this are recorded as this: 100 s.
+/// Longer latencies are recorded as this one: 100 s.
 const LATENCY_MAX_NS: u64 = 100_000_000_000;
 
 impl Default for Latencies {
@@ -133,16 +133,17 @@ pub struct Outcome {
     pub window_ns: u64,
     /// Latencies of the answers in the window, in nanoseconds.
     pub latency_ns: Histogram<u64>,
-    /// Sum of them.
+    /// The sum of these latencies.
     pub latency_sum_ns: u128,
-    /// Latencies of the second application's answers, if there is one. Answers and latencies elsewhere are the first's
-    /// alone.
+    /// Latencies of the second application's answers, if there is one. All other answers and latencies are the first
+    /// application's.
     pub second: Option<Latencies>,
     /// Counters in the window.
     pub counts: Counts,
     /// Use of the service's CPUs, summed.
     pub cpu: CpuUse,
-    /// Busy time of the busiest of them, in nanoseconds: whether the service is at its limit, if it has cores to spare.
+    /// Busy time of the busiest of them, in nanoseconds. It shows whether the service is at its limit although it has
+    /// idle cores.
     pub busiest_ns: u64,
     /// Counters of all NAPIs, summed, in the window.
     pub napi: Stats,
@@ -150,7 +151,7 @@ pub struct Outcome {
     pub events: u64,
     /// Transitions of the core's state word, over the whole run.
     pub transitions: u64,
-    /// Times that delivery broke into a thread.
+    /// How often delivery interrupted a thread.
     pub broken_into: u64,
     /// A digest of every event and its time: equal for equal runs.
     pub digest: u64,
@@ -158,7 +159,7 @@ pub struct Outcome {
     pub inside: u64,
     /// Requests on the wire to the server when the run ended.
     pub on_wire: u64,
-    /// Time spent on each rung of receive moderation, all adaptive queues, in nanoseconds.
+    /// Time spent on each step of receive moderation by all adaptive queues, in nanoseconds.
     pub rung_ns: [u64; 5],
 }
 

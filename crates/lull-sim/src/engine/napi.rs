@@ -1,6 +1,6 @@
-//! NAPI instances of the NIC's queues: whoever schedules one, what a completion owes, their timers.
+//! NAPI instances of the NIC's queues: who schedules them, what a completion leads to, and their timers.
 //!
-//! Every rule is the core's; here an interrupt, a timer or a system call meets it, and what it says is done.
+//! Every rule is the core's; here an interrupt, a timer or a system call applies it, and its outcome is executed.
 
 use lull_core::event::EventKind;
 use lull_core::{AfterResume, Completion, Owner, Release, Route, Schedule, Settled, state};
@@ -15,7 +15,7 @@ use crate::engine::recorder::Whom;
 use crate::engine::transition::Transition;
 
 impl Nic {
-    /// What a completion owes.
+    /// Does what a completion leads to.
     pub(crate) fn completion(
         &mut self,
         env: &mut Env,
@@ -35,7 +35,7 @@ impl Nic {
                 if late_ns == 0 {
                     self.settle(env, cpus, queue, release, cpu);
                 } else {
-                    // What holds the completion up holds up its CPU.
+                    // What holds up the completion also holds up its CPU.
                     cpus[cpu].debt_ns += late_ns;
                     self.queues[queue].unsettled.push_back((release, cpu));
                     env.agenda.push(env.now_ns + late_ns, Event::Settle { queue });
@@ -115,7 +115,7 @@ impl Nic {
             }
         }
     }
-    /// Somebody on this CPU schedules the NAPI: enabling, a driver's own kick.
+    /// Schedules the NAPI on this CPU: when it is enabled, or for a driver's own kick.
     pub(crate) fn schedule(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
         match self.queues[queue].napi.schedule(&env.cx(cpu)) {
             Schedule::Owned(owner) => self.route(env, cpus, owner, cpu),
@@ -130,7 +130,7 @@ impl Nic {
         self.schedule(env, cpus, queue, cpu);
     }
 
-    /// A hard interrupt: the device reports events of this queue, and of those that share its vector and have reported
+    /// A hard interrupt: the device reports events of this queue, and of queues that share its vector and have reported
     /// since.
     pub(crate) fn interrupted(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
         self.device_interrupts(env, cpus, queue, cpu);
@@ -165,7 +165,7 @@ impl Nic {
         }
     }
 
-    /// A hard interrupt: the timer of this queue's NAPI has run out.
+    /// A hard interrupt: the timer of this queue's NAPI has expired.
     pub(crate) fn timer_expired(&self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
         env.tally.transitions += 1;
         if let Some(owner) = self.queues[queue].napi.timer_expired(&env.cx(cpu)) {
@@ -174,7 +174,7 @@ impl Nic {
         self.sync_timer(env, cpus, queue);
     }
 
-    /// Follows the timer of a NAPI after it may have been started.
+    /// Updates the alarm of a NAPI's timer after the timer may have been started.
     #[inline]
     pub(crate) fn sync_timer(&self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
         let pending = self.queues[queue].napi.timer().pending();

@@ -1,8 +1,8 @@
 //! The NIC: rings, completion queues and their moderated interrupts.
 //!
-//! A queue pair has two completion queues, receive and transmit, that share an interrupt vector and a NAPI (as mlx5's
-//! channels). Each is armed when the NAPI completes; an armed queue raises the interrupt when its moderation says so,
-//! and is disarmed by that. Masking a queue's interrupt therefore means: not armed.
+//! A queue pair has two completion queues, receive and transmit, that share an interrupt vector and a NAPI (like mlx5's
+//! channels). Each is armed when the NAPI completes. An armed queue raises the interrupt when its moderation says so,
+//! and is disarmed by that. So a queue whose interrupt is masked is one that is not armed.
 
 use std::collections::VecDeque;
 
@@ -27,12 +27,12 @@ use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
 pub(crate) struct Packet {
     pub(crate) conn: ConnId,
     pub(crate) kind: PacketKind,
-    /// If it is a frame of a flood: the number of its datagram, and its own in it. Otherwise 0.
+    /// For a frame of a flood: the number of its datagram, and its own number in it. Otherwise it is 0.
     pub(crate) part: u32,
 }
 
 impl Packet {
-    /// A packet that is no part of anything.
+    /// Makes a packet that is not part of a flood.
     pub(crate) fn new(conn: ConnId, kind: PacketKind) -> Packet {
         Packet { conn, kind, part: 0 }
     }
@@ -53,13 +53,13 @@ pub(crate) struct CompletionQueue {
     spec: ModerationSpec,
     dim: Dim,
     pub(crate) armed: bool,
-    /// Completions since the last interrupt.
+    /// How many completions came since the last interrupt.
     since: u32,
     first_ns: u64,
     last_ns: u64,
     /// When it interrupted last.
     event_ns: u64,
-    /// What it has seen since the world began, which adaptive moderation compares.
+    /// How many completions it has had since the world began, which adaptive moderation compares.
     completions: u64,
     bytes: u64,
     events: u64,
@@ -89,13 +89,13 @@ impl CompletionQueue {
         }
     }
 
-    /// The rung of an adaptive queue.
+    /// Returns the step of an adaptive queue.
     pub(crate) fn rung(&self) -> Option<usize> {
         (self.spec == ModerationSpec::Adaptive).then(|| self.dim.rung())
     }
 }
 
-/// The poll in progress of a queue.
+/// A poll of a queue that is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Poll {
     pub(crate) budget: u32,
@@ -107,15 +107,15 @@ pub(crate) struct Poll {
     pub(crate) work: u32,
     /// Packets taken but not delivered yet.
     pub(crate) batch: Vec<Packet>,
-    /// It looked at the ring for the last time.
+    /// Whether it has looked at the ring for the last time.
     pub(crate) looked_last: bool,
-    /// Frames that it sends.
+    /// The frames that it sends.
     pub(crate) sending: Vec<Frame>,
-    /// It breaks into a thread, which makes each packet dearer.
+    /// Whether it interrupts a thread, which makes each packet cost more.
     pub(crate) breaking_in: bool,
 }
 
-/// Polls that begin within this time of each other follow one another, in nanoseconds.
+/// Polls that begin within this time after the former one ended follow one another, in nanoseconds.
 const FOLLOWS_NS: u64 = 1_000;
 
 impl Poll {
@@ -126,7 +126,7 @@ impl Poll {
         self.began_ns = now_ns;
     }
 
-    /// For how long one poll has followed the other until now; 0 if the last was some time ago.
+    /// Returns for how long one poll has followed the other until now; 0 if the last was some time ago.
     pub(crate) fn followed_ns(&self, now_ns: u64) -> u64 {
         let follows = now_ns.saturating_sub(self.began_ns) < FOLLOWS_NS;
         if follows { now_ns.saturating_sub(self.since_ns) } else { 0 }
@@ -145,25 +145,25 @@ pub(crate) struct Queue {
     pub(crate) tx_ring: Vec<Frame>,
     /// The responder's AF_XDP socket that its packets go to.
     pub(crate) xsk: Option<XskId>,
-    /// It sends through a discipline.
+    /// Its transmit queue, if it sends through a discipline.
     pub(crate) transmit: Option<TransmitQueue>,
     pub(crate) rx: CompletionQueue,
     pub(crate) tx: CompletionQueue,
     pub(crate) poll: Poll,
-    /// The group that it is a member of, with its place there.
+    /// The group in which it is a member, with its place there.
     pub(crate) group: Option<(GroupId, u16)>,
     /// Its NAPI thread.
     pub(crate) thread: Option<ThreadId>,
-    /// Since when packets lie in the ring that no poll has looked at; the longest such time so far.
+    /// Since when packets that no poll has looked at have been in the ring; and the longest such time so far.
     unseen_since_ns: Option<u64>,
     pub(crate) unseen_max_ns: u64,
-    /// Each such time, for whoever asks for them.
+    /// Each such time, if they are asked for.
     pub(crate) waits: Option<Histogram<u64>>,
     /// Completions that are held up between release and settling, with their CPU.
     pub(crate) unsettled: VecDeque<(lull_core::Release, CpuId)>,
     /// Packets that a reset of the device dropped from the ring.
     pub(crate) flushed: u64,
-    /// Since when its receive moderation stands on its rung.
+    /// Since when its receive moderation has been on its step.
     rung_since_ns: u64,
 }
 
@@ -203,7 +203,7 @@ impl Queue {
         self.rx.events
     }
 
-    /// What the poll that `cpu` made reports as its work.
+    /// Returns what the poll on `cpu` reports as its work.
     pub(crate) fn reported(&self, cpu: CpuId) -> u32 {
         let full = self.poll.work == self.poll.budget && self.poll.work > 0;
         if full && self.spec.completes_off_affinity && cpu != self.cpu() { self.poll.work - 1 } else { self.poll.work }
@@ -223,17 +223,17 @@ impl Queue {
         !self.ring.is_empty() || !self.tx_ring.is_empty() || self.tx_done != 0 || sends()
     }
 
-    /// Since when packets lie in the ring that no poll has looked at.
+    /// Returns since when packets that no poll has looked at have been in the ring.
     pub(crate) fn unseen_since_ns(&self) -> Option<u64> {
         self.unseen_since_ns
     }
 
-    /// Something came that no poll has looked at.
+    /// Notes that something came that no poll has looked at.
     pub(super) fn noticed(&mut self, now_ns: u64) {
         self.unseen_since_ns.get_or_insert(now_ns);
     }
 
-    /// A poll looks at the ring.
+    /// Notes that a poll looks at the ring.
     #[inline]
     pub(crate) fn looked_at(&mut self, now_ns: u64) {
         if let Some(since_ns) = self.unseen_since_ns.take() {
@@ -244,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// Whether somebody runs it who is no group.
+    /// Whether a runner that is not a group runs it.
     pub(crate) fn is_run(&self) -> bool {
         self.transmit.as_ref().is_some_and(|tx| tx.is_run() || !tx.word.is_idle() && !tx.word.is_grouped())
     }
@@ -261,7 +261,7 @@ impl Queue {
 #[derive(Debug)]
 pub(crate) struct Nic {
     pub(crate) queues: Table<QueueId, Queue>,
-    /// The transmit queue of each CPU (XPS); none in a world without queues.
+    /// The transmit queue of each CPU (XPS); there is none in a world without queues.
     pub(crate) tx_queue: Table<CpuId, Option<QueueId>>,
     pub(crate) groups: Groups,
     sizes: Stream,
@@ -270,7 +270,7 @@ pub(crate) struct Nic {
 impl Nic {
     pub(crate) fn new(world: &World, seed: u64) -> Nic {
         let queues = world.queues.len();
-        // Where there are queues that only send, these do.
+        // If there are queues that only send, only these send.
         let sends: Vec<usize> = (0..queues).filter(|queue| world.queues[*queue].transmits.is_some()).collect();
         let sends = if sends.is_empty() { (0..queues).collect() } else { sends };
         let own = |cpu: usize| sends.iter().copied().find(|queue| usize::from(world.queues[*queue].cpu) == cpu);
@@ -279,19 +279,19 @@ impl Nic {
         Nic { queues: Table::new(), tx_queue, groups: Groups::new(), sizes: Stream::new(seed, Component::Sizes, 0) }
     }
 
-    /// Queues that receive. Those that only send have no mode of delivery.
+    /// Returns the queues that receive. Those that only send have no mode of delivery.
     pub(crate) fn receiving(&self) -> impl Iterator<Item = &Queue> {
         self.queues.iter().filter(|queue| queue.transmit.is_none())
     }
 
-    /// What the NAPIs that receive counted so far.
+    /// Returns what the NAPIs that receive have counted so far.
     pub(crate) fn napi_stats(&self) -> Stats {
         self.receiving().fold(Stats::default(), |sum, queue| sum + queue.napi.stats())
     }
 }
 
 impl Nic {
-    /// A packet reaches the NIC. False if the ring was full.
+    /// A packet reaches the NIC. Returns false if the ring was full.
     pub(crate) fn packet_arrives(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, packet: Packet) -> bool {
         let q = &mut self.queues[queue];
         if q.ring.len() as u32 >= q.spec.ring_packets || env.faults.link_down {
@@ -369,14 +369,15 @@ impl Nic {
         cpus.interrupt(env, cpu, Irq::Device(queue));
     }
 
-    /// The moderation timer ran out.
+    /// The moderation timer has expired.
     pub(crate) fn moderation_expired(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, side: Side) {
         if self.queues[queue].side(side).armed {
             self.raise(env, cpus, queue, side);
         }
     }
 
-    /// The handler scheduled the NAPI, or a busy poller masks it: a device that can be masked is masked now.
+    /// The handler has scheduled the NAPI, or a busy poller masks it: a device whose interrupt can be masked is masked
+    /// now.
     pub(crate) fn mask(&mut self, env: &mut Env, queue: QueueId) {
         if self.queues[queue].spec.masking == Masking::Mask {
             self.shut(env, queue);
@@ -391,22 +392,22 @@ impl Nic {
         }
     }
 
-    /// The device is set up again: it looks at its rings, whatever its kind.
+    /// The device is set up again, and looks at its rings, however it masks.
     pub(crate) fn set_up(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
         let q = &mut self.queues[queue];
         (q.rx.since, q.tx.since) = (q.unpolled(Side::Rx), q.unpolled(Side::Tx));
         self.unmask(env, cpus, queue);
     }
 
-    /// The NAPI completed and gives the queue back to its interrupts: moderation adapts, both completion queues are
-    /// armed.
+    /// The NAPI has completed and returns the queue to its interrupts: moderation adapts, and both completion queues
+    /// are armed.
     pub(crate) fn unmask(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
         for side in [Side::Tx, Side::Rx] {
             self.adapt(env, queue, side);
         }
         for side in [Side::Rx, Side::Tx] {
             let q = &mut self.queues[queue];
-            // A masked device reports what came since, a disarmed one what lies in its rings.
+            // A masked device reports what came since; a disarmed one what is in its rings.
             let unpolled = if q.spec.masking == Masking::Mask { q.side(side).since } else { q.unpolled(side) };
             let cq = q.side(side);
             cq.armed = true;
@@ -434,7 +435,7 @@ impl Nic {
         }
     }
 
-    /// Closes the account of rungs at the end of a run.
+    /// Adds the time on the current steps at the end of a run.
     pub(crate) fn close_rungs(&self, env: &mut Env) {
         for queue in self.queues.iter() {
             if let Some(rung) = queue.rx.rung() {

@@ -1,7 +1,8 @@
-//! One poll of a queue by whoever owns it: transmit completions are reaped, packets taken off the ring and delivered.
+//! One poll of a queue by its owner: transmit completions are reaped, and packets are taken off the ring and delivered.
 //!
-//! A poll goes on while its budget lasts and the ring has packets, those included that arrive meanwhile. It is executed
-//! in chunks, at whose end their packets are delivered: eight, as the stack receives them (`gro_normal_batch`).
+//! A poll goes on while its budget lasts and the ring has packets, including those that arrive meanwhile. It is
+//! executed in chunks of eight packets, as the stack receives them (`gro_normal_batch`), which are delivered at the end
+//! of the chunk.
 
 use crate::engine::agenda::PacketKind;
 use crate::engine::id::{CpuId, QueueId};
@@ -34,7 +35,7 @@ impl Sim {
         fixed_ns + sent_ns + self.env.faults.slow_poll_ns() + self.take_chunk(queue, cpu)
     }
 
-    /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
+    /// A chunk has ended: delivers its packets. Returns the cost of the next chunk, or `None` if the poll is over.
     pub(crate) fn poll_goes_on(&mut self, queue: QueueId, cpu: CpuId) -> Option<u64> {
         if self.nic.queues[queue].transmit.is_some() {
             return self.transmit_poll_goes_on(queue, cpu);
@@ -95,7 +96,7 @@ impl Sim {
         cost_ns
     }
 
-    /// [`Sim::take_chunk`] in a world with a flood, in which all packets are its frames.
+    /// Does the same as [`Sim::take_chunk`] in a world with a flood, in which all packets are its frames.
     fn take_frames(&mut self, queue: QueueId) -> u64 {
         let q = &mut self.nic.queues[queue];
         q.looked_at(self.env.now_ns);
@@ -112,7 +113,7 @@ impl Sim {
         cost_ns
     }
 
-    /// What receiving a frame of a flood costs a poll of this queue, without the driver's own.
+    /// Returns what receiving a frame of a flood costs a poll of this queue, without the driver's own cost.
     fn frame_cost(&self, queue: QueueId) -> u64 {
         if let Some(relay) = self.relay.as_ref().filter(|relay| relay.forwards(queue)) {
             return relay.forward_cost_ns(&self.nic, queue);

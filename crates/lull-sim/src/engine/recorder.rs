@@ -1,9 +1,9 @@
-//! Who listens to a random world: the core's events and the executor's own remarks, in the order in which they
+//! Listens to a random world: it records the core's events and the executor's own remarks, in the order in which they
 //! happened.
 //!
-//! The core tells its events to whoever shares it, so the list is of atomic words, though one thread writes and reads
-//! it: two plain stores an event. A step of a world that says more than the list holds says so, rather than losing
-//! something.
+//! The core reports its events to a shared listener, so the list consists of atomic words, although one thread writes
+//! and reads it: an event costs two plain stores. If a step of a world causes more events than the list holds, this
+//! panics rather than lose any.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use lull_core::tx::doorbell::Why;
 use crate::engine::id::{ContextId, CpuId, GroupId, QueueId, StepId};
 use crate::engine::transition::Transition;
 
-/// Whom a remark is about.
+/// What a remark is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
     Queue(QueueId),
@@ -22,7 +22,7 @@ pub(crate) enum Whom {
     Group(GroupId),
 }
 
-/// Whether an event is of a group, whose number stands in the place of the instance's.
+/// Whether an event is about a group, whose number then stands in place of the instance's.
 #[inline]
 pub(crate) fn is_of_group(kind: EventKind) -> bool {
     matches!(kind, EventKind::GroupWake { .. } | EventKind::GroupPark | EventKind::GroupRest | EventKind::GroupRestEnd)
@@ -31,7 +31,7 @@ pub(crate) fn is_of_group(kind: EventKind) -> bool {
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// The core says so, of this instance.
+    /// The core has reported this of this instance.
     Core(u32, EventKind),
     /// The executor took this step.
     Note(Whom, Transition),
@@ -53,9 +53,9 @@ pub(crate) struct Entry {
 
 /// The reasons of doorbells, in the order of their declaration.
 const WHY: [Why; 6] = [Why::Frames, Why::Bytes, Why::Empty, Why::Age, Why::Room, Why::Stops];
-/// Events that one step of a world may cause.
+/// How many events one step of a world may cause.
 const EVENTS_MAX: usize = 1_024;
-/// The number of no instance (softirq's own events), packed.
+/// The packed number of no instance (for softirq's own events).
 const NO_NAPI: u64 = 0xffff;
 
 /// An event in two words.
@@ -69,7 +69,7 @@ impl Packed {
         Packed((code << 32) | (napi << 16) | u64::from(cpu.raw()), value)
     }
 
-    /// The CPU, the instance ([`u32::MAX`]: none) and what happened.
+    /// Returns the CPU, the instance ([`u32::MAX`] for none) and what happened.
     #[inline]
     pub(crate) fn open(self) -> (u16, u32, EventKind) {
         let napi = (self.0 >> 16) & 0xffff;
@@ -162,7 +162,7 @@ codes! {
     37 DryRun,
 }
 
-/// What the core said in one step of a world; the checker empties it after every step.
+/// What the core reported in one step of a world; the checker empties it after every step.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     words: Vec<(AtomicU64, AtomicU64)>,
@@ -180,11 +180,11 @@ impl Recorder {
         }
     }
 
-    /// Something for the timeline, if there is to be one.
+    /// Adds an entry to the timeline, if there is to be one.
     #[inline]
     pub(crate) fn tell(&self, entry: Entry) {
         if let Some(told) = &self.told {
-            // Nobody panics while holding it, and if: the list is as good as before.
+            // Nobody panics while holding the lock, and if somebody did, the list would be intact.
             told.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         }
     }
@@ -195,20 +195,20 @@ impl Recorder {
         self.len.load(Relaxed)
     }
 
-    /// The event at this place.
+    /// Returns the event at this place.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Packed {
         let (first, second) = &self.words[index];
         Packed(first.load(Relaxed), second.load(Relaxed))
     }
 
-    /// The step has been looked at.
+    /// To be called when the step has been checked.
     #[inline]
     pub(crate) fn clear(&self) {
         self.len.store(0, Relaxed);
     }
 
-    /// What there is to tell since the last time, for a timeline.
+    /// Returns the entries for a timeline since the last call.
     pub(crate) fn told(&self) -> Vec<Entry> {
         let Some(told) = &self.told else { return Vec::new() };
         std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner))

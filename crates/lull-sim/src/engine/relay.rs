@@ -1,9 +1,9 @@
 //! A hypervisor's relay between its NIC and a guest's: the device's queue (tun) and the thread that empties it (vhost).
 //!
-//! The hypervisor's NAPI (softirq or thread) forwards every frame into the device's queue, and drops what finds it
+//! The hypervisor's NAPI (softirq or thread) forwards every frame into the device's queue, and drops it if that is
 //! full. The vhost thread copies one frame after the other into the guest's ring while that has room, interrupts the
-//! guest if its NAPI asked for it, and sleeps when there is nothing to copy or nowhere to copy to; a guest that has
-//! made room wakes it (a kick, which is an exit).
+//! guest if its NAPI has asked for it, and sleeps when there is nothing to copy or no room. A guest that has made room
+//! wakes it (a kick, which is an exit).
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::world::RelaySpec;
 /// What the vhost thread sleeps for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// Nothing: it runs.
+    /// It does not sleep.
     No,
     /// A frame in the device's queue.
     Frames,
@@ -50,12 +50,12 @@ impl Relay {
         queue != self.guest_queue()
     }
 
-    /// What forwarding a frame of this queue costs.
+    /// Returns what forwarding a frame of this queue costs.
     pub(crate) fn forward_cost_ns(&self, nic: &Nic, queue: QueueId) -> u64 {
         u64::from(self.spec.forward_ns) + self.lock_ns(nic, queue)
     }
 
-    /// What the lock of the device's queue costs whoever takes it: those who are forwarding come before, but for `own`.
+    /// Returns what the lock of the device's queue costs: the CPU waits for all that are forwarding except `own`.
     fn lock_ns(&self, nic: &Nic, own: QueueId) -> u64 {
         let forwards = |&(index, queue): &(QueueId, &Queue)| {
             index != self.guest_queue() && index != own && !queue.poll.batch.is_empty()
@@ -76,7 +76,7 @@ impl Relay {
         }
     }
 
-    /// What copying the next frame costs, or what the thread has to wait for.
+    /// Returns what copying the next frame costs, or what the thread has to wait for.
     pub(crate) fn next_ns(&self, env: &Env, nic: &Nic, flood: Option<&Flood>) -> Result<u64, Waits> {
         let Some(packet) = self.frames.front() else { return Err(Waits::Frames) };
         let guest = &nic.queues[self.guest_queue()];
@@ -88,19 +88,19 @@ impl Relay {
         Ok(copy_ns + u64::from(bytes) * u64::from(env.world.costs.copy_byte_ps) / 1_000)
     }
 
-    /// What interrupting the guest for the frame that was copied costs, if its NAPI waits for an interrupt.
+    /// Returns what interrupting the guest for the copied frame costs, if its NAPI waits for an interrupt.
     pub(crate) fn signal_ns(&self, nic: &Nic) -> Option<u64> {
         nic.queues[self.guest_queue()].rx.armed.then_some(u64::from(self.spec.signal_ns))
     }
 
-    /// A frame was copied, and the guest signalled if it waits: the interrupt is there at the end of that.
+    /// A frame was copied, and the guest signalled if it waits: the interrupt comes at the end of that.
     pub(crate) fn copied(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &mut Nic) {
         let Some(packet) = self.frames.pop_front() else { return };
         let _ = nic.packet_arrives(env, cpus, self.guest_queue(), packet);
     }
 
-    /// A poll of the guest's ring ended, on its CPU: it fills the ring up when half of it is empty, and kicks whoever
-    /// waits for that.
+    /// A poll of the guest's ring has ended on the guest's CPU: it refills the ring when half of it is empty, and kicks
+    /// vhost if that waits for room.
     pub(crate) fn guest_polled(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &Nic, queue: QueueId, cpu: CpuId) {
         let q = &nic.queues[queue];
         if self.guest_queue() != queue || self.waits != Waits::Room || 2 * q.ring.len() as u32 > q.spec.ring_packets {

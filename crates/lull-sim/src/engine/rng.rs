@@ -1,4 +1,4 @@
-//! Random numbers: one stream per component, so that a change in one part of a world does not shift the draws of
+//! Random numbers: one stream for each component, so that a change in one part of a world does not shift the draws of
 //! another.
 //!
 //! A stream's seed is made of the run's seed and the component's number. Logarithms come from `libm`, not from the
@@ -68,7 +68,7 @@ impl Stream {
         self.unit() < p
     }
 
-    /// Exponentially distributed with this mean.
+    /// Returns an exponentially distributed number with this mean.
     #[inline]
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -libm::log(1.0 - self.unit()) * mean
@@ -86,7 +86,8 @@ impl Stream {
         (low_ns + (high_ns - low_ns) * self.unit()) as u64
     }
 
-    /// Gamma-distributed with this mean and the shape 4 (standard deviation half the mean): a sum of exponentials.
+    /// Returns a gamma-distributed number with this mean and the shape 4 (its standard deviation is half the mean),
+    /// which is a sum of exponentials.
     #[inline]
     pub fn gamma4(&mut self, mean: f64) -> f64 {
         let product = (1.0 - self.unit()) * (1.0 - self.unit()) * (1.0 - self.unit()) * (1.0 - self.unit());

@@ -1,8 +1,8 @@
 //! The fair scheduler of a CPU.
 //!
-//! Scheduling is by virtual run time, as the kernel's fair class: whoever ran least runs next; a woken thread is placed
-//! a little before the others and preempts a current thread that is ahead by more than the granularity; a thread that
-//! used up its slice makes room.
+//! Scheduling is by virtual run time, as in the kernel's fair class: the thread that ran least runs next. A woken
+//! thread is placed a little before the others, and preempts a current thread that is ahead by more than the
+//! granularity. A thread that has used up its slice lets another run.
 
 use crate::engine::cpu::{Irq, Level};
 use crate::engine::cpus::Cpus;
@@ -10,19 +10,19 @@ use crate::engine::env::Env;
 use crate::engine::id::{CpuId, Id, ThreadId};
 use crate::engine::thread::{Next, Segment, Thread, ThreadState};
 
-/// How far before the others a woken thread is placed at most.
+/// How far before the others a woken thread is placed at the most.
 const SLEEPER_CREDIT_NS: u64 = 3_000_000;
 /// How far ahead a current thread must be to be preempted by a woken one.
 const WAKE_GRANULARITY_NS: u64 = 1_000_000;
-/// One in so many wake-ups of a worker that may move finds another thread of the system on its CPU.
+/// One in this many wake-ups of a worker that may move finds another thread of the system on its CPU.
 const BESIDE: u32 = 256;
-/// What the runnable threads of a CPU share (`sched_latency` of one CPU) ...
+/// The period that the runnable threads of a CPU share (`sched_latency` of one CPU).
 const LATENCY_NS: u64 = 6_000_000;
-/// ... and what each of them has at least (`sched_min_granularity`).
+/// The least slice of each of them (`sched_min_granularity`).
 const SLICE_MIN_NS: u64 = 750_000;
 
 impl Cpus {
-    /// Adds a thread, asleep.
+    /// Adds a thread, which sleeps.
     pub(crate) fn spawn(&mut self, env: &mut Env, cpu: CpuId) -> ThreadId {
         env.agenda.grow(env.slots.thread(self.threads.next()) as usize + 1);
         self.threads.push(Thread {
@@ -38,14 +38,14 @@ impl Cpus {
         })
     }
 
-    /// A new thread runs from now on; its CPU learns of it when it is dispatched next.
+    /// A new thread runs from now on; its CPU notices it when it is dispatched next.
     pub(crate) fn start(&mut self, thread: ThreadId) {
         self.threads[thread].state = ThreadState::Running;
         let cpu = self.threads[thread].cpu;
         self.cpus[cpu].runnable.push(thread);
     }
 
-    /// What a thread's program says comes next.
+    /// Does what a thread's program says comes next.
     pub(crate) fn goes_on(&mut self, env: &mut Env, thread: ThreadId, next: Next) {
         let cpu = self.threads[thread].cpu;
         match next {
@@ -74,12 +74,12 @@ impl Cpus {
         }
     }
 
-    /// Whether somebody else waits for the CPU of this thread.
+    /// Whether another thread waits for the CPU of this thread.
     pub(crate) fn need_resched(&self, thread: ThreadId) -> bool {
         self.cpus[self.threads[thread].cpu].need_resched
     }
 
-    /// Makes a sleeping thread runnable; `by` is the CPU of whoever wakes it, which bears the cost.
+    /// Makes a sleeping thread runnable; `by` is the CPU of the waker, which bears the cost.
     pub(crate) fn wake(&mut self, env: &mut Env, thread: ThreadId, by: CpuId) {
         if self.threads[thread].state != ThreadState::Sleeping {
             return;
@@ -108,9 +108,9 @@ impl Cpus {
         }
     }
 
-    /// Where a thread that wakes is to run: where it was, if nobody else is there. If somebody is, it goes to the waker's
-    /// CPU (`wake_affine`, which prefers it if it idles but for the interrupt), else to an idle one behind the same L3
-    /// (`select_idle_sibling`), else to any idle one, which would pull it (`newidle_balance`).
+    /// Returns where a thread that wakes is to run. It stays where it was if nobody else is there. Otherwise it goes to
+    /// the waker's CPU (`wake_affine`, which prefers that if it is idle except for the interrupt), else to an idle one
+    /// behind the same L3 (`select_idle_sibling`), else to any idle one, which would pull it (`newidle_balance`).
     fn place(&mut self, env: &Env, thread: ThreadId, by: CpuId) -> CpuId {
         let was = self.threads[thread].cpu;
         let idle = |cpu: CpuId| self.cpus[cpu].current.is_none() && self.cpus[cpu].runnable.is_empty();
@@ -146,7 +146,7 @@ impl Cpus {
         self.pick(cpu)
     }
 
-    /// Something happens that a thread sees which makes empty passes: its segment ends with the pass.
+    /// Something happens that a thread in empty passes sees: its segment ends with the current pass.
     pub(crate) fn notices(&mut self, env: &mut Env, thread: ThreadId) {
         let Some(spin) = self.threads[thread].spins else { return };
         let cpu = self.threads[thread].cpu;

@@ -1,4 +1,4 @@
-//! Busy-polling CPU groups as the NIC has them: each with the threads of its pollers.
+//! The NIC's busy-polling CPU groups, each with the threads of its pollers.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::engine::thread::ThreadState;
 pub(crate) struct Seat {
     pub(crate) cpu: CpuId,
     pub(crate) thread: ThreadId,
-    /// A poller that was attached and whose thread has not taken it yet.
+    /// A poller that was attached and that its thread has not taken yet.
     pub(crate) arriving: Option<GroupPoller>,
-    /// The poller is attached, or drains.
+    /// Whether the poller is attached, or drains.
     pub(crate) taken: bool,
-    /// A wake-up that came while the thread did not sleep: it ends the next sleep.
+    /// Whether a wake-up came while the thread did not sleep; it ends the next sleep.
     pub(crate) kept: bool,
-    /// The poller has begun to rest and unmasks its members.
+    /// Whether the poller has begun to rest and unmasks its members.
     pub(crate) settles: bool,
     /// Time spent on empty passes in a period, with the period's number.
     pub(crate) empty: (u64, u64),
@@ -35,7 +35,7 @@ pub(crate) struct SimGroup {
 }
 
 impl SimGroup {
-    /// The seat of this CPU; it is there since the CPU was attached first.
+    /// Returns the seat of this CPU, which exists since the CPU was first attached.
     pub(crate) fn seat(&mut self, cpu: CpuId) -> &mut Seat {
         match self.seats.iter_mut().find(|seat| seat.cpu == cpu) {
             Some(seat) => seat,
@@ -43,7 +43,7 @@ impl SimGroup {
         }
     }
 
-    /// Whether a detached poller has not let go of everything.
+    /// Whether a detached poller still holds something.
     pub(crate) fn drains(&self) -> bool {
         let attached = self.group.census().attached as usize;
         self.seats.iter().filter(|seat| seat.taken).count() > attached
@@ -54,7 +54,7 @@ impl SimGroup {
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub(crate) table: Table<GroupId, SimGroup>,
-    /// Members that an operator took out, whose last poll is owed by the thread that is an operator's.
+    /// Members that an operator took out, whose last poll the operator's thread still has to make.
     pub(crate) leaving: Vec<(QueueId, BusyStop)>,
     pub(crate) leaver: Option<ThreadId>,
 }

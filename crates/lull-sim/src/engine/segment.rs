@@ -1,11 +1,12 @@
-//! What happens at the end of what a CPU executed: an interrupt is handled, a step of softirq or of a program is done.
+//! The effects at the end of what a CPU executed: an interrupt is handled, or a step of softirq or of a program is
+//! done.
 
 use crate::engine::cpu::{Irq, Level};
 use crate::engine::id::CpuId;
 use crate::engine::sim::Sim;
 
 impl Sim {
-    /// A segment ended: its effects happen, and the CPU goes on.
+    /// A segment has ended: its effects happen, and the CPU goes on.
     pub(super) fn segment_ended(&mut self, cpu: CpuId) {
         self.cpus.account(&mut self.env, cpu);
         self.cpus[cpu].in_effects = true;
@@ -26,7 +27,7 @@ impl Sim {
         self.cpus.dispatch(&mut self.env, cpu);
     }
 
-    /// The handler of an interrupt.
+    /// Runs the handler of an interrupt.
     fn handle(&mut self, cpu: CpuId, irq: Irq) {
         let (env, cpus) = (&mut self.env, &mut self.cpus);
         match irq {
@@ -43,7 +44,7 @@ impl Sim {
             Irq::Resched => {}
             Irq::Call(step) => self.operator_acts(step, cpu),
         }
-        // An interrupt's return runs pending softirqs, whoever they were handed to.
+        // The return of an interrupt runs pending softirqs, also those that were handed to ksoftirqd.
         self.cpus[cpu].softirq_handed_over = false;
     }
 }

@@ -1,4 +1,4 @@
-//! A run: the state of a world in time, and the loop that takes one appointment after the other.
+//! A run: the state of a world in time, and the loop that takes one entry of the agenda after the other.
 
 use crate::engine::agenda::{Agenda, Due, Event, PacketKind};
 use crate::engine::cache::Coldness;
@@ -21,27 +21,27 @@ use crate::engine::tally::Tally;
 use crate::engine::thread::Next;
 use crate::world::World;
 
-/// Somebody who acts on a running world from outside: an operator, a device that is reset, another program.
+/// Acts on a running world from outside: an operator, a device that is reset, or another program.
 ///
 /// A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
-/// interrupt. The engine knows when a step is due and where; what it does is the operator's own affair.
+/// interrupt. The engine knows when a step is due and on which CPU; the operator decides what it does.
 pub(crate) trait Operator: std::fmt::Debug {
-    /// The CPU on which this step acts.
+    /// Returns the CPU on which this step acts.
     fn cpu_of(&self, step: StepId) -> CpuId;
 
-    /// The step acts.
+    /// Executes the step.
     fn act(&mut self, sim: &mut Sim, step: StepId, cpu: CpuId);
 }
 
 /// A thread's program. Its steps make system calls, and a system call may reach every part of the world.
 pub(crate) trait Program: std::fmt::Debug {
-    /// The segment before ended (or the thread was woken): do its effects and say what comes next.
+    /// The former segment has ended, or the thread was woken: does its effects and returns what comes next.
     fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next;
 
-    /// An event that the program asked for.
+    /// Handles an event that the program asked for.
     fn event(&mut self, _sim: &mut Sim, _me: ThreadId, _token: u32) {}
 
-    /// Gives up what it owns at the end of a run.
+    /// Releases what it owns at the end of a run.
     fn abandon(self: Box<Self>) {}
 }
 
@@ -50,17 +50,17 @@ pub struct Sim {
     pub(crate) env: Env,
     pub(crate) cpus: Cpus,
     pub(crate) nic: Nic,
-    /// What the threads run; none while it takes a step.
+    /// What the threads run; `None` while the thread takes a step.
     pub(crate) programs: Table<ThreadId, Option<Box<dyn Program>>>,
     pub(crate) contexts: Table<ContextId, Context>,
     pub(crate) clients: Clients,
     pub(crate) ends: Ends,
     pub(crate) flood: Option<Flood>,
-    /// The way of frames to a guest, where there is one.
+    /// The way of frames to a guest, if there is one.
     pub(crate) relay: Option<Relay>,
-    /// Who acts on the world from outside, if anybody.
+    /// The operator who acts on the world from outside, if there is one.
     pub(crate) operator: Option<Box<dyn Operator>>,
-    /// A digest of all appointments: equal for equal runs.
+    /// A digest of all entries of the agenda, which is equal for equal runs.
     digest: u64,
 }
 
@@ -74,12 +74,12 @@ impl std::fmt::Debug for Sim {
 }
 
 impl Sim {
-    /// A world at time 0.
+    /// Makes a world at time 0.
     pub fn new(world: &World, seed: u64) -> Sim {
         Sim::with_sink(world, seed, None)
     }
 
-    /// A world at time 0, and somebody who is told what the core does.
+    /// Makes a world at time 0, with a listener for what the core does.
     pub fn with_sink(world: &World, seed: u64, sink: Sink) -> Sim {
         let threaded = world.queues.iter().filter(|queue| queue.may_have_thread()).count();
         let slots = Slots {
@@ -115,15 +115,16 @@ impl Sim {
         sim
     }
 
-    /// Now, in virtual nanoseconds.
+    /// Returns the virtual time in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.env.now_ns
     }
 
-    /// Runs until then.
+    /// Runs until this time.
     ///
     /// # Errors
-    /// The bound that was hit.
+    ///
+    /// This fails with the bound that was hit.
     pub fn run_until(&mut self, until_ns: u64) -> Result<(), RunError> {
         let end = Event::End;
         self.env.agenda.push(until_ns.max(self.env.now_ns), end);
@@ -148,7 +149,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Takes the next appointment; false if there is none.
+    /// Takes the next entry of the agenda; returns false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         let Some((at_ns, due)) = self.env.agenda.pop() else { return false };
         self.env.now_ns = at_ns;
@@ -204,7 +205,7 @@ impl Sim {
             Event::Issue { source } => self.clients.arrival(&mut self.env, &mut self.cpus, &mut self.nic, source),
             Event::Generator { context } => self.clients.generator_turn(&mut self.env, context),
             Event::Request { conn } => self.clients.request_due(&mut self.env, conn),
-            // One that an earlier end left behind says nothing.
+            // An end that an earlier call left behind means nothing.
             Event::End => {}
             Event::Operator { step } => self.operator_due(step),
             Event::Settle { queue } => self.nic.settle_late(&mut self.env, &mut self.cpus, queue),
@@ -222,7 +223,7 @@ impl Sim {
         }
     }
 
-    /// The time of an operator's step has come.
+    /// An operator's step is due.
     fn operator_due(&mut self, step: StepId) {
         if let Some(operator) = &self.operator {
             let cpu = operator.cpu_of(step);
@@ -263,10 +264,11 @@ impl Sim {
         }
     }
 
-    /// Warm-up, window, outcome.
+    /// Runs the warm-up and the window, and returns the outcome.
     ///
     /// # Errors
-    /// The bound that was hit.
+    ///
+    /// This fails with the bound that was hit.
     pub fn run(mut self) -> Result<Outcome, RunError> {
         self.run_until(self.env.world.warmup_ns)?;
         self.begin_window();
@@ -285,7 +287,7 @@ impl Sim {
         self.env.tally.begin_window(self.env.now_ns, napi, cpu, busy_ns);
     }
 
-    /// What was counted since the window began.
+    /// Returns what was counted since the window began.
     pub fn outcome(&mut self) -> Outcome {
         for cpu in self.cpus.ids() {
             self.cpus.account(&mut self.env, cpu);

@@ -3,7 +3,7 @@
 
 use crate::engine::id::{CpuId, QueueId, Side, ThreadId};
 
-/// Which slot of the agenda is whose.
+/// Which slot of the agenda belongs to what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots {
     pub(super) cpus: u32,

@@ -1,9 +1,9 @@
 //! Message sockets: the ends of a request/response pair, TCP or AF_XDP.
 //!
-//! A socket sends to one other socket, over a wire that keeps the order. Receiving goes through the queue's ring and
-//! NAPI as everything does. Sending has two ways: a TCP segment goes to the device from within the system call; an
-//! AF_XDP frame lies in the transmit ring until *somebody polls the NAPI*, as zero-copy drivers transmit
-//! (`ndo_xsk_wakeup`).
+//! A socket sends to one other socket, over a wire that keeps the order. Messages are received through the queue's ring
+//! and NAPI like everything else. There are two ways of sending: a TCP segment goes to the device from within the
+//! system call; an AF_XDP frame stays in the transmit ring until *somebody polls the NAPI*, as zero-copy drivers
+//! transmit (`ndo_xsk_wakeup`).
 
 use std::collections::VecDeque;
 
@@ -16,10 +16,10 @@ use crate::world::SocketSpec;
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) spec: SocketSpec,
-    /// SO_BUSY_POLL and its kin.
+    /// SO_BUSY_POLL and related options.
     pub(crate) busy: SocketBusy,
-    /// Messages on the wire to it, by the time at which their transaction began. The wire keeps the order, as the ring
-    /// does.
+    /// For each message on the wire to it, the time at which its transaction began. The wire keeps the order, like the
+    /// ring.
     pub(super) wire: VecDeque<u64>,
     pub(super) ring: VecDeque<u64>,
     /// Messages that a receive call would return.
@@ -36,8 +36,8 @@ impl Socket {
     }
 }
 
-/// The busy-poll options that a world gives a socket. They are its author's own, set with every privilege; one that is
-/// beyond its limit stays at its default.
+/// Makes the busy-poll options that a world gives a socket. The author of a world may set them with every privilege;
+/// one that is beyond its limit keeps its default.
 pub(crate) fn busy_options(sysctl: &Sysctl, usecs: u32, prefer: bool, budget: u32) -> SocketBusy {
     let busy = SocketBusy::new(sysctl);
     let _ = busy.set_usecs(usecs);

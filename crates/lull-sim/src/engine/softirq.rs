@@ -1,4 +1,4 @@
-//! Softirq on a simulated CPU: `handle_softirqs` and `net_rx_action`, executed as the core's step machines say.
+//! Softirq on a simulated CPU: `handle_softirqs` and `net_rx_action`, which execute the core's step machines.
 
 use lull_core::event::EventKind;
 use lull_core::{Owner, RxStep, SoftirqNext, SoftirqRun};
@@ -11,7 +11,7 @@ use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
 
 impl Sim {
-    /// A segment of softirq ended.
+    /// A segment of softirq has ended.
     pub(crate) fn softirq_step(&mut self, cpu: CpuId) {
         debug_assert!(self.cpus[cpu].level == Level::Soft);
         if let Some(owner) = self.cpus[cpu].soft.polling.take() {

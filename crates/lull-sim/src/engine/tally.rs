@@ -1,4 +1,4 @@
-//! What a run counts, and where the window began in which it counts.
+//! What a run counts, and what it had counted when its window began.
 
 use hdrhistogram::Histogram;
 use lull_core::Stats;
@@ -6,7 +6,7 @@ use lull_core::Stats;
 use crate::engine::metrics::{Counts, CpuUse, Latencies};
 use crate::engine::transition::Coverage;
 
-/// Latencies beyond this are recorded as this: 100 s.
+/// Longer latencies are recorded as this one: 100 s.
 const LATENCY_MAX_NS: u64 = 100_000_000_000;
 
 /// See the [module](self).
@@ -17,17 +17,17 @@ pub(crate) struct Tally {
     pub(crate) latency_sum_ns: u128,
     /// The second application's latencies, if there is one.
     pub(crate) second: Option<Latencies>,
-    /// Appointments taken since the world began.
+    /// How many entries of the agenda were taken since the world began.
     pub(crate) events: u64,
     /// Steps of the core since the world began.
     pub(crate) transitions: u64,
-    /// The transitions that were taken, by name.
+    /// How often each transition was taken.
     pub(crate) covered: Coverage,
-    /// Times that delivery broke into a running thread.
+    /// How often delivery interrupted a running thread.
     pub(crate) broken_into: u64,
-    /// Time that receive moderation spent on each of its rungs.
+    /// Time that receive moderation spent on each of its steps.
     pub(crate) rung_ns: [u64; 5],
-    /// When the window began, and what had been used until then.
+    /// When the window began, and what had been counted until then.
     pub(crate) counting_since_ns: u64,
     pub(crate) napi_before: Stats,
     pub(crate) cpu_before: CpuUse,
@@ -65,7 +65,7 @@ impl Tally {
         self.latency_ns.saturating_record(latency_ns);
     }
 
-    /// Begins to count: what was used so far does not belong to the window.
+    /// Begins to count: what was counted so far does not belong to the window.
     pub(crate) fn begin_window(&mut self, now_ns: u64, napi: Stats, cpu: CpuUse, busy_ns: Vec<u64>) {
         self.counts = Counts::default();
         self.latency_ns.reset();

@@ -1,8 +1,8 @@
-//! Threads of a CPU: what they execute, and where they are.
+//! Threads of a CPU: what they execute, and their states.
 
 use crate::engine::id::CpuId;
 
-/// A stretch of work.
+/// A piece of work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
     /// What it costs.
@@ -17,17 +17,17 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// System time; softirq may break in.
+    /// Makes a segment of system time, which softirq may interrupt.
     pub fn sys(cost_ns: u64) -> Segment {
         Segment { cost_ns, ..Segment::default() }
     }
 
-    /// System time with bottom halves off.
+    /// Makes a segment of system time with bottom halves off.
     pub fn bottom_halves_off(cost_ns: u64) -> Segment {
         Segment { cost_ns, bottom_halves_off: true, ..Segment::default() }
     }
 
-    /// Time of which `user_ns` is user space; preemptible.
+    /// Makes a preemptible segment, of which `user_ns` is user time.
     pub fn mixed(sys_ns: u64, user_ns: u64) -> Segment {
         let cost_ns = sys_ns + user_ns;
         let user_share = (user_ns * 1_024 / cost_ns.max(1)) as u32;
@@ -48,7 +48,7 @@ pub enum Next {
     Softirqs,
 }
 
-/// Where a thread is.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadState {
     Running,
@@ -62,7 +62,7 @@ pub(crate) struct Spin {
     pub(crate) began_ns: u64,
     /// How long each takes.
     pub(crate) pass_ns: u64,
-    /// What the thread had run of its own by then.
+    /// How much time of its own the thread had run by then.
     pub(crate) own_ns: i64,
 }
 
@@ -77,19 +77,21 @@ pub(crate) struct Thread {
     /// What its segments took besides their own time: switches to it, and what others' effects cost its CPU.
     pub(crate) bore_ns: u64,
     pub(crate) timed_out: bool,
-    /// It makes empty passes: it sees what happens at the end of one.
+    /// Whether it makes empty passes, and sees what happens at the end of one.
     pub(crate) spins: Option<Spin>,
     /// Whether the scheduler may move it to another of the service's CPUs.
     pub(crate) moves: bool,
 }
 
 impl Thread {
-    /// What it ran of its own: CPU time without what it bore, which counts from the moment that it is owed.
+    /// Returns the time that it ran of its own: CPU time without what it bore, which counts from the moment at which it
+    /// is owed.
     pub(crate) fn own_ns(&self) -> i64 {
         self.vruntime_ns as i64 - self.bore_ns as i64
     }
 
-    /// When empty passes are over if they end with the next one, from now: what the thread still bears comes first.
+    /// Returns when empty passes are over if they end with the next one, from now on; what the thread still bears comes
+    /// first.
     pub(super) fn last_pass_ns(&self, spin: Spin) -> u64 {
         spin.pass_ns + u64::try_from(spin.own_ns - self.own_ns()).unwrap_or(0)
     }

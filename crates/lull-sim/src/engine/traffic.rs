@@ -1,9 +1,8 @@
-//! What clients send besides its rate: the gaps between the requests of a connection, and the sizes of frames.
+//! What clients send: the gaps between the requests of a connection, and the sizes of frames.
 //!
 //! The published runs were loaded by mutilate with `-i fb_ia -K fb_key -V fb_value -u 0.03`, which are distributions
-//! measured at Facebook (Atikoglu et al., SIGMETRICS 2012): gaps and most values follow a generalised Pareto
-//! distribution. Sizes matter to adaptive moderation alone, which looks at bytes before it looks at packets and
-//! interrupts.
+//! that were measured at Facebook (Atikoglu et al., SIGMETRICS 2012): gaps and most values follow a generalised Pareto
+//! distribution. Sizes matter only to adaptive moderation, which compares bytes before packets and interrupts.
 
 use crate::engine::agenda::PacketKind;
 use crate::engine::rng::Stream;
@@ -15,27 +14,27 @@ pub struct GeneralizedPareto {
     pub location: f64,
     /// Its scale, in the unit of the value.
     pub scale: f64,
-    /// Its shape: how heavy the tail is. Not 0; below 1, or there is no mean.
+    /// Its shape: how heavy the tail is. It is not 0, and below 1, because otherwise there is no mean.
     pub shape: f64,
 }
 
 impl GeneralizedPareto {
-    /// The one with this mean and shape that begins at 0.
+    /// Makes the distribution with this mean and shape that begins at 0.
     pub fn with_mean(mean: f64, shape: f64) -> GeneralizedPareto {
         GeneralizedPareto { location: 0.0, scale: mean * (1.0 - shape), shape }
     }
 
-    /// The distribution of the time to the next event, for somebody who looks at a stream of events with these gaps at
-    /// a random moment. The gaps have to begin at 0.
+    /// Returns the distribution of the time to the next event for an observer who comes at a random moment to a stream
+    /// of events with these gaps. The gaps have to begin at 0.
     pub fn residual(&self) -> GeneralizedPareto {
         let rest = 1.0 - self.shape;
         GeneralizedPareto { location: 0.0, scale: self.scale / rest, shape: self.shape / rest }
     }
 
-    /// A value.
+    /// Draws a value.
     #[inline]
     pub fn draw(&self, rng: &mut Stream) -> f64 {
-        // U^-shape, by a logarithm and an exponential: cheaper than a power.
+        // This is U^-shape, by a logarithm and an exponential, which is cheaper than a power.
         let power = libm::expm1(self.shape * rng.exponential(1.0));
         self.location + self.scale * power / self.shape
     }
@@ -46,11 +45,11 @@ impl GeneralizedPareto {
 pub enum FrameSizes {
     /// All frames have the same size.
     Same(u32),
-    /// Those of a key-value service.
+    /// The sizes of a key-value service.
     KeyValue(KeyValueSizes),
 }
 
-/// Frames of a key-value service: requests carry a key, answers a value; a share of requests is updates, which carry
+/// Frames of a key-value service: requests carry a key, answers a value; a share of requests are updates, which carry
 /// the value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyValueSizes {
@@ -127,16 +126,17 @@ mod tests {
         let mean = draws.iter().sum::<f64>() / draws.len() as f64;
         let variance = draws.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / draws.len() as f64;
         assert!((mean - 1_000.0).abs() < 10.0, "{mean}");
-        // 1 / (1 - 2 shape) times the mean squared.
+        // This is 1 / (1 - 2 shape) times the mean squared.
         assert!((variance / (mean * mean) - 1.449).abs() < 0.08, "{}", variance / (mean * mean));
-        // From any moment on it takes (1 + variation) / 2 mean gaps.
+        // From a random moment on the next event takes (1 + variation) / 2 mean gaps.
         let mean = (0..400_000).map(|_| gaps.residual().draw(&mut rng)).sum::<f64>() / 400_000.0;
         assert!((mean / 1_000.0 - 1.225).abs() < 0.03, "{mean}");
     }
 
     #[test]
     fn answers_have_the_mean_size_that_the_published_clients_counted() {
-        // The clients of a base run at 200K counted 240.2 bytes per query without headers, which are 66 of a frame.
+        // The clients of a base run at 200K counted 240.2 bytes per query without headers, which take 66 bytes of a
+        // frame.
         let mut rng = Stream::new(3, Component::Sizes, 0);
         let sizes = FrameSizes::KeyValue(KeyValueSizes::FACEBOOK);
         let mean = (0..400_000).map(|_| sizes.sent(&mut rng) as f64).sum::<f64>() / 400_000.0;

@@ -1,8 +1,9 @@
-//! The named transitions of the delivery state machine, and how often a run took each: what random worlds must cover.
+//! The named transitions of the delivery state machine, and how often a run took each; random worlds have to cover
+//! them.
 //!
-//! Those of an instance follow from the core's own [events](lull_core::EventKind) and are counted by `random::check`;
-//! those of the loops around it (epoll, sockets, softirq, settings) are counted where the executor takes the core's
-//! step.
+//! Transitions of an instance follow from the core's own [events](lull_core::EventKind) and are counted by
+//! `random::check`; those of the loops around it (epoll, sockets, softirq, settings) are counted where the executor
+//! takes the core's step.
 
 macro_rules! transitions {
     ($($name:ident = $text:literal),* $(,)?) => {
@@ -14,7 +15,7 @@ macro_rules! transitions {
             /// All of them, in the order of their declaration.
             pub const ALL: &'static [Transition] = &[$(Transition::$name),*];
 
-            /// What it is, in words.
+            /// Returns its description.
             pub fn name(self) -> &'static str {
                 match self { $(Transition::$name => $text),* }
             }
@@ -120,7 +121,7 @@ transitions! {
 }
 
 impl Transition {
-    /// Those of transmit queues with a discipline, which only worlds that have some take.
+    /// Transitions of transmit queues with a discipline, which only worlds with such queues take.
     pub const TRANSMIT: [Transition; 9] = [
         Transition::TxRun,
         Transition::TxNoted,
@@ -145,7 +146,7 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Notes one.
+    /// Counts one.
     #[inline]
     pub(crate) fn add(&mut self, transition: Transition) {
         self.0[transition as usize] += 1;
@@ -156,7 +157,8 @@ impl Coverage {
         self.0[transition as usize]
     }
 
-    /// Transitions of the core: all but what changed nothing in it, and what is not its own.
+    /// Returns the number of transitions of the core, without those that changed nothing in it and those that are not
+    /// its own.
     pub fn transitions(&self) -> u64 {
         let not_counted = [
             Transition::CompleteKept,
@@ -177,19 +179,19 @@ impl Coverage {
         self.0.iter().sum::<u64>() - not_counted
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Coverage) {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, count)| *sum += count);
     }
 
-    /// Those that were never taken.
+    /// Returns the transitions that were never taken.
     pub fn uncovered(&self) -> Vec<Transition> {
         Transition::ALL.iter().copied().filter(|&transition| self.count(transition) == 0).collect()
     }
 }
 
 impl std::fmt::Display for Coverage {
-    /// One line a transition: how often, and what.
+    /// Writes a line for each transition, with its count and its description.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for &transition in Transition::ALL {
             let count = self.count(transition);

@@ -1,9 +1,10 @@
-//! Transmit queues with a queueing discipline (§16): an intake, a discipline, a ring and a wire, and who moves frames from the
-//! one to the other.
+//! Transmit queues with a queueing discipline (§16): an intake, a discipline, a ring and a wire, and those who move
+//! frames from one to the next.
 //!
-//! The rules are the core's ([`lull_core::tx`]): who runs, when a run looks again, when a doorbell rings. A run takes the time of
-//! its frames and is over only then, so that others meet it: a sender's is an appointment of its own, for which its CPU pays; one
-//! of the queue's NAPI is its poll; a visit of a group is a segment of the poller. Frames of a run are on no ring before it ends.
+//! The rules are the core's ([`lull_core::tx`]): who runs, when a run looks again, when a doorbell rings. A run takes
+//! the time of its frames and is over only then, so that others meet it. A sender's run is an event of its own, for
+//! which its CPU pays; one of the queue's NAPI is its poll; a visit of a group is a segment of the poller. Frames of a
+//! run are on no ring before it ends.
 
 mod calls;
 mod run;
@@ -19,12 +20,12 @@ use self::run::{PolledRun, SenderRun};
 use crate::engine::id::ConnId;
 use crate::world::TransmitSpec;
 
-/// Frames that an intake holds. A frame that finds it full is dropped, as a datagram without room is.
+/// How many frames an intake holds. A frame that finds it full is dropped, like a datagram without room.
 const INTAKE_FRAMES: usize = 1_024;
 /// The longest frame.
 const FRAME_BYTES: u32 = 1_514;
 
-/// A frame, and the connection that it answers.
+/// What a frame answers: a connection's request, or nothing.
 pub(crate) type TxFrame = Option<ConnId>;
 
 /// See the [module](self).
@@ -34,14 +35,14 @@ pub(crate) struct TransmitQueue {
     pub(crate) word: TxWord,
     intake: VecDeque<Packet<TxFrame>>,
     qdisc: Qdisc<TxFrame>,
-    /// What whoever runs takes to the ring just now.
+    /// The frames that the current runner takes to the ring.
     sending: Vec<Packet<TxFrame>>,
     ring: VecDeque<TxFrame>,
-    /// Of the frames on the ring the device was told of so many.
+    /// How many of the frames on the ring the device was told of.
     rung: u32,
     on_wire: bool,
     pub(crate) unrung_since_ns: Option<u64>,
-    /// Frames wait for room on the ring.
+    /// Whether frames wait for room on the ring.
     pub(crate) blocked: bool,
     /// When the NAPI is to run for frames that the discipline holds back.
     pub(crate) due_ns: Option<u64>,
@@ -49,15 +50,15 @@ pub(crate) struct TransmitQueue {
     run: Option<SenderRun>,
     /// The run of the NAPI's poll that is under way.
     polling: Option<PolledRun>,
-    /// The queue has left its group, and this run is owed.
+    /// The run that is owed because the queue has left its group.
     leaves: Option<TxRun>,
-    /// It is disabled: what comes is dropped.
+    /// Whether it is disabled, so that what comes is dropped.
     pub(crate) down: bool,
-    /// Frames that were pushed, that left, and that were dropped.
+    /// How many frames were pushed, have left, and were dropped.
     enqueued: u64,
     sent: u64,
     dropped: u64,
-    /// What send calls take, for whoever asks.
+    /// The recorded send calls, if they are asked for.
     pub(crate) calls: Option<SendCalls>,
 }
 
@@ -86,17 +87,17 @@ impl TransmitQueue {
         }
     }
 
-    /// Frames in intake and discipline.
+    /// Returns how many frames are in the intake and the discipline.
     pub(crate) fn waiting(&self) -> usize {
         self.intake.len() + self.qdisc.len()
     }
 
-    /// Frames on the ring, or on their way to it.
+    /// Returns how many frames are on the ring, or on their way to it.
     pub(crate) fn on_ring(&self) -> usize {
         self.ring.len() + self.sending.len()
     }
 
-    /// Frames on the ring that the device was not told of.
+    /// Returns how many frames on the ring the device was not told of.
     pub(crate) fn unrung(&self) -> u32 {
         self.ring.len() as u32 - self.rung
     }
@@ -110,18 +111,18 @@ impl TransmitQueue {
         self.word.is_missed() || self.blocked && self.has_room()
     }
 
-    /// Whether somebody runs who ends the run himself, or owes one.
+    /// Whether a runner outside groups runs it, or owes a run.
     pub(crate) fn is_run(&self) -> bool {
         self.run.is_some() || self.polling.is_some() || self.leaves.is_some()
     }
 
-    /// I15: pushed, and where the frames are now.
+    /// I15: returns how many frames were pushed, and how many are accounted for.
     pub(crate) fn account(&self) -> (u64, u64) {
         (self.enqueued, (self.waiting() + self.on_ring()) as u64 + self.sent + self.dropped)
     }
 
-    /// Whoever runs moves the intake into the discipline, and takes at most `budget` frames from there. `lost`: what the discipline
-    /// drops.
+    /// The runner moves the intake into the discipline, and takes at most `budget` frames from there. `lost` gets what
+    /// the discipline drops.
     fn batch(&mut self, budget: u32, now_ns: u64, lost: &mut Vec<TxFrame>) -> Transmitted {
         assert!(self.sending.is_empty(), "I15: two run one transmit queue");
         self.due_ns = None;
@@ -171,7 +172,7 @@ impl TransmitQueue {
         self.blocked = left == TxLeft::Room;
     }
 
-    /// The queue goes down, and loses what waits; with a reset also what is on its ring.
+    /// The queue goes down, and loses the frames that wait; with a reset also those on its ring.
     fn flush(&mut self, reset: bool) -> Vec<TxFrame> {
         let mut lost: Vec<TxFrame> = self.intake.drain(..).map(|packet| packet.frame).collect();
         lost.extend(self.qdisc.drain().into_iter().map(|packet| packet.frame));

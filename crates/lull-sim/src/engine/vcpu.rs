@@ -1,9 +1,9 @@
 //! A guest's CPU that is a thread of a hypervisor's CPU.
 //!
-//! The guest's CPU is a CPU like any other, with its interrupts, softirq and scheduler; it executes only while its
-//! thread does on the hypervisor's CPU. Whatever breaks into that thread (an interrupt, softirq, ksoftirqd) stops the
-//! guest where it is, and costs an exit; an interrupt for the guest costs one too. A guest that is idle gives its
-//! thread up (HLT), and whoever interrupts it wakes the thread.
+//! The guest's CPU is a CPU like any other, with its interrupts, softirq and scheduler, but it executes only while its
+//! thread does on the hypervisor's CPU. Anything that interrupts that thread (an interrupt, softirq, ksoftirqd) stops
+//! the guest where it is, and costs an exit; so does an interrupt for the guest. A guest that is idle gives its thread
+//! up (HLT), and an interrupt for it wakes the thread.
 
 use crate::engine::id::{CpuId, ThreadId};
 use crate::world::VcpuSpec;
@@ -34,7 +34,7 @@ impl Vcpu {
         self.frozen
     }
 
-    /// The hypervisor's CPU that it runs on.
+    /// Returns the hypervisor's CPU on which it runs.
     pub(super) fn host(&self) -> CpuId {
         CpuId::new(self.spec.host_cpu)
     }

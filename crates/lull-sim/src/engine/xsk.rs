@@ -1,8 +1,8 @@
-//! AF_XDP sockets of a responder, bound to a queue: an XDP program hands them every request and message of it.
+//! AF_XDP sockets of a responder, each bound to a queue: an XDP program gives them every request and message of it.
 //!
-//! Zero-copy, as `socket`: what the program puts into the transmit ring leaves with the next poll of the NAPI, whoever
-//! makes it. In epoll the socket is one event, however many frames it has; level-triggered, so it is ready as long as
-//! it has any.
+//! They are zero-copy, as in `socket`: what the program puts into the transmit ring leaves with the next poll of the
+//! NAPI, whoever makes it. In epoll the socket is one event, however many frames it has. It is level-triggered, so the
+//! socket is ready as long as it has any.
 
 use std::collections::VecDeque;
 
@@ -19,11 +19,11 @@ pub(super) const RING_FRAMES: usize = 2_048;
 #[derive(Debug)]
 pub(crate) struct Xsk {
     pub(crate) spec: XskSpec,
-    /// SO_BUSY_POLL and its kin.
+    /// SO_BUSY_POLL and related options.
     pub(crate) busy: SocketBusy,
     /// The receive ring.
     pub(crate) ready: VecDeque<Frame>,
-    /// It is in the ready list of its epoll context.
+    /// Whether it is in the ready list of its epoll context.
     pub(crate) queued: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Fairness: one flooded member of eight, polled by one core. The others wait for one visit of each other member at the most.
+//! Fairness: one of eight members is flooded, and one core polls all. Each of the others waits for at most one visit of
+//! each other member.
 
 use lull_core::GroupConfig;
 
@@ -12,18 +13,19 @@ use crate::world::{ConnectionsSpec, GroupMemberSpec, GroupSpec, QueueSpec, Traff
 const MEMBERS: u32 = 8;
 /// Packets a second of a member that is not flooded.
 const QUIET_PER_S: f64 = 5_000.0;
-/// What the flooded one gets, in capacities of the core.
+/// What the flooded member gets, in multiples of the core's capacity.
 const FLOOD: f64 = 3.0;
 const WEIGHTS: [u32; 3] = [8, 16, 64];
 const WINDOW_NS: u64 = 400_000_000;
 const WARMUP_NS: u64 = 20_000_000;
-/// The goal: p99 of the others' waits, in sums of the others' weights times what a packet costs.
+/// The goal: the p99 of the others' waits, in multiples of the sum of the others' weights times the cost of a packet.
 const BOUND: f64 = 2.0;
 
-/// One flooded member of eight, for several weights.
+/// Runs one flooded member of eight, for several weights.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn fairness(seed: u64) -> Result<CaseTable, RunError> {
     let costs = Costs::default();
     let (mut rows, mut statements) = (Vec::new(), Vec::new());
@@ -39,7 +41,7 @@ pub fn fairness(seed: u64) -> Result<CaseTable, RunError> {
         let (flooded, quiet) = (per_s(0), (1..MEMBERS).map(per_s).sum::<f64>() / f64::from(MEMBERS - 1));
         let mut waits = new_waits();
         for queue in sim.nic.queues.iter_mut().skip(1) {
-            // Both have the same bounds.
+            // Both histograms have the same bounds.
             let _ = queue.waits.take().map(|taken| waits.add(taken));
         }
         let p99 = us(&waits, 99.0);

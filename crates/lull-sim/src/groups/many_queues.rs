@@ -1,5 +1,5 @@
-//! Many queues: a machine of 44 cores and 44 queues with 100,000 connections, whose small packets fill 40 Gbit/s: what
-//! delivery takes of all cores, in `base` and by groups.
+//! Many queues: a machine with 44 cores, 44 queues and 100,000 connections, whose small packets fill 40 Gbit/s. It
+//! shows how much of all cores delivery takes, in `base` and by groups.
 
 use lull_core::GroupConfig;
 
@@ -13,21 +13,23 @@ use crate::world::{ConnectionsSpec, ContextSpec, GroupSpec, ModerationSpec, Queu
 
 const CORES: u16 = 44;
 const CONNECTIONS: u32 = 100_000;
-/// 10 million packets of 500 bytes a second, a request and an acknowledgement each.
+/// 10 million packets of 500 bytes a second, where each request has an acknowledgement.
 const REQUESTS_PER_S: f64 = 5e6;
 const GROUPS: [u16; 7] = [1, 2, 4, 8, 9, 12, 16];
-/// Long enough for adaptive moderation to find its rung, and for what came before pollers were awake to be served.
+/// This is long enough for adaptive moderation to find its step, and for pollers to serve what came before they were
+/// awake.
 const WARMUP_NS: u64 = 60_000_000;
 const WINDOW_NS: u64 = 30_000_000;
-/// What the paper says of softirq, in percent of all cores.
+/// The share of softirq by the paper, in percent of all cores.
 const SOFTIRQ_PERCENT: (f64, f64) = (20.0, 30.0);
-/// A group carries the load if so much of it is answered.
+/// A group carries the load if this share of it is answered.
 const CARRIED: f64 = 0.99;
 
-/// The 44 queues, by interrupts and by groups.
+/// Runs the 44 queues, by interrupts and by groups.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn many_queues(seed: u64) -> Result<CaseTable, RunError> {
     let warm = CacheSpec::default();
     let (base, softirq) = row(0, warm.clone(), seed)?;
@@ -66,7 +68,7 @@ pub fn many_queues(seed: u64) -> Result<CaseTable, RunError> {
     })
 }
 
-/// Whether the smallest group that carries the load takes less than `base` does, what was found, and why.
+/// Returns whether the smallest group that carries the load takes less than `base` does, with what was found, and why.
 fn saves(smallest: Option<(u16, f64)>, base: &[f64]) -> (bool, String) {
     let (answered_per_s, delivery_percent) = (base[0] * 1e6, base[1]);
     let costs = Costs::default();
@@ -92,8 +94,9 @@ fn saves(smallest: Option<(u16, f64)>, base: &[f64]) -> (bool, String) {
     (holds, if holds { format!("{asked}: {found}") } else { format!("{asked}: {found}, because {why}") })
 }
 
-/// What a connection costs that has left the caches, as the published runs of memcached were fitted. Round figures have no price of
-/// that, and the paper's machine is another one: what 100,000 connections cost there lies between none of it and all.
+/// The costs of a connection that has left the caches, as fitted to the published runs of memcached. The round figures
+/// have no such cost, and the paper's machine is another one: what 100,000 connections cost there is between none of it
+/// and all.
 fn cold_connections() -> CacheSpec {
     let (_, cache) = PROFILES[0].costs();
     CacheSpec {
@@ -103,12 +106,12 @@ fn cold_connections() -> CacheSpec {
     }
 }
 
-/// A row's figures, and the share of all cores that softirq takes.
+/// Returns a row's figures, and the share of all cores that softirq takes.
 fn row(group: u16, cache: CacheSpec, seed: u64) -> Result<(Vec<f64>, f64), RunError> {
     let outcome = Sim::new(&World { cache, ..world(group) }, seed).run()?;
     let all_ns = outcome.window_ns as f64 * f64::from(CORES);
     let softirq = 100.0 * outcome.cpu.softirq_ns as f64 / all_ns;
-    // A group's cores do nothing else, and spin where they do not poll.
+    // A group's cores do nothing else, and spin when they do not poll.
     let delivery = if group == 0 { softirq } else { softirq + 100.0 * f64::from(group) / f64::from(CORES) };
     let values = vec![
         outcome.qps() / 1e6,
@@ -143,7 +146,7 @@ fn world(group: u16) -> World {
         workers: (0..workers).map(worker).collect(),
         connections: (0..u32::from(CORES)).map(connections).collect(),
         groups: if group == 0 { Vec::new() } else { vec![spec()] },
-        // The paper counts cycles, which see what interrupts out of idle do.
+        // The paper counts cycles, which include what interrupts out of idle do.
         costs: Costs { uncharged_in_idle: 0, ..Costs::default() },
         warmup_ns: WARMUP_NS,
         window_ns: WINDOW_NS,

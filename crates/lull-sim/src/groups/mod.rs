@@ -1,5 +1,6 @@
-//! What busy-polling CPU groups do that takes more cores than most machines have: parking under load that comes and goes,
-//! fairness beside a flooded member, a service on many queues, one at its maximum, who sends for whom, and overload.
+//! Cases of busy-polling CPU groups that take more cores than most machines have: parking under load that comes and
+//! goes, fairness beside a flooded member, a service on many queues, a service at its maximum, the transmit trap, and
+//! overload.
 
 mod fairness;
 mod many_queues;

@@ -1,13 +1,14 @@
-//! Overload: a flood of small datagrams at more and more flows, by who delivers it: softirq, a NAPI thread, a group's poller, on the
-//! core of the sinks or on one of its own.
+//! Overload: a flood of small datagrams at more and more flows, delivered by softirq, a NAPI thread or a group's
+//! poller, on the core of the sinks or on a core of its own.
 //!
-//! The machine is that of the published UDP_STREAM table without its hypervisor, with its NIC's ring and moderation, and the costs are
-//! those that were fitted to the table, because what is asked for is what the table says. Its senders are no flood without the
-//! hypervisor, whose copying was the narrow place: they send 1.9 M/s, which one core delivers and serves. So the flood is that of four
-//! of them at once, the upper end of that parameter's range; what the published number and a full wire do is shown for the fewest and
-//! the most of many flows.
+//! The machine is that of the published UDP_STREAM table without its hypervisor, with its NIC's ring and moderation.
+//! The costs are those that were fitted to the table, because the claims are the table's. Its senders (1.9 M/s) are no
+//! overload without the hypervisor, whose copying was the bottleneck: one core delivers and serves all of it. So the
+//! flood is that of four senders at once, the upper end of that parameter's range. The published number of senders and
+//! a full wire are shown for the fewest and the most of many flows.
 //!
-//! Softirq is Linux's of before 4.9 and since 6.4: it runs wherever an interrupt or a system call lets it, ksoftirqd or not.
+//! Softirq is Linux's from before 4.9 and since 6.4: it runs wherever an interrupt or a system call lets it, with
+//! ksoftirqd or without.
 
 use lull_core::{GroupConfig, NapiSettings, Threaded};
 
@@ -20,23 +21,24 @@ use crate::world::{FloodSpec, GroupSpec, QueueSpec, SenderSpec, World};
 
 const BYTES: u32 = 64;
 const FLOWS: [u32; 5] = [1, 25, 50, 100, 200];
-/// From so many flows on the goals ask for more than softirq has.
+/// From this many flows on the goals ask for more than the goodput of softirq.
 const FLOWS_MANY: u32 = 25;
-/// The floods: senders that make progress at once, `None` for the published ones, and the flows of each.
+/// The floods: senders that make progress at once (`None` for the published ones), and the flows of each.
 const FLOODS: [(&str, Option<f64>, &[u32]); 3] = [
     ("four senders", Some(4.0), &FLOWS),
     ("published senders", None, &[FLOWS_MANY, 200]),
-    // Enough for 10 Gbit/s.
+    // This is enough for 10 Gbit/s.
     ("full wire", Some(100.0), &[FLOWS_MANY, 200]),
 ];
 const SPAN: Span = Span { warmup_ns: 200_000_000, window_ns: 200_000_000 };
-// The cores: the sinks', and one more for delivery in some modes.
+// The cores: the sinks' core, and one more for delivery in some modes.
 const SINKS: u16 = 0;
 const OWN: u16 = 1;
-/// The goals: goodput over that of softirq, of which the table has up to 3.8, and what is left of a mode's peak at the most flows.
+/// The goals: goodput divided by that of softirq (up to 3.8 in the table), and what is left of a mode's peak at the
+/// most flows.
 const OVER_SOFTIRQ: f64 = 1.2;
 const OF_PEAK: f64 = 0.95;
-/// Less goodput of softirq than this, in thousands a second, counts as this: it may be none.
+/// A goodput of softirq below this, in thousands a second, counts as this, because it may be zero.
 const SOFTIRQ_LEAST: f64 = 1.0;
 
 /// Who delivers.
@@ -47,7 +49,8 @@ enum By {
     Group,
 }
 
-/// Who delivers, whether on a core of its own, and what that is called. The first is what the others are held against.
+/// Who delivers, whether it does so on a core of its own, and the name of the row. The others are compared with the
+/// first.
 const MODES: [(By, bool, &str); 6] = [
     (By::Softirq, false, "softirq"),
     (By::Softirq, true, "softirq, one core more"),
@@ -57,10 +60,11 @@ const MODES: [(By, bool, &str); 6] = [
     (By::Group, true, "group, one core more"),
 ];
 
-/// A flood at more and more flows, by who delivers it.
+/// Runs a flood at more and more flows, by who delivers it.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn overload(seed: u64) -> Result<CaseTable, RunError> {
     let (mut rows, mut statements) = (Vec::new(), Vec::new());
     for (flood, senders, all_flows) in FLOODS {
@@ -84,7 +88,7 @@ pub fn overload(seed: u64) -> Result<CaseTable, RunError> {
             }
             if by != By::Softirq {
                 statements.push(more_than_softirq(&format!("{flood}, {mode}"), &ratios));
-                // A peak is one of all flows.
+                // A peak is that of all flows.
                 if all_flows.len() == FLOWS.len() {
                     statements.push(keeps_its_peak(&format!("{flood}, {mode}"), served[FLOWS.len() - 1] / peak));
                 }
@@ -114,10 +118,10 @@ fn keeps_its_peak(row: &str, kept: f64) -> (bool, String) {
     (kept >= OF_PEAK, format!("{row}: at {most} flows at least {OF_PEAK} of its own peak: {kept:.2}"))
 }
 
-/// What became of the flood, in thousands of datagrams a second.
+/// What happened to the flood, in thousands of datagrams a second.
 struct Goodput {
     served: f64,
-    /// Dropped where the ring was full, and where a socket was.
+    /// Datagrams that were dropped because the ring was full, or because a socket was.
     ring: f64,
     socket: f64,
 }

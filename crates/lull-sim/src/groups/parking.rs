@@ -1,4 +1,4 @@
-//! Parking: a group of eight cores under load that steps from nothing to six cores and back, and under load that stays.
+//! Parking: a group of eight cores under load that steps from nothing to six cores and back, and under constant load.
 
 use hdrhistogram::Histogram;
 use lull_core::GroupConfig;
@@ -13,7 +13,7 @@ use crate::world::{ConnectionsSpec, GroupSpec, QueueSpec, Traffic, World};
 
 const CORES: u16 = 8;
 const QUEUES: u32 = 16;
-/// A load so small that it is none.
+/// A load so small that it counts as none.
 const NOTHING_PER_S: f64 = 2_000.0;
 /// The loads, in cores' worth of packets, and how long each lasts.
 const STEPS: [(&str, f64, u64); 7] = [
@@ -25,13 +25,14 @@ const STEPS: [(&str, f64, u64); 7] = [
     ("1.5 cores, 120 ms", 1.5, 120),
     ("3.5 cores, 120 ms", 3.5, 120),
 ];
-/// From this step on the load stays for long enough to count wakes a second.
+/// From this step on the load stays for long enough to count wake-ups a second.
 const CONSTANT_FROM: usize = 5;
-/// What settles after a step, in nanoseconds, is not counted where the load stays.
+/// This long after a step, in nanoseconds, nothing is counted if the load is constant.
 const SETTLE_NS: u64 = 20_000_000;
-/// Pollers that are woken at once and never park while there is load: what parking is held against.
+/// Thresholds of pollers that are woken at once and never park while there is load, with which parking is compared.
 const NEVER_PARK: Thresholds = Thresholds { wake_above: 1, park_below: 0 };
-/// Goals of the design: waits beyond the reference in wakes, wakes a second under constant load, cores beyond the load.
+/// The goals of the design: waits beyond the reference in wake-ups, wake-ups a second under constant load, cores beyond
+/// the load.
 const EXCESS_WAKES: f64 = 2.0;
 const WAKES_PER_S: f64 = 20.0;
 const CORES_BEYOND: f64 = 1.0;
@@ -39,16 +40,17 @@ const CORES_BEYOND: f64 = 1.0;
 struct Step {
     waits: Histogram<u64>,
     cores: f64,
-    /// Cores' worth of passes that found packets: what the governor goes by.
+    /// How many cores' worth of passes found packets, which the group's rules go by.
     busy: f64,
     wakes_per_s: f64,
     awake: u32,
 }
 
-/// Parking and waking under load that comes and goes.
+/// Runs parking and waking under load that comes and goes.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn parking(seed: u64) -> Result<CaseTable, RunError> {
     let (parks, never) = (run(Thresholds::default(), seed)?, run(NEVER_PARK, seed)?);
     let costs = Costs::default();
@@ -64,7 +66,7 @@ pub fn parking(seed: u64) -> Result<CaseTable, RunError> {
         if index >= CONSTANT_FROM {
             wakes = wakes.max(step.wakes_per_s);
             beyond = beyond.max(step.cores - load);
-            // As many stay as leave the others at the threshold.
+            // As many pollers stay awake as leave the others at the threshold.
             allowed = allowed.min(1.0 + step.busy * 100.0 / f64::from(park_below) - load);
         }
         let values = vec![
@@ -164,7 +166,7 @@ fn run(thresholds: Thresholds, seed: u64) -> Result<Vec<Step>, RunError> {
         let window_ns = (sim.now_ns() - since_ns) as f64;
         let mut waits = new_waits();
         for taken in sim.nic.queues.iter_mut().filter_map(|queue| queue.waits.take()) {
-            // Both have the same bounds.
+            // Both histograms have the same bounds.
             let _ = waits.add(taken);
         }
         steps.push(Step {
@@ -185,7 +187,7 @@ fn busy_ns(sim: &mut Sim) -> u64 {
     (0..CORES).map(|cpu| sim.cpus[CpuId::new(cpu)].used.busy_ns()).sum()
 }
 
-/// What the group's pollers counted, together.
+/// Returns what the group's pollers counted, together.
 fn counted(sim: &Sim, of: impl Fn(&PollerStats) -> u64) -> u64 {
     sim.nic.groups.table[GroupId::new(0)].group.pollers().iter().map(|poller| of(&poller.stats)).sum()
 }

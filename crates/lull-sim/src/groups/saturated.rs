@@ -1,6 +1,6 @@
-//! A service at its maximum: a group of one CPU, and busy-polling NAPI threads on that CPU instead.
+//! A service at its maximum, with a group of one CPU, and with busy-polling NAPI threads on that CPU instead.
 //!
-//! On two cores the group shares its core with the worker or with the clients. Here it has one to itself.
+//! On two cores the group would share its core with the worker or with the clients. Here it has one to itself.
 
 use lull_core::Mode;
 
@@ -12,15 +12,16 @@ use crate::worldfile::WorldFile;
 
 const WINDOW_NS: u64 = 200_000_000;
 const MODES: [&str; 3] = ["threaded-busy", "group-rx", "group"];
-/// The goal with one queue: a group's share of what the thread answers.
+/// The goal with one queue: the group's answers as a share of the thread's.
 const ONE_QUEUE: f64 = 0.98;
-/// The goals with four: the same, and p99 as a share of theirs.
+/// The goals with four queues: the same share, and the p99 as a share of the threads'.
 const FOUR_QUEUES: (f64, f64) = (1.0, 0.5);
 
-/// A service whose packets one core delivers, with one queue and with four.
+/// Runs a service whose packets one core delivers, with one queue and with four.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn saturated(seed: u64) -> Result<CaseTable, RunError> {
     let (mut rows, mut statements) = (Vec::new(), Vec::new());
     for (queues, workers) in [(1, 1), (4, 3)] {
@@ -61,7 +62,7 @@ pub fn saturated(seed: u64) -> Result<CaseTable, RunError> {
     })
 }
 
-/// Answers a second, and p99 in us.
+/// Returns the answers a second, and the p99 in us.
 fn run(queues: u16, workers: u16, mode: &str, seed: u64) -> Result<(f64, f64), RunError> {
     let (Ok(file), Ok(mode)) = (WorldFile::parse("saturated", &world(queues, workers)), mode.parse::<Mode>()) else {
         unreachable!("a file and modes of this module's own");
@@ -70,7 +71,7 @@ fn run(queues: u16, workers: u16, mode: &str, seed: u64) -> Result<(f64, f64), R
     Ok((outcome.qps(), outcome.latency_us(99.0)))
 }
 
-/// Workers have the first cores, and who delivers has the last.
+/// Workers have the first cores, and the last core delivers.
 fn world(queues: u16, workers: u16) -> String {
     format!(
         r#"

@@ -1,22 +1,22 @@
-//! A case's table, and the waits that it is made of.
+//! A case's table, and the waits from which it is made.
 
 use hdrhistogram::Histogram;
 
-/// A table of figures, with what is claimed of them.
+/// A table of figures, with claims about them.
 #[derive(Clone, Debug)]
 pub struct CaseTable {
     /// What it shows.
     pub title: String,
     /// What the figures are, with their units.
     pub columns: Vec<&'static str>,
-    /// Rows: what each is of, and its figures.
+    /// The rows: the name of each, and its figures.
     pub rows: Vec<(String, Vec<f64>)>,
-    /// What is claimed, and whether it holds.
+    /// The claims, and whether each holds.
     pub statements: Vec<(bool, String)>,
 }
 
 impl CaseTable {
-    /// As it is printed.
+    /// Returns the text that is printed.
     pub fn text(&self) -> String {
         let name = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = self.columns.iter().map(|column| column.chars().count().max(9)).collect();
@@ -54,7 +54,7 @@ fn number(value: f64) -> String {
     if value >= 100.0 || value == value.round() { format!("{value:.0}") } else { format!("{value:.2}") }
 }
 
-/// The waits of packets: how long the first of a ring lay there until a poll looked.
+/// Makes a histogram of waits: how long the first packet of a ring waited until a poll looked.
 pub(super) fn new_waits() -> Histogram<u64> {
     match Histogram::new_with_bounds(1, 10_000_000_000, 3) {
         Ok(waits) => waits,

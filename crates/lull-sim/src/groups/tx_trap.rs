@@ -1,9 +1,10 @@
-//! The transmit trap: two workers on cores of their own send by one transmit queue, one as fast as it can, one a small datagram a
-//! millisecond. Who comes first drains the queueing discipline for both, or a group's poller on a third core does.
+//! The transmit trap: two workers on cores of their own send by one transmit queue, one as fast as it can, one a small
+//! datagram each millisecond. The first sender drains the queueing discipline for both, or a group's poller on a third
+//! core does.
 //!
-//! `lull compare --case tx-trap` measures the same where there are four cores. How deep the trap is depends on what a send call costs
-//! until it has left its frame ([`Costs::enqueue_ns`]) against what a frame and a doorbell cost whoever drains: each price has rows of
-//! its own. The user plane's send calls cost 0.3 to 1 us.
+//! `lull compare --case tx-trap` measures the same on a machine with four cores. How deep the trap is depends on what a
+//! send call costs until it has left its frame ([`Costs::enqueue_ns`]), compared with what a frame and a doorbell cost
+//! the runner: each cost has rows of its own. The user plane's send calls cost 0.3 to 1 us.
 
 use lull_core::GroupConfig;
 use lull_core::tx::doorbell::DOORBELL_AGE_NS;
@@ -19,11 +20,11 @@ use crate::engine::sim::Sim;
 use crate::engine::transmit::SendCalls;
 use crate::world::{GroupSpec, QueueSpec, TransmitSpec, World};
 
-// The cores: a worker each, and the one that the group polls on and interrupts go to.
+// The cores: one for each worker, and one on which the group polls and to which interrupts go.
 const FLOODS: u16 = 0;
 const ASKS: u16 = 1;
 const DELIVERS: u16 = 2;
-// The queues: one that receives, and reaps what the other has sent.
+// The queues: one receives, and reaps what the other has sent.
 const RECEIVES: u32 = 0;
 const SENDS: u32 = 1;
 const QDISCS: [Kind; 2] = [Kind::PfifoFast, Kind::Fq];
@@ -31,26 +32,27 @@ const QDISCS: [Kind; 2] = [Kind::PfifoFast, Kind::Fq];
 const PRICES_NS: [u32; 3] = [300, 500, 1_000];
 /// A write to a device, in nanoseconds.
 const DOORBELL_NS: u32 = 400;
-/// Frames, and the flow of each worker.
+/// The flow of each worker, and the length of its frames.
 const FLOOD: (u64, u32) = (1, 1_514);
 const ASK: (u64, u32) = (2, 106);
-/// How often the other worker sends in the mean, in nanoseconds.
+/// The mean period at which the other worker sends, in nanoseconds.
 const PERIOD_NS: f64 = 1e6;
 const RING_FRAMES: u32 = 256;
-/// 1514 bytes and what lies between frames, at 100 Gbit/s.
+/// 1514 bytes and the gap between frames, at 100 Gbit/s.
 const FRAME_WIRE_NS: u32 = 123;
-/// Who sends: on which core, with what flow and frames, and how often; `None`: as fast as it can.
+/// The senders: the core, the flow and frames, and the period (`None`: as fast as it can).
 const SENDERS: [(u16, (u64, u32), Option<f64>); 2] = [(FLOODS, FLOOD, None), (ASKS, ASK, Some(PERIOD_NS))];
 const WARMUP_NS: u64 = 20_000_000;
 const WINDOW_NS: u64 = 1_000_000_000;
-/// The goals: of the p99 and of the time trapped without a group, and of doorbells a frame.
+/// The goals for the p99 and the time trapped, as shares of those without a group, and for doorbells a frame.
 const SHARE: f64 = 0.1;
 const DOORBELLS: f64 = 0.1;
 
-/// Two workers of one transmit queue, without and with a group that drains it.
+/// Runs two workers of one transmit queue, without and with a group that drains it.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn tx_trap(seed: u64) -> Result<CaseTable, RunError> {
     let (mut rows, mut statements) = (Vec::new(), Vec::new());
     for enqueue_ns in PRICES_NS {
@@ -87,7 +89,7 @@ pub fn tx_trap(seed: u64) -> Result<CaseTable, RunError> {
     })
 }
 
-/// What was seen in a run.
+/// What was measured in a run.
 struct Seen {
     p50_us: f64,
     p99_us: f64,
@@ -114,7 +116,7 @@ impl Seen {
     }
 }
 
-/// What holds at one price of a send call: in each discipline.
+/// Returns what holds at one cost of a send call, in each discipline.
 fn judged(calls: &str, pairs: &[(Kind, Seen, Seen)]) -> [(bool, String); 4] {
     let held_max_us = DOORBELL_AGE_NS as f64 / 1_000.0;
     let all = |holds: fn(&Seen, &Seen) -> bool| pairs.iter().all(|(_, base, group)| holds(base, group));
@@ -235,7 +237,7 @@ mod tests {
             group.p50_us,
             group.p99_us
         );
-        // Nothing comes soon, so a doorbell waits for two empty passes, not for 5 us.
+        // No packet comes soon, so a doorbell waits for two empty passes, and not for 5 us.
         assert!(group.held_max_us < 1.0, "{}", group.held_max_us);
     }
 }

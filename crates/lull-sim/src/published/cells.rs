@@ -27,7 +27,7 @@ pub enum Column {
     RxPackets,
     /// NAPI polls in 30 s.
     Polls,
-    /// Those that found nothing.
+    /// Polls that found nothing.
     EmptyPolls,
     /// Calls of epoll that returned events, in 30 s.
     EpollCalls,
@@ -60,7 +60,7 @@ impl Column {
         COLUMNS.iter().find(|(column, _)| *column == self).map_or("", |(_, name)| name)
     }
 
-    /// Whether it is a share in percent, compared by difference and not by ratio.
+    /// Whether it is a share in percent, which is compared by difference and not by ratio.
     pub fn is_percent(self) -> bool {
         matches!(self, Column::Cpu | Column::Usr | Column::Sys | Column::Softirq)
     }
@@ -82,14 +82,14 @@ pub struct Cell {
     pub case: String,
     /// The load.
     pub load: String,
-    /// Values by column; `NAN` where the table has none.
+    /// Values by column; `NAN` if the table has none.
     values: [f64; COLUMNS.len()],
-    /// Standard errors of the published value, where the table has them (else 0).
+    /// Standard errors of the published values; 0 if the table has none.
     errors: [f64; COLUMNS.len()],
 }
 
 impl Cell {
-    /// An empty cell.
+    /// Makes an empty cell.
     pub fn new(case: &str, load: &str) -> Cell {
         let (case, load) = (case.to_owned(), load.to_owned());
         Cell { case, load, values: [f64::NAN; COLUMNS.len()], errors: [0.0; COLUMNS.len()] }
@@ -105,14 +105,14 @@ impl Cell {
         self.values[column.index()] = value;
     }
 
-    /// The standard error of a value; 0 if not known.
+    /// Returns the standard error of a value; 0 if it is not known.
     pub fn standard_error(&self, column: Column) -> f64 {
         self.errors[column.index()]
     }
 }
 
-/// Several runs of a cell as one: the mean of each column over the runs, of latencies the median, as the published
-/// tables have them.
+/// Puts several runs of a cell together: the mean of each column over the runs, or the median for latencies, as in the
+/// published tables.
 pub fn together(case: &str, load: &str, runs: &[Cell]) -> Cell {
     let mut cell = Cell::new(case, load);
     for (column, _) in COLUMNS {
@@ -136,7 +136,7 @@ pub struct Table {
     pub cells: Vec<Cell>,
 }
 
-/// What is wrong with a table.
+/// The error of a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the table: {what}")]
 pub struct TableError {
@@ -149,7 +149,8 @@ impl Table {
     /// known.
     ///
     /// # Errors
-    /// A line without case, load, or number.
+    ///
+    /// This fails for a line without a case, a load, or a number.
     pub fn parse(text: &str) -> Result<Table, TableError> {
         let mut lines = text.lines().enumerate();
         let (_, header) = lines.next().ok_or_else(|| TableError { line: 1, what: "there is no header".into() })?;
@@ -190,12 +191,12 @@ impl Table {
         Ok(Table { cells })
     }
 
-    /// The cell of this case and load.
+    /// Returns the cell of this case and load.
     pub fn cell(&self, case: &str, load: &str) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.case == case && cell.load == load)
     }
 
-    /// The table as CSV, in our columns.
+    /// Returns the table as CSV, in our columns.
     pub fn to_csv(&self) -> String {
         let mut text = String::from("testcase,load");
         for (_, name) in COLUMNS {
@@ -226,7 +227,7 @@ mod tests {
         .unwrap();
         let cell = together("base", "200K", &runs.cells);
         assert_eq!((cell.get(Column::Qps), cell.get(Column::P99)), (3.0, 20.0));
-        // A run that did not count something is not one that counted nothing.
+        // A run that did not count something is left out of the mean, and does not count as zero.
         assert_eq!(cell.get(Column::Polls), 4.0);
         assert!(cell.get(Column::Cpu).is_nan());
     }

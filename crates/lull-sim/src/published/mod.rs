@@ -52,11 +52,11 @@ pub const LOADS: [(&str, Option<f64>); 6] = [
     ("MAX", None),
 ];
 /// The 24 cells of the published table (v6, averaged over runs) that calibration may see. The other 48 are not in this
-/// crate: whoever reports on them has them.
+/// crate; a caller that reports on them has them.
 pub const CALIBRATION_CSV: &str = include_str!("../../data/irqsuspend_v6_calibration.csv");
-/// An earlier run (v2) of eleven of the cases, on which the structure of the model is chosen.
+/// An earlier run (v2) of eleven of the cases, with which the structure of the model is chosen.
 pub const V2_CSV: &str = include_str!("../../data/irqsuspend_v2_summary.csv");
-/// Where the fit starts.
+/// The start of the fit.
 pub const START_TOML: &str = include_str!("../../data/irq_suspension_start.toml");
 /// The fitted parameters.
 pub const PARAMS_TOML: &str = include_str!("../../data/irq_suspension.toml");

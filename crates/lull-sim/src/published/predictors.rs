@@ -1,6 +1,6 @@
-//! Predictors without a model: what anybody can say about the other cases who has seen the fitted ones.
+//! Predictors without a model: what anybody who has seen the fitted cases can predict for the others.
 //!
-//! A simulator that predicts worse than these is not worth its time; where it does, they are the ones to trust.
+//! A simulator that predicts worse than these is useless; where it does, these should be trusted.
 
 use lull_core::Mode;
 use lull_core::mode::PUBLISHED;
@@ -34,7 +34,7 @@ impl Predictor {
         }
     }
 
-    /// The fitted cases that it takes a case from, with their weights.
+    /// Returns the fitted cases from which it predicts a case, with their weights.
     fn sources(self, case: &str) -> [(&'static str, f64); 2] {
         let far = if case.starts_with("suspend") { "suspend200" } else { "defer200" };
         let deferral_ns = case.parse::<Mode>().ok().and_then(|mode| mode.deferral_ns());
@@ -51,7 +51,7 @@ impl Predictor {
         }
     }
 
-    /// The published cases that calibration does not see, predicted from the `fitted` table.
+    /// Returns the published cases that calibration does not see, predicted from the `fitted` table.
     pub fn predict(self, fitted: &Table) -> Table {
         let mut cells = Vec::new();
         for case in PUBLISHED.iter().filter(|case| !is_fitted(case)) {

@@ -7,13 +7,13 @@ use crate::params::Params;
 /// One published value and its simulated twin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// What it is.
+    /// What the value is.
     pub name: String,
     /// Whether calibration sees it.
     pub fitted: bool,
-    /// As published.
+    /// The published value.
     pub published: f64,
-    /// As simulated.
+    /// The simulated value.
     pub simulated: f64,
 }
 
@@ -27,7 +27,8 @@ impl Row {
 /// Fits the named parameters to the rows that `simulate` marks as fitted, by the sum of squared errors in percent.
 ///
 /// # Errors
-/// A world that hit its bound at the start.
+///
+/// This fails if a world hit its bound at the start.
 pub(crate) fn fit_rows(
     start: &Params,
     names: &[&str],
@@ -43,10 +44,10 @@ pub(crate) fn fit_rows(
     search(start, names, STEP, evaluations, seed, distance, progress)
 }
 
-/// First step of the search, as a share of the plausible ranges.
+/// The first step of the search, as a share of the plausible ranges.
 const STEP: f64 = 0.1;
 
-/// `value` is within the range, or `what` is noted as broken.
+/// Checks that `value` is within the range; otherwise `what` is noted as broken.
 pub(crate) fn within(broken: &mut Vec<String>, what: &str, value: f64, low: f64, high: f64) {
     if !(low..=high).contains(&value) {
         broken.push(format!("{what} is {value:.2}, not {low:.2} to {high:.2}"));

@@ -1,4 +1,4 @@
-//! Running the published cells.
+//! Runs the published cells.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -12,14 +12,15 @@ use crate::published::cells::{Cell, Column, Table, together};
 use crate::published::worlds::{ALL_CONNECTIONS, QUEUES, service_world, unloaded_world};
 use crate::{RunError, Sim};
 
-/// How long a queue without load is simulated: its packets are few, and of those few interrupt if the timeout is long.
+/// Returns how long a queue without load is simulated: it has few packets, and of those few interrupt if the timeout is
+/// long.
 fn unloaded_ns(mode: &Mode) -> u64 {
     (mode.napi.gro_flush_timeout_ns * UNLOADED_TIMEOUTS).clamp(UNLOADED_NS[0], UNLOADED_NS[1])
 }
 
-/// How many of its timeouts a queue without load is simulated for: it is polled once a timeout.
+/// For how many of its timeouts a queue without load is simulated, which is polled once a timeout.
 const UNLOADED_TIMEOUTS: u64 = 1_000_000;
-/// The least and the most that it is simulated for, in nanoseconds.
+/// The shortest and the longest time for which it is simulated, in nanoseconds.
 const UNLOADED_NS: [u64; 2] = [10_000_000_000, 200_000_000_000];
 
 /// Length of the published counters' window, in seconds.
@@ -28,25 +29,26 @@ const COUNTED_S: f64 = 30.0;
 /// How long each cell is simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// Runs of each cell, each with a placement of workers of its own.
+    /// How many runs each cell has, each with a placement of workers of its own.
     pub runs: u32,
     /// The virtual time of a run that passes before anything is counted, in milliseconds.
     pub warmup_ms: u64,
     /// The virtual time of a run that counts in open loop, in milliseconds.
     pub open_ms: u64,
-    /// The virtual time of a run that counts at 1000K and in closed loop, in milliseconds: these are slower to simulate.
+    /// The virtual time of a run that counts at 1000K and in closed loop, in milliseconds; these loads are slower to
+    /// simulate.
     pub busy_ms: u64,
     /// How many cells are simulated at once.
     pub threads: usize,
 }
 
 impl Budget {
-    /// What `lull sim published` takes.
+    /// The budget of `lull sim published`.
     pub fn full() -> Budget {
         Budget { runs: 5, warmup_ms: 80, open_ms: 120, busy_ms: 100, threads: threads() }
     }
 
-    /// What a fit takes for each cell.
+    /// The budget of a fit for each cell.
     pub fn short() -> Budget {
         Budget { runs: 2, warmup_ms: 25, open_ms: 40, busy_ms: 40, threads: threads() }
     }
@@ -59,9 +61,9 @@ fn threads() -> usize {
 /// A simulated table.
 #[derive(Clone, Debug)]
 pub struct Simulated {
-    /// Its cells, in the order asked for.
+    /// Its cells, in the order in which they were asked for.
     pub table: Table,
-    /// Busy nanoseconds per query, charged or not, by cell: what a cycle counter sees.
+    /// Busy nanoseconds per query by cell, charged or not, as a cycle counter sees them.
     pub busy_ns_per_query: Vec<f64>,
     /// Events of the agenda.
     pub events: u64,
@@ -73,7 +75,8 @@ pub struct Simulated {
 /// depend on how many.
 ///
 /// # Errors
-/// A cell that hit its bound.
+///
+/// This fails if a cell hit its bound.
 pub fn simulate(
     params: &Params,
     modes: &[Mode],
@@ -81,7 +84,7 @@ pub fn simulate(
     budget: Budget,
     seed: u64,
 ) -> Result<Simulated, RunError> {
-    // The time without load is the same at every load: once for each mode.
+    // The time without load is the same at every load, so it is simulated once for each mode.
     let modes: Vec<(&Mode, OnceLock<_>)> = modes.iter().map(|mode| (mode, OnceLock::new())).collect();
     let jobs: Vec<_> = modes.iter().flat_map(|mode| loads.iter().map(move |load| (mode, *load))).collect();
     let next = AtomicUsize::new(0);
@@ -126,7 +129,7 @@ struct Ran {
     transitions: u64,
 }
 
-/// All runs of a cell, put together as the published ones are.
+/// Returns all runs of a cell, put together as the published ones are.
 fn cell(
     params: &Params,
     mode: &Mode,

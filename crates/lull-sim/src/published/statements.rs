@@ -1,9 +1,9 @@
-//! What the published table says, statement by statement, checked on a simulated table.
+//! The statements about the published table, checked on a simulated table.
 //!
 //! Each check has the statement's own figures: the range that it gives for the later run (v6), and for the earlier one
-//! (v4) if it gives both, with half a unit of the last digit. A single figure has two standard errors of the runs that
-//! it comes from, where these are known. A statement whose figures are missed by no more than a cell's goal allows, in
-//! the same direction, is near: its band is not widened.
+//! (v4) if it gives both, with half a unit of the last digit. A single figure has two standard errors of the runs from
+//! which it comes, if these are known. A statement whose figures are missed by no more than a cell's goal allows, in
+//! the same direction, is near; its range itself is not widened.
 
 use crate::published::cells::Column;
 use crate::published::run::Simulated;
@@ -22,7 +22,7 @@ pub struct Statement {
     pub near: Vec<String>,
 }
 
-/// How a statement stands.
+/// The outcome of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It holds.
@@ -34,7 +34,7 @@ pub enum Standing {
 }
 
 impl Statement {
-    /// How the statement stands.
+    /// Returns the outcome of the statement.
     pub fn standing(&self) -> Standing {
         match (self.broken.is_empty(), self.near.is_empty()) {
             (true, true) => Standing::Holds,
@@ -46,7 +46,7 @@ impl Statement {
 
 const BELOW_MAX: [&str; 5] = ["200K", "400K", "600K", "800K", "1000K"];
 const TIMEOUTS: [&str; 4] = ["10", "20", "50", "200"];
-/// Two values whose ratio is less are the same: latencies are given in whole microseconds of about a hundred.
+/// Two values whose ratio is less are the same: latencies are whole microseconds, and are about a hundred.
 const SAME: f64 = 1.005;
 
 struct Checker<'t> {
@@ -55,8 +55,8 @@ struct Checker<'t> {
     near: Vec<String>,
 }
 
-/// What a cell's goal allows in this column; a column without a goal (p95, softirq) has that of the mean latency. Cells
-/// at MAX are saturated.
+/// Returns what a cell's goal allows in this column; a column without a goal (p95, softirq) has that of the mean
+/// latency. Cells at MAX are saturated.
 fn goal(column: Column, load: &str) -> f64 {
     let of = |column| GOALS.iter().find(|goal| goal.column == column).map(|goal| goal.allowed);
     match column {
@@ -75,8 +75,8 @@ impl Checker<'_> {
         place.map_or(f64::NAN, |place| self.simulated.busy_ns_per_query[place])
     }
 
-    /// `value` is within the range, or `what` is near it or broken. Near is no further off than `allowed`, and on the
-    /// same side of `same`, the value of two equal cells.
+    /// Checks that `value` is within the range; otherwise `what` is noted as near or as broken. It is near if it is off
+    /// by at most `allowed`, and on the same side of `same`, which is the value of two equal cells.
     fn within(&mut self, what: &str, value: f64, (low, high): (f64, f64), allowed: f64, same: f64) {
         if (low..=high).contains(&value) {
             return;
@@ -90,7 +90,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The ratio of a column in two cells of one load.
+    /// Checks the ratio of a column in two cells of one load.
     fn ratio(&mut self, column: Column, cases: [&str; 2], load: &str, low: f64, high: f64) {
         let value = self.get(cases[0], load, column) / self.get(cases[1], load, column);
         let what = format!("{} of {} to {} at {load}", column.name(), cases[0], cases[1]);
@@ -226,7 +226,7 @@ const CHECKS: [Check; 10] = [
     }),
     (9, "base to fullbusy at MAX: 15 % fewer cycles per query", |c| {
         let value = c.busy_ns("fullbusy", "MAX") / c.busy_ns("base", "MAX");
-        // Busy time per query is the inverse of throughput there.
+        // At MAX the busy time per query is the inverse of throughput.
         c.within(
             "busy time per query of fullbusy to base at MAX",
             value,
@@ -252,7 +252,7 @@ const CHECKS: [Check; 10] = [
     }),
 ];
 
-/// Checks all ten.
+/// Checks all ten statements.
 pub fn check(simulated: &Simulated) -> Vec<Statement> {
     CHECKS
         .iter()

@@ -1,18 +1,19 @@
-//! A simulated table beside the published one: errors, goals, ranks.
+//! Compares a simulated table with the published one: errors, goals, ranks.
 
 use crate::published::cells::{Cell, Column, Table};
 use crate::published::{CALIBRATION_CASES, LOADS};
 
-/// What a column should reach in a predicted cell: a share of the published value, or percentage points for CPU.
+/// The error that a column should not exceed in a predicted cell: a share of the published value, or percentage points
+/// for CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
     /// The column.
     pub column: Column,
-    /// The allowed error: a ratio, or points where the column is a percentage.
+    /// The allowed error: a ratio, or points if the column is a percentage.
     pub allowed: f64,
 }
 
-/// The goals. Queries per second have 5 % where the published run was saturated.
+/// The goals. Queries per second have 5 % if the published run was saturated.
 pub const GOALS: [Goal; 7] = [
     Goal { column: Column::Qps, allowed: 0.02 },
     Goal { column: Column::Avg, allowed: 0.12 },
@@ -41,7 +42,7 @@ pub struct Judged {
     pub published: f64,
     /// The error: a ratio minus one, or points.
     pub error: f64,
-    /// What was allowed: the goal, or two standard errors if that is more.
+    /// The allowed error: the goal, or two standard errors if that is more.
     pub allowed: f64,
     /// Whether calibration saw the cell.
     pub fitted: bool,
@@ -54,7 +55,7 @@ impl Judged {
     }
 }
 
-/// The error of a simulated value: a ratio minus one, or points for a percentage.
+/// Returns the error of a simulated value: a ratio minus one, or points for a percentage.
 pub fn error(column: Column, simulated: f64, published: f64) -> f64 {
     if column.is_percent() { simulated - published } else { simulated / published - 1.0 }
 }
@@ -105,7 +106,8 @@ pub fn goals_met(simulated: &Table, published: &Table) -> (usize, usize) {
     (predicted().filter(|judged| judged.is_met()).count(), predicted().count())
 }
 
-/// The middle one of the errors' amounts in the predicted cells of the cases that `family` says, in one column.
+/// Returns the median of the absolute errors in one column, over the predicted cells of the cases that `family`
+/// selects.
 pub fn median_error(simulated: &Table, published: &Table, column: Column, family: impl Fn(&str) -> bool) -> f64 {
     let mut errors: Vec<f64> = simulated
         .cells
@@ -121,7 +123,7 @@ pub fn median_error(simulated: &Table, published: &Table, column: Column, family
     errors.get(errors.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Spearman's rank correlation of two columns of numbers; ties share their mean rank.
+/// Spearman's rank correlation of two columns of numbers; equal values share their mean rank.
 pub fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
     let (ranks_a, ranks_b) = (ranks(a), ranks(b));
     let mean = (a.len() as f64 + 1.0) / 2.0;
@@ -170,7 +172,7 @@ mod tests {
         assert!((error(Column::P99, "suspend") - 0.5).abs() < 1e-9);
         assert!((error(Column::P99, "defer") - 2.0).abs() < 1e-9);
         assert!((error(Column::Cpu, "") - 2.0).abs() < 1e-9);
-        // A family of fitted cells has no predicted ones.
+        // A family of fitted cases has no predicted cells.
         assert!(error(Column::P99, "base").is_nan());
     }
 

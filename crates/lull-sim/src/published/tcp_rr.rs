@@ -1,11 +1,11 @@
 //! The published TCP_RR figures (E. Dumazet, netdev 2.1) as a world: one connection, one transaction at a time,
 //! interrupts against busy polling of the receiving socket.
 //!
-//! Two hosts of one CPU each. A host has two queues, because mlx4 has a NAPI and a moderation period for its transmit
-//! completions apart from those of its receive queues; both share one interrupt vector (`mlx4_en_activate_cq`), whose
-//! handler takes what both have reported (`mlx4_eq_int`). Coalescing holds on both hosts. Calibration sees one row of
-//! four (interrupts, rx-usecs 1) and fits one parameter, the wire. What delivery costs is what an early fit of the IRQ
-//! suspension machine found, on another table; calls have round figures.
+//! There are two hosts of one CPU each. A host has two queues, because mlx4 has a NAPI and a moderation period for its
+//! transmit completions apart from those of its receive queues. Both share one interrupt vector
+//! (`mlx4_en_activate_cq`), whose handler takes what both have reported (`mlx4_eq_int`). Both hosts coalesce
+//! interrupts. Calibration sees one row of four (interrupts, rx-usecs 1) and fits one parameter, the wire. The costs of
+//! delivery come from an early fit of the IRQ suspension machine, which is another table; calls have round figures.
 //!
 //! The core's busy polling is that of today's kernels. The published row of Linux 3.11, whose drivers had a busy-poll
 //! method of their own under a lock, and the row of 4.11 are both compared with it.
@@ -47,7 +47,7 @@ pub const KNOWN: [(&str, &str); 15] = [
     ("send_ns", "ns"),
     ("wire_ns", "ns"),
 ];
-/// Those that the fit may change.
+/// The parameters that the fit may change.
 const FITTED: [&str; 1] = ["wire_ns"];
 
 /// One of the published configurations.
@@ -87,7 +87,8 @@ fn published(row: &str) -> f64 {
     value.unwrap_or(f64::NAN)
 }
 
-/// One pair of hosts: `busy_usecs` of SO_BUSY_POLL (0: interrupts), and coalescing of receive and transmit completions.
+/// Makes one pair of hosts: `busy_usecs` of SO_BUSY_POLL (0 means interrupts), and coalescing of receive and transmit
+/// completions.
 pub fn world(params: &Params, busy_usecs: u32, rx: ModerationSpec, tx: ModerationSpec) -> World {
     let queue = |cpu: u16, rx: ModerationSpec, tx: ModerationSpec| QueueSpec {
         napi: NapiSettings::default(),
@@ -149,10 +150,11 @@ fn run(params: &Params, config: &Config, seed: u64) -> Result<Outcome, RunError>
     Sim::new(&world(params, config.busy_usecs, fixed(config.rx), fixed(TX_DEFAULT)), seed).run()
 }
 
-/// The four rows, in transactions per second.
+/// Simulates the four rows, in transactions per second.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn simulate(params: &Params, seed: u64) -> Result<Vec<Row>, RunError> {
     let row = |config: &Config| {
         let simulated = run(params, config, seed)?.qps();
@@ -164,7 +166,8 @@ pub fn simulate(params: &Params, seed: u64) -> Result<Vec<Row>, RunError> {
 /// Fits the wire to the row that calibration may see.
 ///
 /// # Errors
-/// A world that hit its bound at the start.
+///
+/// This fails if a world hit its bound at the start.
 pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(usize, f64)) -> Result<Fit, RunError> {
     let simulate = |params: &Params| {
         let fitted = CONFIGS.iter().filter(|config| config.fitted);
@@ -177,13 +180,13 @@ pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(u
     fit_rows(start, &FITTED, evaluations, seed, simulate, progress)
 }
 
-/// What the published table says, checked on the simulated one (in the order of [`simulate`]).
+/// Checks the statements about the published table on the simulated one (in the order of [`simulate`]).
 pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let per_s = |index: usize| rows.get(index).map_or(f64::NAN, |row| row.simulated);
     let us = |index: usize| 1e6 / per_s(index);
     let mut waits = Vec::new();
     within(&mut waits, "us saved", us(0) - us(1), 30.1 * 0.9, 30.1 * 1.1);
-    // The lower ends are the statement's (Linux 3.11), the upper ones the same ratios with the row of 4.11.
+    // The lower ends are the statement's (Linux 3.11), and the upper ones are the same ratios with the row of 4.11.
     let mut busy = Vec::new();
     within(&mut busy, "busy polling over default coalescing", per_s(3) / per_s(0), 3.6, 4.4);
     within(&mut busy, "busy polling over rx-usecs 1", per_s(3) / per_s(1), 1.7, 2.1);

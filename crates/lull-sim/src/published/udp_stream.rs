@@ -1,20 +1,22 @@
 //! The published UDP_STREAM figures ("net: implement threaded-able napi poll loop support", P. Abeni and H. F. Sowa,
 //! 2016) as worlds: six datagram sizes by five numbers of flows, in three modes.
 //!
-//! **The machine.** The letter says: a guest with one virtual CPU, a remote sender (`super_netperf`, UDP_STREAM), a tun
-//! device without a queue discipline in the hypervisor, `sdfn` as receive hash. So a frame passes the wire (10 Gbit/s,
-//! which 1438 and 64000 bytes fill), the hypervisor's NIC, its softirq, tun's queue of 500 frames, the vhost thread,
-//! the guest's ring of 256 and its NAPI, and a socket; netserver has a process for each flow. The letter does not say
-//! how many CPUs the hypervisor has; here it has six with a queue each. One of them also executes the guest and one
-//! vhost. Flows are spread over the queues; a single flow, and fragments, which carry no ports, have one queue, on a
-//! CPU that executes neither.
+//! **The machine.** By the letter, there is a guest with one virtual CPU, a remote sender (`super_netperf`,
+//! UDP_STREAM), a tun device without a queue discipline in the hypervisor, and `sdfn` as receive hash. So a frame
+//! passes the wire (10 Gbit/s, which 1438 and 64000 bytes fill), the hypervisor's NIC, its softirq, tun's queue of 500
+//! frames, the vhost thread, the guest's ring of 256 and its NAPI, and a socket; netserver has a process for each flow.
+//! The letter does not give the number of the hypervisor's CPUs; here it has six with a queue each. One of them also
+//! executes the guest and one vhost. Flows are spread over the queues. A single flow, and fragments, which carry no
+//! ports, have one queue, on a CPU that executes neither.
 //!
 //! **The modes.** *vanilla*: softirq in both kernels. *guest threaded*: the guest's NAPI has a thread (the core's
-//! `NapiThread`), fair beside the sinks. *both threaded*: the hypervisor's NAPIs too; the scheduler then keeps them off
-//! the two CPUs that are busy with guest and vhost, which softirq cannot be kept off.
+//! `NapiThread`), which shares the CPU fairly with the sinks. *both threaded*: the hypervisor's NAPIs have threads,
+//! too; the scheduler then keeps them off the two CPUs that are busy with guest and vhost, which it cannot do with
+//! softirq.
 //!
 //! Softirq is that of Linux 4.6, which is also today's: it runs at the return of interrupts and wherever a system call
-//! turns bottom halves on, ksoftirqd or not. Calibration sees ten of the thirty rows, from a file that holds no others.
+//! enables bottom halves, with ksoftirqd or without. Calibration sees ten of the thirty rows, from a file that has no
+//! others.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +39,7 @@ pub const CSV: &str = include_str!("../../data/threaded_napi_udp_stream.csv");
 pub const CALIBRATION_CSV: &str = include_str!("../../data/udp_stream_calibration.csv");
 /// The parameters.
 pub const PARAMS_TOML: &str = include_str!("../../data/udp_stream.toml");
-/// Where the fit starts.
+/// The start of the fit.
 pub const START_TOML: &str = include_str!("../../data/udp_stream_start.toml");
 
 /// The parameters and their units.
@@ -64,7 +66,7 @@ pub const KNOWN: [(&str, &str); 21] = [
     ("send_byte_ps", "ps"),
     ("sender_cores", "cores"),
 ];
-/// Those that the fit may change.
+/// The parameters that the fit may change.
 const FITTED: [&str; 17] = [
     "forward_ns",
     "copy_ns",
@@ -90,14 +92,14 @@ pub const SIZES: [u32; 6] = [1, 64, 256, 1_438, 4_096, 64_000];
 /// Numbers of flows.
 pub const FLOWS: [u32; 5] = [1, 25, 50, 100, 200];
 
-/// Whose NAPIs have threads, in the order of the table's columns.
+/// Which NAPIs have threads, in the order of the table's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// Nobody's.
+    /// None.
     Vanilla,
-    /// The guest's.
+    /// That of the guest.
     Guest,
-    /// The guest's and the hypervisor's.
+    /// Those of the guest and of the hypervisor.
     Both,
 }
 
@@ -115,29 +117,29 @@ impl Threads {
     }
 }
 
-/// The value of a table in thousands of datagrams per second; `None` if it has no such row.
+/// Returns the value of a table in thousands of datagrams per second, or `None` if it has no such row.
 fn value(table: &str, bytes: u32, flows: u32, mode: Threads) -> Option<f64> {
     let prefix = format!("{bytes},{flows},");
     table.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').nth(mode as usize)?.trim().parse().ok())
 }
 
-// The hypervisor's CPUs, then the guest's.
+// The hypervisor's CPUs, and then the guest's.
 const GUEST_ON: u16 = 0;
 const VHOST: u16 = 1;
 const HOST_CPUS: u16 = 6;
 const GUEST: u16 = HOST_CPUS;
 /// The queue of flows that cannot be spread.
 const ONE_QUEUE: u32 = 2;
-/// ixgbe's moderation at these rates: 20,000 interrupts a second and queue.
+/// ixgbe's moderation at these rates: 20,000 interrupts a second for each queue.
 const HOST_MODERATION: Moderation = Moderation { usecs: 50, frames: u32::MAX };
-/// Frames in a ring of ixgbe, of virtio_net, and in tun's queue.
+/// How many frames a ring of ixgbe, one of virtio_net, and tun's queue hold.
 const HOST_RING: u32 = 512;
 const GUEST_RING: u32 = 256;
 const TUN_FRAMES: u32 = 500;
 /// The letter's threads are assumed to let others run every `netdev_budget` packets.
 const THREAD_PACKETS: u32 = 300;
 
-/// The world of one size and number of flows in one mode.
+/// Makes the world of one size and number of flows in one mode.
 pub fn world(params: &Params, bytes: u32, flows: u32, mode: Threads, span: Span) -> World {
     let threaded =
         |on: bool| NapiSettings { threaded: if on { Threaded::On } else { Threaded::Off }, ..NapiSettings::default() };
@@ -221,9 +223,9 @@ fn costs(params: &Params) -> Costs {
 /// What is simulated of a cell, in nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// What passes before anything is counted, until the sockets hold what they hold in the long run.
+    /// The time before anything is counted, in which the sockets reach their steady state.
     pub warmup_ns: u64,
-    /// What is counted.
+    /// The time that is counted.
     pub window_ns: u64,
 }
 
@@ -232,7 +234,7 @@ pub const FULL: Span = Span { warmup_ns: 200_000_000, window_ns: 100_000_000 };
 /// What the fit simulates.
 const SHORT: Span = Span { warmup_ns: 60_000_000, window_ns: 60_000_000 };
 
-/// Runs the cells that `table` has, in its columns, on several threads; the result does not depend on how many.
+/// Runs the cells of `table`, in its columns, on several threads; the result does not depend on how many.
 fn run(params: &Params, table: &'static str, span: Span, seed: u64) -> Result<Vec<Row>, RunError> {
     let mut jobs = Vec::new();
     for bytes in SIZES {
@@ -269,18 +271,20 @@ fn run(params: &Params, table: &'static str, span: Span, seed: u64) -> Result<Ve
     done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into_iter().flatten().collect()
 }
 
-/// The ninety values, in thousands of datagrams per second: by size, then flows, then mode.
+/// Simulates the ninety values, in thousands of datagrams per second: by size, then flows, then mode.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn simulate(params: &Params, span: Span, seed: u64) -> Result<Vec<Row>, RunError> {
     run(params, CSV, span, seed)
 }
 
-/// Fits to the ten rows that calibration may see.
+/// Fits the parameters to the ten rows that calibration may see.
 ///
 /// # Errors
-/// A world that hit its bound at the start.
+///
+/// This fails if a world hit its bound at the start.
 pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(usize, f64)) -> Result<Fit, RunError> {
     let simulate = |params: &Params| run(params, CALIBRATION_CSV, SHORT, seed);
     fit_rows(start, &FITTED, evaluations, seed, simulate, progress)
@@ -289,8 +293,8 @@ pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(u
 /// Half of the table's last digit, as a share of a value near 18 thousand per second.
 const ROUNDING: f64 = 0.03;
 
-/// What the published table says, checked on the simulated one (in the order of [`simulate`]), with the figures of the
-/// statements and room for the rounding of these figures only.
+/// Checks the statements about the published table on the simulated one (in the order of [`simulate`]), with the
+/// figures of the statements, and only the rounding of these figures allowed.
 pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let kpps = |size: usize, flows: usize, mode: Threads| {
         let index = (size * FLOWS.len() + flows) * MODES.len() + mode as usize;

@@ -1,11 +1,11 @@
-//! The same world against the earlier run (v4): no refit, but one latency offset for its clients.
+//! Compares the same world with the earlier run (v4), without a refit, but with one latency offset for its clients.
 
 use crate::published::cells::{Column, Table};
 
 /// Saturated cells say nothing about an offset.
 const SATURATED_US: f64 = 1_000.0;
 
-/// The one offset, in microseconds: the median difference of mean latencies in the cells below saturation.
+/// Returns the offset in microseconds: the median difference of mean latencies in the cells below saturation.
 pub fn offset_us(simulated: &Table, v4: &Table) -> f64 {
     let mut differences: Vec<f64> = v4
         .cells

@@ -1,4 +1,4 @@
-//! The published machine as a world, from its parameters.
+//! Makes the published machine as a world, from its parameters.
 
 use lull_core::Mode;
 
@@ -56,9 +56,10 @@ pub const KNOWN: [(&str, &str); 42] = [
     ("command_irqs", "interrupts"),
 ];
 
-/// Connections of the eight queues: the hash spreads 4480 binomially, and these are the means of the ordered counts.
+/// The connections of the eight queues: the hash spreads 4480 binomially, and these are the means of the ordered
+/// counts.
 const CONNECTIONS: [u32; 8] = [563, 591, 541, 570, 529, 550, 579, 557];
-/// Cores that share an L3 cache (EPYC 7662: a CCX).
+/// How many cores share an L3 cache (EPYC 7662: a CCX).
 const CORES_PER_L3: u16 = 4;
 /// All connections.
 pub(crate) const ALL_CONNECTIONS: u32 = 4_480;
@@ -67,7 +68,7 @@ pub(crate) const QUEUES: u32 = 8;
 /// Shape of mutilate's `fb_ia`.
 const GAP_SHAPE: f64 = 0.154_971;
 
-/// Whether the NIC's moderation is the published runs' or a fixed one (the counter-design `coalesce-X`).
+/// Returns the NIC's moderation: that of the published runs, or a fixed one (for the rejected design `coalesce-X`).
 fn moderation(mode: &Mode) -> ModerationSpec {
     match mode.rx_usecs {
         Some(usecs) => ModerationSpec::Fixed(Moderation { usecs, frames: u32::MAX }),
@@ -80,17 +81,17 @@ fn queue(mode: &Mode, cpu: u16) -> QueueSpec {
         napi: mode.napi,
         rx: moderation(mode),
         tx: moderation(mode),
-        // A fixed rx-usecs bounds the wait of a packet, as a timeout does.
+        // A fixed rx-usecs limits the wait of a packet, like a timeout.
         rx_period: if mode.rx_usecs.is_some() { Period::First } else { Period::Completion },
-        // 1024 descriptors of a striding ring: small packets share them.
+        // It is a striding ring of 1024 descriptors, which small packets share.
         ring_packets: 8_192,
         completes_off_affinity: true,
         ..QueueSpec::new(cpu)
     }
 }
 
-/// Which core each queue's worker starts on: nothing pins them, so it is any of the ways in which eight workers can
-/// have a core each.
+/// Returns the core on which each queue's worker starts. The workers are not pinned, so any assignment of the eight
+/// workers to the cores is possible.
 fn placement(seed: u64) -> [u16; CONNECTIONS.len()] {
     let mut rng = Stream::new(seed, Component::Placement, 0);
     let mut cpus = std::array::from_fn(|cpu| cpu as u16);
@@ -100,10 +101,10 @@ fn placement(seed: u64) -> [u16; CONNECTIONS.len()] {
     cpus
 }
 
-/// The serving cores under `mode` at `qps` queries per second over the eight cores; `None` is closed loop. The seed
-/// places the workers.
+/// Makes the serving cores under `mode` at `qps` queries per second over the eight cores; `None` is a closed loop. The
+/// seed places the workers.
 pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>, seed: u64) -> World {
-    // What the clients' machines have to do, in millions of queries per second.
+    // The load of the clients' machines, in millions of queries per second.
     let load = qps.unwrap_or(1e6) / 1e6;
     let per_connection = qps.map(|qps| qps / f64::from(ALL_CONNECTIONS));
     let traffic = |count: u32| match per_connection {
@@ -115,7 +116,7 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>, seed: u64) 
     for (worker, cpu) in world.workers.iter_mut().zip(placement(seed)) {
         worker.cpu = cpu;
     }
-    // In closed loop no worker ever sleeps, so each stays where the run began.
+    // In a closed loop no worker ever sleeps, so each stays where the run began.
     world.cores = CoresSpec { per_l3: CORES_PER_L3, workers_move: qps.is_some(), ..CoresSpec::default() };
     world.connections = CONNECTIONS
         .iter()
@@ -181,7 +182,7 @@ fn costs(params: &Params) -> Costs {
     }
 }
 
-/// One queue before and after the load, while connections are opened and closed.
+/// Makes one queue before and after the load, while connections are opened and closed.
 pub(crate) fn unloaded_world(params: &Params, mode: &Mode, window_ns: u64) -> World {
     let noise = Traffic::Noise { per_s: params.get("openings_per_s") };
     World {

@@ -36,7 +36,7 @@ use crate::{RunError, Sim};
 
 /// The published table.
 pub const CSV: &str = include_str!("../../data/threaded_busy_poll_xsk_rr.csv");
-/// The same rows as the letter's version 8 of 2025-08-29 has them.
+/// The same rows in the letter's version 8 of 2025-08-29.
 pub const REPEATED_CSV: &str = include_str!("../../data/threaded_busy_poll_xsk_rr_v8.csv");
 /// The parameters.
 pub const PARAMS_TOML: &str = include_str!("../../data/xsk_rr.toml");
@@ -60,8 +60,8 @@ pub const KNOWN: [(&str, &str); 16] = [
     ("deferral_ns", "ns"),
     ("deferral_polls", "polls"),
 ];
-/// Those that the fit may change: the others are round figures, which the six values could not
-/// tell from these.
+/// The parameters that the fit may change. The others are round figures, which the six values could not separate from
+/// these.
 const FITTED: [&str; 4] = ["irq_ns", "recv_call_ns", "cold_busy_ns", "wire_ns"];
 
 /// A look at a ring, in nanoseconds.
@@ -71,7 +71,7 @@ const SPIN_NS: u32 = 50;
 pub const POINTS: [(u32, u64); 5] = [(12_000, 0), (125_000, 6), (25_000, 38), (32_000, 30), (12_000, 78)];
 /// Published percentiles.
 const PERCENTILES: [u32; 4] = [5, 50, 95, 99];
-/// The tool's buckets: how many, and how wide each is. The last has all that is longer.
+/// The tool's buckets: how many there are, and how wide each is. The last has all longer latencies.
 const BUCKETS: usize = 20_000;
 const BUCKET_NS: u64 = 100;
 
@@ -107,7 +107,7 @@ fn is_fitted(point: (u32, u64), mode: Polling, percentile: u32) -> bool {
     percentile == 50 && (point == (12_000, 0) || (point == (12_000, 78) && inline_or_irq))
 }
 
-/// A value of a table; the tables have one for each point, mode and percentile.
+/// Returns a value of a table, which has one for each point, mode and percentile.
 fn value(table: &str, point: (u32, u64), mode: Polling, percentile: u32) -> f64 {
     let prefix = format!("{},{},{percentile},", point.0, point.1);
     let value =
@@ -115,7 +115,8 @@ fn value(table: &str, point: (u32, u64), mode: Polling, percentile: u32) -> f64 
     value.unwrap_or(f64::NAN)
 }
 
-/// What the tool prints of these latencies for 5, 50, 95 and 99 %, in nanoseconds (`print_percentile` of the posted tool).
+/// Returns what the tool prints for these latencies for 5, 50, 95 and 99 %, in nanoseconds (`print_percentile` of the
+/// posted tool).
 pub fn printed(latency_ns: &Histogram<u64>) -> [u64; 4] {
     let mut buckets = vec![0_u64; BUCKETS];
     for recorded in latency_ns.iter_recorded() {
@@ -138,18 +139,18 @@ pub fn printed(latency_ns: &Histogram<u64>) -> [u64; 4] {
     })
 }
 
-// The CPUs of a world: two of the client's application, the client's poller, the server's application, the server's
-// poller.
+// The CPUs of a world: two for the client's application, and one each for the client's poller, the server's application
+// and the server's poller.
 const RECEIVER: u16 = 0;
 const SENDER: u16 = 1;
 const CLIENT_POLLER: u16 = 2;
 const SERVER: u16 = 3;
 const SERVER_POLLER: u16 = 4;
-// The letter's script pins the interrupt apart from the program.
+// The letter's script pins the interrupt to another core than the program.
 const CLIENT_IRQ: u16 = 5;
 const SERVER_IRQ: u16 = 6;
 
-/// The world of one rate (packets per second) and delay (microseconds) under one mode.
+/// Makes the world of one rate (packets per second) and delay (microseconds) under one mode.
 pub fn world(params: &Params, (per_s, delay_us): (u32, u64), mode: Polling, window_ns: u64) -> World {
     let busy_read = match "busyread".parse::<Mode>() {
         Ok(mode) => mode,
@@ -176,7 +177,7 @@ pub fn world(params: &Params, (per_s, delay_us): (u32, u64), mode: Polling, wind
         prefer_busy_poll: calls,
         busy_poll_budget: 64,
     };
-    // Who polls by interrupts calls recvfrom as well, which finds nothing to do.
+    // With interrupts the program calls recvfrom as well, and that finds nothing to do.
     let receive = if matches!(mode, Polling::Interrupts | Polling::Inline) { Receive::Call } else { Receive::Spin };
     let peer = |cpu: u16, socket: u32, kind: PeerKind, receive: Receive| PeerSpec { cpu, socket, kind, receive };
     let mut peers = vec![
@@ -190,7 +191,7 @@ pub fn world(params: &Params, (per_s, delay_us): (u32, u64), mode: Polling, wind
     }
     World {
         cpus: vec![true; 7],
-        // The interrupt's core does nothing else: what it takes out of idle is part of irq_ns.
+        // The interrupt's core does nothing else, so the way out of idle is part of irq_ns.
         costs: Costs { idle_shallow_exit_ns: 0, idle_deep_exit_ns: 0, ..costs(params) },
         queues: vec![queue(CLIENT_IRQ, CLIENT_POLLER), queue(SERVER_IRQ, SERVER_POLLER)],
         sockets: vec![socket(0, 1), socket(1, 0)],
@@ -238,8 +239,8 @@ fn rows_of(point: (u32, u64), mode: Polling, out: &Outcome) -> impl Iterator<Ite
     PERCENTILES.into_iter().zip(values).map(move |(percentile, value)| row(percentile, value as f64))
 }
 
-/// The figures of the letter's version 8 in the place of the simulated ones, beside those of version 4: by point, then mode, then
-/// percentile, as [`simulate`] has them. They say how well the measurement agrees with itself.
+/// Returns the figures of the letter's version 8 in place of the simulated ones, beside those of version 4, in the
+/// order of [`simulate`]: by point, then mode, then percentile. They show how well the measurement agrees with itself.
 pub fn repeated() -> Vec<Row> {
     let cells = POINTS.into_iter().flat_map(|point| MODES.map(|mode| (point, mode)));
     let rows = cells.flat_map(|(point, mode)| {
@@ -253,10 +254,11 @@ pub fn repeated() -> Vec<Row> {
     rows.collect()
 }
 
-/// The eighty values, in nanoseconds: by point, then mode, then percentile.
+/// Simulates the eighty values, in nanoseconds: by point, then mode, then percentile.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn simulate(params: &Params, window_ns: u64, seed: u64) -> Result<Vec<Row>, RunError> {
     let mut rows = Vec::new();
     for point in POINTS {
@@ -268,10 +270,11 @@ pub fn simulate(params: &Params, window_ns: u64, seed: u64) -> Result<Vec<Row>, 
     Ok(rows)
 }
 
-/// Fits to the six p50 that calibration may see.
+/// Fits the parameters to the six p50 that calibration may see.
 ///
 /// # Errors
-/// A world that hit its bound at the start.
+///
+/// This fails if a world hit its bound at the start.
 pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(usize, f64)) -> Result<Fit, RunError> {
     let simulate = |params: &Params| {
         let mut rows = Vec::new();
@@ -288,12 +291,12 @@ pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(u
     fit_rows(start, &FITTED, evaluations, seed, simulate, progress)
 }
 
-/// What `lull sim published` simulates of each world, in nanoseconds.
+/// How long `lull sim published` simulates each world, in nanoseconds.
 pub const WINDOW_NS: u64 = 100_000_000;
 const FIT_WINDOW_NS: u64 = 10_000_000;
 
-/// What the published table says, checked on the simulated one (in the order of [`simulate`]). A difference may be off
-/// by 0.3 us, three times the table's resolution.
+/// Checks the statements about the published table on the simulated one (in the order of [`simulate`]). A difference
+/// may be off by 0.3 us, three times the table's resolution.
 pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let us = |point: usize, mode: Polling, percentile: usize| {
         let index = (point * MODES.len() + mode as usize) * PERCENTILES.len() + percentile;

@@ -11,7 +11,7 @@ use crate::random::words::{params, settings};
 pub enum Action {
     /// Writes the settings of one instance (netlink `napi-set`), `threaded` excepted.
     Set {
-        /// Which.
+        /// The instance.
         queue: u32,
         /// The new ones.
         settings: NapiSettings,
@@ -30,11 +30,11 @@ pub enum Action {
     },
     /// Takes a queue down and up again.
     Disable {
-        /// Which.
+        /// The queue.
         queue: u32,
         /// How long it stays down, in nanoseconds.
         down_ns: u32,
-        /// Whether the device is reset: what lies in its rings is lost.
+        /// Whether the device is reset, so that what is in its rings is lost.
         reset: bool,
     },
     /// The link goes down, and packets are lost until it is up again.
@@ -49,12 +49,12 @@ pub enum Action {
         /// The new ones.
         params: EpollParams,
     },
-    /// Closes a context, when no thread is inside of it, and opens it anew with the same sockets and parameters.
+    /// Closes a context when no thread is inside of it, and opens it again with the same sockets and parameters.
     Reopen {
-        /// Which.
+        /// The context.
         context: u32,
     },
-    /// Events of a source that is no socket.
+    /// Makes events of a source that is no socket.
     Other {
         /// For which context.
         context: u32,
@@ -79,17 +79,17 @@ pub enum Action {
         /// Their SO_MAX_PACING_RATE, in bytes a second; 0 is none.
         rate_bytes_per_s: u32,
     },
-    /// Somebody else schedules an instance (a driver's own kick, an interrupt whose mask came too late).
+    /// Another party schedules an instance (a driver's own kick, or an interrupt whose mask came too late).
     Kick {
-        /// Which.
+        /// The instance.
         queue: u32,
     },
-    /// The device interrupts without reason.
+    /// The device interrupts without a reason.
     Spurious {
         /// For which queue.
         queue: u32,
     },
-    /// The application stalls over the next request.
+    /// The application stalls at the next request.
     Stall {
         /// How long, in nanoseconds.
         ns: u32,
@@ -114,7 +114,7 @@ pub enum Action {
         group: u32,
         /// Which queue.
         queue: u32,
-        /// Packets that it may take a visit.
+        /// How many packets it may take per visit.
         weight: u32,
     },
     /// Takes a queue out of its group.
@@ -122,7 +122,7 @@ pub enum Action {
         /// Which queue.
         queue: u32,
     },
-    /// Something else takes the step's CPU, above all threads: whoever polls there is held up.
+    /// Something else takes the step's CPU with a higher priority than threads, so that a poller there is held up.
     Steal {
         /// How long, in nanoseconds.
         ns: u32,

@@ -1,8 +1,8 @@
-//! The invariants of `napi_semantics` §14, looked at after every step of a world.
+//! Checks the invariants of `napi_semantics` §14 after every step of a world.
 //!
-//! There are two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions),
-//! and the state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no
-//! check: the timer is one word.
+//! There are two halves: the core's reports, event by event (I1, I5, I7, I8, and the count of transitions), and the
+//! state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no check,
+//! because the timer is one word.
 
 mod followed;
 mod groups;
@@ -42,7 +42,7 @@ impl Checker {
         }
     }
 
-    /// Follows what the core said since the last step, then looks at the state.
+    /// Follows what the core has reported since the last step, and then checks the state.
     pub(crate) fn after_step(&mut self, sim: &mut Sim, script: &Script, recorder: &Recorder) -> Result<(), Violation> {
         let at_ns = sim.env.now_ns;
         for index in 0..recorder.len() {
@@ -67,7 +67,7 @@ impl Checker {
         check_state(sim)
     }
 
-    /// Whether a poll of this queue goes on.
+    /// Whether a poll of this queue is in progress.
     pub(crate) fn is_polled(&self, queue: QueueId) -> bool {
         self.followed[queue].polling.is_some()
     }
@@ -96,7 +96,7 @@ impl Checker {
     }
 }
 
-/// The state of every instance between two steps.
+/// Checks the state of every instance between two steps.
 fn check_state(sim: &Sim) -> Result<(), Violation> {
     for (index, queue) in sim.nic.queues.rows() {
         let now = queue.napi.snapshot();
@@ -126,7 +126,7 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
         if now.has(state::SCHED_THREADED) {
             return broken("I4", "has a thread's round without an owner");
         }
-        // Somebody will look: a timer, the context that is completing it, or a disable that takes it.
+        // Somebody will look at it: a timer, the context that is completing it, or a disable that takes it.
         if timer.is_some() || now.has(state::DISABLE) || !queue.unsettled.is_empty() {
             continue;
         }

@@ -39,11 +39,11 @@ pub use timeline::Timeline;
 
 use crate::engine::transition::Coverage;
 
-/// Events that a report tells.
+/// How many events a report shows.
 const REPORTED: usize = 60;
 
-/// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not
-/// fail.
+/// Describes a failing world: shrunk, with its last events and the command that shows it again. If it does not fail,
+/// the text says so.
 pub fn report(seed: u64, shape: Shape) -> String {
     let Some(shrunk) = Plan::random_of(seed, shape).shrink() else {
         return format!("seed {seed} keeps every invariant\n");
@@ -61,10 +61,10 @@ pub fn report(seed: u64, shape: Shape) -> String {
     )
 }
 
-/// What many worlds came to.
+/// The outcome of many worlds.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Worlds run.
+    /// The worlds that were run.
     pub worlds: u64,
     /// Transitions of the core that they took.
     pub transitions: u64,
@@ -72,15 +72,15 @@ pub struct Tally {
     pub events: u64,
     /// The fewest transitions that a world took.
     pub transitions_min: u64,
-    /// The longest that a world took from its last request until everything was delivered, in nanoseconds.
+    /// The longest time that a world took from its last request until everything was delivered, in nanoseconds.
     pub drain_max_ns: u64,
-    /// Packets polled, dropped on the way, and lost by resets.
+    /// Packets that were polled, dropped on the way, and lost by resets.
     pub packets: (u64, u64, u64),
     /// Worlds that a bound ended.
     pub bounded: Vec<(u64, Bound)>,
     /// Worlds that failed.
     pub failed: Vec<(u64, Violation)>,
-    /// Transitions covered.
+    /// How often each transition was taken.
     pub covered: Coverage,
 }
 

@@ -1,4 +1,4 @@
-//! A random world, drawn from a seed: machine, applications, load, faults and the script of what is done to it.
+//! A random world, drawn from a seed: machine, applications, load, faults, and the script of what is done to it.
 
 mod draw;
 mod transmit;
@@ -15,11 +15,11 @@ use crate::world::{
     ConnectionsSpec, ContextSpec, GroupMemberSpec, GroupSpec, Masking, NetSpec, QueueSpec, Traffic, WorkerSpec, World,
 };
 
-/// Transitions of the core that a world takes before its load ends.
+/// How many transitions of the core a world takes before its load ends.
 pub const TRANSITIONS_GOAL: u64 = 10_000;
-/// Bound of a world: events of its agenda.
+/// The bound of the events of a world's agenda.
 pub const EVENTS_MAX: u64 = 4_000_000;
-/// Bound of a world: events that lie ahead at one time (packets on the wire, steps of the script).
+/// The bound of the events that are pending at one time (packets on the wire, steps of the script).
 pub const AHEAD_MAX: usize = 200_000;
 
 /// A receiver that busy polls on its socket.
@@ -37,16 +37,16 @@ pub struct ReaderSpec {
     pub budget: u32,
     /// SO_PREFER_BUSY_POLL.
     pub prefer: bool,
-    /// Whether it calls without waiting.
+    /// Whether its calls do not block.
     pub nonblocking: bool,
 }
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it was drawn from; the run's generators too.
+    /// The seed from which it was drawn, and that of the run's generators.
     pub seed: u64,
-    /// Machine, applications, load, faults.
+    /// The machine, applications, load and faults.
     pub world: World,
     /// Receivers on sockets.
     pub readers: Vec<ReaderSpec>,
@@ -56,27 +56,27 @@ pub struct Plan {
     pub lap_ns: u64,
     /// Whether a queue keeps its settings and its id while it is disabled.
     pub persistent: bool,
-    /// Laps go on until the core has taken so many transitions.
+    /// Laps go on until the core has taken this many transitions.
     pub transitions_goal: u64,
 }
 
 impl Plan {
-    /// The world of this seed.
+    /// Draws the world of this seed.
     pub fn random(seed: u64) -> Plan {
         Plan::draw(seed, Shape::Any)
     }
 
-    /// The world of this seed, with busy-polling CPU groups in any case.
+    /// Draws the world of this seed, which always has busy-polling CPU groups.
     pub fn random_grouped(seed: u64) -> Plan {
         Plan::draw(seed, Shape::Groups)
     }
 
-    /// The world of this seed, with such groups, and transmit queues that they may have as members.
+    /// Draws the world of this seed, with such groups, and transmit queues that may be their members.
     pub fn random_transmitting(seed: u64) -> Plan {
         Plan::draw(seed, Shape::Transmit)
     }
 
-    /// The world of this seed among those of this shape.
+    /// Draws the world of this seed and this shape.
     pub fn random_of(seed: u64, shape: Shape) -> Plan {
         Plan::draw(seed, shape)
     }
@@ -103,7 +103,7 @@ impl Plan {
         let steps = draw.between(4, 40);
         let mut script: Vec<Step> = (0..steps).map(|_| step(&mut draw, lap_ns, (cpus, queues, contexts))).collect();
         let persistent = draw.chance(50);
-        // Drawn last, so that worlds without groups are what they were.
+        // Groups are drawn last, so that worlds without groups stay what they were.
         if shape != Shape::Any || draw.chance(30) {
             groups(&mut draw, &mut world, &mut script, lap_ns);
         }
@@ -115,7 +115,7 @@ impl Plan {
     }
 }
 
-/// CPUs, costs and the wire, without queues and applications.
+/// Draws CPUs, costs and the wire, without queues and applications.
 fn machine(draw: &mut Draw, cpus: u32) -> World {
     World {
         cpus: vec![true; cpus as usize],
@@ -164,7 +164,7 @@ fn queue(draw: &mut Draw, cpus: u32) -> QueueSpec {
     }
 }
 
-/// An epoll context with those who wait on it.
+/// Draws an epoll context with the threads that wait on it.
 fn workers(draw: &mut Draw, world: &mut World, context: u32) {
     let cpus = world.cpus.len() as u32;
     world.contexts.push(ContextSpec { params: draw.params(), options: draw.options() });
@@ -179,7 +179,7 @@ fn workers(draw: &mut Draw, world: &mut World, context: u32) {
     }
 }
 
-/// Who busy polls on a socket of its own, in a context of its own.
+/// Draws a receiver that busy polls on a socket of its own, in a context of its own.
 fn reader(draw: &mut Draw, cpus: u32, context: u32, queues: u32) -> ReaderSpec {
     ReaderSpec {
         cpu: cpu(draw, cpus),
@@ -192,8 +192,8 @@ fn reader(draw: &mut Draw, cpus: u32, context: u32, queues: u32) -> ReaderSpec {
     }
 }
 
-/// Takes CPUs for nine tenths of a lap at most. What is taken adds up: of a CPU that is taken for longer than a lap, nothing would
-/// ever be left to its world.
+/// Limits how long CPUs are taken to nine tenths of a lap. These times add up: if a CPU were taken for longer than a
+/// lap, its world would never get any of it.
 fn leave_time(script: &mut Vec<Step>, cpus: u32, lap_ns: u64) {
     let mut left_ns = vec![lap_ns / 10 * 9; cpus as usize];
     script.retain(|step| match step.action {
@@ -256,7 +256,7 @@ fn connect(draw: &mut Draw, world: &mut World, readers: &[ReaderSpec], contexts:
     let queues = world.queues.len() as u32;
     let mut group = |draw: &mut Draw, queue, context| {
         let first = world.connections.is_empty();
-        // Most loads are such that the CPUs can bear them, so that delivery goes through its states all the time.
+        // Most loads are such that the CPUs can carry them, so that delivery goes through its states all the time.
         let bearable = 10 * world.cpus.len() as u32;
         let highest = if draw.chance(12) { 60 } else { bearable };
         let per_s = f64::from(draw.between(1, highest)) * 1_000.0;
@@ -305,7 +305,7 @@ fn step(draw: &mut Draw, lap_ns: u64, (cpus, queues, contexts): (u32, u32, u32))
 }
 
 impl std::fmt::Display for Plan {
-    /// What there is, one line a part.
+    /// Writes the parts of the world, one per line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let World { cpus, queues, contexts, workers, connections, faults, sysctl, .. } = &self.world;
         writeln!(

@@ -1,4 +1,4 @@
-//! One run of a random world: laps of its script under load, then silence, in which everything must be delivered.
+//! One run of a random world: laps of its script under load, then without load, until everything is delivered.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,28 +19,30 @@ use crate::random::check::{Checker, Violation};
 use crate::random::plan::{AHEAD_MAX, Plan};
 use crate::random::script::{Operating, Script};
 
-/// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings,
+/// How much scheduling may add to the bound of I8 at the end: the CPUs still have to handle what is in the rings,
 /// behind threads of a fair scheduler with slices of 3 ms.
 const SCHEDULING_MAX_NS: u64 = 200_000_000;
-/// What a worker takes at the most for an event that is ready, besides what it does between two calls. A script may make more of them
-/// ready, and stall the worker for longer, than a lap has time for: what is left at the end is served after the other.
+/// How long a worker takes at the most for a ready event, besides what it does between two calls. A script may make
+/// more events ready, and stall the worker for longer, than a lap has time for; what is left at the end is served one
+/// after the other.
 const READY_MAX_NS: u64 = 100_000;
-/// What a step of the script may wait for at the most once the load has ended: a disable for an owner, a group for a member.
+/// How long a step of the script may wait at the most once the load has ended: a disable for an owner, a group for a
+/// member.
 const SCRIPT_MAX_NS: u64 = 20_000_000_000;
 /// How long a CPU may do nothing but deliver at the end.
 const DELIVERY_MAX_NS: u64 = 20_000_000_000;
-/// Laps without a transition after which a world is said to be dead.
+/// After this many laps without a transition a world counts as dead.
 const BARREN_LAPS_MAX: u32 = 100;
-/// Steps before the first look whether all is done. Each later one comes a step later: what is left to a world repeats itself,
-/// and looks at one distance would see the same moment of it over and over.
+/// How many steps are taken before the first look whether all is done. Each later look comes after one step more: what
+/// is left of a world repeats itself, and looks at a constant distance would see the same moment of it again and again.
 const LOOK_AFTER: u32 = 32;
 
-/// Which bound of a world was hit.
+/// The bound of a world that was hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// The events of its agenda.
     Events(u64),
-    /// The events that lay ahead at one time.
+    /// The events that were pending at one time.
     Ahead(usize),
 }
 
@@ -53,12 +55,12 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// How a run went.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct WorldOutcome {
-    /// The invariant that broke.
+    /// The invariant that broke, if one did.
     pub violation: Option<Violation>,
-    /// The bound that ended it early.
+    /// The bound that ended it early, if one did.
     pub bound: Option<Bound>,
     /// Transitions of the core, over the whole run.
     pub transitions: u64,
@@ -68,13 +70,13 @@ pub struct WorldOutcome {
     pub time_ns: u64,
     /// How long it took from the last request until everything was delivered, in nanoseconds.
     pub drain_ns: u64,
-    /// Packets polled, dropped on the way, and lost by resets.
+    /// Packets that were polled, dropped on the way, and lost by resets.
     pub packets: (u64, u64, u64),
-    /// The longest that packets lay in a ring before a poll looked, per queue, in nanoseconds.
+    /// The longest time that packets were in a ring before a poll looked, per queue, in nanoseconds.
     pub unseen_max_ns: Vec<u64>,
     /// Which transitions were taken.
     pub covered: Coverage,
-    /// A digest of everything that the core said: equal for equal runs.
+    /// A digest of everything that the core reported, which is equal for equal runs.
     pub digest: u64,
 }
 
@@ -90,7 +92,7 @@ struct Run {
     total: u64,
 }
 
-/// Why a run does not go on.
+/// The reason why a run does not go on.
 enum Stop {
     Broken(Violation),
     Bound(Bound),
@@ -106,15 +108,15 @@ impl From<Violation> for Stop {
 pub(crate) type Kept = (VecDeque<Entry>, u64);
 
 impl Plan {
-    /// Runs it.
+    /// Runs the plan.
     pub fn run(&self) -> WorldOutcome {
         self.run_keeping(0).0
     }
 
-    /// Runs it and keeps the last `keep` entries.
+    /// Runs the plan and keeps the last `keep` entries.
     pub(crate) fn run_keeping(&self, keep: usize) -> (WorldOutcome, Kept) {
         let mut run = Run::new(self, keep);
-        // A core that panics has broken a rule of its own: that is a finding like any other.
+        // A core that panics has broken a rule of its own, which is a finding like any other.
         let stopped = catch_unwind(AssertUnwindSafe(|| run.all(self)));
         let now_ns = run.sim.env.now_ns;
         let (stop, drain_ns) = match stopped {
@@ -127,7 +129,7 @@ impl Plan {
                 (Some(Stop::Broken(Violation { rule: "panic", at_ns: now_ns, found })), 0)
             }
         };
-        // What a panic left unread still belongs to the timeline.
+        // Entries that were not read because of a panic also belong to the timeline.
         if keep > 0 {
             run.keep_entries();
         }
@@ -173,12 +175,12 @@ impl Run {
     }
 
     fn polled(&self) -> u64 {
-        // The work of a transmit queue is frames that it sent.
+        // The work of a transmit queue consists of frames that it sent.
         let receives = self.sim.nic.queues.iter().filter(|queue| queue.transmit.is_none());
         receives.map(|queue| queue.napi.stats().work).sum()
     }
 
-    /// Runs all of it, and returns how long the end took.
+    /// Runs the whole plan, and returns how long the end took.
     fn all(&mut self, plan: &Plan) -> Result<u64, Stop> {
         self.check()?;
         let mut barren = 0;
@@ -231,7 +233,7 @@ impl Run {
         }
     }
 
-    /// Ends the load: without new requests all that is there must be delivered, within what I8 allows.
+    /// Ends the load: everything that is left must be delivered without new requests, within the time that I8 allows.
     fn drain(&mut self) -> Result<u64, Stop> {
         self.sim.env.faults.quiet = true;
         let last_ns = self.sim.env.now_ns + SCRIPT_MAX_NS;
@@ -248,14 +250,14 @@ impl Run {
         let longest_ns = self.script.borrow().timeout_max_ns.iter().copied().max().unwrap_or(0);
         let spec = &self.sim.env.faults.spec;
         let faults_ns = u64::from(spec.stall_max_ns) + u64::from(spec.timer_late_max_ns);
-        // A group that may run for a share of the time alone takes so much longer.
+        // A group that may run only for a share of the time takes that much longer.
         let totals = self.sim.env.world.groups.iter().filter_map(|group| group.config.budget.total_percent);
         let share = totals.min().map_or(1, |percent| u64::from(100_u32.div_ceil(percent)));
         let ready = self.sim.contexts.iter().map(|context| context.ready.len() as u64).sum::<u64>();
         let ready_ns = ready * (READY_MAX_NS + u64::from(spec.between_calls_ns));
         let patience_ns = longest_ns + faults_ns + ready_ns + SCHEDULING_MAX_NS * share;
         let before_ns = self.delivery_ns();
-        // Whoever had an instance when all else was done, and has not let go of it since.
+        // The instances that were owned when all else was done, and have not been released since.
         let mut held: Option<Vec<QueueId>> = None;
         for steps in LOOK_AFTER.. {
             let mut goes_on = true;
@@ -289,35 +291,36 @@ impl Run {
         Ok(self.sim.env.now_ns - begin_ns)
     }
 
-    /// What interrupts and softirq took of each CPU so far.
+    /// Returns what interrupts and softirq took of each CPU so far.
     fn delivery_ns(&self) -> Vec<u64> {
         let used = self.sim.cpus.ids().map(|cpu| self.sim.cpus[cpu].used);
         used.map(|used| used.softirq_ns + used.uncharged_ns).collect()
     }
 
-    /// Whether the world has had its time. Time in which a CPU does nothing but deliver is none that its threads had: instances whose
-    /// timers are as short as their polls leave them little, for as long as programs poll and so begin the timers anew.
+    /// Whether the world has had its time. Time in which a CPU does nothing but deliver does not count, because its
+    /// threads do not get it: instances whose timers are as short as their polls leave them little, for as long as
+    /// programs poll and so start the timers anew.
     fn is_overdue(&self, (begin_ns, patience_ns): (u64, u64), before_ns: &[u64]) -> bool {
         let since_ns = self.sim.env.now_ns - begin_ns;
         let delivering = self.delivery_ns().iter().zip(before_ns).map(|(now_ns, before_ns)| now_ns - before_ns).max();
         since_ns.saturating_sub(delivering.unwrap_or(0)) > patience_ns || since_ns > patience_ns + DELIVERY_MAX_NS
     }
 
-    /// The instances that somebody has now, and has to let go of.
+    /// Returns the instances that are owned now, and that have to be released.
     fn held(&self) -> Vec<QueueId> {
         self.sim.nic.queues.rows().map(|(queue, _)| queue).filter(|queue| self.is_held(*queue)).collect()
     }
 
-    /// Whether an instance is owned, or was let go and is not settled. A busy poller owns its instance as long as it likes, a
-    /// thread for ever.
+    /// Whether an instance is owned, or was released and is not settled. A busy poller may own its instance as long as
+    /// it likes, and a thread for ever.
     fn is_held(&self, queue: QueueId) -> bool {
         let now = self.sim.nic.queues[queue].napi.snapshot();
         let owned = now.has(state::SCHED) && !now.has(state::IN_BUSY_POLL) && !self.checker.is_polled(queue);
         owned || !self.sim.nic.queues[queue].unsettled.is_empty()
     }
 
-    /// Who had an instance at the end, and has not let go since. It is asked of each alone: where programs poll without a pause and
-    /// timers are short, there may be no moment at which nobody has any.
+    /// Returns an instance that was owned at the end and has not been released since. Each is checked alone, because if
+    /// programs poll without a pause and timers are short, there may be no moment at which none is owned.
     fn still_held(&self, held: &[QueueId]) -> Option<String> {
         let queue = *held.first()?;
         let q = &self.sim.nic.queues[queue];
@@ -327,7 +330,7 @@ impl Run {
         })
     }
 
-    /// What is not delivered yet.
+    /// Returns what is not delivered yet.
     fn left(&self) -> Option<String> {
         let sim = &self.sim;
         for (index, queue) in sim.nic.queues.rows() {
@@ -356,8 +359,9 @@ impl Run {
 mod tests {
     use super::*;
 
-    /// Four instances of one CPU, whose timers of 10 us leave its threads nothing until a hundred rounds are over, and programs that
-    /// poll and so begin the rounds anew: the last request is served after 314 ms, and at no look is every instance let go.
+    /// Four instances of one CPU have timers of 10 us, which leave its threads nothing until a hundred rounds are over,
+    /// and programs that poll and so start the rounds anew. The last request is served after 314 ms, and at no look is
+    /// every instance released.
     #[test]
     fn a_world_whose_timers_take_the_cpu_has_the_time_that_threads_had_of_it() {
         let outcome = Plan::random_transmitting(900_029_720).run();

@@ -1,8 +1,8 @@
 //! What an operator, a device and other programs do to a world while it runs: a list of steps, each with its time.
 //!
 //! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
-//! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later. What is
-//! done to queues is in `device`, to groups in `operators`.
+//! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) is tried again later.
+//! Steps on queues are in `device`, and those on groups in `operators`.
 
 mod device;
 mod operators;
@@ -26,10 +26,10 @@ use crate::random::action::Action;
 const DISABLE_RETRY_NS: u64 = 40_000;
 /// How long turning threads off sleeps between two attempts (20 ms in Linux; worlds are shorter).
 const THREADED_RETRY_NS: u64 = 200_000;
-/// How long a closing waits for the threads inside of `epoll_wait`, and how often.
+/// How long a closing sleeps between two looks whether threads are still inside of `epoll_wait`.
 const CLOSE_RETRY_NS: u64 = 7_000;
 const CLOSE_RETRIES_MAX: u32 = 400;
-/// The connection that the packets of a burst are said to be of. Nobody serves them.
+/// The connection to which the packets of a burst formally belong. Nobody serves them.
 const BURST_CONNECTION: ConnId = ConnId::new(0);
 
 /// One step.
@@ -43,14 +43,14 @@ pub struct Step {
     pub action: Action,
 }
 
-/// How far a step is that has to come again.
+/// The progress of a step that has to be tried again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Progress {
     #[default]
     Fresh,
     Waiting(u32),
     Down,
-    /// Enabled again, it is to become a member again; so many attempts were refused.
+    /// The queue is enabled again and is to become a member again; this many attempts were refused.
     Entering(u32),
 }
 
@@ -59,26 +59,26 @@ enum Progress {
 pub(crate) struct Script {
     pub(crate) steps: Table<StepId, Step>,
     progress: Table<StepId, Progress>,
-    /// Whether a step lies ahead.
+    /// Whether a step is on the agenda.
     due: Table<StepId, bool>,
     /// Whether a step is in progress that takes the queue down or changes its thread.
     busy: Table<QueueId, bool>,
     config: DeviceConfig,
-    /// The group and weight that each queue keeps, over a disable as well.
+    /// The group and weight that each queue keeps, also over a disable.
     kept: Table<QueueId, Option<(GroupId, u32)>>,
-    /// Changes of groups so far.
+    /// How many changes of groups there were so far.
     pub(crate) group_changes: u32,
     next_id: u32,
-    /// How many steps lie ahead, first ones and those that come again.
+    /// How many steps are on the agenda, first attempts and later ones.
     pub(crate) ahead: u32,
-    /// Writes of settings so far.
+    /// How many writes of settings there were so far.
     pub(crate) writes: u32,
-    /// The longest timeouts ever in force, per queue: what I8 allows.
+    /// The longest timeouts that were ever in force, per queue, which I8 allows.
     pub(crate) timeout_max_ns: Table<QueueId, u64>,
 }
 
 impl Script {
-    /// These settings are in force from now on.
+    /// Notes that these settings are in force from now on.
     fn written(&mut self, queue: QueueId, settings: &NapiSettings) {
         let longest = &mut self.timeout_max_ns[queue];
         *longest = (*longest).max(longest_ns(settings));
@@ -86,7 +86,7 @@ impl Script {
     }
 }
 
-/// A script as the engine knows it: somebody from outside, whose steps it asks for.
+/// A script as the engine's operator, whose steps the engine asks for.
 #[derive(Debug)]
 pub(crate) struct Operating(pub(crate) Rc<RefCell<Script>>);
 
@@ -101,13 +101,13 @@ impl Operator for Operating {
 }
 
 impl Script {
-    /// A script for this world; [`Script::lap`] runs it.
+    /// Makes a script for this world; [`Script::lap`] runs it.
     pub(crate) fn new(sim: &Sim, steps: Vec<Step>, persistent: bool) -> Script {
         let queues = sim.nic.queues.len();
         let mut config = DeviceConfig::new(queues, persistent);
         let mut timeout_max_ns = Table::new();
         for (index, queue) in sim.nic.queues.rows() {
-            // The settings were put in force unchecked at the begin; a slot keeps them all the same.
+            // The initial settings were put in force unchecked, and the slot keeps them in any case.
             let _ = config.set_queue(index.place(), &queue.spec.napi);
             let id = queue.napi.id();
             let _ = config.enabled(index.place(), || id);
@@ -134,10 +134,10 @@ impl Script {
         }
     }
 
-    /// Every step once more, from now on.
+    /// Plans every step once more, from now on.
     pub(crate) fn lap(&mut self, sim: &mut Sim) {
         for step in self.steps.ids() {
-            // One whose CPU was taken all the time has not come to act yet.
+            // A step whose CPU was taken all the time has not acted yet.
             if self.progress[step] == Progress::Fresh && !self.due[step] {
                 let at_ns = sim.env.now_ns + self.steps[step].at_ns;
                 self.again(sim, step, at_ns);
@@ -145,7 +145,7 @@ impl Script {
         }
     }
 
-    /// The steps that have begun and do not end, in words.
+    /// Names the steps that have begun and do not end.
     pub(crate) fn waiting(&self) -> String {
         let begun = self.progress.rows().filter(|(_, progress)| **progress != Progress::Fresh);
         let steps: Vec<String> = begun.map(|(step, _)| self.steps[step].action.to_string()).collect();
@@ -158,7 +158,7 @@ impl Script {
         sim.env.agenda.push(at_ns, Event::Operator { step });
     }
 
-    /// A step acts on its CPU.
+    /// Executes a step on its CPU.
     fn step(&mut self, sim: &mut Sim, step: StepId, cpu: CpuId) {
         self.ahead -= 1;
         self.due[step] = false;
@@ -198,7 +198,8 @@ impl Script {
                 return sim.env.faults.link_down.then_some((Progress::Down, u64::from(down_ns)));
             }
             Action::Params { context, params } => {
-                // A world's parameters are its author's own, with every privilege; the generator keeps the limits.
+                // The author of a world may set any parameters with every privilege, and the generator keeps to the
+                // limits.
                 let _ = sim.contexts[context_of(context)].ep.set_params(&params, true);
                 sim.env.note(cpu, Whom::Context(context_of(context)), Transition::EpollParams);
             }
@@ -248,7 +249,7 @@ impl Script {
 
     fn set_queue(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings, step: StepId, cpu: CpuId) {
         if sim.nic.queues[queue].napi.id() == 0 {
-            // Without an id there is nothing that netlink could name.
+            // Without an id netlink cannot name the instance.
             sim.env.tell(cpu, What::Skipped(step));
             return;
         }
@@ -258,7 +259,7 @@ impl Script {
 
     /// Overwrites every instance and every slot; `irq_suspend_timeout` has no device-level value.
     fn set_device(&mut self, sim: &mut Sim, settings: &NapiSettings, cpu: CpuId) {
-        // The limits hold: the generator drew the values within them.
+        // The generator has drawn the values within the limits.
         let _ = self.config.set_device(&NapiSettings { threaded: Threaded::Off, ..*settings });
         for queue in sim.nic.queues.ids() {
             let napi = &sim.nic.queues[queue].napi;
@@ -314,7 +315,7 @@ impl Script {
     }
 }
 
-/// The longest that these settings leave a masked instance without a poll.
+/// Returns the longest time for which these settings leave a masked instance without a poll.
 fn longest_ns(settings: &NapiSettings) -> u64 {
     settings.gro_flush_timeout_ns.max(settings.irq_suspend_timeout_ns)
 }

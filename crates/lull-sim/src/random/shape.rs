@@ -1,13 +1,13 @@
-//! Which worlds are drawn.
+//! The kinds of worlds that are drawn.
 
-/// Which worlds are drawn.
+/// The kind of worlds that are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
     /// Three in ten have busy-polling CPU groups.
     #[default]
     Any,
-    /// All have.
+    /// All have busy-polling CPU groups.
     Groups,
-    /// All have, and transmit queues with a discipline.
+    /// All have such groups, and transmit queues with a discipline.
     Transmit,
 }

@@ -1,4 +1,4 @@
-//! Shrinking: the smallest world that still breaks the same invariant, found greedily by leaving things out.
+//! Shrinking: finds the smallest world that still breaks the same invariant, greedily, by leaving things out.
 
 use crate::FaultSpec;
 use crate::random::action::Action;
@@ -6,17 +6,17 @@ use crate::random::check::Violation;
 use crate::random::plan::Plan;
 use crate::world::{ModerationSpec, Traffic};
 
-/// Worlds tried at most.
+/// How many worlds are tried at the most.
 const TRIES_MAX: u32 = 600;
 
 /// A shrunk world.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// What is left.
+    /// The plan that is left.
     pub plan: Plan,
-    /// How it fails.
+    /// Its violation.
     pub violation: Violation,
-    /// Worlds tried.
+    /// How many worlds were tried.
     pub tries: u32,
 }
 
@@ -29,7 +29,7 @@ impl Plan {
         let outcome = self.run();
         let violation = outcome.violation?;
         let mut best = Shrunk { plan: self.clone(), violation, tries: 1 };
-        // A smaller world may fail later than the first one did, but not without end.
+        // A smaller world may fail later than the first one did, but not arbitrarily late.
         best.plan.transitions_goal = (2 * outcome.transitions).min(self.transitions_goal);
         loop {
             let before = best.tries;
@@ -68,7 +68,7 @@ impl Shrunk {
     }
 }
 
-/// What may be left out, the largest first.
+/// Returns what may be left out, the largest parts first.
 fn changes(plan: &Plan) -> Vec<Change> {
     let mut all: Vec<Change> = Vec::new();
     let steps = plan.script.len();
@@ -87,7 +87,7 @@ fn changes(plan: &Plan) -> Vec<Change> {
     }
     for index in (0..plan.world.connections.len()).rev() {
         all.push(Box::new(move |plan| {
-            // The packets of a burst need a connection that they are said to be of, though nobody may send on it.
+            // The packets of a burst formally need a connection, though nobody may send on it.
             let groups = &mut plan.world.connections;
             groups.len() > 1 && index < groups.len() && {
                 groups.remove(index);
@@ -132,7 +132,7 @@ fn drop_reader(plan: &mut Plan, index: usize) -> bool {
     }
     let reader = plan.readers.remove(index);
     let context = reader.context;
-    // Its connections go with it: nobody else receives them.
+    // Its connections go with it, because nobody else receives them.
     plan.world.connections.retain(|group| group.context != context);
     !plan.world.connections.is_empty()
 }
@@ -146,7 +146,7 @@ fn drop_worker(plan: &mut Plan, index: usize) -> bool {
     others || !plan.world.connections.iter().any(|group| group.context == context)
 }
 
-/// The contexts that a plan names, one by one.
+/// Returns the contexts that a plan names, one by one.
 fn contexts(plan: &mut Plan) -> Vec<&mut u32> {
     let mut all: Vec<&mut u32> = Vec::new();
     all.extend(plan.world.connections.iter_mut().map(|group| &mut group.context));
@@ -159,7 +159,7 @@ fn contexts(plan: &mut Plan) -> Vec<&mut u32> {
     all
 }
 
-/// The queues that a plan names, one by one.
+/// Returns the queues that a plan names, one by one.
 fn queues(plan: &mut Plan) -> Vec<&mut u32> {
     let mut all: Vec<&mut u32> = Vec::new();
     all.extend(plan.world.connections.iter_mut().map(|group| &mut group.queue));
@@ -180,7 +180,7 @@ fn queues(plan: &mut Plan) -> Vec<&mut u32> {
     all
 }
 
-/// Closes the gap that `index` leaves: the numbers above it move down. Returns false if somebody still names it.
+/// Closes the gap that `index` leaves: the numbers above it move down. Returns false if something still names it.
 fn close_gap(mut named: Vec<&mut u32>, index: usize) -> bool {
     if named.iter().any(|number| **number as usize == index) {
         return false;

@@ -1,4 +1,4 @@
-//! A run to be read: a line for each event, with its time, its CPU, and whom it is about.
+//! A readable run: a line for each event, with its time, its CPU, and its subject.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub struct Timeline {
 }
 
 impl Plan {
-    /// Runs it and tells its last `limit` events.
+    /// Runs the plan and shows its last `limit` events.
     pub fn timeline(&self, limit: usize) -> Timeline {
         let (outcome, (kept, total)) = self.run_keeping(limit);
         let left_out = total - kept.len() as u64;
@@ -29,7 +29,7 @@ impl Plan {
         let mut packets = (0, None);
         for (index, entry) in kept.iter().enumerate() {
             if let What::Packet(queue) = entry.what {
-                // Packets of one queue in a row are one line.
+                // Consecutive packets of one queue are shown in one line.
                 packets = if packets.1 == Some(queue) { (packets.0 + 1, Some(queue)) } else { (1, Some(queue)) };
                 if let Some(Entry { what: What::Packet(next), .. }) = kept.get(index + 1)
                     && *next == queue

@@ -1,4 +1,4 @@
-//! What a search found, and what can be read from it.
+//! The result of a search, and what can be read from it.
 
 use lull_slo::Bound;
 
@@ -10,29 +10,29 @@ use crate::WorldFile;
 use crate::predict::{Job, PredictError};
 use lull_units::time_text;
 
-/// Recommendation and base at another load.
+/// The recommendation and base at another load.
 #[derive(Clone, Debug)]
 pub struct Elsewhere {
     /// The load as a multiple of the one that was asked for.
     pub factor: f64,
-    /// The recommendation there.
+    /// The recommendation at that load.
     pub recommended: Tried,
-    /// Base there.
+    /// Base at that load.
     pub base: Tried,
-    /// What would be best there, if anything meets the objective (by the search's own runs, not confirmed).
+    /// The best setting at that load, if any meets the objective (by the search's own runs, not confirmed).
     pub best: Option<Tried>,
-    /// Everything that was tried there.
+    /// Everything that was tried at that load.
     pub tried: Vec<Tried>,
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// What was asked.
+    /// The objective.
     pub objective: Objective,
     /// The recommended setting, with all seeds; `None` if none meets the objective.
     pub recommended: Option<Tried>,
-    /// If none does: the one that comes nearest, if any carries the load.
+    /// If none does, the one that comes nearest, if any carries the load.
     pub nearest: Option<Tried>,
     /// Base at the load.
     pub base: Tried,
@@ -45,12 +45,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The settings that carry the load and that no other beats in both CPU and the objective's first statistic, by
-    /// CPU.
+    /// Returns the settings that carry the load and that no other beats in both CPU and the objective's first
+    /// statistic, by CPU.
     pub fn frontier(&self) -> Vec<&Tried> {
         let statistic = self.objective.slo.first().statistic;
         let at = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| run.latency_us(statistic)));
-        // Other values than a mode's own that make no difference to speak of would take the mode's own place.
+        // A setting with other values than its mode's own that make hardly any difference would take the place of the
+        // mode's own.
         let as_own = |tried: &&Tried| {
             let own = tried.setting.unrefined();
             let recommended = self.recommended.as_ref().is_some_and(|one| one.setting == tried.setting);
@@ -69,8 +70,8 @@ impl Answer {
         carrying
     }
 
-    /// The first settings to try on a real machine: the recommendation, then what else met the objective in the search, the
-    /// cheapest first, then what comes nearest to it.
+    /// Returns the first settings to try on a real machine: the recommendation, then others that met the objective in
+    /// the search, the cheapest first, then those that come nearest to it.
     pub fn candidates(&self, most: usize) -> Vec<&Tried> {
         let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
         let excess = |tried: &Tried| tried.excess(&self.objective);
@@ -83,9 +84,9 @@ impl Answer {
         self.recommended.iter().chain(meeting).chain(near).take(most).collect()
     }
 
-    /// The cheapest setting that meets the objective (by the search's own runs) at the load and at every other that was
-    /// tried: what to take if the load moves that far. None that confirmation refuted. `None` if there is none, or no other load
-    /// was tried.
+    /// Returns the cheapest setting that meets the objective (by the search's own runs) at the load and at every other
+    /// that was tried, which is the one to take if the load moves that far. It is none that confirmation refuted.
+    /// Returns `None` if there is none, or no other load was tried.
     pub fn steady(&self) -> Option<&Tried> {
         let latency_only = self.objective.latency_only();
         let meets_at = |at: &Elsewhere, setting: &Setting| {
@@ -101,9 +102,9 @@ impl Answer {
         self.tried.iter().filter(steady).min_by(|a, b| cpu(a).total_cmp(&cpu(b)))
     }
 
-    /// The best setting that was tried with other values of `irq_suspend_timeout` or `defer_hard_irqs` than its mode's
-    /// own, of those that meet the objective (by the search's own runs), and the best with the mode's own; either may
-    /// be missing.
+    /// Returns, of the settings that meet the objective (by the search's own runs), the best with other values of
+    /// `irq_suspend_timeout` or `defer_hard_irqs` than its mode's own, and the best with the mode's own; either may be
+    /// missing.
     pub fn refinement(&self) -> (Option<&Tried>, Option<&Tried>) {
         let best = |wanted: &dyn Fn(&Setting) -> bool| {
             best::best_of(&self.tried, &self.objective, &self.refuted, wanted).map(|index| &self.tried[index])
@@ -111,15 +112,15 @@ impl Answer {
         (best(&Setting::is_refined), best(&|setting| !setting.is_refined()))
     }
 
-    /// Whether the recommendation keeps every latency bound with what was to be spared.
+    /// Whether the recommendation stays below every latency bound by the spare.
     pub fn spares(&self) -> bool {
         let tight = self.objective.with_spare();
         self.recommended.as_ref().is_some_and(|tried| tried.excess(&tight) < 1.0)
     }
 
-    /// The other side of the spare: for a recommendation that keeps it, the cheapest setting that meets the objective
-    /// without, if it takes less CPU by a point or more; for one that does not, the best that keeps it. By the search's
-    /// own runs.
+    /// Returns the alternative to the spare, by the search's own runs: for a recommendation that keeps it, the cheapest
+    /// setting that meets the objective without, if that takes at least a point of CPU less; for one that does not, the
+    /// best that keeps it.
     pub fn near_miss(&self) -> Option<&Tried> {
         let recommended = self.recommended.as_ref()?;
         let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
@@ -132,7 +133,7 @@ impl Answer {
         self.tried.iter().filter(cheaper).filter(known).min_by(|a, b| cpu(a).total_cmp(&cpu(b)))
     }
 
-    /// How far the recommendation stays below the tightest bound, in percent of the bound.
+    /// Returns how far the recommendation stays below the tightest bound, in percent of the bound.
     pub fn margin(&self) -> Option<f64> {
         let recommended = self.recommended.as_ref()?;
         let tightest = self
@@ -146,7 +147,7 @@ impl Answer {
     }
 }
 
-/// Why there is no answer at all.
+/// The reason why there is no answer at all.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
@@ -159,21 +160,22 @@ pub enum TuneError {
     Floor {
         /// The bound.
         bound: Bound,
-        /// What the network takes, in nanoseconds.
+        /// The time of the network, in nanoseconds.
         floor_ns: u64,
     },
-    /// Nothing could be run; the reason of the first.
+    /// Nothing could be run; this is the reason for the first job.
     #[error(transparent)]
     Run(PredictError),
-    /// The one who runs jobs gave up.
+    /// The caller stopped the jobs.
     #[error("stopped before there was an answer: start it again")]
     Stopped,
 }
 
-/// Whether the network of a world leaves any time at all for each bound of an objective.
+/// Checks that the network of a world leaves some time for each bound of an objective.
 ///
 /// # Errors
-/// [`TuneError::Floor`] for the first that it does not.
+///
+/// This fails with [`TuneError::Floor`] for the first bound for which it does not.
 pub fn reachable(file: &WorldFile, objective: &Objective) -> Result<(), TuneError> {
     let Some(floor_ns) = file.floor_ns() else { return Ok(()) };
     match objective.slo.bounds().iter().find(|bound| bound.limit_ns <= floor_ns) {
@@ -182,5 +184,5 @@ pub fn reachable(file: &WorldFile, objective: &Objective) -> Result<(), TuneErro
     }
 }
 
-/// Runs jobs, all or none: `None` if it was stopped.
+/// Runs jobs, all or none; returns `None` if it was stopped.
 pub type Runner<'a> = dyn FnMut(&[Job]) -> Option<Vec<Result<Figures, PredictError>>> + 'a;

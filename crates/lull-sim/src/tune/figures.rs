@@ -1,10 +1,10 @@
-//! What a run showed, as far as an objective can ask for it.
+//! The figures of a run that an objective can ask for.
 
 use lull_slo::Statistic;
 
 use crate::engine::metrics::Outcome;
 
-/// What a run showed.
+/// The figures of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Requests answered per second.
@@ -23,13 +23,13 @@ pub struct Figures {
     pub p99_us: f64,
     /// CPU of the service's cores as Linux's accounting shows it, in percent.
     pub cpu_percent: f64,
-    /// How long they were not idle, charged or not, in percent: accounting does not see interrupts that come out of
-    /// idle, such as a NAPI's timer.
+    /// How long the cores were not idle, charged or not, in percent: accounting does not see interrupts that come out
+    /// of idle, such as a NAPI's timer.
     pub busy_percent: f64,
 }
 
 impl Figures {
-    /// A statistic of latency, in microseconds.
+    /// Returns a statistic of latency, in microseconds.
     pub fn latency_us(&self, statistic: Statistic) -> f64 {
         match statistic {
             Statistic::Avg => self.avg_us,
@@ -39,7 +39,7 @@ impl Figures {
         }
     }
 
-    /// Of a run.
+    /// Returns the figures of a run.
     pub fn of(outcome: &Outcome) -> Figures {
         Figures {
             per_s: outcome.qps(),
@@ -56,7 +56,7 @@ impl Figures {
     }
 }
 
-/// Microseconds to three digits: `63.6us`, `412us`, `4.25ms`.
+/// Writes microseconds with three digits: `63.6us`, `412us`, `4.25ms`.
 pub fn us_text(us: f64) -> String {
     match us {
         us if us >= 9_995.0 => format!("{:.1}ms", us / 1e3),

@@ -6,23 +6,24 @@ use super::setting::{Family, Setting, around, grid};
 use super::tried::{Objective, Tried};
 use crate::predict::{Job, Offered, PredictError};
 
-/// Seeds of the search, before confirmation.
+/// How many seeds the search uses, before confirmation.
 const SEARCH_SEEDS: u32 = 2;
-/// Rounds of timeouts between those tried.
+/// How many rounds of timeouts between those tried there are.
 const REFINEMENTS: u32 = 3;
-/// Neighbouring timeouts nearer than this ratio are not told apart.
+/// Neighbouring timeouts with a smaller ratio are not distinguished.
 const RATIO_MIN: f64 = 1.2;
-/// Rounds of other `irq_suspend_timeout` and `defer_hard_irqs` around the best so far.
+/// How many rounds of other `irq_suspend_timeout` and `defer_hard_irqs` around the best so far there are.
 const REFINED_ROUNDS: u32 = 2;
-/// Settings that are put to confirmation at most.
+/// How many settings confirmation tries at the most.
 const CONFIRMED_MAX: usize = 8;
-/// Loads at which the answer is tried again, as multiples of the load.
+/// The loads at which the answer is tried again, as multiples of the load.
 const FACTORS: [f64; 2] = [0.5, 2.0];
 
-/// Looks for the setting that meets the objective at the least CPU, running jobs through `runner`.
+/// Looks for the setting that meets the objective at the least CPU, by jobs that `runner` runs.
 ///
 /// # Errors
-/// See [`TuneError`]. That no setting meets the objective is an answer.
+///
+/// See [`TuneError`]. If no setting meets the objective, that is an answer and no error.
 pub fn tune(objective: &Objective, runner: &mut Runner<'_>) -> Result<Answer, TuneError> {
     let mut search = Search { objective, runner };
     let mut tried = search.screen(objective.per_s)?;
@@ -46,7 +47,7 @@ pub fn tune(objective: &Objective, runner: &mut Runner<'_>) -> Result<Answer, Tu
     let mut refuted = Vec::new();
     let mut recommended = None;
     for turn in 0..CONFIRMED_MAX {
-        // What just meets the objective fails confirmation more often: it has half of the turns.
+        // A setting that just meets the objective fails confirmation more often, so half of the turns are for those.
         let with_spare = best_with_spare(&tried, objective, &refuted).filter(|_| turn >= CONFIRMED_MAX / 2);
         let Some(index) = with_spare.or_else(|| best(&tried, objective, &refuted)) else { break };
         let setting = tried[index].setting.clone();
@@ -80,7 +81,7 @@ struct Search<'a, 'r> {
 }
 
 impl Search<'_, '_> {
-    /// Runs settings at a load, `seeds` each.
+    /// Runs settings at a load, with `seeds` seeds each.
     fn run(&mut self, settings: Vec<Setting>, per_s: f64, seeds: u32) -> Result<Vec<Tried>, TuneError> {
         let tried = settings.into_iter().map(|setting| Tried { setting, per_s, runs: Vec::new(), error: None });
         let mut tried: Vec<Tried> = tried.collect();
@@ -88,7 +89,7 @@ impl Search<'_, '_> {
         Ok(tried)
     }
 
-    /// Runs what is missing to all seeds.
+    /// Runs the seeds that are missing.
     fn extend(&mut self, tried: &mut Tried) -> Result<(), TuneError> {
         self.more(vec![tried], self.objective.seeds)
     }
@@ -115,7 +116,7 @@ impl Search<'_, '_> {
         for (index, result) in whose.into_iter().zip(results) {
             match result {
                 Ok(figures) => tried[index].runs.push(figures),
-                // What fails with one seed is not judged by the others.
+                // A setting that fails with one seed is not judged by the others.
                 Err(error) => tried[index].error = Some(error),
             }
         }
@@ -127,13 +128,13 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// The whole grid at a load.
+    /// Runs the whole grid at a load.
     fn screen(&mut self, per_s: f64) -> Result<Vec<Tried>, TuneError> {
         let grid = grid().map_err(|error| TuneError::Run(PredictError::Mode(error.to_string())))?;
         self.run(grid, per_s, SEARCH_SEEDS.min(self.objective.seeds))
     }
 
-    /// The setting nearest to the objective, confirmed by all seeds.
+    /// Returns the setting nearest to the objective, run with all seeds.
     fn nearest(&mut self, tried: &mut [Tried]) -> Result<Option<Tried>, TuneError> {
         let objective = self.objective;
         let excess = |t: &Tried| t.excess(objective);
@@ -161,8 +162,8 @@ impl Search<'_, '_> {
     }
 }
 
-/// Other values of `irq_suspend_timeout` and `defer_hard_irqs` around the best so far, and around the best of each
-/// family that has them: what is not best with its mode's own values may be with others.
+/// Returns settings with other values of `irq_suspend_timeout` and `defer_hard_irqs` around the best so far, and around
+/// the best of each family that has them: a setting that is not the best with its mode's own values may be with others.
 fn refined(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
     let mut centres: Vec<&Setting> =
         best(tried, objective, &[]).map(|index| &tried[index].setting).into_iter().collect();
@@ -186,7 +187,7 @@ fn refined(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
     settings
 }
 
-/// Timeouts between the best of each family and its neighbours that were tried.
+/// Returns timeouts between the best of each family and its neighbours that were tried.
 fn between(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
     let mut settings = Vec::new();
     for family in Family::ALL {
@@ -218,7 +219,7 @@ fn between(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
     settings
 }
 
-/// Rounded to two digits: nobody types `suspend37.4`.
+/// Rounds to two digits, because nobody wants to type `suspend37.4`.
 fn two_digits(value: f64) -> u32 {
     let step = if value >= 1_000.0 {
         100.0

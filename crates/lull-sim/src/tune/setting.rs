@@ -1,4 +1,4 @@
-//! Settings: what `lull apply` can put in force, and the lines to type for it.
+//! Settings that `lull apply` can put in force, and the commands for it.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl Family {
     /// All of them.
     pub const ALL: [Family; 3] = [Family::Defer, Family::Suspend, Family::NapiBusy];
 
-    /// Its member of this timeout, in microseconds.
+    /// Returns its member with this timeout, in microseconds.
     pub(crate) fn member(self, us: u32) -> Result<Setting, ModeError> {
         let setting = match self {
             Family::Defer => Setting::of_mode(&format!("defer{us}"))?,
@@ -34,7 +34,7 @@ impl Family {
     }
 }
 
-/// One setting: a mode, perhaps with other values than its own for `gro_flush_timeout`, `irq_suspend_timeout` and
+/// One setting: a mode, which may have other values than its own for `gro_flush_timeout`, `irq_suspend_timeout` and
 /// `defer_hard_irqs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
@@ -42,28 +42,29 @@ pub struct Setting {
     pub mode: Mode,
     /// Its place in a family.
     pub family: Option<(Family, u32)>,
-    /// What the mode's name alone puts in force.
+    /// The settings that the mode's name alone puts in force.
     own: NapiSettings,
 }
 
 impl Setting {
-    /// A mode as it stands.
+    /// Makes the setting of a mode without changes.
     ///
     /// # Errors
-    /// A name that is no mode.
+    ///
+    /// This fails for a name that is no mode.
     pub fn of_mode(name: &str) -> Result<Setting, ModeError> {
         let mode: Mode = name.parse()?;
         Ok(Setting { own: mode.napi, mode, family: None })
     }
 
-    /// The same with another `irq_suspend_timeout`, in nanoseconds.
+    /// Returns the same setting with another `irq_suspend_timeout`, in nanoseconds.
     pub fn with_suspend_timeout(&self, ns: u64) -> Setting {
         let mut setting = self.clone();
         setting.mode.napi.irq_suspend_timeout_ns = ns;
         setting
     }
 
-    /// The same with another `defer_hard_irqs`.
+    /// Returns the same setting with another `defer_hard_irqs`.
     pub fn with_defer(&self, times: u32) -> Setting {
         let mut setting = self.clone();
         setting.mode.napi.defer_hard_irqs = times;
@@ -76,12 +77,12 @@ impl Setting {
         napi.irq_suspend_timeout_ns != own.irq_suspend_timeout_ns || napi.defer_hard_irqs != own.defer_hard_irqs
     }
 
-    /// The same with the mode's own `irq_suspend_timeout` and `defer_hard_irqs`.
+    /// Returns the same setting with the mode's own `irq_suspend_timeout` and `defer_hard_irqs`.
     pub fn unrefined(&self) -> Setting {
         self.with_suspend_timeout(self.own.irq_suspend_timeout_ns).with_defer(self.own.defer_hard_irqs)
     }
 
-    /// What is not the mode's own, each as its option of `lull apply` and its value.
+    /// Returns the values that are not the mode's own, each as its option of `lull apply` and its value.
     fn overrides(&self) -> Vec<(&'static str, String)> {
         let (napi, own) = (&self.mode.napi, &self.own);
         let time = |option, now_ns: u64, own_ns: u64| (now_ns != own_ns).then(|| (option, whole_time_text(now_ns)));
@@ -97,13 +98,14 @@ impl Setting {
         .collect()
     }
 
-    /// What to type on the machine, given the device's name.
+    /// Returns the command for the machine, given the device's name.
     pub fn apply_line(&self, dev: &str) -> String {
         let options: String = self.overrides().iter().map(|(option, value)| format!(" --{option} {value}")).collect();
         format!("lull apply {dev} --mode {}{options}", self.mode)
     }
 
-    /// The application's half, where the mode needs one: what to type for a program that runs, or is to be started.
+    /// Returns the command for the application's half, if the mode has one: for a program that runs, or is to be
+    /// started.
     pub fn program_line(&self) -> Option<String> {
         let mode = &self.mode;
         if matches!(mode.app, AppPolicy::TimeoutMs(_)) {
@@ -115,15 +117,15 @@ impl Setting {
         mode.epoll.prefer_busy_poll.then(|| format!("lull attach --pid PID --mode {mode} --once"))
     }
 
-    /// What to type for a program on lull's own stack: what starts it, and what changes single settings while it runs, if the mode
-    /// alone is not it.
+    /// Returns the commands for a program on lull's own stack: the one that starts it, and one that changes single
+    /// settings while it runs, if the mode's name does not give them.
     pub fn user_lines(&self) -> (String, Option<String>) {
         let settings: String = self.overrides().iter().map(|(option, value)| format!(" {option}={value}")).collect();
         let run = format!("lull run --nic NIC --addr IP/PREFIX --mode {} -- COMMAND", self.mode);
         (run, (!settings.is_empty()).then(|| format!("lull set PID{settings}")))
     }
 
-    /// What else it takes on Linux, if anything.
+    /// Returns what else it needs on Linux, if anything.
     pub fn caveat(&self) -> Option<&'static str> {
         match self.mode.name() {
             "threaded-busy" => Some("needs Linux 6.19"),
@@ -148,7 +150,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// A time as `lull apply` reads it: a whole number of the largest unit that divides it.
+/// Writes a time as `lull apply` reads it: a whole number of the largest unit that divides it.
 fn whole_time_text(ns: u64) -> String {
     match ns {
         ns if ns % 1_000_000_000 == 0 => format!("{}s", ns / 1_000_000_000),
@@ -160,24 +162,24 @@ fn whole_time_text(ns: u64) -> String {
 
 /// Modes without a timeout to choose.
 const FIXED: [&str; 6] = ["base", "suspend0", "fullbusy", "threaded", "threaded-busy", "busyread"];
-/// Timeouts that the search begins with, in microseconds: two to three a decade.
+/// The timeouts with which the search begins, in microseconds: two to three a decade.
 const GRID_US: [u32; 7] = [5, 10, 20, 50, 100, 200, 500];
-/// The same for napibusy, whose timeout only bounds the wait after its busy loop has ended.
+/// The same for napibusy, whose timeout only limits the wait after its busy loop has ended.
 const NAPIBUSY_GRID_US: [u32; 3] = [20, 50, 200];
 
-/// Values of `defer_hard_irqs` around a setting; the modes' own is 100.
+/// The values of `defer_hard_irqs` that are tried around a setting; the modes' own is 100.
 const DEFER_GRID: [u32; 4] = [1, 5, 20, 1_000];
-/// Values of `irq_suspend_timeout` around a setting, in microseconds; the modes' own is 20 ms.
+/// The values of `irq_suspend_timeout` that are tried around a setting, in microseconds; the modes' own is 20 ms.
 const SUSPEND_GRID_US: [u64; 4] = [200, 1_000, 5_000, 100_000];
 
-/// Parts of a timeout that are tried with the largest `defer_hard_irqs`.
+/// The fractions of a timeout that are tried with the largest `defer_hard_irqs`.
 const SHORTER: [u32; 3] = [2, 5, 10];
 /// The shortest timeout of a family, in microseconds.
 const SHORTEST_US: u32 = 5;
 
-/// The settings that differ from this one in `irq_suspend_timeout` or in `defer_hard_irqs`, as far as its mode uses
-/// them. What bridges a gap between packets is timeout times `defer_hard_irqs`, so shorter timeouts are tried with the
-/// largest.
+/// Returns the settings that differ from this one in `irq_suspend_timeout` or in `defer_hard_irqs`, as far as its mode
+/// uses them. A gap between packets is bridged by timeout times `defer_hard_irqs`, so shorter timeouts are tried with
+/// the largest.
 pub(crate) fn around(setting: &Setting) -> Vec<Setting> {
     let mut settings = Vec::new();
     if setting.mode.deferral_ns().is_some() {
@@ -195,10 +197,11 @@ pub(crate) fn around(setting: &Setting) -> Vec<Setting> {
     settings
 }
 
-/// What the search begins with.
+/// Returns the settings with which the search begins.
 ///
 /// # Errors
-/// None in practice: all names are modes.
+///
+/// This does not happen in practice, because all names are modes.
 pub(crate) fn grid() -> Result<Vec<Setting>, ModeError> {
     let mut settings = FIXED.iter().map(|name| Setting::of_mode(name)).collect::<Result<Vec<_>, _>>()?;
     for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! Who asks, how often, and how long the way takes.
+//! The clients: which they are, how often they ask, and how long messages take.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ pub struct ConnectionsSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
     /// Open loop: arrivals of a Poisson process, spread evenly over the group. An arrival for a connection that still
-    /// waits is issued when its answer has come; from when its latency counts says
-    /// [`World::counts_from_due`](super::World::counts_from_due).
+    /// waits is issued when its answer has come; [`World::counts_from_due`](super::World::counts_from_due) says from
+    /// when its latency counts.
     Open {
         /// Requests per second, over the whole group.
         per_s: f64,
@@ -56,16 +56,16 @@ pub enum Traffic {
     },
 }
 
-/// Times at which requests arrived once, in order.
+/// Times at which requests once arrived, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceSpec {
-    /// Since the trace began, in nanoseconds.
+    /// The times since the trace began, in nanoseconds.
     at_ns: Arc<[u64]>,
 }
 
 impl TraceSpec {
-    /// A trace from its times, which count from the first; `None` unless there are two at the least, in order and not all
-    /// the same.
+    /// Makes a trace from its times, which count from the first. Returns `None` unless there are at least two, in order
+    /// and not all the same.
     pub fn new(mut at_ns: Vec<u64>) -> Option<TraceSpec> {
         let first_ns = *at_ns.first()?;
         at_ns.iter_mut().try_for_each(|at| at.checked_sub(first_ns).map(|since| *at = since))?;
@@ -73,19 +73,19 @@ impl TraceSpec {
         increases.then(|| TraceSpec { at_ns: at_ns.into() })
     }
 
-    /// Arrivals per second, as they were.
+    /// Returns the arrivals per second of the recording.
     pub fn per_s(&self) -> f64 {
         self.at_ns.len() as f64 * 1e9 / self.span_ns()
     }
 
-    /// How long it takes until it begins anew: the gap behind the last arrival is as long as the mean one.
+    /// Returns how long it takes until it begins anew: the gap behind the last arrival is as long as the mean one.
     fn span_ns(&self) -> f64 {
         let last_ns = self.at_ns.last().copied().unwrap_or(1) as f64;
         let arrivals = self.at_ns.len() as f64;
         last_ns * arrivals / (arrivals - 1.0).max(1.0)
     }
 
-    /// When the arrival of this number comes if `per_s` come in a second, in nanoseconds from the beginning.
+    /// Returns when the arrival of this number comes at a rate of `per_s`, in nanoseconds from the beginning.
     pub(crate) fn at_ns(&self, number: u64, per_s: f64) -> u64 {
         let (turn, place) = (number / self.at_ns.len() as u64, number % self.at_ns.len() as u64);
         let as_it_was_ns = turn as f64 * self.span_ns() + self.at_ns[place as usize] as f64;
@@ -100,7 +100,7 @@ pub struct NetSpec {
     pub request_ns: u32,
     /// From the server's NIC until the answer is in the client's NIC and handled there, without what follows.
     pub answer_ns: u32,
-    /// The mean of a random (exponential) time that passes then until the client's program has the answer.
+    /// The mean of a random (exponential) time that then passes until the client's program has the answer.
     pub client_random_ns: u32,
     /// The share of answers for which the client takes longer (its interrupt moderation, its other connections), in
     /// 1/1024.
@@ -109,8 +109,8 @@ pub struct NetSpec {
     pub slow_min_ns: u32,
     /// How much longer it takes for them at the most.
     pub slow_max_ns: u32,
-    /// Answers per second that begin that longer time anew for one that waits, because they reach the same queue of the
-    /// client's NIC, whose moderation counts from the last completion; none with 0.
+    /// How many answers per second begin the longer time of a waiting answer anew, because they reach the same queue of
+    /// the client's NIC, whose moderation counts from the last completion; with 0 there are none.
     pub slow_renewed_per_s: u32,
     /// Whether the client acknowledges an answer with a packet of its own; otherwise its next request does.
     pub acks: bool,
@@ -120,7 +120,7 @@ pub struct NetSpec {
     pub tx_done_ns: u32,
     /// How long a client waits before it sends a lost request again.
     pub retransmit_ns: u64,
-    /// What the clients' machine is busy with, if they are the threads of one generator: one for each worker.
+    /// The times that the clients' machine takes, if the clients are the threads of one generator, one for each worker.
     pub generator: Option<GeneratorSpec>,
 }
 
@@ -143,25 +143,25 @@ impl Default for NetSpec {
     }
 }
 
-/// The server behind a proxy. A request is served twice: it is passed on, and what comes back is passed to the client.
-/// Its answer reaches the same queue as the client's packets.
+/// The server behind a proxy. A request is served twice: it is passed on, and the answer that comes back is passed to
+/// the client. The server's answer reaches the same queue as the client's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamSpec {
     /// From the proxy's NIC to the server behind it and back.
     pub answer_ns: u32,
-    /// The mean of a random (exponential) time that comes on top.
+    /// The mean of a random (exponential) time in addition.
     pub random_ns: u32,
 }
 
 /// A second application on the queues of the first: a service with an epoll context, worker and connections of its own.
 ///
-/// Its packets are taken off the ring by whoever polls the queue. While the first application suspends interrupts, that
-/// is the first application alone, between two of its batches.
+/// Its packets are taken off the ring by whoever polls the queue. While the first application suspends interrupts, only
+/// the first application does so, between two of its batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondSpec {
-    /// The first of its groups of connections: those behind it are its, too.
+    /// The first of its groups of connections; all later ones are its as well.
     pub first_group: u32,
-    /// What a request costs it, in nanoseconds; the first application's is
+    /// What a request costs it, in nanoseconds; for the first application that is
     /// [`Costs::request_sys_ns`](crate::Costs::request_sys_ns) and
     /// [`Costs::request_user_ns`](crate::Costs::request_user_ns).
     pub request_ns: u32,

@@ -1,4 +1,4 @@
-//! What lies between cores, and where workers run.
+//! What cores share, and where workers run.
 
 /// Caches and memory that cores share, and whether the scheduler moves workers between cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

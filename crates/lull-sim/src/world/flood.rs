@@ -9,7 +9,7 @@ pub struct SenderSpec {
     pub fragment_ns: u32,
     /// What each byte costs, in picoseconds.
     pub byte_ps: u32,
-    /// Senders that make progress at once, at most: its cores, less what they take from each other.
+    /// How many senders make progress at once at the most: its cores, less what they take from each other.
     pub cores: f64,
 }
 
@@ -34,14 +34,14 @@ pub struct FloodSpec {
     pub receive_buffer_bytes: u32,
     /// Memory that a packet takes in it (`truesize`), in bytes.
     pub buffer_small_bytes: u32,
-    /// The memory that a packet takes besides if it is not copied into its head, in bytes.
+    /// The additional memory of a packet that is not copied into its head, in bytes.
     pub buffer_large_bytes: u32,
     /// Packets up to this size are copied into their head, in bytes.
     pub copied_bytes: u32,
 }
 
 impl Default for FloodSpec {
-    /// 10 Gbit/s, and the buffers of Linux's virtio_net.
+    /// The defaults are 10 Gbit/s, and the buffers of Linux's virtio_net.
     fn default() -> FloodSpec {
         FloodSpec {
             flows: 1,
@@ -59,7 +59,7 @@ impl Default for FloodSpec {
     }
 }
 
-/// What a hypervisor puts between its NIC and its guest's.
+/// The parts of a hypervisor between its NIC and its guest's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelaySpec {
     /// The CPU of the thread that copies frames to the guest (vhost).
@@ -74,7 +74,7 @@ pub struct RelaySpec {
     pub copy_ns: u32,
     /// How long a CPU holds the lock of the device's queue, with the lock's way between caches, in nanoseconds.
     pub lock_ns: u32,
-    /// What it costs the thread that does it to interrupt the guest, in nanoseconds.
+    /// What it costs the thread to interrupt the guest, in nanoseconds.
     pub signal_ns: u32,
 }
 

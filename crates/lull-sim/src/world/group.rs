@@ -8,7 +8,7 @@ use lull_core::settings::WEIGHT_DEFAULT;
 pub struct GroupMemberSpec {
     /// The queue. It is in no other group, and is not threaded.
     pub queue: u32,
-    /// Packets that it may take a visit.
+    /// How many packets it may take per visit.
     pub weight: u32,
 }
 
@@ -24,7 +24,7 @@ pub struct GroupSpec {
 }
 
 impl GroupSpec {
-    /// A group of these CPUs that polls these queues with the default weight.
+    /// Makes a group of these CPUs that polls these queues with the default weight.
     pub fn new(cpus: Vec<u16>, queues: impl IntoIterator<Item = u32>, config: GroupConfig) -> GroupSpec {
         let member = |queue| GroupMemberSpec { queue, weight: WEIGHT_DEFAULT };
         GroupSpec { cpus, members: queues.into_iter().map(member).collect(), config }

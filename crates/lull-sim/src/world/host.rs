@@ -1,4 +1,4 @@
-//! Who executes delivery: a kernel, or lull's own host in a process.
+//! What executes delivery: a kernel, or lull's own host in a process.
 
 use lull_core::AfterResume;
 
@@ -17,27 +17,26 @@ use lull_core::AfterResume;
 pub struct UserHost {
     /// What follows the poll of a resume that finds nothing.
     pub after_resume: AfterResume,
-    /// How much later than its deadline a timer is taken while the worker computes, at the most (the host's
-    /// `timer_slack_ns`).
+    /// How late a timer is taken at the most while the worker computes (the host's `timer_slack_ns`).
     pub timer_slack_ns: u32,
 }
 
 impl Default for UserHost {
-    /// As `lull compare` and `lull serve` have it.
+    /// The defaults are those of `lull compare` and `lull serve`.
     fn default() -> UserHost {
         UserHost { after_resume: AfterResume::Interrupt, timer_slack_ns: 50_000 }
     }
 }
 
-/// A load generator that is one thread a worker. It works in turns, as the lab's does: it takes the answers that are there,
-/// then sends what is due, and then tells the device of all that it has sent. While it does so, or wakes the server, it
-/// does nothing else.
+/// A load generator with one thread for each worker. It works in turns, like the lab's: it takes the answers that are
+/// there, then sends what is due, and then tells the device of everything that it has sent. While it does one of these,
+/// or wakes the server, it does nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeneratorSpec {
-    /// What sending a request takes it, in nanoseconds.
+    /// How long it takes to send a request, in nanoseconds.
     pub send_ns: u32,
-    /// What taking an answer takes it, in nanoseconds.
+    /// How long it takes to take an answer, in nanoseconds.
     pub answer_ns: u32,
-    /// What an interrupt of the server takes it: where the NIC is in memory, whoever sends wakes whoever receives.
+    /// How long it takes to interrupt the server, in nanoseconds: with an in-memory NIC the sender wakes the receiver.
     pub raise_ns: u32,
 }

@@ -1,4 +1,4 @@
-//! A world: what there is, before anything happens. A run is a world and a seed.
+//! A world: its parts, before anything happens. A run is a world and a seed.
 
 mod clients;
 mod cores;
@@ -34,7 +34,7 @@ pub struct ContextSpec {
     pub options: EpollOptions,
 }
 
-/// A thread that waits in an epoll context and serves what comes.
+/// A thread that waits in an epoll context and serves requests.
 #[derive(Clone, Debug)]
 pub struct WorkerSpec {
     /// Its CPU.
@@ -50,15 +50,15 @@ pub struct WorkerSpec {
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub struct World {
-    /// CPUs: those with `true` are the service's, whose use is reported.
+    /// The CPUs. Those with `true` are the service's, whose use is reported.
     pub cpus: Vec<bool>,
-    /// What lies between the CPUs, and whether workers change theirs.
+    /// What the CPUs share, and whether workers change their CPU.
     pub cores: CoresSpec,
     /// What things cost.
     pub costs: Costs,
     /// What delivery and application cost each other through the caches.
     pub cache: CacheSpec,
-    /// lull's own host, where it delivers instead of a kernel.
+    /// lull's own host, if it delivers instead of a kernel.
     pub host: Option<UserHost>,
     /// System-wide settings.
     pub sysctl: Sysctl,
@@ -84,32 +84,33 @@ pub struct World {
     pub trace: Option<TraceSpec>,
     /// Which connections are a second application's, if there is one.
     pub second: Option<SecondSpec>,
-    /// A flood of datagrams. A world that has one has no other load.
+    /// A flood of datagrams. A world with a flood has no other load.
     pub flood: Option<FloodSpec>,
-    /// Answers that leave together, at the most: those of one batch of events, which wait for one doorbell.
+    /// How many answers of one batch of events, which wait for one doorbell, leave together at the most.
     pub answers_together: u32,
-    /// What a hypervisor puts between its NIC and its guest's.
+    /// The parts of a hypervisor between its NIC and its guest's.
     pub relay: Option<RelaySpec>,
     /// The guest's CPU.
     pub vcpu: Option<VcpuSpec>,
     /// Network and clients.
     pub net: NetSpec,
-    /// Whether the latency of an open-loop request counts from when it was due, as the lab's load counts, and not from when its
-    /// connection was free for it, as mutilate counts. The times of those that wait take memory ([`World::backlog_max`]).
+    /// Whether the latency of an open-loop request counts from when it was due, as the lab's load counts, and not from
+    /// when its connection was free for it, as mutilate counts. The times of waiting requests take memory
+    /// ([`World::backlog_max`]).
     pub counts_from_due: bool,
-    /// Sizes of frames, which adaptive moderation looks at.
+    /// The sizes of frames, on which adaptive moderation depends.
     pub frames: FrameSizes,
-    /// What goes wrong, and how often.
+    /// Which faults occur, and how often.
     pub faults: FaultSpec,
     /// The virtual time that passes before anything is counted, in nanoseconds.
     pub warmup_ns: u64,
     /// The virtual time in which a run counts, in nanoseconds.
     pub window_ns: u64,
-    /// A server behind the service that every request is passed on to, if the service is a proxy.
+    /// A server behind the service to which every request is passed on, if the service is a proxy.
     pub upstream: Option<UpstreamSpec>,
     /// The bound of a run's events.
     pub events_max: u64,
-    /// The bound of the events that lie ahead at the same time: a run's memory grows with them.
+    /// The bound of the events that are pending at the same time, with which a run's memory grows.
     pub pending_max: u64,
     /// The bound of the open-loop requests that wait because their connection still waits for an answer.
     pub backlog_max: u64,
@@ -154,15 +155,16 @@ impl Default for World {
 }
 
 impl World {
-    /// What going to sleep takes before the CPU is idle. On lull's own host the other half is what the thread takes to come back,
-    /// which is a part of the way out of idle; a thread for which something comes meanwhile has no such way.
+    /// Returns how long going to sleep takes before the CPU is idle. On lull's own host the other half is the time in
+    /// which the thread comes back, which is part of the way out of idle; a thread to which something comes meanwhile
+    /// has no such way.
     pub(crate) fn falling_ns(&self) -> u64 {
         let both_ns = u64::from(self.costs.epoll_sleep_ns);
         if self.host.is_some() { both_ns / 2 } else { both_ns }
     }
 
-    /// `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections` connections
-    /// a core: the shape of memcached with `-t N -N N`.
+    /// Makes `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections`
+    /// connections for each core. This has the shape of memcached with `-t N -N N`.
     pub fn epoll_service(cores: u16, mode: &Mode, connections: u32, traffic: Traffic) -> World {
         let timeout_ns = match mode.app {
             AppPolicy::Blocking => None,

@@ -5,16 +5,16 @@
 pub enum Transmit {
     /// The send call hands it to the device (TCP).
     Doorbell,
-    /// The next poll of the NAPI sends it, whoever polls: the program makes no call.
+    /// The next poll of the NAPI sends it, whoever polls; the program makes no call.
     Poll,
     /// The send call schedules a poll on its own CPU, which sends it (`ndo_xsk_wakeup` of drivers that call
-    /// `napi_schedule`, as gve).
+    /// `napi_schedule`, such as gve).
     Wakeup,
     /// The send call makes a round of busy polling, which sends it (`xsk_sendmsg` of a socket with SO_BUSY_POLL). If
-    /// somebody else owns the NAPI, that owner's poll does.
+    /// the NAPI has another owner, that owner's poll sends it.
     BusyPoll,
-    /// The send call hands a copy to the device on its own CPU (`xsk_generic_xmit` of a socket bound with XDP_COPY). If the socket
-    /// busy polls, a round of that comes first (`__xsk_sendmsg`), and the frame waits for it.
+    /// The send call hands a copy to the device on its own CPU (`xsk_generic_xmit` of a socket bound with XDP_COPY). If
+    /// the socket busy polls, a round of that comes first (`__xsk_sendmsg`), and the frame waits for it.
     Copy,
 }
 
@@ -46,17 +46,17 @@ pub enum PeerKind {
     Requester,
     /// Answers each message.
     Responder,
-    /// Sends a message every so many nanoseconds, answered or not.
+    /// Sends a message once in each period, answered or not.
     Pacer {
         /// The period, in nanoseconds.
         period_ns: u64,
     },
-    /// Takes answers, and is busy for so long after each.
+    /// Takes answers, and is busy for a while after each.
     Taker {
         /// The application's delay, in nanoseconds.
         delay_ns: u64,
     },
-    /// Makes receive calls for nothing but their polling.
+    /// Makes receive calls only for their polling.
     Poller,
 }
 

@@ -11,19 +11,19 @@ pub enum ModerationSpec {
     Off,
     /// A fixed profile.
     Fixed(Moderation),
-    /// Adaptive: [`crate::engine::dim::Dim`] walks along the profiles.
+    /// Adaptive: [`crate::engine::dim::Dim`] moves along the profiles.
     Adaptive,
 }
 
 /// When a moderation period begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// It begins anew with each completion, so it ends when none came for so long (mlx5's receive queues from
+    /// It begins anew with each completion, so it ends when none has come for that time (mlx5's receive queues from
     /// ConnectX-4 on).
     Completion,
     /// It begins with the first completion that was not reported yet.
     First,
-    /// It begins with the interrupt before, so it bounds the rate of interrupts (mlx5's transmit queues).
+    /// It begins with the interrupt before, so it limits the rate of interrupts (mlx5's transmit queues).
     Interrupt,
 }
 
@@ -32,7 +32,7 @@ pub enum Period {
 pub struct TransmitSpec {
     /// The discipline.
     pub qdisc: lull_qdisc::Kind,
-    /// How many frames that holds.
+    /// How many frames the discipline holds.
     pub limits: lull_qdisc::Limits,
     /// Frames that its ring holds.
     pub ring_frames: u32,
@@ -53,7 +53,7 @@ pub struct QueueSpec {
     pub napi: NapiSettings,
     /// The CPU that its NAPI thread runs on, if it has one.
     pub thread_cpu: u16,
-    /// How many packets its NAPI thread takes before it lets other threads run. 0 stands for a poll's packets, as in
+    /// How many packets its NAPI thread takes before it lets other threads run. 0 means the packets of one poll, as in
     /// Linux since 5.12; for the letter of 2016 `netdev_budget` is assumed.
     pub thread_packets: u32,
     /// Moderation of the receive completions.
@@ -62,7 +62,7 @@ pub struct QueueSpec {
     pub tx: ModerationSpec,
     /// When a moderation period of the receive side begins.
     pub rx_period: Period,
-    /// When one of the transmit side begins.
+    /// When a moderation period of the transmit side begins.
     pub tx_period: Period,
     /// Whether sent frames are reported by completions, which polls reap. An in-memory NIC and a TAP have none.
     pub tx_completions: bool,
@@ -77,11 +77,11 @@ pub struct QueueSpec {
     pub completes_off_affinity: bool,
     /// Whether it has a NAPI thread even while it is not threaded, so that it may become so.
     pub has_thread: bool,
-    /// The interrupt vector that it shares with the other queues of the same number; `None` is one of its own. What
-    /// queues of a vector report until its handler has ended, that handler takes (mlx4: a transmit ring has the vector
-    /// of its receive ring, and `mlx4_eq_int` goes on until the event queue is empty).
+    /// The interrupt vector that it shares with the other queues of the same number; `None` means a vector of its own.
+    /// The handler of a vector takes everything that its queues report until it has ended (mlx4: a transmit ring has
+    /// the vector of its receive ring, and `mlx4_eq_int` goes on until the event queue is empty).
     pub vector: Option<u32>,
-    /// It is a transmit queue with a discipline, and no queue pair.
+    /// Its properties if it is a transmit queue with a discipline, and no queue pair.
     pub transmits: Option<TransmitSpec>,
 }
 
@@ -92,12 +92,12 @@ pub enum Masking {
     #[default]
     Disarm,
     /// The handler masks it after it has scheduled the NAPI. Unmasking reports what came in the meantime, and does not
-    /// look at the ring (message-signalled interrupts of most others).
+    /// look at the ring (message-signalled interrupts of most other devices).
     Mask,
 }
 
 impl QueueSpec {
-    /// A queue on this CPU with default settings, no moderation and a ring of 1024.
+    /// Makes a queue on this CPU with default settings, no moderation and a ring of 1024.
     pub fn new(cpu: u16) -> QueueSpec {
         QueueSpec {
             cpu,

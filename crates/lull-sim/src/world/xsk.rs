@@ -28,11 +28,11 @@ pub enum XskWait {
     Spin,
     /// Answers frames, and makes non-blocking receive calls while there are none.
     Call,
-    /// Makes receive calls for nothing but their polling: somebody else answers.
+    /// Makes receive calls only for their polling; another thread answers.
     PollOnly,
 }
 
-/// A thread of an AF_XDP socket that does not wait in epoll; one that does is a [`WorkerSpec`](crate::WorkerSpec).
+/// A thread of an AF_XDP socket that does not wait in epoll; a thread that does is a [`WorkerSpec`](crate::WorkerSpec).
 #[derive(Clone, Copy, Debug)]
 pub struct XskThreadSpec {
     /// Its CPU.

@@ -1,11 +1,10 @@
-//! AF_XDP responders as world files describe them: a socket, a queue and a thread each, which answers every frame
-//! inline.
+//! AF_XDP responders in world files: for each worker a socket, a queue and a thread, which answers every frame inline.
 //!
-//! How the program waits decides which modes it can have. One that sleeps in epoll has what acts in `epoll_wait`; one
-//! that looks at its ring in user space can have its sockets' calls busy poll, its own or those of a thread on another
-//! core. Its clients are either somewhere in the network, as those of every service, or *twins*: machines like this one
-//! in the same mode, whose sender keeps a fixed rate and whose receiver is busy for a while after each answer (the
-//! published AF_XDP measurements).
+//! How the program waits decides which modes it can have. A program that sleeps in epoll can have those that act in
+//! `epoll_wait`. One that looks at its ring in user space can have its sockets' calls busy poll, its own calls or those
+//! of a thread on another core. Its clients are either somewhere in the network, like those of every service, or
+//! *twins*: machines like this one in the same mode, whose sender keeps a fixed rate and whose receiver is busy for a
+//! while after each answer (the published AF_XDP measurements).
 
 use std::ops::RangeInclusive;
 
@@ -21,11 +20,11 @@ use crate::units::Time;
 
 /// What a frame may cost the driver or the program.
 const FRAME: RangeInclusive<u64> = 10..=100_000_000;
-/// Frames at a time: the ring of a socket holds 2048.
+/// How many frames it takes at a time: the ring of a socket holds 2048.
 const BATCH: RangeInclusive<u64> = 1..=2_048;
 const BATCH_DEFAULT: u64 = 64;
 
-/// Keys of other services that it has, or its own keys that another has, are refused.
+/// Refuses keys of other services if it is a responder, and a responder's keys if it is another service.
 pub(super) fn refuse_strangers(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
     let service = &raw.service;
     if !raw.is_af_xdp() {
@@ -97,7 +96,7 @@ pub(super) fn refuse_strangers(check: &Check<'_>, raw: &Raw) -> Result<(), World
     }
 }
 
-/// Its clients send datagrams, and are threads of no generator.
+/// Its clients send datagrams, and are not threads of a generator.
 fn no_tcp_clients(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
     let load = &raw.load;
     if let Some(acks) = &load.acks {
@@ -118,7 +117,7 @@ fn no_tcp_clients(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
     }
 }
 
-/// One of the words that a key allows.
+/// Reads a key that allows certain words.
 fn word<T: Copy>(
     check: &Check<'_>,
     key: &str,
@@ -134,7 +133,7 @@ fn word<T: Copy>(
     })
 }
 
-/// Its keys; the costs that they give go into `costs`.
+/// Reads its keys; the costs that they give go into `costs`.
 pub(super) fn resolve(
     check: &Check<'_>,
     raw: &Raw,
@@ -200,7 +199,7 @@ pub(super) fn resolve(
     Ok((xdp, RequestCost::Frame(frame_ns)))
 }
 
-/// What a world with twins has no place for.
+/// Refuses keys that have no meaning with twins.
 fn refuse_with_twin(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
     let problem = "a twin sends one flow at a fixed rate over a wire that takes the same time always: remove this, or \
     set client = \"remote\"";

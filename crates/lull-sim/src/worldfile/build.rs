@@ -1,4 +1,4 @@
-//! The world that a file describes, in a mode under a load.
+//! Builds the world that a file describes, in a mode under a load.
 
 use lull_core::{AppPolicy, EpollOptions, Mode, NapiSettings, Threaded};
 
@@ -15,25 +15,25 @@ use crate::world::{
 /// CPUs of a twin: receiver, sender, poller.
 const TWIN_CPUS: u16 = 3;
 impl WorldFile {
-    /// The world in a mode under a load: [`Traffic::Open`] over all connections, or [`Traffic::Closed`].
-    /// Where nothing pins the workers, they begin as with the seed 0.
+    /// Makes the world in a mode under a load: [`Traffic::Open`] over all connections, or [`Traffic::Closed`]. If the
+    /// workers are not pinned, they begin as with the seed 0.
     pub fn world(&self, mode: &Mode, traffic: Traffic, window_ns: u64) -> World {
         self.seeded_world(mode, traffic, window_ns, 0)
     }
 
-    /// As [`WorldFile::world`]; the seed places workers that nothing pins.
+    /// As [`WorldFile::world`]; the seed places workers that are not pinned.
     pub fn seeded_world(&self, mode: &Mode, traffic: Traffic, window_ns: u64, seed: u64) -> World {
         let timeout_ns = match mode.app {
             AppPolicy::Blocking => None,
             AppPolicy::TimeoutMs(ms) => Some(u64::from(ms) * 1_000_000),
         };
-        // Workers have the first cores; NAPI threads what is left, if there is any.
+        // Workers have the first cores; NAPI threads have the rest, if there is any.
         let spare = self.cores - self.workers.min(self.cores);
         let thread_cpu = |queue: u16| match spare {
             0 => queue % self.cores,
             spare => self.workers + queue % spare,
         };
-        // A mode that asks the NIC for coalescing has it instead of the file's.
+        // A mode that uses the NIC's coalescing has that of the mode instead of the file's.
         let fixed = mode.rx_usecs.map(|usecs| ModerationSpec::Fixed(Moderation { usecs, frames: u32::MAX }));
         let queue = |queue: u16| QueueSpec {
             napi: mode.napi,
@@ -65,7 +65,7 @@ impl WorldFile {
             cpus: vec![true; usize::from(self.cores)],
             cores: CoresSpec {
                 per_l3: self.l3_cores,
-                // In closed loop no worker ever sleeps, so each stays where the run began.
+                // In a closed loop no worker ever sleeps, so each stays where the run began.
                 workers_move: self.worker_cores == WorkerCores::Any && traffic != Traffic::Closed,
                 ..CoresSpec::default()
             },
@@ -114,8 +114,8 @@ impl WorldFile {
         world
     }
 
-    /// The connections by queue and worker: a worker has the queue of its number; with more queues than workers
-    /// several, with fewer a queue has several workers.
+    /// Returns the connections by queue and worker. A worker has the queue of its number; with more queues than workers
+    /// it has several, and with fewer a queue has several workers.
     fn connections_of(&self, traffic: Traffic) -> Vec<ConnectionsSpec> {
         let count = self.workers.max(self.queues);
         let counts = self.connections_by_group(count);
@@ -136,8 +136,8 @@ impl WorldFile {
         (0..count).map(group).filter(|group| group.count > 0).collect()
     }
 
-    /// How many connections each group has. A hash spreads them binomially; so that a world needs no seed, the groups
-    /// stand at equally likely places of that distribution (the normal one, by its logistic approximation).
+    /// Returns how many connections each group has. A hash spreads them binomially. So that a world needs no seed, the
+    /// groups are at equally likely places of that distribution (the normal one, by its logistic approximation).
     fn connections_by_group(&self, groups: u16) -> Vec<u32> {
         if let Some(spread) = &self.spread {
             return spread.clone();
@@ -148,7 +148,7 @@ impl WorldFile {
             let p = (f64::from(group) + 0.5) / f64::from(groups);
             mean + deviation * libm::log(p / (1.0 - p)) / 1.702
         };
-        // Rounded so that the sum is right: each group ends where its running sum does.
+        // The numbers are rounded so that the sum is right: each group ends where its running sum does.
         let (mut sum, mut given) = (0.0, 0);
         (0..groups)
             .map(|group| {
@@ -162,7 +162,7 @@ impl WorldFile {
 }
 
 impl AfXdp {
-    /// Its half of the world: sockets, threads, and clients that are twins.
+    /// Adds its part of the world: sockets, threads, and clients that are twins.
     fn complete(&self, file: &WorldFile, mode: &Mode, traffic: Traffic, mut world: World) -> World {
         let calls = mode.socket_busy_poll_usecs != 0;
         let transmit = match mode.napi.threaded {
@@ -201,7 +201,7 @@ impl AfXdp {
         }
     }
 
-    /// Clients that are machines like this one in the same mode, on CPUs, queues and sockets after its own.
+    /// Adds clients that are machines like this one in the same mode, on CPUs, queues and sockets after its own.
     fn with_twins(
         &self,
         file: &WorldFile,
@@ -248,8 +248,8 @@ impl AfXdp {
 }
 
 impl TransmitQueues {
-    /// The transmit queue beside a queue. As with lull's own stack it has a NAPI of its own, which neither defers nor has a thread:
-    /// it is there for what a sender's run leaves.
+    /// Makes the transmit queue beside a queue. As with lull's own stack it has a NAPI of its own, which neither defers
+    /// nor has a thread, because it only handles what a sender's run leaves.
     fn beside(&self, file: &WorldFile, queue: u16, like: &QueueSpec) -> QueueSpec {
         let (_, answer_bits) = file.bits;
         QueueSpec {

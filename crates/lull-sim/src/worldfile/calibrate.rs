@@ -1,9 +1,9 @@
-//! From a measured request cost to the application's own part of it.
+//! Finds the application's own part of a measured request cost.
 //!
-//! What `perf` or a thread's clock shows of a request includes what the simulator charges apart: `epoll_wait`,
-//! wake-ups, interference, and, all told, interrupts and softirq. The application's part is therefore found by running
-//! the service, one core of it, saturated in `base` (where such figures are measured), and correcting the part until
-//! the simulated figure is the measured one.
+//! The cost that `perf` or a thread's clock shows for a request includes what the simulator charges separately:
+//! `epoll_wait`, wake-ups, interference, and in a total also interrupts and softirq. So the application's part is found
+//! by running the service, or one core of it, saturated in `base` (where such figures are measured), and correcting the
+//! part until the simulated figure is the measured one.
 
 use lull_core::Mode;
 
@@ -14,17 +14,17 @@ use crate::engine::sim::Sim;
 use crate::world::Traffic;
 use lull_units::time_text;
 
-/// Runs at most.
+/// How many runs there are at the most.
 const ROUNDS_MAX: u32 = 12;
 /// How near the simulated figure has to come, as a share of the measured one.
 const TOLERANCE: f64 = 0.005;
-/// How near is near enough when all rounds are done: what a measurement of a cost is good for.
+/// How near is near enough when all rounds are done, given the precision of such a measurement.
 const TOLERANCE_LAST: f64 = 0.03;
-/// Requests per run, about.
+/// About how many requests a run has.
 const REQUESTS: u64 = 10_000;
-/// The least that an application does for a request, in nanoseconds.
+/// The least time that an application takes for a request, in nanoseconds.
 const OWN_MIN_NS: f64 = 50.0;
-/// The seed of these runs: they are part of reading a file, which has none.
+/// The seed of these runs: they are part of reading a file, which has no seed.
 const SEED: u64 = 1;
 
 /// How a request's cost is divided.
@@ -32,19 +32,20 @@ const SEED: u64 = 1;
 pub(super) struct Division {
     /// User space, in 1/1000.
     pub(super) user_permille: u32,
-    /// The part that varies from request to request (exponentially), in 1/1000.
+    /// The part that varies from request to request (exponentially distributed), in 1/1000.
     pub(super) random_permille: u32,
 }
 
 /// Sets the application's part of a request in `file.costs`.
 ///
 /// # Errors
-/// What stands against it: a measured cost that delivery alone exceeds.
+///
+/// This fails if delivery alone costs more than was measured.
 pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String> {
     let measured_ns = f64::from(file.request_cost.ns());
     let times_served = if file.upstream.is_some() { 2.0 } else { 1.0 };
     let mut own_ns = measured_ns / times_served;
-    // The nearest below and above that were tried: (the application's part, the figure shown).
+    // The nearest tries below and above: (the application's part, the figure that was shown).
     let (mut below, mut above) = (None::<(f64, f64)>, None::<(f64, f64)>);
     let mut nearest = (f64::INFINITY, own_ns);
     for _ in 0..ROUNDS_MAX {
@@ -66,8 +67,8 @@ pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String
         }
         *if shown_ns < measured_ns { &mut below } else { &mut above } = Some((own_ns, shown_ns));
         own_ns = match (below, above) {
-            // Delivery and application fall into step in other ways as the cost changes, so the figure jumps in places
-            // and a straight line between two points misses it.
+            // Delivery and application fall into step in other ways when the cost changes, so the figure jumps in
+            // places, and a straight line between two points misses it.
             (Some(below), Some(above)) => f64::midpoint(below.0, above.0),
             _ => (own_ns + (measured_ns - shown_ns) / times_served).max(OWN_MIN_NS),
         };
@@ -90,10 +91,10 @@ pub(super) fn set(file: &mut WorldFile, own_ns: f64, division: Division) {
     file.costs.request_sys_ns = part(1_000 - division.user_permille - division.random_permille);
 }
 
-/// What a core or two of the service, saturated in base, show a request to cost, in nanoseconds.
+/// Returns what a request costs on one or two cores of the service, saturated in base, in nanoseconds.
 fn shown_ns(file: &WorldFile) -> Result<f64, String> {
     let measured_ns = file.request_cost.ns();
-    // Where workers run on other cores than their queues', it takes two cores to be that.
+    // If workers run on other cores than their queues', it takes two cores.
     let lanes = if file.worker_cores == WorkerCores::Queue { 1 } else { file.workers.min(file.cores).min(2) };
     let lane = WorldFile {
         cores: lanes,

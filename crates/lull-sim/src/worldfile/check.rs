@@ -1,4 +1,4 @@
-//! Checks of single values: within their limits, or an error that says where, what and what is allowed.
+//! Checks single values: they are within their limits, or the error says where, what and what is allowed.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -8,10 +8,10 @@ use toml::Spanned;
 use super::error::{Source, WorldFileError};
 use crate::units::{Count, Share, Size, Time};
 
-/// Latencies that can be simulated, in nanoseconds.
+/// The latencies that can be simulated, in nanoseconds.
 pub(super) const LATENCY: RangeInclusive<u64> = 0..=1_000_000_000;
 
-/// A value's checks, with where it stands.
+/// Checks values, and knows their places in the file.
 pub(super) struct Check<'a>(pub(super) &'a Source<'a>);
 
 impl Check<'_> {
@@ -19,12 +19,12 @@ impl Check<'_> {
         self.0.error(key, &value.span(), problem)
     }
 
-    /// What is wrong at a place.
+    /// Makes the error for a place.
     pub(super) fn at(&self, key: &str, at: &Range<usize>, problem: impl Into<String>) -> WorldFileError {
         self.0.error(key, at, problem)
     }
 
-    /// The file's name.
+    /// Returns the file's name.
     pub(super) fn file(&self) -> &str {
         self.0.file
     }

@@ -1,4 +1,4 @@
-//! What things cost: the profile, `[costs]`, and a request's own cost.
+//! Costs: the profile, `[costs]`, and the cost of a request.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::profile::{self, PROFILES, Profile};
 
-/// The least that an application can take is less than the least that can be measured of a request.
+/// The least time that an application can take is less than the least that can be measured for a request.
 const OWN_COST: RangeInclusive<u64> = 10..=100_000_000;
 pub(super) const COST: RangeInclusive<u64> = 100..=100_000_000;
 const CACHE_REQUESTS: RangeInclusive<u64> = 1..=100_000;
@@ -23,11 +23,11 @@ pub(super) struct Charged {
     pub(super) profile: &'static Profile,
     pub(super) costs: Costs,
     pub(super) cache: CacheSpec,
-    /// The keys of `[costs]` that were written.
+    /// The keys of `[costs]` that were given.
     pub(super) overridden: Vec<&'static str>,
 }
 
-/// The profile's costs, with what is known better.
+/// Returns the profile's costs, with those that the file gives in their place.
 pub(super) fn charged(check: &Check<'_>, raw: &Raw) -> Result<Charged, WorldFileError> {
     let profile = profile_of(check, raw)?;
     let (mut costs, mut cache) = profile.costs();
@@ -55,7 +55,7 @@ fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFil
     })
 }
 
-/// What idle states cost: `machine.idle` leaves the deep one out, or both.
+/// Returns the costs of idle states: `machine.idle` leaves out the deep one, or both.
 fn idle(check: &Check<'_>, raw: &Raw, costs: &mut Costs) -> Result<(), WorldFileError> {
     let Some(idle) = &raw.machine.idle else { return Ok(()) };
     match idle.get_ref().as_str() {
@@ -70,7 +70,7 @@ fn idle(check: &Check<'_>, raw: &Raw, costs: &mut Costs) -> Result<(), WorldFile
     Ok(())
 }
 
-/// What a request costs, as it was given.
+/// Returns the cost of a request, as it was given.
 pub(super) fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), WorldFileError> {
     let service = &raw.service;
     let either = "give one of request_cost (CPU time of the serving thread), request_cost_total (of all cores) and \
@@ -100,7 +100,7 @@ pub(super) fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Divi
     Ok((cost, Division { user_permille, random_permille }))
 }
 
-/// Puts the cost of a request into the file's costs: as it stands, or by what the simulated service shows.
+/// Puts the cost of a request into the file's costs: unchanged, or corrected by what the simulated service shows.
 pub(super) fn put_in_force(
     check: &Check<'_>,
     raw: &Raw,

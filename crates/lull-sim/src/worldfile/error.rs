@@ -1,4 +1,4 @@
-//! What is wrong with a world file: one line with file, line and key, and what is allowed.
+//! The error of a world file: one line with the file, the line and the key, and what is allowed.
 
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", place(file, *line, key))]
 pub struct WorldFileError {
-    /// The file, as it was named.
+    /// The file's name, as it was given.
     pub file: String,
     /// The line, from 1; 0 if the file could not be read.
     pub line: usize,
-    /// The key with its section, such as `nic.rx_usecs`; empty if no key is meant.
+    /// The key with its section, such as `nic.rx_usecs`; empty if the error is not about a key.
     pub key: String,
     /// What is wrong with it, and what is allowed.
     pub problem: String,
 }
 
-/// Names the place in the file as far as it is known; line 0 stands for a file that could not be read.
+/// Describes the place in the file as far as it is known; line 0 means that the file could not be read.
 fn place(file: &str, line: usize, key: &str) -> String {
     match (line, key) {
         (0, _) => file.to_owned(),
@@ -25,7 +25,7 @@ fn place(file: &str, line: usize, key: &str) -> String {
     }
 }
 
-/// Sections without which there is no world.
+/// The sections that every file needs.
 const REQUIRED: [&str; 4] = ["machine", "nic", "network", "service"];
 
 /// The text of a file, for places in it.
@@ -36,13 +36,13 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// What is wrong with the value at this place.
+    /// Makes the error for the value at this place.
     pub(super) fn error(&self, key: &str, at: &Range<usize>, problem: impl Into<String>) -> WorldFileError {
         let line = 1 + self.text[..at.start.min(self.text.len())].matches('\n').count();
         WorldFileError { file: self.file.to_owned(), line, key: key.to_owned(), problem: problem.into() }
     }
 
-    /// What the reader of the format found.
+    /// Makes the error for what the TOML reader has found.
     pub(super) fn refused(&self, error: &toml::de::Error) -> WorldFileError {
         let at = error.span().unwrap_or(0..0);
         let message = error.message().replace('\n', " ");
@@ -81,21 +81,21 @@ impl Source<'_> {
         }
     }
 
-    /// The section that a place lies in.
+    /// Returns the section of a place.
     fn section(&self, at: usize) -> &str {
-        // The line that the place is in counts only up to its end, so that a header's own place is inside its section.
+        // The line of the place counts only up to its end, so that a header's own place is inside its section.
         let end = self.text[at..].find('\n').map_or(self.text.len(), |newline| at + newline);
         self.text[..end].lines().rev().find_map(header).unwrap_or("")
     }
 
-    /// The key that stands at this place, if one does.
+    /// Returns the key at this place, if there is one.
     fn key_at(&self, at: &Range<usize>) -> Option<String> {
         let text = self.text.get(at.clone())?;
         let after = self.text[at.end..].trim_start();
         (after.starts_with('=') && !text.is_empty()).then(|| text.to_owned())
     }
 
-    /// The key that a value at this place belongs to.
+    /// Returns the key of the value at this place.
     fn key_before(&self, at: usize) -> String {
         let before = self.text[..at].trim_end();
         let Some(before) = before.strip_suffix('=') else { return String::new() };
@@ -105,7 +105,7 @@ impl Source<'_> {
     }
 }
 
-/// The name in `[name]`.
+/// Returns the name in `[name]`.
 fn header(line: &str) -> Option<&str> {
     Some(line.trim().strip_prefix('[')?.split(']').next()?.trim())
 }

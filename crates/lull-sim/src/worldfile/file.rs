@@ -1,4 +1,4 @@
-//! What a world file says, resolved: a machine and a service, and what they are called.
+//! A world file, resolved: a machine and a service, and their names.
 
 use lull_core::Mode;
 use lull_units::counted;
@@ -16,12 +16,12 @@ use crate::instructions::Instructions;
 use crate::profile::Profile;
 use crate::world::{ModerationSpec, NetSpec, Period, Traffic, UpstreamSpec, UserHost};
 
-/// Events that a call of `epoll_wait` returns at most, if nobody says otherwise.
+/// How many events a call of `epoll_wait` returns at the most, if the file does not say it.
 pub const EVENTS_DEFAULT: u32 = 1_024;
 
 /// Memory that one event of the agenda takes.
 pub(crate) const AGENDA_EVENT_BYTES: u64 = 64;
-/// Memory that a request takes which waits for its connection: when it was due, in a queue that is half empty.
+/// The memory of a request that waits for its connection: when it was due, in a queue that is half empty.
 pub(super) const WAITING_REQUEST_BYTES: u64 = 16;
 
 /// A second application whose connections arrive on the same queues (`[second]`). It has one thread, which waits in an
@@ -56,28 +56,28 @@ impl Default for Bounds {
 /// A machine and a service.
 #[derive(Clone, Debug)]
 pub struct WorldFile {
-    /// The file's name without its ending.
+    /// The file's name without its extension.
     pub name: String,
-    /// Cores that the service has, all of which count in `cpu_percent` (`machine.cores`).
+    /// The cores that the service has, all of which count in `cpu_percent` (`machine.cores`).
     pub cores: u16,
-    /// Worker threads, each with an epoll context (`service.workers`; default: one a core).
+    /// Worker threads, each with an epoll context (`service.workers`; default: one for each core).
     pub workers: u16,
     /// Which core each worker runs on (`service.worker_cores`; default: that of its queue's interrupt).
     pub worker_cores: WorkerCores,
     /// How many cores share an L3 cache (`machine.l3_cores`; default: all do, which is 0).
     pub l3_cores: u16,
-    /// The CPU group of modes that are polled by one (`[group]`).
+    /// The CPU group of the modes that a group polls (`[group]`).
     pub group: Option<PollingGroup>,
     /// Transmit queues with a queueing discipline, by which answers leave (`[transmit]`; default: none, applications put their
     /// frames on the rings).
     pub transmit: Option<TransmitQueues>,
     /// lull's own host, if it delivers instead of the kernel (`machine.plane = "user"`).
     pub host: Option<UserHost>,
-    /// Queues of the NIC (`nic.queues`; default: one a worker).
+    /// Queues of the NIC (`nic.queues`; default: one for each worker).
     pub queues: u16,
-    /// Connections over all workers (`service.connections`).
+    /// The number of connections of all workers together (`service.connections`).
     pub connections: u32,
-    /// What was measured of a request.
+    /// The measured cost of a request.
     pub request_cost: RequestCost,
     /// Interrupt moderation (`nic.adaptive`, or `nic.rx_usecs` and `nic.rx_frames`; default: adaptive).
     pub rx: ModerationSpec,
@@ -86,7 +86,7 @@ pub struct WorldFile {
     /// When a moderation period of the receive side begins (`nic.restart` says whether each completion begins it anew;
     /// by default it does if moderation is adaptive).
     pub rx_period: Period,
-    /// When one of the transmit side begins.
+    /// When a moderation period of the transmit side begins.
     pub tx_period: Period,
     /// Packets that a receive ring holds (`nic.ring`; default 1024).
     pub ring_packets: u32,
@@ -96,18 +96,18 @@ pub struct WorldFile {
     pub spread: Option<Vec<u32>>,
     /// Whether the driver completes a full poll off its interrupt's core (`nic.driver = "mlx5"`).
     pub completes_off_affinity: bool,
-    /// Over which NIC of the lab the values were found, if they were found so (`nic.calibrated`).
+    /// The NIC of the lab over which the values were found, if they were found so (`nic.calibrated`).
     pub calibrated_over: Option<&'static str>,
-    /// What a query takes of instructions, if that is known (`[instructions]`).
+    /// The instructions that a query takes, if they are known (`[instructions]`).
     pub instructions: Option<Instructions>,
     /// Whether the NIC reports sent frames by completions (`nic.tx_completions`; default: on the kernel plane).
     pub tx_completions: bool,
     /// When clients of an open loop send (`load.arrivals`; default: as a Poisson process).
     pub arrivals: Arrivals,
-    /// Sizes of frames, which adaptive moderation looks at (`load.sizes`; default: all as `service.request_size` and
-    /// `service.answer_size` say).
+    /// The sizes of frames, on which adaptive moderation depends (`load.sizes`; default: all as `service.request_size`
+    /// and `service.answer_size` say).
     pub frames: FrameSizes,
-    /// Whether the file says how large a request or an answer is (`service.request_size`, `service.answer_size`).
+    /// Whether the file gives the size of a request or an answer (`service.request_size`, `service.answer_size`).
     pub sized: bool,
     /// The wire, in bits per second (`nic.speed`).
     pub bits_per_s: u64,
@@ -115,16 +115,16 @@ pub struct WorldFile {
     pub bits: (u64, u64),
     /// The network and the clients.
     pub net: NetSpec,
-    /// The server behind, if the service is a proxy.
+    /// The server behind the service, if it is a proxy.
     pub upstream: Option<UpstreamSpec>,
-    /// What it is, if the service is an AF_XDP responder.
+    /// Its properties, if the service is an AF_XDP responder.
     pub xdp: Option<AfXdp>,
     /// Events that a call of `epoll_wait` returns at most (`service.events_max`; default 1024).
     pub events_max: u32,
     /// Answers of a batch of events that leave by one doorbell, at the most (`service.answers_together`; default 1).
     pub answers_together: u32,
-    /// Returns in a row that did not poll the queue, after which `epoll_wait` polls before it returns more events
-    /// (`service.poll_after_returns`; default 0: never, as Linux).
+    /// How many returns in a row may come without a poll of the queue, before `epoll_wait` polls again
+    /// (`service.poll_after_returns`; default 0: any number, as in Linux).
     pub poll_after_returns: u32,
     /// A second application on the same queues.
     pub second: Option<Second>,
@@ -145,10 +145,11 @@ pub struct WorldFile {
 }
 
 impl WorldFile {
-    /// Whether the simulated service can be run in a mode.
+    /// Checks whether the simulated service can be run in a mode.
     ///
     /// # Errors
-    /// Why not: a mode that is not in force must not look as if it were.
+    ///
+    /// The error says why not: a mode that is not in force must not look as if it were.
     pub fn can_run(&self, mode: &Mode) -> Result<(), String> {
         if mode.group.is_some() && self.group.is_none() {
             return Err(group::missing(mode));
@@ -164,21 +165,22 @@ impl WorldFile {
         Ok(())
     }
 
-    /// What the program has to set on its sockets itself for a mode, if it has AF_XDP sockets and the mode busy polls
-    /// in their calls.
+    /// Returns what the program has to set on its sockets itself for a mode, if it has AF_XDP sockets and the mode busy
+    /// polls in their calls.
     pub fn socket_options(&self, mode: &Mode) -> Option<String> {
         self.xdp.filter(|_| mode.socket_busy_poll_usecs != 0).map(|xdp| xdp.socket_options(mode))
     }
 
-    /// Whether its clients can be asked for a load.
+    /// Checks whether its clients can offer a load.
     ///
     /// # Errors
-    /// Why not.
+    ///
+    /// The error says why not.
     pub fn can_offer(&self, traffic: Traffic) -> Result<(), String> {
         self.xdp.as_ref().map_or(Ok(()), |xdp| xdp.can_offer(traffic))
     }
 
-    /// Requests per second that the wire carries, in the direction that is full first.
+    /// Returns the requests per second that the wire carries, in the direction that is full first.
     pub fn wire_per_s(&self) -> f64 {
         // A proxy's requests and answers pass in both directions.
         let (request, answer) = match self.upstream {
@@ -188,15 +190,15 @@ impl WorldFile {
         self.bits_per_s as f64 / request.max(answer) as f64
     }
 
-    /// What the network alone takes there and back, in nanoseconds, with the server behind a proxy: no answer comes
-    /// sooner. `None` for twins, whose wire is part of what is fitted.
+    /// Returns the time of the network alone, there and back, in nanoseconds, and of the server behind a proxy: no
+    /// answer comes sooner. Returns `None` for twins, whose wire is part of what is fitted.
     pub fn floor_ns(&self) -> Option<u64> {
         let twins = self.xdp.is_some_and(|xdp| xdp.twin_delay_ns.is_some());
         let behind_ns = self.upstream.map_or(0, |upstream| u64::from(upstream.answer_ns));
         (!twins).then(|| u64::from(self.net.request_ns) + u64::from(self.net.answer_ns) + behind_ns)
     }
 
-    /// What a reader should know about how workers and queues are matched, if they are not one to one.
+    /// Returns a note on how workers and queues are matched, if they are not one to one.
     pub fn mismatch(&self) -> Option<String> {
         let (workers, queues) = (self.workers, self.queues);
         match workers.cmp(&queues) {
@@ -210,7 +212,7 @@ impl WorldFile {
         }
     }
 
-    /// What it is, in a line.
+    /// Describes the file in a line.
     pub fn describe(&self) -> String {
         let moderation = match self.rx {
             ModerationSpec::Adaptive => "adaptive moderation".to_owned(),
@@ -244,7 +246,7 @@ impl WorldFile {
         )
     }
 
-    /// Where the costs come from, in a sentence.
+    /// Says in a sentence where the costs come from.
     pub fn provenance(&self) -> String {
         let but = match self.overridden.as_slice() {
             [] => String::new(),

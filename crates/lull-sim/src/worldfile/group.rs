@@ -22,7 +22,7 @@ const THRESHOLD: RangeInclusive<u64> = 0..=1_000;
 /// A budget, in thousandths of one CPU.
 const CYCLES: RangeInclusive<u64> = 10..=BUDGET_PERCENT_MAX as u64 * 10;
 
-/// The CPU group that a machine has for the modes that are polled by one. When its last CPU rests is the mode's.
+/// The CPU group of the modes that a group polls. The mode says when its last CPU rests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollingGroup {
     /// Its cores (`group.cpus`).
@@ -38,7 +38,7 @@ pub struct PollingGroup {
 }
 
 impl PollingGroup {
-    /// In words. Who sends is said, because the modes group and groupX have the group send as well.
+    /// Describes it. The text says who sends, because in the modes group and groupX the group sends as well.
     pub(super) fn describe(&self, transmits: bool) -> String {
         let cpus: Vec<usize> = self.cpus.iter().map(|cpu| usize::from(*cpu)).collect();
         let cpus = lull_units::numbers_text(&cpus);
@@ -48,7 +48,7 @@ impl PollingGroup {
         }
     }
 
-    /// The group in a mode. Transmit queues, if there are any, are as many as `queues` and come after these.
+    /// Returns the group in a mode. If there are transmit queues, they are as many as `queues` and come after these.
     pub(super) fn spec(&self, mode: GroupPolling, transmit: Option<&TransmitQueues>, queues: u16) -> GroupSpec {
         let (budget, thresholds, dry_run) = (self.budget, self.thresholds, self.dry_run);
         let config = GroupConfig { rest_ns: mode.rest_ns, budget, thresholds, dry_run };
@@ -58,14 +58,14 @@ impl PollingGroup {
     }
 }
 
-/// Why a world without a group cannot run this mode.
+/// Says why a world without a group cannot run this mode.
 pub(super) fn missing(mode: &Mode) -> String {
     format!(
         "{mode} polls by a group of CPUs, and the world file has none: add [group] with cpus, such as cpus = \"2-3\""
     )
 }
 
-/// The group, if there is one.
+/// Reads the group, if there is one.
 pub(super) fn resolve(
     check: &Check<'_>,
     raw: &Raw,
@@ -102,7 +102,7 @@ pub(super) fn resolve(
     }))
 }
 
-/// With transmit queues beside them, the members may be more than a group has.
+/// With the transmit queues beside them, the members may be more than a group can have.
 fn fits(check: &Check<'_>, raw: &Raw, queues: usize) -> Result<(), WorldFileError> {
     let (Some(group), Some(_)) = (&raw.group, &raw.transmit) else { return Ok(()) };
     if 2 * queues <= GROUP_MEMBERS_MAX {
@@ -121,7 +121,7 @@ fn fits(check: &Check<'_>, raw: &Raw, queues: usize) -> Result<(), WorldFileErro
     })
 }
 
-/// A list of cores or queues, each once, of which there are so many.
+/// Reads a list of cores or queues, each named once, of which there are `count`.
 fn list(
     check: &Check<'_>,
     key: &str,
@@ -142,7 +142,7 @@ fn list(
     Ok(numbers.into_iter().map(|number| number as u16).collect())
 }
 
-/// Whole percent, as the core counts them.
+/// Reads whole percent, as the core counts them.
 fn percent(
     check: &Check<'_>,
     key: &str,

@@ -1,4 +1,4 @@
-//! `[load]`: when clients send and what, and what their machine is busy with.
+//! `[load]`: when and what clients send, and how long their machine takes for it.
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ use crate::world::{GeneratorSpec, TraceSpec, Traffic};
 
 /// The shape of the gaps that mutilate draws for `fb_ia`.
 const FACEBOOK_SHAPE: f64 = 0.154_971;
-/// A longer trace is not read.
+/// Longer traces are not read.
 const TRACE_BYTES_MAX: u64 = 1 << 28;
-/// What a generator may take for a frame.
+/// How long a generator may take for a frame.
 const FRAME_NS: std::ops::RangeInclusive<u64> = 0..=10_000_000;
 /// Ethernet, IP and TCP with time stamps around a payload.
 const HEADERS: u32 = 66;
@@ -29,12 +29,12 @@ pub enum Arrivals {
     /// Each connection has gaps of its own, of a generalised Pareto distribution, as Facebook's clients (`"facebook"`,
     /// mutilate's `fb_ia`).
     Facebook,
-    /// As once recorded (`load.trace`), stretched to the rate that is asked for.
+    /// As recorded (`load.trace`), stretched to the rate that is asked for.
     Trace(TraceSpec),
 }
 
 impl Arrivals {
-    /// What of an open loop of `per_s` over all connections a group with this share of them gets.
+    /// Returns the part of an open loop of `per_s` over all connections that a group with this share of them gets.
     pub(super) fn traffic(&self, per_s: f64, share: f64) -> Traffic {
         match self {
             Arrivals::Poisson => Traffic::Open { per_s: per_s * share },
@@ -50,7 +50,7 @@ impl Arrivals {
         }
     }
 
-    /// In words, if they are not the default.
+    /// Describes the arrivals, if they are not the default.
     pub(super) fn describe(&self) -> Option<String> {
         match self {
             Arrivals::Poisson => None,
@@ -60,7 +60,7 @@ impl Arrivals {
     }
 }
 
-/// Frames without a distribution of sizes: all requests alike, and all answers.
+/// Returns frames without a distribution of sizes: all requests have one size, and all answers.
 pub(super) fn fixed_sizes(request_bytes: u64, answer_bytes: u64) -> FrameSizes {
     FrameSizes::KeyValue(KeyValueSizes {
         ack: HEADERS,
@@ -73,7 +73,7 @@ pub(super) fn fixed_sizes(request_bytes: u64, answer_bytes: u64) -> FrameSizes {
     })
 }
 
-/// Whether sizes are Facebook's (`load.sizes`).
+/// Whether the sizes are Facebook's (`load.sizes`).
 pub(super) fn facebook_sizes(check: &Check<'_>, raw: &Raw) -> Result<bool, WorldFileError> {
     let Some(sizes) = &raw.load.sizes else { return Ok(false) };
     match sizes.get_ref().as_str() {
@@ -111,7 +111,7 @@ pub(super) fn arrivals(check: &Check<'_>, raw: &Raw) -> Result<Arrivals, WorldFi
     }
 }
 
-/// The times of a trace. Its file is named from where the world file is.
+/// Reads the times of a trace, whose file is named relative to the world file.
 fn read_trace(check: &Check<'_>, named: &Spanned<String>) -> Result<TraceSpec, WorldFileError> {
     let path = Path::new(check.file()).parent().unwrap_or(Path::new("")).join(named.get_ref());
     let refuse = |problem: String| check.error("load.trace", named, problem);
@@ -144,7 +144,8 @@ fn read_trace(check: &Check<'_>, named: &Spanned<String>) -> Result<TraceSpec, W
         .ok_or_else(|| refuse(format!("{} needs two times or more, in order and not all the same", path.display())))
 }
 
-/// A moment in nanoseconds: decimal seconds, or a time with its unit. Seconds since 1970 have more digits than a float.
+/// Reads a moment in nanoseconds: decimal seconds, or a time with its unit. Seconds since 1970 have more digits than a
+/// float.
 fn moment_ns(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -155,7 +156,7 @@ fn moment_ns(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(part)
 }
 
-/// What the generator's threads are busy with, if any of it is given.
+/// Reads the times of the generator's threads, if any is given.
 pub(super) fn generator(check: &Check<'_>, raw: &Raw) -> Result<Option<GeneratorSpec>, WorldFileError> {
     let load = &raw.load;
     let of = |key: &str, value: &Option<Spanned<Time>>| check.time_or(key, value, &FRAME_NS, 0);

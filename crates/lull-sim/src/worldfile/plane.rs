@@ -1,4 +1,4 @@
-//! Whose threads deliver, and where workers and connections are.
+//! Which threads deliver, and where workers and connections are.
 
 use lull_core::AfterResume;
 
@@ -11,17 +11,17 @@ use crate::world::UserHost;
 /// Which core a worker runs on (`service.worker_cores`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkerCores {
-    /// That of its queue's interrupt (`"queue"`, the default).
+    /// The core of its queue's interrupt (`"queue"`, the default).
     #[default]
     Queue,
-    /// Another one that has a worker (`"other"`).
+    /// Another core that has a worker (`"other"`).
     Other,
-    /// Nothing pins it (`"any"`): the seed draws where it begins, and below saturation the scheduler moves it.
+    /// It is not pinned (`"any"`): the seed draws where it begins, and below saturation the scheduler moves it.
     Any,
 }
 
 impl WorkerCores {
-    /// The core on which each of as many workers as there are `places` begins.
+    /// Returns the core on which each worker begins, if there are as many workers as `places`.
     pub(super) fn places(self, places: u16, seed: u64) -> Vec<u16> {
         let mut cores: Vec<u16> = (0..places).collect();
         match self {
@@ -38,7 +38,7 @@ impl WorkerCores {
     }
 }
 
-/// Where workers run; with one place there is no other.
+/// Reads where workers run; with one place there is no other.
 pub(super) fn worker_cores(check: &Check<'_>, raw: &Raw, places: u16) -> Result<WorkerCores, WorldFileError> {
     let Some(place) = &raw.service.worker_cores else { return Ok(WorkerCores::Queue) };
     match place.get_ref().as_str() {
@@ -56,7 +56,7 @@ pub(super) fn worker_cores(check: &Check<'_>, raw: &Raw, places: u16) -> Result<
     }
 }
 
-/// lull's own host, if it delivers (`machine.plane = "user"`).
+/// Reads lull's own host, if it delivers (`machine.plane = "user"`).
 pub(super) fn host(check: &Check<'_>, raw: &Raw) -> Result<Option<UserHost>, WorldFileError> {
     let machine = &raw.machine;
     let user = match machine.plane.as_ref().map(|plane| (plane, plane.get_ref().as_str())) {
@@ -102,11 +102,11 @@ pub(super) fn completes_off_affinity(check: &Check<'_>, raw: &Raw) -> Result<boo
     }
 }
 
-/// The NICs that a machine can be calibrated over: the lab's in memory, a TAP, AF_XDP over a veth pair, and the veth pair of
-/// the kernel plane; a device of the machine's, whose peer generates.
+/// The NICs over which a machine can be calibrated: the lab's in memory, a TAP, AF_XDP over a veth pair, and the veth
+/// pair of the kernel plane; or a device of the machine, whose peer generates the load.
 pub const CALIBRATED_OVER: [&str; 5] = ["mem", "tap", "xdp", "veth", "device"];
 
-/// Over which NIC the file's values were found (`nic.calibrated`).
+/// Reads the NIC over which the file's values were found (`nic.calibrated`).
 pub(super) fn calibrated(check: &Check<'_>, raw: &Raw) -> Result<Option<&'static str>, WorldFileError> {
     let Some(nic) = &raw.nic.calibrated else { return Ok(None) };
     let known = CALIBRATED_OVER.into_iter().find(|known| known == nic.get_ref());

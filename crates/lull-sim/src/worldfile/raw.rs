@@ -1,4 +1,4 @@
-//! A world file as it is written: keys and their kinds. What values are possible is in [`super::resolve`].
+//! A world file as it is written: keys and their types. [`super::resolve`] has the values that are possible.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -171,7 +171,7 @@ pub(super) struct Run {
     pub(super) backlog_max: Option<Spanned<Count>>,
 }
 
-/// What `[costs]` is put over.
+/// The costs that `[costs]` overrides.
 pub(super) struct Over<'a> {
     pub(super) costs: &'a mut Costs,
     pub(super) cache: &'a mut CacheSpec,
@@ -179,7 +179,7 @@ pub(super) struct Over<'a> {
 
 macro_rules! costs {
     ($($key:ident => $($place:ident).+,)*) => {
-        /// `[costs]`: the profile, and what is known better.
+        /// `[costs]`: the profile, and costs that are known better.
         #[derive(Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(super) struct RawCosts {
@@ -189,7 +189,7 @@ macro_rules! costs {
         }
 
         impl RawCosts {
-            /// Puts what is written over `costs`, each value as `check` passes it on; the keys that were written.
+            /// Puts the given values into `costs`, each as `check` returns it; returns the keys that were given.
             pub(super) fn put_over<E>(
                 &self,
                 over: &mut Over<'_>,

@@ -1,6 +1,6 @@
-//! From a world file as it is written to one that can be simulated: limits, defaults, and what contradicts what.
+//! Makes from a world file as it is written one that can be simulated: limits, defaults, and contradictions.
 //!
-//! A limit here is either physics (a machine has a core), the kernel's or the hardware's, or what still can be
+//! A limit here comes from physics (a machine has a core), from the kernel or the hardware, or from what can still be
 //! simulated.
 
 use std::ops::RangeInclusive;
@@ -26,7 +26,7 @@ use lull_units::time_text;
 const CORES: RangeInclusive<u64> = 1..=256;
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
 const EVENTS_PER_CALL: RangeInclusive<u64> = 1..=65_536;
-/// Rings of NICs: from 32 to 32,768 descriptors.
+/// NICs have rings from 32 to 32,768 descriptors.
 const RING: RangeInclusive<u64> = 32..=32_768;
 const FRAMES: RangeInclusive<u64> = 1..=65_535;
 const USECS: RangeInclusive<u64> = 0..=65_535_000;
@@ -34,7 +34,7 @@ const SPEED: RangeInclusive<u64> = 10_000_000..=1_600_000_000_000;
 const HZ: RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 const MESSAGE: RangeInclusive<u64> = 1..=1_048_576;
 const WARMUP: RangeInclusive<u64> = 0..=60_000_000_000;
-/// Long enough for adaptive moderation to find its rung and for queues to fill.
+/// This is long enough for adaptive moderation to find its step and for queues to fill.
 const WARMUP_DEFAULT_NS: u64 = 50_000_000;
 const RETURNS: RangeInclusive<u64> = 0..=1_000_000;
 const SECOND_LOAD: RangeInclusive<u64> = 1..=100_000_000;
@@ -43,7 +43,7 @@ const INSTRUCTIONS: RangeInclusive<u64> = 0..=1_000_000_000_000;
 const BACKLOG: RangeInclusive<u64> = 1..=1_000_000_000;
 const MEMORY: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
 
-/// Share of the wire above which its queues would matter, which the simulator does not have.
+/// The share of the wire above which its queues would matter, which the simulator does not have.
 pub const WIRE_SHARE_MAX: f64 = 0.95;
 /// Ethernet frame, preamble, gap, IP and TCP with time stamps around each segment.
 const HEADER_BYTES: u64 = 38 + 20 + 32;
@@ -53,7 +53,7 @@ const DATAGRAM_HEADER_BYTES: u64 = 38 + 20 + 8;
 const DATAGRAM: RangeInclusive<u64> = 1..=1_448;
 /// Payload of a segment.
 const SEGMENT_BYTES: u64 = 1_448;
-/// What a connection, a packet in a ring, and a core with its queues take.
+/// The memory of a connection, of a packet in a ring, and of a core with its queues.
 const CONNECTION_BYTES: u64 = 64 + 4 * AGENDA_EVENT_BYTES;
 const PACKET_BYTES: u64 = 16;
 const CORE_BYTES: u64 = 65_536;
@@ -156,7 +156,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     Ok(file)
 }
 
-/// What a query takes of instructions (`[instructions]`).
+/// Reads the instructions that a query takes (`[instructions]`).
 fn instructions(check: &Check<'_>, raw: &Raw) -> Result<Option<Instructions>, WorldFileError> {
     let Some(raw) = &raw.instructions else { return Ok(None) };
     let count = |key: &'static str, value| check.count(key, value, &INSTRUCTIONS).map(|count| count as f64);
@@ -167,8 +167,8 @@ fn instructions(check: &Check<'_>, raw: &Raw) -> Result<Option<Instructions>, Wo
     }))
 }
 
-/// Over how many connections clients ask: each worker and each queue has one at the least, but for twins, who need
-/// none.
+/// Reads how many connections the clients have: each worker and each queue has at least one, except with twins, which
+/// need none.
 fn connections(
     check: &Check<'_>,
     raw: &Raw,
@@ -220,7 +220,7 @@ fn bounds(check: &Check<'_>, raw: &Raw) -> Result<Bounds, WorldFileError> {
     })
 }
 
-/// A world that takes more memory than a run may is refused.
+/// Refuses a world that takes more memory than a run may.
 fn fits_memory(
     check: &Check<'_>,
     raw: &Raw,
@@ -245,13 +245,13 @@ fn fits_memory(
     })
 }
 
-/// A request and its answer on the wire, in bits, and the sizes of frames.
+/// Returns a request and its answer on the wire, in bits, and the sizes of frames.
 fn on_the_wire(check: &Check<'_>, raw: &Raw, is_xdp: bool) -> Result<((u64, u64), FrameSizes), WorldFileError> {
     let sizes = if is_xdp { &DATAGRAM } else { &MESSAGE };
     let facebook = load::facebook_sizes(check, raw)?;
     let (request_default, answer_default) = match facebook {
         _ if is_xdp => (64, 64),
-        // The means that the published clients counted.
+        // These are the means that the published clients counted.
         true => (42, 240),
         false => (64, 512),
     };
@@ -265,12 +265,12 @@ fn on_the_wire(check: &Check<'_>, raw: &Raw, is_xdp: bool) -> Result<((u64, u64)
     Ok(((on_wire(request_bytes), on_wire(answer_bytes)), frames))
 }
 
-/// The file's name without directories and ending.
+/// Returns the file's name without directories and extension.
 fn name(file: &str) -> String {
     Path::new(file).file_stem().map_or_else(|| file.to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// Receive and transmit moderation, and from when their periods run.
+/// Reads receive and transmit moderation, and when their periods begin.
 fn moderation(
     check: &Check<'_>,
     raw: &Raw,
@@ -282,7 +282,7 @@ fn moderation(
     let restart = nic.restart.as_ref().map_or(adaptive, |restart| *restart.get_ref());
     let periods = (
         if restart { Period::Completion } else { Period::First },
-        // Adaptive drivers bound the rate of transmit interrupts.
+        // Adaptive drivers limit the rate of transmit interrupts.
         if adaptive && !tx_fixed { Period::Interrupt } else { Period::First },
     );
     if let (true, Some(value)) = (adaptive, &nic.adaptive)
@@ -301,7 +301,7 @@ fn moderation(
                 "moderation is in whole microseconds: allowed is 0us, 1us, 2us ...",
             ));
         }
-        // A driver that is told usecs alone lets time decide.
+        // With usecs alone a driver lets only the time count.
         let by_time = if ns > 0 { 65_535 } else { 1 };
         let or_frames = if usecs.1.is_some() && (or.usecs == 0 || ns == 0) { by_time } else { or.frames };
         let count = check.count_or(frames.0, frames.1, &FRAMES, or_frames)? as u32;
@@ -332,7 +332,7 @@ fn bits_on_wire(payload_bytes: u64) -> u64 {
     (payload_bytes + payload_bytes.div_ceil(SEGMENT_BYTES) * HEADER_BYTES) * 8
 }
 
-/// `network.latency` is there and back again, without the server; transmission times come on top.
+/// Reads the network. `network.latency` is the way there and back, without the server; transmission times are added.
 fn network(check: &Check<'_>, raw: &Raw, bits: (u64, u64), bits_per_s: u64) -> Result<NetSpec, WorldFileError> {
     let network = &raw.network;
     let latency_ns = check.time("network.latency", &network.latency, &LATENCY)?;

@@ -1,4 +1,4 @@
-//! What an AF_XDP responder of a world file is, and what can be asked of it.
+//! The properties of an AF_XDP responder in a world file, and what can be asked of it.
 
 use lull_core::{Mode, Threaded};
 use lull_units::time_text;
@@ -6,9 +6,9 @@ use lull_units::time_text;
 use crate::costs::Costs;
 use crate::world::Traffic;
 
-/// Packets a round of busy polling, as AF_XDP programs ask for.
+/// Packets per round of busy polling, as AF_XDP programs ask for.
 pub(super) const BUSY_BUDGET: u32 = 64;
-/// A twin sends at least this often: once a second would leave nothing to count.
+/// A twin sends at least this often, because once a second would leave nothing to count.
 const TWIN_PER_S_MIN: f64 = 10.0;
 
 /// How the program waits for frames.
@@ -29,13 +29,13 @@ pub struct AfXdp {
     pub separate: bool,
     /// Frames that it takes at a time (`service.batch`).
     pub batch: u32,
-    /// Whether its clients are twins, and how long a twin is busy after each answer, in nanoseconds
-    /// (`service.client = "twin"`, `service.client_delay`).
+    /// Whether its clients are twins, and how long a twin is busy after each answer, in nanoseconds (`service.client =
+    /// "twin"`, `service.client_delay`).
     pub twin_delay_ns: Option<u32>,
 }
 
 impl AfXdp {
-    /// Whether it can be run in a mode.
+    /// Checks whether it can be run in a mode.
     pub(super) fn can_run(&self, mode: &Mode, (cores, workers): (u16, u16)) -> Result<(), String> {
         match self.wait {
             Wait::Epoll if mode.socket_busy_poll_usecs != 0 => Err(format!(
@@ -50,7 +50,7 @@ impl AfXdp {
             Wait::Spin => {
                 let needed = match mode.napi.threaded {
                     Threaded::Off => 0,
-                    // A thread that sleeps may share its core with other NAPI threads, one that spins may not.
+                    // A NAPI thread that sleeps may share its core with others; one that spins may not.
                     Threaded::On => 1,
                     Threaded::BusyPoll => workers,
                 };
@@ -65,7 +65,7 @@ impl AfXdp {
         }
     }
 
-    /// Whether its clients can be asked for this load.
+    /// Checks whether its clients can offer this load.
     pub(super) fn can_offer(&self, traffic: Traffic) -> Result<(), String> {
         match (self.twin_delay_ns, traffic) {
             (Some(_), Traffic::Open { per_s }) if per_s >= TWIN_PER_S_MIN => Ok(()),
@@ -79,7 +79,7 @@ impl AfXdp {
         }
     }
 
-    /// What its program sets on its sockets for a mode that busy polls in their calls.
+    /// Returns what its program sets on its sockets for a mode that busy polls in their calls.
     pub(super) fn socket_options(&self, mode: &Mode) -> String {
         let whose = if self.separate {
             "and a thread on a core of its own makes their calls"
@@ -93,7 +93,7 @@ impl AfXdp {
         )
     }
 
-    /// What it is, for a line that describes the world.
+    /// Describes it, for a line that describes the world.
     pub(super) fn describe(&self, costs: &Costs) -> String {
         let text = |ns: u32| time_text(u64::from(ns));
         let wait = match (self.wait, self.separate) {

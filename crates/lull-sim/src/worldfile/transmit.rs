@@ -10,9 +10,9 @@ use super::error::WorldFileError;
 use super::raw::{self, Raw};
 use crate::units::Count;
 
-/// Frames that a ring or a discipline may hold.
+/// How many frames a ring or a discipline may hold.
 const FRAMES: RangeInclusive<u64> = 1..=1_000_000;
-/// Frames of a transmit ring.
+/// How many frames a transmit ring may hold.
 const RING: RangeInclusive<u64> = 1..=65_536;
 const RING_DEFAULT: u64 = 1_024;
 
@@ -21,20 +21,20 @@ const RING_DEFAULT: u64 = 1_024;
 pub struct TransmitQueues {
     /// The discipline (`transmit.qdisc`).
     pub qdisc: Kind,
-    /// How much the discipline holds (`transmit.limit`, `transmit.flow_limit`; default: Linux's).
+    /// How much the discipline holds (`transmit.limit`, `transmit.flow_limit`; the defaults are Linux's).
     pub limits: Limits,
     /// Frames that each ring holds (`transmit.ring`; default 1024).
     pub ring_frames: u32,
 }
 
 impl TransmitQueues {
-    /// In words.
+    /// Describes them.
     pub(super) fn describe(&self) -> String {
         format!("{} before each transmit ring of {}", self.qdisc, self.ring_frames)
     }
 }
 
-/// The transmit queues, if the file has them.
+/// Reads the transmit queues, if the file has them.
 pub(super) fn resolve(check: &Check<'_>, raw: &Raw) -> Result<Option<TransmitQueues>, WorldFileError> {
     let Some(transmit) = &raw.transmit else { return Ok(None) };
     let refuse = |problem: &str| Err(check.error("transmit.qdisc", &transmit.qdisc, problem));
@@ -50,7 +50,7 @@ pub(super) fn resolve(check: &Check<'_>, raw: &Raw) -> Result<Option<TransmitQue
     Ok(Some(TransmitQueues { qdisc, limits: limits(check, transmit, qdisc)?, ring_frames: ring as u32 }))
 }
 
-/// How much the discipline holds, where it has such a limit.
+/// Reads how much the discipline holds, if it has such a limit.
 fn limits(check: &Check<'_>, transmit: &raw::Transmit, qdisc: Kind) -> Result<Limits, WorldFileError> {
     let default = Limits::of(qdisc);
     let limit = |key: &str, value: &Option<Spanned<Count>>, default: usize, has: bool, whose: &str| match value {

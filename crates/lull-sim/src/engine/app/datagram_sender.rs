@@ -1,7 +1,8 @@
-//! A program that sends datagrams through a transmit queue with a discipline: one after the other, or one whenever it is due.
+//! A program that sends datagrams through a transmit queue with a discipline: one after the other, or one whenever it
+//! is due.
 //!
-//! A send call leaves its frame in the queue's intake. If nobody runs the queue, the call does, for its own frame and for all that
-//! come meanwhile, and is over only then.
+//! A send call leaves its frame in the queue's intake. If nobody runs the queue, the call does, for its own frame and
+//! for all that come meanwhile, and ends only then.
 
 use lull_qdisc::Packet;
 
@@ -10,7 +11,8 @@ use crate::engine::rng::Stream;
 use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 
-/// How far a send call, and a gap between two, is from its mean at the most, as a share: two senders do not keep step.
+/// How far a send call, and a gap between two, differs from its mean at the most, as a share; so two senders do not
+/// stay in step.
 const VARIES: f64 = 0.5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub(crate) struct DatagramSender {
     queue: QueueId,
     flow: u64,
     bytes: u32,
-    /// Mean time between two datagrams; `None`: as fast as it goes.
+    /// The mean time between two datagrams; `None` means as fast as possible.
     period_ns: Option<f64>,
     rng: Stream,
     stage: Stage,
@@ -59,7 +61,7 @@ impl DatagramSender {
             if self.due_ns > now_ns {
                 return Next::Sleep(Some(self.due_ns));
             }
-            // Nobody catches up on what a long call cost.
+            // The time that a long call took is not made up for.
             self.due_ns = now_ns.max(self.due_ns + self.varied_ns(period_ns));
         }
         (self.stage, self.begun_ns) = (Stage::Enters, now_ns);
@@ -80,7 +82,7 @@ impl Program for DatagramSender {
             }
             Stage::Entered => {}
         }
-        // What the CPU owes for the batch, or for waking a poller, its next segment takes.
+        // The next segment bears what the CPU owes for the batch, or for waking a poller.
         let owed_ns = sim.cpus[cpu].debt_ns;
         let runs_ns = sim.send_call_runs_ns(self.queue, self.flow, cpu);
         if runs_ns.is_some() || owed_ns > 0 {

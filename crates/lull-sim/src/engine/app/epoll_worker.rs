@@ -1,7 +1,7 @@
 //! A worker of an event-driven service. It waits in `epoll_wait` and serves each event in turn: it reads, serves and
 //! writes, or takes and answers the frames of an AF_XDP socket.
 //!
-//! Delivery policy is the core's `EpollWait`; this program executes its steps and gives them their costs.
+//! The core's `EpollWait` decides about delivery; this program executes its steps and gives them their costs.
 
 use lull_core::{BusyDone, BusyPlan, EpollWait, WaitStep};
 
@@ -31,8 +31,8 @@ enum Stage {
     Serve(usize),
 }
 
-/// A look at a ring from outside: a cache line that the device may have written. No published figure has it, since Linux has no
-/// such look.
+/// The cost of a look at a ring from outside, at a cache line that the device may have written. No published figure
+/// includes it, since Linux has no such look.
 const RING_LOOK_NS: u64 = 50;
 
 /// See the [module](self).
@@ -47,9 +47,10 @@ pub(crate) struct EpollWorker {
     owed: Option<WaitStep>,
     busier: Option<Busier>,
     batch: Vec<Item>,
-    /// Frames of an AF_XDP socket, the event that is being served.
+    /// The frames of an AF_XDP socket, if that is the event that is being served.
     frames: Option<XskBatch>,
-    /// Answers that wait for one another ([`World::answers_together`](crate::World::answers_together)).
+    /// Answers that are held back so that they leave together
+    /// ([`World::answers_together`](crate::World::answers_together)).
     written: Vec<ConnId>,
     sleep_until_ns: Option<u64>,
 }
@@ -76,7 +77,7 @@ impl EpollWorker {
         sim.contexts[self.context].is_available()
     }
 
-    /// Steps through `epoll_wait` until something costs time.
+    /// Executes steps of `epoll_wait` until one costs time.
     fn steps(&mut self, sim: &mut Sim) -> Next {
         loop {
             let Some(wait) = &mut self.wait else { unreachable!("a step of epoll_wait outside of it") };
@@ -207,7 +208,7 @@ impl EpollWorker {
         self.serve(sim, place + 1)
     }
 
-    /// The answers that were written leave.
+    /// Sends the answers that were written.
     fn doorbell(&mut self, sim: &mut Sim) {
         for conn in self.written.drain(..) {
             sim.answers(conn, self.cpu);
@@ -236,7 +237,7 @@ impl Program for EpollWorker {
             Stage::Call => self.call(sim),
             Stage::Entered => {
                 sim.cpus[self.cpu].in_turn = true;
-                // What fell due on the way here waits for nobody else.
+                // Timers that fell due on the way here are looked at now.
                 sim.look_at_timers(self.cpu);
                 let available = self.is_available(sim);
                 sim.contexts[self.context].inside += 1;

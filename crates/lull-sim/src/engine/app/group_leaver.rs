@@ -1,4 +1,5 @@
-//! The thread in which an operator takes members out of groups: the last poll of those that no poller served just then.
+//! The thread in which an operator takes members out of groups: it makes the last poll of members that no poller was
+//! serving.
 
 use lull_core::{BusyStop, BusyStopped};
 
@@ -35,13 +36,13 @@ impl Program for GroupLeaver {
     }
 
     fn abandon(self: Box<Self>) {
-        // Dropping a stop drops its owner: the run is over, nobody polls again.
+        // Dropping a stop would check that its owner polls again; but the run is over, and nobody does.
         std::mem::forget(self.polling);
     }
 }
 
 impl Sim {
-    /// What a member's last poll decides, as after a busy loop.
+    /// Does what a member's last poll decides, as after a busy loop.
     pub(crate) fn last_poll_of_group(&mut self, queue: QueueId, stop: BusyStop, cpu: CpuId) {
         let q = &self.nic.queues[queue];
         self.env.tally.transitions += 1;

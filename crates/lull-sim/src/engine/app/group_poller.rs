@@ -1,4 +1,4 @@
-//! The poller of one CPU of a busy-polling group, executed as the core's step machine says.
+//! The poller of one CPU of a busy-polling group, which executes the core's step machine.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment, Spin};
 use crate::engine::transition::Transition;
 
-/// What the segment that ended was.
+/// What the segment that has ended was.
 #[derive(Debug)]
 enum Stage {
     Visit(Visit),
@@ -20,11 +20,11 @@ enum Stage {
     Doorbell(Ring),
     DryRun(Walk),
     LastPoll(QueueId, BusyStop),
-    /// Empty passes; whether those awake beside it did not run as they began.
+    /// Empty passes; `alone` says that the others that are awake did not run when the passes began.
     Spinning {
         alone: bool,
     },
-    /// On its way to sleep: until when, and whether all members are unmasked first.
+    /// On its way to sleep: until when, and whether it first unmasks all members.
     ToSleep {
         until_ns: Option<u64>,
         rests: bool,
@@ -45,7 +45,7 @@ impl GroupPollerProgram {
         GroupPollerProgram { group, cpu, poller: None, stage: None }
     }
 
-    /// Asks the step machine, until something takes time.
+    /// Asks the step machine, until a step takes time.
     fn ask(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         let (id, cpu) = (self.group, self.cpu);
         let group = Arc::clone(&sim.nic.groups.table[id].group);
@@ -67,7 +67,7 @@ impl GroupPollerProgram {
                 GroupStep::Yield => return Next::Yield(Segment::sys(u64::from(sim.env.world.costs.group_pass_ns))),
                 GroupStep::Wake(wake) => {
                     sim.nic.groups.wake(&mut sim.env, &mut sim.cpus, id, &wake, cpu);
-                    // Homes move.
+                    // The homes of members change.
                     sim.nic.pollers_notice(&mut sim.env, &mut sim.cpus, id);
                 }
                 GroupStep::Park => {
@@ -111,7 +111,7 @@ impl GroupPollerProgram {
         Next::Run(Segment::bottom_halves_off(cost_ns))
     }
 
-    /// The visit's poll is over.
+    /// The visit's poll has ended.
     fn visited(&mut self, sim: &mut Sim, visit: Visit) -> Option<Next> {
         let (cpu, queue) = (self.cpu, QueueId::new(visit.napi));
         sim.env.tally.transitions += 1;
@@ -164,7 +164,7 @@ impl GroupPollerProgram {
     /// A visit has ended; a member that leaves is polled once more.
     fn given_back(&mut self, sim: &mut Sim, queue: QueueId, stop: Option<BusyStop>) -> Option<Next> {
         let cpu = self.cpu;
-        // What is left, others see as well.
+        // Other pollers can see what is left as well.
         sim.nic.group_notices(&mut sim.env, &mut sim.cpus, queue);
         let stop = stop?;
         sim.nic.left_group(queue);
@@ -174,7 +174,7 @@ impl GroupPollerProgram {
         Some(Next::Run(Segment::bottom_halves_off(cost_ns)))
     }
 
-    /// Passes that find nothing, until something happens or one of them would say something else.
+    /// Makes passes that find nothing, until something happens or one of them would have another outcome.
     fn spin(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         let Some(poller) = &self.poller else { return Next::Sleep(None) };
         let group = &sim.nic.groups.table[self.group].group;
@@ -192,12 +192,13 @@ impl GroupPollerProgram {
         Next::Run(Segment { preemptible: true, ..Segment::sys(passes * pass_ns) })
     }
 
-    /// The passes are over: the one that goes on began within the last `pass_ns` that the thread ran.
+    /// The passes are over. The current one began within the last `pass_ns` that the thread ran.
     fn spun(&mut self, sim: &mut Sim, me: ThreadId, alone: bool) {
         let now_ns = sim.env.now_ns;
         let thread = &mut sim.cpus.threads[me];
         let Some(Spin { began_ns, pass_ns, own_ns }) = thread.spins.take() else { return };
-        // What others owe the CPU, a completion that is held up or a thread that softirq woke, is none of the passes'.
+        // Time that others owe the CPU, for a completion that is held up or a thread that softirq woke, is not time of
+        // the passes.
         let ran_ns = u64::try_from(thread.own_ns() - own_ns).unwrap_or(0);
         let broken_ns = (now_ns - began_ns).saturating_sub(ran_ns);
         let looked_ns = now_ns.saturating_sub(pass_ns + broken_ns).max(began_ns);
@@ -220,14 +221,14 @@ impl GroupPollerProgram {
         self.charge(sim, (ran_ns / pass_ns, ran_ns - amid_ns), began_ns, alone);
     }
 
-    /// So many passes, which took so long, found nothing; the one that goes on began at `looked_ns`.
+    /// Charges this many passes, which took this long and found nothing; the current one began at `looked_ns`.
     fn charge(&mut self, sim: &mut Sim, (passes, took_ns): (u64, u64), looked_ns: u64, alone: bool) {
         let now_ns = sim.env.now_ns;
         let it = &mut sim.nic.groups.table[self.group];
         if let Some(poller) = &mut self.poller {
             poller.spun(&it.group, passes, looked_ns, now_ns);
         }
-        // Beside one that does not run a poller goes on, whatever the budget.
+        // Beside a poller that does not run, this one goes on, whatever the budget is.
         if alone || it.group.watches_alone(self.cpu.raw(), now_ns) {
             return;
         }
@@ -236,7 +237,7 @@ impl GroupPollerProgram {
         seat.empty = (period, so_far_ns + took_ns);
     }
 
-    /// Going to sleep takes a while, in which a wake-up is kept.
+    /// Going to sleep takes a while, and a wake-up that comes meanwhile is kept.
     fn goes_to_sleep(&mut self, sim: &Sim, until_ns: Option<u64>, rests: bool) -> Next {
         self.stage = Some(Stage::ToSleep { until_ns, rests });
         Next::Run(Segment::sys(u64::from(sim.env.world.costs.recv_sleep_ns)))
@@ -301,7 +302,7 @@ impl Program for GroupPollerProgram {
             poller.abandon();
         }
         if let Some(Stage::LastPoll(_, stop)) = self.stage {
-            // Dropping a stop drops its owner: the run is over, nobody polls again.
+            // Dropping a stop would check that its owner polls again; but the run is over, and nobody does.
             std::mem::forget(stop);
         }
     }

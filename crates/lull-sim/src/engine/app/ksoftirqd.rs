@@ -1,4 +1,4 @@
-//! ksoftirqd: runs what softirq left over, as a fair-scheduled thread.
+//! ksoftirqd runs what softirq has left, as a fair-scheduled thread.
 
 use crate::engine::id::{CpuId, ThreadId};
 use crate::engine::sim::{Program, Sim};

@@ -1,4 +1,4 @@
-//! A NAPI thread, plain or busy-polling, executed as the core's step machine says.
+//! A NAPI thread, plain or busy-polling, which executes the core's step machine.
 
 use lull_core::{NapiThread, ThreadStep};
 
@@ -13,7 +13,7 @@ pub(crate) struct NapiThreadProgram {
     cpu: CpuId,
     napi_thread: NapiThread,
     polling: bool,
-    /// Packets since others could run.
+    /// How many packets it took since it last let others run.
     packets: u32,
 }
 
@@ -39,7 +39,7 @@ impl Program for NapiThreadProgram {
             if let Some(completion) = self.napi_thread.polled(&q.napi, work, gro_held, &cx, |_| ()) {
                 sim.nic.completion(&mut sim.env, &mut sim.cpus, queue, completion, cpu);
             }
-            // Between rounds bottom halves are on and others may run.
+            // Between rounds bottom halves are enabled and others may run.
             self.packets += work;
             let preemptible = self.packets >= sim.nic.queues[queue].spec.thread_packets;
             if preemptible {

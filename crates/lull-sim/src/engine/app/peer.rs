@@ -1,8 +1,8 @@
-//! A thread of a request/response pair: requester, responder, paced sender, receiver with an application delay, or a
-//! thread that only polls for others.
+//! A thread of a request/response pair: a requester, a responder, a paced sender, a receiver with an application delay,
+//! or a thread that only polls for others.
 //!
-//! How it receives is its own affair (asleep in a call, looking at its ring in user space, one non-blocking call after
-//! the other); whether a call polls the device is the core's (`SocketBusy`).
+//! The thread decides how it receives (asleep in a call, by looking at its ring in user space, by one non-blocking call
+//! after the other); the core's `SocketBusy` decides whether a call polls the device.
 
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, SocketId, ThreadId};
@@ -10,15 +10,15 @@ use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
 
-/// Who has polled an instance for so long, one receive call after the other, polls it all the time, in nanoseconds. A program that
-/// is busy for 6 of 8 us is not one of these.
+/// A thread that has polled an instance for this long, by one receive call after the other, counts as polling it all
+/// the time, in nanoseconds. A program that is busy for 6 of 8 us does not.
 const ALL_THE_TIME_NS: u64 = 4_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Who speaks first has not spoken yet.
+    /// The thread sends the first message, and has not yet.
     Begin,
-    /// It stands at the beginning of its loop.
+    /// It is at the beginning of its loop.
     Look,
     /// It has just entered a receive call.
     Called,
@@ -27,13 +27,13 @@ enum Stage {
     Slept,
     /// A message was copied out.
     Taken,
-    /// The frame is with the device, or in the transmit ring.
+    /// The device has the frame, or the transmit ring has it.
     Sent,
     /// A send call is about to busy poll.
     Kick,
     /// A send call is over.
     Kicked,
-    /// Spends the application's delay, until then.
+    /// It spends the application's delay, until this time.
     Delay(u64),
     /// Waits until the next message is due.
     Paced,
@@ -47,7 +47,7 @@ pub(crate) struct Peer {
     busier: Option<Busier>,
     begun_ns: u64,
     next_ns: u64,
-    /// It slept since its last send call.
+    /// Whether it has slept since its last send call.
     slept: bool,
 }
 
@@ -76,7 +76,7 @@ impl Peer {
             self.stage = Stage::Look;
             return Next::Run(Segment::mixed(0, u64::from(sim.env.world.costs.spin_ns)));
         }
-        // The ring of an AF_XDP socket is user memory: no call if there is something.
+        // The ring of an AF_XDP socket is user memory, so no call is made if there is something in it.
         if self.spec.receive == Receive::Call && self.is_ready(sim) {
             return self.take(sim);
         }
@@ -100,7 +100,7 @@ impl Peer {
         sim.ends.sockets[self.socket()].spec.transmit
     }
 
-    /// The frame goes to the device, or into the transmit ring.
+    /// Hands the frame to the device, or puts it into the transmit ring.
     fn hand_over(&mut self, sim: &Sim) -> Next {
         self.stage = Stage::Sent;
         let costs = &sim.env.world.costs;
@@ -108,8 +108,8 @@ impl Peer {
         Next::Run(Segment::mixed(u64::from(costs.send_ns + frame_ns), 0))
     }
 
-    /// A send call is about to busy poll; in a thread that slept that takes longer. Who copies does not get as far if somebody polls
-    /// the instance all the time.
+    /// A send call is about to busy poll, which takes longer in a thread that has slept. In copy mode the call does not
+    /// get as far if somebody polls the instance all the time.
     fn kick(&mut self, sim: &Sim) -> Next {
         self.stage = Stage::Kick;
         let socket = &sim.ends.sockets[self.socket()].spec;
@@ -123,7 +123,7 @@ impl Peer {
         Next::Run(Segment::sys(u64::from(cold_ns)))
     }
 
-    /// The busy polling of a send call is over.
+    /// The busy polling of a send call has ended.
     fn kicked(&mut self, sim: &Sim) -> Next {
         match self.transmit(sim) {
             Transmit::Copy => self.hand_over(sim),
@@ -131,7 +131,7 @@ impl Peer {
         }
     }
 
-    /// In a receive call with nothing busy polling (any more).
+    /// The thread is in a receive call that does not busy poll (any more).
     fn after_polling(&mut self, sim: &Sim) -> Next {
         if self.spec.receive == Receive::Call {
             return self.look_again(sim);
@@ -151,7 +151,7 @@ impl Peer {
         Next::Run(Segment::mixed(0, u64::from(sim.env.world.costs.spin_ns)))
     }
 
-    /// Busy polls as the socket's options say; `None` if they say nothing.
+    /// Busy polls as the socket's options say; returns `None` if they do not ask for it.
     fn busy(&mut self, sim: &mut Sim, nonblocking: bool) -> Option<Next> {
         let socket = &sim.ends.sockets[self.socket()];
         let id = sim.nic.queues[QueueId::new(socket.spec.queue)].napi.id();
@@ -161,7 +161,7 @@ impl Peer {
         Some(next)
     }
 
-    /// The first step of who speaks first.
+    /// The first step of a thread that sends the first message.
     fn begin(&mut self, sim: &Sim) -> Next {
         match self.spec.kind {
             PeerKind::Pacer { period_ns } => {
@@ -184,7 +184,7 @@ impl Peer {
     }
 
     fn delay(&mut self, sim: &Sim, until_ns: u64) -> Next {
-        // The application watches the clock: what breaks into it does not make it longer.
+        // The application watches the clock, so being interrupted does not make the delay longer.
         let rest_ns = until_ns.saturating_sub(sim.env.now_ns);
         if rest_ns == 0 {
             return self.look(sim);
@@ -266,7 +266,7 @@ impl Program for Peer {
                 sim.env.tally.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
                 let cpu = CpuId::new(self.spec.cpu);
                 sim.ends.send(&mut sim.env, &mut sim.cpus, &mut sim.nic, self.socket(), self.begun_ns, cpu);
-                // The frame can be seen by whoever polls; this thread is on its way to do so.
+                // The frame is visible to any poller, and this thread is about to poll.
                 if self.transmit(sim) == Transmit::BusyPoll { self.kick(sim) } else { self.sent(sim) }
             }
             Stage::Kick => {

@@ -1,6 +1,8 @@
-//! A receiver without epoll: it calls `recv`, and while nothing is there the socket busy polls (`sk_busy_loop`).
+//! A receiver without epoll: it calls `recv`, and while there is nothing to read the socket busy polls
+//! (`sk_busy_loop`).
 //!
-//! Policy is the core's `SocketBusy`; what the socket receives is the ready list of a context that nobody waits in.
+//! The core's `SocketBusy` decides whether it polls. What the socket receives is in the ready list of a context in
+//! which nobody waits.
 
 use lull_core::SocketBusy;
 

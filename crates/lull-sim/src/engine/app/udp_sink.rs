@@ -1,5 +1,5 @@
-//! A UDP sink: takes one datagram after the other out of its socket, and sleeps while there is none (`netserver`,
-//! UDP_STREAM).
+//! A UDP sink (`netserver`, UDP_STREAM): it takes one datagram after the other out of its socket, and sleeps while
+//! there is none.
 
 use crate::engine::id::{FlowId, ThreadId};
 use crate::engine::sim::{Program, Sim};
@@ -11,7 +11,7 @@ enum Stage {
     Look,
     /// A datagram was copied out.
     Taken,
-    /// About to sleep in the call.
+    /// It is about to sleep in the call.
     Falling,
 }
 

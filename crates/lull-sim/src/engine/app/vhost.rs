@@ -1,11 +1,11 @@
-//! The threads of a hypervisor: vhost, which copies frames to the guest, and the thread that the guest's CPU is.
+//! The threads of a hypervisor: vhost, which copies frames to the guest, and the thread that is the guest's CPU.
 
 use crate::engine::id::ThreadId;
 use crate::engine::relay::Waits;
 use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 
-/// Longer than anything that runs: the guest's thread goes on until something stops it.
+/// This is longer than any run: the guest's thread goes on until something stops it.
 const WHOLE_NS: u64 = 1_000_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Program for Vhost {
         match (next, self.stage) {
             (Ok(cost_ns), _) => {
                 self.stage = Stage::Copied;
-                // No two frames cost the same; if they did, vhost and guest would fall into step.
+                // The cost varies from frame to frame; otherwise vhost and guest would fall into step.
                 let cost_ns = sim.clients.service.uniform_ns(0.5 * cost_ns as f64, 1.5 * cost_ns as f64);
                 Next::Run(Segment::mixed(cost_ns, 0))
             }

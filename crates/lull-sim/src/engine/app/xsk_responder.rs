@@ -1,8 +1,8 @@
-//! An AF_XDP responder: takes frames from its socket's ring, some at a time, and answers each inline.
+//! An AF_XDP responder: it takes frames from its socket's ring, several at a time, and answers each inline.
 //!
-//! [`XskBatch`] is what it does with frames, whoever told it that there are some: `epoll_wait` (the epoll worker) or
-//! its own look at the ring ([`XskResponder`], which also is the thread that only polls for another). Whether a call
-//! polls the device is the core's (`SocketBusy`).
+//! [`XskBatch`] is what it does with frames, whichever way it has learned of them: by `epoll_wait` (in the epoll
+//! worker) or by its own look at the ring ([`XskResponder`], which is also the thread that only polls for another). The
+//! core's `SocketBusy` decides whether a call polls the device.
 
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, ThreadId, XskId};
@@ -13,7 +13,7 @@ use crate::world::{Transmit, XskThreadSpec, XskWait};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Frames were taken and handled: so many.
+    /// This many frames were taken and handled.
     Handled(usize),
     /// The answers are in the transmit ring, and the send call is made.
     Sent,
@@ -32,7 +32,7 @@ pub(crate) struct XskBatch {
 }
 
 impl XskBatch {
-    /// Begins with what the socket has, up to its batch; `None` if it has nothing.
+    /// Begins with the frames that the socket has, up to its batch; returns `None` if it has none.
     pub(crate) fn begin(sim: &mut Sim, xsk: XskId, cpu: CpuId) -> Option<(XskBatch, Next)> {
         let socket = &sim.ends.xsks[xsk];
         let count = socket.ready.len().min(socket.spec.batch as usize);
@@ -44,7 +44,7 @@ impl XskBatch {
         Some((batch, Next::Run(Segment::mixed(0, handle_ns))))
     }
 
-    /// The segment before ended. `None` when all are answered.
+    /// The former segment has ended. Returns `None` when all frames are answered.
     pub(crate) fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Option<Next> {
         if let Some(mut busier) = self.busier.take()
             && let Some(next) = busier.step(sim, me, !sim.ends.xsks[self.xsk].ready.is_empty())
@@ -85,7 +85,7 @@ impl XskBatch {
         None
     }
 
-    /// Gives up what it owns at the end of a run.
+    /// Releases what it owns at the end of a run.
     pub(crate) fn abandon(self) {
         if let Some(busier) = self.busier {
             busier.abandon();
@@ -93,7 +93,7 @@ impl XskBatch {
     }
 }
 
-/// A non-blocking call on the socket polls as its options say; `None` if they say nothing.
+/// A non-blocking call on the socket polls as its options say; returns `None` if they do not ask for it.
 fn busy(sim: &mut Sim, xsk: XskId, cpu: CpuId) -> Option<(Busier, Next)> {
     let socket = &sim.ends.xsks[xsk];
     let id = sim.nic.queues[QueueId::new(socket.spec.queue)].napi.id();
@@ -105,7 +105,7 @@ fn busy(sim: &mut Sim, xsk: XskId, cpu: CpuId) -> Option<(Busier, Next)> {
 #[derive(Debug)]
 pub(crate) struct XskResponder {
     spec: XskThreadSpec,
-    /// In a receive call, at its begin.
+    /// Whether it is at the beginning of a receive call.
     called: bool,
     batch: Option<XskBatch>,
     busier: Option<Busier>,
@@ -124,7 +124,7 @@ impl XskResponder {
         self.spec.wait != XskWait::PollOnly && !sim.ends.xsks[self.xsk()].ready.is_empty()
     }
 
-    /// At the begin of its loop: the ring is user memory, and no call is made if there is something in it.
+    /// The beginning of its loop. The ring is user memory, so no call is made if there is something in it.
     fn look(&mut self, sim: &mut Sim) -> Next {
         if self.is_ready(sim)
             && let Some((batch, next)) = XskBatch::begin(sim, self.xsk(), CpuId::new(self.spec.cpu))

@@ -11,7 +11,7 @@ use crate::engine::traffic::GeneralizedPareto;
 use crate::world::Traffic;
 
 impl Clients {
-    /// Begins the load.
+    /// Starts the load.
     pub(crate) fn start(&mut self, env: &mut Env) {
         self.start_generators(env);
         for source in self.sources.ids() {
@@ -47,8 +47,8 @@ impl Clients {
         }
     }
 
-    /// The next arrival of the trace that is for a connection of this group. Every group looks at all of them, and all
-    /// draw the same connection for each.
+    /// Plans the next arrival of the trace that is for a connection of this group. Every group goes through all
+    /// arrivals, and all draw the same connection for each.
     fn next_of_trace(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
         let is_traced = |source: &&Source| matches!(source.traffic, Traffic::Trace { .. });
         let connections: u32 = self.sources.iter().filter(is_traced).map(|source| source.count).sum();
@@ -68,15 +68,15 @@ impl Clients {
 
     fn next_arrival(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
         let group = &mut self.sources[source];
-        // Without a rate nothing comes until it changes.
+        // Without a rate nothing comes until the rate changes.
         group.due_ns = (per_s > 0.0).then(|| env.now_ns + group.rng.exponential_ns(1e9 / per_s));
         if let Some(due_ns) = group.due_ns {
             env.agenda.push(due_ns, Event::Issue { source });
         }
     }
 
-    /// Changes how much a group in an open loop, or one of noise, sends from now on. The next arrival is drawn anew: a Poisson
-    /// process does not know how long nothing has come.
+    /// Changes how much a group in an open loop, or one of noise, sends from now on. The next arrival is drawn again,
+    /// which a Poisson process allows, since it has no memory.
     pub(crate) fn set_rate(&mut self, env: &mut Env, source: SourceId, new_per_s: f64) {
         if let Traffic::Open { per_s } | Traffic::Noise { per_s } = &mut self.sources[source].traffic {
             *per_s = new_per_s;
@@ -84,7 +84,7 @@ impl Clients {
         }
     }
 
-    /// A connection with gaps of its own draws the next; the first of a run is what is left of one.
+    /// Draws the next request of a connection with gaps of its own; the first of a run comes after the rest of a gap.
     fn next_request(&mut self, env: &mut Env, source: SourceId, conn: ConnId, first: bool) {
         let group = &mut self.sources[source];
         let Traffic::Renewal { per_s, shape } = group.traffic else { return };
@@ -149,7 +149,7 @@ impl Clients {
                 self.next_arrival(env, source, per_s);
                 env.tally.counts.issued += 1;
                 let queue = self.connections[conn].queue;
-                // A lost one is lost.
+                // A packet that is lost is not sent again.
                 if nic.packet_arrives(env, cpus, queue, Packet::new(conn, PacketKind::Request)) {
                     self.inside += 1;
                 }

@@ -1,4 +1,4 @@
-//! Who asks: groups of connections, and threads of a generator.
+//! The clients: groups of connections, and threads of a generator.
 
 use crate::engine::id::ConnId;
 use crate::engine::rng::Stream;
@@ -10,10 +10,11 @@ pub(crate) struct Source {
     pub(super) first: ConnId,
     pub(super) count: u32,
     pub(super) traffic: Traffic,
-    /// When the next arrival of the whole group is due. One that was drawn before the rate changed is nobody's.
+    /// When the next arrival of the whole group is due. An arrival that was drawn before the rate changed is ignored.
     pub(super) due_ns: Option<u64>,
     pub(super) rng: Stream,
-    /// The arrivals of the trace that it has looked at, and the connections that they are for: the same for all groups.
+    /// How many arrivals of the trace it has gone through, and the stream that draws their connections: it is the same
+    /// for all groups.
     pub(super) traced: u64,
     pub(super) traced_to: Stream,
 }
@@ -25,7 +26,7 @@ impl Source {
 }
 
 impl Source {
-    /// Its connections.
+    /// Returns its connections.
     pub(super) fn connections(&self) -> impl Iterator<Item = ConnId> + use<> {
         (self.first.raw()..self.first.raw() + self.count).map(ConnId::new)
     }
@@ -34,12 +35,12 @@ impl Source {
 /// A thread of the generator.
 #[derive(Debug, Default)]
 pub(super) struct Generator {
-    /// Until when it is busy.
+    /// The time until which it is busy.
     pub(super) busy_until_ns: u64,
-    /// Its next turn is on the agenda.
+    /// Whether its next turn is on the agenda.
     pub(super) has_turn: bool,
-    /// Answers that it has not taken.
+    /// Answers that it has not taken yet.
     pub(super) answers: Vec<ConnId>,
-    /// Requests that it has not sent, in order.
+    /// Requests that it has not sent yet, in order.
     pub(super) due: Vec<ConnId>,
 }

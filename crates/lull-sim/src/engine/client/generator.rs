@@ -1,4 +1,5 @@
-//! Clients that are threads of one generator, one for each context ([`GeneratorSpec`](crate::GeneratorSpec)): their turns.
+//! The turns of clients that are threads of one generator, one for each context
+//! ([`GeneratorSpec`](crate::GeneratorSpec)).
 
 use super::Clients;
 use super::asking::Generator;
@@ -6,7 +7,7 @@ use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::env::Env;
 use crate::engine::id::{ConnId, ContextId};
 
-/// Requests that a turn sends at the most (the lab's wire client).
+/// How many requests a turn sends at the most (as the lab's wire client).
 const SENT_MAX: usize = 32;
 
 impl Clients {
@@ -15,12 +16,12 @@ impl Clients {
         self.generators = (0..threads).map(|_| Generator::default()).collect();
     }
 
-    /// The thread that has this connection, if one does.
+    /// Returns the thread that has this connection, if one does.
     fn generator_of(&self, env: &Env, conn: ConnId) -> Option<ContextId> {
         self.connections[conn].context.filter(|_| env.world.net.generator.is_some())
     }
 
-    /// A request is due. False if there is no thread to send it.
+    /// A request is due. Returns false if there is no thread to send it.
     pub(super) fn generator_sends(&mut self, env: &mut Env, conn: ConnId) -> bool {
         let Some(context) = self.generator_of(env, conn) else { return false };
         self.generators[context].due.push(conn);
@@ -28,7 +29,7 @@ impl Clients {
         true
     }
 
-    /// An answer has come. False if there is no thread to take it.
+    /// An answer has come. Returns false if there is no thread to take it.
     pub(super) fn generator_takes(&mut self, env: &mut Env, conn: ConnId) -> bool {
         let Some(context) = self.generator_of(env, conn) else { return false };
         self.generators[context].answers.push(conn);
@@ -36,7 +37,7 @@ impl Clients {
         true
     }
 
-    /// What this connection sent has interrupted the server, which takes the sender its time.
+    /// A packet of this connection has interrupted the server, which costs the sending thread its time.
     pub(super) fn generator_raises(&mut self, env: &Env, conn: ConnId) {
         if let (Some(context), Some(spec)) = (self.generator_of(env, conn), env.world.net.generator) {
             let thread = &mut self.generators[context];
@@ -51,16 +52,16 @@ impl Clients {
         }
     }
 
-    /// A turn: all answers that are there count as taken now, then what is due is sent, and all of it is seen by the device when
-    /// the doorbell rings at the end.
+    /// Runs a turn: all answers that are there are taken now, then the due requests are sent, and the device sees all
+    /// of them when the doorbell rings at the end.
     pub(crate) fn generator_turn(&mut self, env: &mut Env, context: ContextId) {
         let Some(spec) = env.world.net.generator else { return };
         self.generators[context].has_turn = false;
         if self.generators[context].busy_until_ns > env.now_ns {
-            // It was interrupting the server when this turn was to begin.
+            // The thread was interrupting the server when this turn was to begin.
             return self.plan_turn(env, context);
         }
-        // What is issued meanwhile plans no turn of its own.
+        // Requests that are issued meanwhile plan no turn of their own.
         self.generators[context].has_turn = true;
         let answers = std::mem::take(&mut self.generators[context].answers);
         for &conn in &answers {

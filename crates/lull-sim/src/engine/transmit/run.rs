@@ -1,5 +1,5 @@
-//! Whoever runs a transmit queue, step by step: senders, the queue's NAPI, a group's pollers; the doorbell, the wire and the room
-//! interrupt below them.
+//! Runs of a transmit queue, step by step, by senders, the queue's NAPI and a group's pollers; and below them the
+//! doorbell, the wire and the room interrupt.
 
 use lull_core::group::Transmitted;
 use lull_core::tx::{Enqueued, TxDrain, TxEnd, TxSent};
@@ -23,7 +23,7 @@ pub(super) struct SenderRun {
     sent: Transmitted,
     /// The CPU that pays for it.
     cpu: CpuId,
-    /// Whose send call it is made in; `None`: in no send call.
+    /// The flow whose send call makes it; `None` if no send call does.
     flow: Option<u64>,
     /// When its batch is on the ring.
     ends_ns: u64,
@@ -86,7 +86,7 @@ impl Sim {
         self.nic.group_notices(&mut self.env, &mut self.cpus, queue);
     }
 
-    /// Whoever runs looks, and takes up a batch. Returns it, and what it costs.
+    /// The runner looks, and takes up a batch. Returns the batch, and what it costs.
     fn takes_batch(&mut self, queue: QueueId, budget: u32) -> (Transmitted, u64) {
         let (now_ns, mut lost) = (self.env.now_ns, Vec::new());
         self.nic.queues[queue].looked_at(now_ns);
@@ -95,7 +95,7 @@ impl Sim {
         (sent, u64::from(sent.frames) * u64::from(self.env.world.costs.tx_frame_ns))
     }
 
-    /// A sender's run: its CPU works for all who have sent.
+    /// Begins a sender's run: its CPU works for all who have sent.
     fn run_begins(&mut self, queue: QueueId, drain: TxDrain, flow: Option<u64>, cpu: CpuId) {
         let budget = drain.look(&self.transmit(queue).word);
         let (sent, cost_ns) = self.takes_batch(queue, budget);
@@ -108,7 +108,8 @@ impl Sim {
         self.env.agenda.push(ends_ns, Event::TxRun { queue });
     }
 
-    /// How long the batch takes that a send call of this flow, on `cpu`, has on its way to the ring; `None` if it runs no more.
+    /// Returns how long the batch takes that a send call of this flow on `cpu` is moving to the ring; `None` if the
+    /// call does not run any more.
     pub(crate) fn send_call_runs_ns(&self, queue: QueueId, flow: u64, cpu: CpuId) -> Option<u64> {
         let run = self.nic.queues[queue].transmit.as_ref()?.run.as_ref()?;
         (run.flow == Some(flow) && run.cpu == cpu).then(|| run.ends_ns.saturating_sub(self.env.now_ns))
@@ -124,7 +125,7 @@ impl Sim {
         }
     }
 
-    /// The end of a batch outside of groups: its doorbell rings.
+    /// Ends a batch outside of groups: its doorbell rings.
     fn batch_ends(&mut self, queue: QueueId, drain: TxDrain, sent: Transmitted, cpu: CpuId) -> TxSent {
         let now_ns = self.env.now_ns;
         self.transmit(queue).commit(sent.left, now_ns);
@@ -142,7 +143,7 @@ impl Sim {
         end
     }
 
-    /// Who comes back for what a run has left, but for one who has used up the quota.
+    /// Says who comes back for what a run has left, except for one that has used up its quota.
     fn run_ended(&mut self, queue: QueueId, end: TxEnd) {
         match end {
             TxEnd::Idle | TxEnd::Schedule => {}
@@ -157,7 +158,7 @@ impl Sim {
         }
     }
 
-    /// What the discipline held back is due (`qdisc_watchdog`).
+    /// Frames that the discipline held back are due (`qdisc_watchdog`).
     pub(crate) fn transmit_due(&mut self, queue: QueueId) {
         let now_ns = self.env.now_ns;
         if self.transmit(queue).due_ns.take_if(|due_ns| *due_ns <= now_ns).is_some() {
@@ -166,14 +167,14 @@ impl Sim {
         }
     }
 
-    /// The queue's NAPI is polled, or the last run of a member that leaves is made: a run. Returns its cost.
+    /// The queue's NAPI is polled, or the last run of a member that leaves is made; either is a run. Returns its cost.
     pub(in crate::engine) fn transmit_poll_begins(&mut self, queue: QueueId) -> u64 {
         let owed = self.transmit(queue).leaves.take();
         let run = match owed {
             Some(run) => run,
             None => match self.transmit(queue).word.begin() {
                 Enqueued::Run(run) => run,
-                // Whoever runs looks again.
+                // The current runner looks again.
                 Enqueued::Noted => return 0,
                 Enqueued::Group => unreachable!("I10: the NAPI of a member is polled by another"),
             },
@@ -188,12 +189,12 @@ impl Sim {
         cost_ns + u64::from(self.env.world.costs.doorbell_ns)
     }
 
-    /// A batch of the NAPI's run is on the ring. The cost of the next, or `None` if the run is over.
+    /// A batch of the NAPI's run is on the ring. Returns the cost of the next, or `None` if the run is over.
     pub(in crate::engine) fn transmit_poll_goes_on(&mut self, queue: QueueId, cpu: CpuId) -> Option<u64> {
         let (drain, sent) = self.transmit(queue).polling.take()?;
         let end = self.batch_ends(queue, drain, sent, cpu);
         let poll = &mut self.nic.queues[queue].poll;
-        // A run is not bounded by the budget, but by its own quota. A full budget says that there is more.
+        // The budget does not bound a run, but its own quota does. A full budget would mean that there is more.
         poll.work = (poll.work + sent.frames).min(poll.budget.saturating_sub(1));
         match end {
             TxSent::Again(again) => return Some(self.transmit_polls(queue, again)),
@@ -215,7 +216,7 @@ impl Sim {
         self.transmit(queue).commit(sent.left, now_ns);
     }
 
-    /// The doorbell rings. Returns for how many frames.
+    /// Rings the doorbell. Returns for how many frames.
     pub(crate) fn rings(&mut self, queue: QueueId) -> u32 {
         let now_ns = self.env.now_ns;
         let doorbell_ns = u64::from(self.env.world.costs.doorbell_ns);
@@ -244,7 +245,7 @@ impl Sim {
     pub(crate) fn frame_left(&mut self, queue: QueueId) {
         let tx = self.transmit(queue);
         tx.on_wire = false;
-        // A reset may have taken it.
+        // A reset may have removed the frame.
         if tx.rung > 0
             && let Some(frame) = tx.ring.pop_front()
         {
@@ -272,7 +273,7 @@ impl Sim {
         }
     }
 
-    /// A queue was taken down: what waits in it is dropped. With a reset also what is on its ring.
+    /// A queue was taken down: the frames that wait in it are dropped, and with a reset also those on its ring.
     pub(crate) fn transmit_flush(&mut self, queue: QueueId, reset: bool) {
         if self.nic.queues[queue].transmit.is_some() {
             let lost = self.transmit(queue).flush(reset);
@@ -280,14 +281,14 @@ impl Sim {
         }
     }
 
-    /// The queue goes down, and what comes from now on is dropped, or up again.
+    /// The queue goes down, so that what comes from now on is dropped, or up again.
     pub(crate) fn transmit_goes(&mut self, queue: QueueId, down: bool) {
         if let Some(tx) = &mut self.nic.queues[queue].transmit {
             tx.down = down;
         }
     }
 
-    /// A group is to run this transmit queue. False: somebody runs.
+    /// Makes a group the runner of this transmit queue. Returns false if somebody runs it.
     pub(crate) fn transmit_enters(&mut self, queue: QueueId) -> bool {
         self.transmit(queue).word.group_enter().is_ok()
     }
@@ -300,7 +301,7 @@ impl Sim {
 }
 
 impl Nic {
-    /// The room interrupt: raised once if it is armed, frames wait for room, and there is some.
+    /// The room interrupt, which is raised once if it is armed, frames wait for room, and there is some.
     pub(crate) fn room(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
         let q = &mut self.queues[queue];
         let waits = q.transmit.as_ref().is_some_and(|tx| tx.blocked && tx.has_room());
@@ -310,7 +311,7 @@ impl Nic {
         }
     }
 
-    /// A transmit queue is no member any more: a last run is owed.
+    /// A transmit queue is not a member any more, so a last run is owed.
     pub(crate) fn transmit_leaves(&mut self, queue: QueueId) {
         if let Some(tx) = &mut self.queues[queue].transmit {
             tx.leaves = Some(tx.word.group_leave());

@@ -1,5 +1,5 @@
-//! One instance, followed by what the core says of it: who polls it (I1), with what budget it is completed (I5), how many deferral
-//! rounds it has (I7), and how long its timers run (I8).
+//! Follows one instance by the core's reports: who polls it (I1), with what budget it is completed (I5), how many
+//! deferral rounds it has (I7), and how long its timers run (I8).
 
 use lull_core::Unpolled;
 use lull_core::event::EventKind;
@@ -13,7 +13,7 @@ use crate::random::script::Script;
 /// Timers are kept in units of 16 ns, rounded up.
 const TIMER_UNIT_NS: u64 = 16;
 
-/// Deferral rounds since the last productive poll, while nothing but the timer drives them.
+/// Deferral rounds since the last productive poll, while only the timer drives them.
 #[derive(Clone, Copy, Debug)]
 struct Rounds {
     expected: u32,
@@ -25,21 +25,21 @@ struct Rounds {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Followed {
     pub(super) polling: Option<u32>,
-    /// The last poll took its whole budget, and nobody asked to yield.
+    /// Whether the last poll took its whole budget, and nobody asked it to yield.
     full: bool,
     productive: bool,
     by_timer: bool,
     timer_pending: bool,
     rounds: Option<Rounds>,
-    /// A deferral ran out, and nobody has busy polled since.
+    /// Whether a deferral has run out, and nobody has busy polled since.
     ran_out: bool,
     thread_busy: bool,
     yielding: bool,
-    /// It was released with its interrupt unmasked, so a timer that settling starts is for GRO alone.
+    /// Whether it was released with its interrupt unmasked, so that a timer that settling starts is for GRO only.
     unmasking: bool,
 }
 
-/// When something was said, and of whom.
+/// When something was reported, and of which instance.
 pub(super) struct Said<'a> {
     pub(super) sim: &'a mut Sim,
     pub(super) script: &'a Script,
@@ -58,7 +58,7 @@ impl Said<'_> {
 }
 
 impl Followed {
-    /// What was said of the instance. Returns the transition that it was, if it was one.
+    /// Follows a report about the instance. Returns the transition that it was, if it was one.
     pub(super) fn follow(&mut self, said: &mut Said<'_>, kind: EventKind) -> Result<Option<Transition>, Violation> {
         match kind {
             EventKind::PollBegin { .. }

@@ -1,5 +1,5 @@
-//! The invariants of busy-polling CPU groups (I9 to I14, I16), as the others: from what the core says, and from the state in
-//! which a step leaves every group.
+//! Checks the invariants of busy-polling CPU groups (I9 to I14, I16) in the same way: by the core's reports, and by the
+//! state in which a step leaves every group.
 
 use lull_core::event::EventKind;
 use lull_core::group::budget::BUDGET_PERIOD_NS;
@@ -18,9 +18,9 @@ use crate::engine::thread::{Spin, ThreadState};
 use crate::engine::transition::Transition;
 use crate::random::script::Script;
 
-/// Passes that a poller may take, besides the time after which it steals, until it has seen that a member waits.
+/// How many passes a poller may take, after the time from which it steals, until it has seen that a member waits.
 const STRAY_PASSES: u64 = 4;
-/// How far a poller may go beyond a budget that is spent before it looks again, in nanoseconds.
+/// How far a poller may exceed a spent budget before it looks again, in nanoseconds.
 const BUDGET_LOOK_NS: u64 = 1_000;
 
 /// What is known of one instance from its events.
@@ -29,13 +29,13 @@ pub(super) struct Member {
     grouped: bool,
     /// The CPU whose poller visits it.
     pub(super) claimed: Option<u16>,
-    /// The CPU whose poller had it last: it answers for its doorbell.
+    /// The CPU whose poller had it last, which is responsible for its doorbell.
     pub(super) answers: Option<u16>,
-    /// The CPU that visited it last as its home, since homes moved.
+    /// The CPU that last visited it as its home, since homes changed.
     home: Option<u16>,
-    /// Since when it is free again.
+    /// Since when it has been free again.
     pub(super) free_since_ns: u64,
-    /// Since when it waits, and whom its home has visited since.
+    /// Since when it waits, and which members its home has visited since.
     waits_since_ns: Option<u64>,
     passed_over: Vec<u32>,
     visits: Visits,
@@ -46,7 +46,7 @@ pub(super) struct Member {
 pub(super) struct Poller {
     woken_ns: Option<u64>,
     parked_ns: Option<u64>,
-    /// Since when it runs and finds nothing.
+    /// Since when it has run without finding anything.
     pub(super) idle_since_ns: Option<u64>,
 }
 
@@ -54,13 +54,13 @@ pub(super) struct Poller {
 #[derive(Debug)]
 pub(super) struct GroupChecker {
     pub(super) members: Table<QueueId, Member>,
-    /// By group, then by CPU.
+    /// The pollers by group, then by CPU.
     pub(super) pollers: Table<GroupId, Vec<Poller>>,
-    /// When an operator last changed something, and how many changes there were then.
+    /// When an operator last changed something, and how many changes there were by then.
     changed: (u64, u32),
-    /// When homes moved last: pollers look anew who waits.
+    /// When homes last changed, from which moment pollers look anew who waits.
     moved_ns: u64,
-    /// What the homes in each group hung on when a member was last visited.
+    /// What the homes in each group depended on when a member was last visited.
     views: Table<GroupId, (u32, u32)>,
     /// How often a group began to rest in a period, with the period's number.
     rests: Table<GroupId, (u64, u64)>,
@@ -78,7 +78,7 @@ impl GroupChecker {
         }
     }
 
-    /// What the core says of an instance. `Ok(None)`: it is nothing that only groups do.
+    /// Follows a report about an instance. `Ok(None)` means that it is not one that only groups cause.
     pub(super) fn follow_member(
         &mut self,
         sim: &Sim,
@@ -174,7 +174,8 @@ impl GroupChecker {
         Ok(Some(transition))
     }
 
-    /// Since when frames wait for a doorbell for which the poller of this CPU answers, in the group of that queue.
+    /// Returns since when frames have waited for a doorbell for which the poller of this CPU is responsible, in the
+    /// group of that queue.
     fn held_since_ns(&self, sim: &Sim, napi: u32, cpu: u16) -> Option<u64> {
         let group = |queue: QueueId| sim.nic.queues[queue].group.map(|(group, _)| group);
         let ours = |queue: QueueId| group(queue) == group(QueueId::new(napi));
@@ -183,7 +184,7 @@ impl GroupChecker {
         held.filter_map(|(_, it)| it.visits.unrung_since_ns).min()
     }
 
-    /// I12: a home that visits this member has not left out another that waited for two such visits.
+    /// I12: a home that visits this member has not left out another one that waited for two such visits.
     fn in_turn(&mut self, sim: &Sim, (at_ns, cpu): (u64, u16), napi: u32) -> Result<(), Violation> {
         let group = sim.nic.queues[QueueId::new(napi)].group.map(|(group, _)| group);
         for (index, queue) in sim.nic.queues.rows() {
@@ -211,7 +212,7 @@ impl GroupChecker {
         Ok(())
     }
 
-    /// What the core says of a group.
+    /// Follows a report about a group.
     pub(super) fn follow_group(
         &mut self,
         (sim, script): (&Sim, &Script),
@@ -222,7 +223,7 @@ impl GroupChecker {
         let id = GroupId::new(group);
         let it = &sim.nic.groups.table[id];
         self.note_changes(script, at_ns);
-        // Operators wake and park at any time, and so does a budget that is spent.
+        // An operator wakes and parks pollers at any time, and so does a spent budget.
         let calm = at_ns - self.changed.0 > CHANGE_NS
             && it.group.config().budget == lull_core::group::Budget::default()
             && it.group.census().members != 0;
@@ -257,7 +258,7 @@ impl GroupChecker {
         Ok(transition)
     }
 
-    /// Homes move also when a poller that was detached has drained, which nobody tells: turns begin anew in that group.
+    /// Homes also change when a detached poller has drained, which nobody reports: turns begin anew in that group.
     fn follow_homes(&mut self, sim: &Sim) {
         for (id, it) in sim.nic.groups.table.rows() {
             let view = it.group.homes_hang_on();
@@ -272,7 +273,7 @@ impl GroupChecker {
         }
     }
 
-    /// Somebody came or went, or an operator changed something.
+    /// A poller or a member came or went, or an operator changed something.
     fn changes(&mut self, at_ns: u64) {
         self.changed.0 = at_ns;
         self.homes_move(at_ns);
@@ -291,7 +292,7 @@ impl GroupChecker {
         }
     }
 
-    /// The state of every group between two steps.
+    /// Checks the state of every group between two steps.
     pub(super) fn check_state(&mut self, sim: &Sim, script: &Script) -> Result<(), Violation> {
         self.note_changes(script, sim.env.now_ns);
         for (id, it) in sim.nic.groups.table.rows() {
@@ -316,11 +317,11 @@ impl GroupChecker {
         self.check_transmit(sim)
     }
 
-    /// Follows since when this poller runs without finding anything.
+    /// Follows since when this poller has run without finding anything.
     fn idles(&mut self, sim: &Sim, group: GroupId, seat: &Seat) {
         let cpu = &sim.cpus[seat.cpu];
         let due_ns = sim.env.agenda.slot_ns(sim.env.slots.cpu(seat.cpu));
-        // A segment that lasts for longer than a pass, though something waits, bears what others owe to the CPU.
+        // A segment that lasts for longer than a pass, though something waits, bears what others owe the CPU.
         let looks = sim.cpus.threads[seat.thread].spins.zip(due_ns);
         let looks = looks.is_some_and(|(spin, due_ns)| due_ns <= sim.env.now_ns + spin.pass_ns);
         let runs = looks && cpu.level == Level::Thread && cpu.current == Some(seat.thread);
@@ -335,7 +336,8 @@ impl GroupChecker {
         for seat in &it.seats {
             let Some(idle_since_ns) = self.pollers[id][usize::from(seat.cpu.raw())].idle_since_ns else { continue };
             let Some(Spin { pass_ns, .. }) = sim.cpus.threads[seat.thread].spins else { continue };
-            // Of those that wait the one that was served longest ago comes first, and each of the others may come between.
+            // Of the members that wait the one that was served longest ago comes first, and each of the others may come
+            // between.
             let bound_ns = members * (STEAL_AFTER_NS + STRAY_PASSES * pass_ns);
             for (index, queue) in sim.nic.queues.rows() {
                 let member = &self.members[index];
@@ -353,7 +355,7 @@ impl GroupChecker {
         Ok(())
     }
 
-    /// I16: what empty passes took in this period. The way to each rest is one.
+    /// I16: checks what empty passes took in this period. The way to each rest is one.
     fn check_budget(&self, sim: &Sim, id: GroupId, it: &SimGroup) -> Result<(), String> {
         let Some(percent) = it.group.config().budget.empty_percent else { return Ok(()) };
         let period = sim.env.now_ns / BUDGET_PERIOD_NS;
@@ -375,7 +377,7 @@ fn runs_in(it: &SimGroup, cpu: CpuId) -> bool {
     it.seats.iter().any(|seat| seat.cpu == cpu && seat.taken)
 }
 
-/// I11: whoever is to watch can do so.
+/// I11: whoever has to watch can do so.
 fn check_seat(sim: &Sim, it: &SimGroup, seat: &Seat) -> Result<(), (&'static str, String)> {
     let (cpu, census) = (seat.cpu, it.group.census());
     if !seat.taken || !it.group.is_awake(cpu.raw()) {
@@ -403,7 +405,7 @@ fn check_seat(sim: &Sim, it: &SimGroup, seat: &Seat) -> Result<(), (&'static str
     Ok(())
 }
 
-/// What a member lacks for its group to rest.
+/// Returns what a member lacks for its group to rest.
 fn unwatched(sim: &Sim, index: QueueId, queue: &Queue) -> Option<&'static str> {
     if sim.cpus.is_in_flight(Irq::Device(index)) {
         return None;

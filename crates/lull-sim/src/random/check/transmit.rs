@@ -1,5 +1,5 @@
-//! I15, and what I14 says of doorbells: every frame is somewhere, somebody comes for it, and whoever held a doorbell back rings it
-//! before it stops looking, and in time.
+//! Checks I15, and I14 for doorbells: every frame is somewhere and somebody comes for it, and a poller that has held a
+//! doorbell back rings it before it stops looking, and in time.
 
 use lull_core::state;
 use lull_core::tx::doorbell::DOORBELL_AGE_NS;
@@ -14,11 +14,11 @@ use crate::engine::thread::{Spin, ThreadState};
 use crate::engine::transmit::TransmitQueue;
 use crate::random::check::violation::Violation;
 
-/// Passes that a poller may take until it has seen that a doorbell is due.
+/// How many passes a poller may take until it has seen that a doorbell is due.
 const DOORBELL_PASSES: u64 = 4;
 
 impl GroupChecker {
-    /// The state of every transmit queue between two steps.
+    /// Checks the state of every transmit queue between two steps.
     pub(super) fn check_transmit(&self, sim: &Sim) -> Result<(), Violation> {
         for (index, queue) in sim.nic.queues.rows() {
             let Some(tx) = &queue.transmit else { continue };
@@ -42,7 +42,7 @@ impl GroupChecker {
         Ok(())
     }
 
-    /// A member's doorbell is rung by whoever visited it last, and a group does not rest over frames that can be sent.
+    /// The last poller that visited a member rings its doorbell, and a group does not rest while frames can be sent.
     fn inside(
         &self,
         sim: &Sim,
@@ -95,7 +95,7 @@ impl GroupChecker {
     }
 }
 
-/// No frame is lost.
+/// Checks that no frame is lost.
 fn account(tx: &TransmitQueue) -> Result<(), String> {
     let (enqueued, found) = tx.account();
     if enqueued == found { Ok(()) } else { Err(format!("got {enqueued} frames, and {found} are accounted for")) }

@@ -1,4 +1,4 @@
-//! What did not hold, and a wait in vain, which two checks look for.
+//! An invariant that did not hold, and a condition that two checks look for.
 
 use crate::engine::id::{QueueId, Side};
 use crate::engine::nic::Queue;
@@ -9,7 +9,7 @@ use crate::engine::sim::Sim;
 pub struct Violation {
     /// The number of the invariant in §14, or the name of another check.
     pub rule: &'static str,
-    /// When, in nanoseconds of the world.
+    /// When it was found, in nanoseconds of the world.
     pub at_ns: u64,
     /// What was found.
     pub found: String,
@@ -22,7 +22,7 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Whether something lies in a ring and no moderation timer will report it.
+/// Whether there is something in a ring and no moderation timer will report it.
 pub(super) fn waits_in_vain(sim: &Sim, index: QueueId, queue: &Queue, side: Side) -> bool {
     queue.unpolled(side) > 0 && sim.env.agenda.slot_ns(sim.env.slots.moderation(index, side)).is_none()
 }

@@ -1,4 +1,5 @@
-//! I15, in time: no visit makes a doorbell late that a poller holds back, if it takes no longer than those before let expect.
+//! I15, in time: no visit delays a doorbell that a poller holds back, if the visit takes no longer than the former ones
+//! suggest.
 
 use lull_core::tx::doorbell::DOORBELL_AGE_NS;
 
@@ -6,26 +7,28 @@ use lull_core::tx::doorbell::DOORBELL_AGE_NS;
 #[derive(Debug, Default)]
 pub(super) struct Visits {
     begun: Option<Begun>,
-    /// What the last one took.
+    /// How long the last one took.
     took_ns: Option<u64>,
-    /// What a packet took of the last one that had any.
+    /// How long a packet took in the last visit that had any.
     packet_ns: Option<u64>,
-    /// Since when frames of this transmit queue may be on its ring that were not rung for.
+    /// Since when frames without a doorbell may have been on the ring of this transmit queue.
     pub(super) unrung_since_ns: Option<u64>,
 }
 
-/// A visit that goes on.
+/// A visit that is in progress.
 #[derive(Debug)]
 struct Begun {
     at_ns: u64,
     packets: u32,
-    /// Since when frames wait for the doorbells for which its poller answers, and for that of the queue itself.
+    /// Since when frames have waited for the doorbells for which its poller is responsible, and for that of the queue
+    /// itself.
     others_since_ns: Option<u64>,
     own_since_ns: Option<u64>,
 }
 
 impl Visits {
-    /// A poller begins a visit. `held_since_ns`: since when frames wait for a doorbell for which it answers.
+    /// A poller begins a visit. `held_since_ns` is since when frames have waited for a doorbell for which it is
+    /// responsible.
     pub(super) fn begins(&mut self, at_ns: u64, held_since_ns: Option<u64>, transmits: bool) {
         let own_since_ns = transmits.then(|| self.unrung_since_ns.unwrap_or(at_ns));
         self.begun = Some(Begun { at_ns, packets: 0, others_since_ns: held_since_ns, own_since_ns });
@@ -37,7 +40,7 @@ impl Visits {
         }
     }
 
-    /// The member is free again, with so many frames that were not rung for. Says what came too late.
+    /// The member is free again, with `unrung` frames without a doorbell. Says which doorbell came too late.
     pub(super) fn ends(&mut self, at_ns: u64, unrung: u32) -> Result<(), String> {
         let Some(Begun { at_ns: began_ns, packets, others_since_ns, own_since_ns }) = self.begun.take() else {
             self.unrung_since_ns = None;

@@ -1,4 +1,4 @@
-//! What is drawn, kind by kind.
+//! Draws the parts of a world, kind by kind.
 
 use lull_core::epoll::TimeoutZero;
 use lull_core::group::{Budget, Thresholds};
@@ -16,7 +16,7 @@ impl Draw {
         self.0.below(100) < percent
     }
 
-    /// From `low` to `high`, both included.
+    /// Draws a number from `low` to `high`, both included.
     pub(super) fn between(&mut self, low: u32, high: u32) -> u32 {
         low + self.0.below(high - low + 1)
     }
@@ -34,7 +34,7 @@ impl Draw {
             gro_flush_timeout_ns: gro_us * 1_000,
             irq_suspend_timeout_ns: suspend_us * 1_000,
             threaded,
-            // Drawn with the timeout: what was drawn before of a seed stays as it was.
+            // This follows from the timeout, so that what was drawn from a seed before stays the same.
             unpolled: if gro_us >= 100 { Unpolled::Interrupt } else { Unpolled::Deferral },
         }
     }

@@ -11,7 +11,7 @@ use crate::world::{GroupMemberSpec, Masking, QueueSpec, TransmitSpec, World};
 /// The length of an answer.
 const ANSWER_BYTES: u32 = 200;
 
-/// Draws transmit queues, of which most are members of a group, and what is sent by them and done to them.
+/// Draws transmit queues, most of which are members of a group, and what is sent by them and done to them.
 pub(super) fn draw(draw: &mut Draw, world: &mut World, script: &mut Vec<Step>, lap_ns: u64) {
     let (cpus, receive) = (world.cpus.len() as u32, world.queues.len() as u32);
     let count = draw.one_of(&[1, 1, 2]);

@@ -1,4 +1,4 @@
-//! What is done to the device: queues go down and come back, with or without what was in them; NAPIs get threads.
+//! What is done to the device: queues go down and come back, with or without what was in them, and NAPIs get threads.
 
 use lull_core::event::EventKind;
 use lull_core::{DisableClaim, NapiSettings, Threaded, ThreadedOff, state};
@@ -11,7 +11,7 @@ use crate::engine::recorder::{What, Whom};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
 
-/// Sockets that a step sends from, and the length of their frames.
+/// How many sockets a step sends from, and the length of their frames.
 const SENDERS: u32 = 3;
 const SENT_BYTES: u32 = 1_000;
 
@@ -123,7 +123,7 @@ impl Script {
         Some((Progress::Down, u64::from(down_ns)))
     }
 
-    /// Frames of three sockets reach a transmit queue.
+    /// Sends frames of three sockets by a transmit queue.
     pub(super) fn act_send(
         &mut self,
         sim: &mut Sim,
@@ -160,7 +160,7 @@ impl Script {
         sim.nic.set_up(&mut sim.env, &mut sim.cpus, queue);
     }
 
-    /// A reset loses what lies in the rings; clients send their requests again.
+    /// A reset loses what is in the rings; clients send their requests again.
     fn flush(&mut self, sim: &mut Sim, queue: QueueId) {
         let lost = std::mem::take(&mut sim.nic.queues[queue].ring);
         let q = &mut sim.nic.queues[queue];

@@ -10,17 +10,17 @@ use crate::engine::recorder::{What, Whom};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
 
-/// How long an operator sleeps before it tries again what an owner or a visit is in the way of.
+/// How long an operator sleeps before it tries again what an owner or a visit prevents.
 const RETRY_NS: u64 = 40_000;
 /// How often it tries.
 const RETRIES_MAX: u32 = 500;
 
-/// How far a step is, which one it is, and the CPU on which it acts.
+/// The progress of a step, its number, and the CPU on which it acts.
 type At = (Progress, StepId, CpuId);
 
 impl Script {
     pub(super) fn act_attach(&mut self, sim: &mut Sim, group: GroupId, at: CpuId, step: StepId, cpu: CpuId) {
-        // A CPU is in one group, and nothing is attached while a poller drains.
+        // A CPU is in one group only, and nothing is attached while a poller drains.
         let taken = sim.nic.groups.table.iter().any(|it| it.seats.iter().any(|seat| seat.cpu == at && seat.taken));
         if taken || sim.nic.groups.table[group].drains() || sim.group_attach(group, at).is_err() {
             sim.env.tell(cpu, What::Skipped(step));
@@ -78,7 +78,7 @@ impl Script {
         Some((Progress::Waiting(again), RETRY_NS))
     }
 
-    /// One attempt to make a queue a member. Returns how many there were if another is due.
+    /// Makes one attempt to make a queue a member. Returns how many there were if another is due.
     fn enters(
         &mut self,
         sim: &mut Sim,
@@ -95,14 +95,14 @@ impl Script {
                 sim.env.note(cpu, Whom::Queue(queue), Transition::GroupEnterOwned);
                 return Some(tried + 1);
             }
-            // No CPU, or its owner never lets go.
+            // There is no CPU, or the owner never releases the queue.
             Err(_) => {}
         }
         self.busy[queue] = false;
         None
     }
 
-    /// A queue that was enabled again goes back to its group.
+    /// Returns a queue that was enabled again to its group.
     pub(super) fn enters_again(
         &mut self,
         sim: &mut Sim,
