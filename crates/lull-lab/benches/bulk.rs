@@ -1,8 +1,8 @@
-//! Large values over TAP, with the TAP's offloads and without, interleaved. Run with `cargo bench -p lull-lab --bench
-//! bulk`; prints figures and judges none.
+//! Measures large values over TAP, with the TAP's offloads and without, interleaved. Run it with
+//! `cargo bench -p lull-lab --bench bulk`; it prints figures and judges none.
 //!
-//! The service is the lab's memcached; its clients are connections of the kernel, on another core, that ask for the next
-//! value when they have all of the last.
+//! The service is the lab's memcached. Its clients are connections of the kernel, on another core; each asks for the
+//! next value when it has received all of the last one.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The service on a TAP of its own.
+/// Starts the service on a TAP of its own.
 fn serve(name: &str, ip: Ipv4Addr, offloads: bool, core: usize) -> Result<Server> {
     let tap = tap(name, ip, offloads)?;
     let bench = BenchConfig { connections: CONNECTIONS, ..BenchConfig::default() };
@@ -84,7 +84,7 @@ impl Clients {
         if &answer == b"STORED\r\n" { Ok(()) } else { Err("the value was not stored".into()) }
     }
 
-    /// Downloads the value on every connection, again and again: megabytes a second.
+    /// Downloads the value again and again on every connection. Returns the rate in megabytes per second.
     fn run(&self, value_bytes: usize) -> Result<f64> {
         let answer_bytes = format!("VALUE value 0 {value_bytes}\r\n\r\nEND\r\n").len() + value_bytes;
         let mut left = [answer_bytes; CONNECTIONS];

@@ -1,10 +1,11 @@
-//! Echo over TAP: lull's stack against a responder that does no work, on one core each, interleaved. Run with
-//! `cargo bench -p lull-lab --bench echo`; prints figures and judges none. `-- MODE...` names the modes.
+//! Measures an echo over TAP: lull's stack against a responder that does no work, on one core each, interleaved. Run it
+//! with `cargo bench -p lull-lab --bench echo`; it prints figures and judges none. The arguments in `-- MODE...` name
+//! the modes.
 //!
 //! Lull's stack is measured twice: over a plain TAP, and over one with offloads (checksums left out, large segments).
 //!
-//! The clients are 64 connections of the kernel, on another core. The responder turns each frame around with no connection
-//! behind it, so what it reaches is what TAP and the clients allow: the ratio to it is what lull's stack costs.
+//! The clients are 64 connections of the kernel, on another core. The responder turns each frame around with no
+//! connection behind it, so its rate is what TAP and the clients allow, and the ratio to it is what lull's stack costs.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -32,11 +33,11 @@ const CONNECTIONS: usize = 64;
 const MESSAGE: [u8; 64] = [b'e'; 64];
 const PORT: u16 = 7;
 const EVENTS_MAX: usize = 64;
-/// Short windows and many pairs: the speed of a shared machine changes from second to second.
+/// The windows are short and the pairs are many because the speed of a shared machine changes from second to second.
 const WINDOW: Duration = Duration::from_millis(300);
 const PAIRS: usize = 21;
 const MODES: [&str; 3] = ["base", "suspend20", "fullbusy"];
-/// So many pairs, for a profiler or a counter of system calls.
+/// The environment variable that sets the number of pairs, for a profiler or a counter of system calls.
 const PAIRS_VARIABLE: &str = "LULL_ECHO_PAIRS";
 
 fn main() -> Result<()> {
@@ -44,7 +45,7 @@ fn main() -> Result<()> {
     let responder = Responder::start(served)?;
     let echoes = [Echo::start(served, &PLAIN)?, Echo::start(served, &OFFLOADS)?];
     pin_thread(&[asks])?;
-    // Each is up while its clients connect, and out of the way while the others' load runs.
+    // Each server is up while its clients connect, and does nothing while the other's load runs.
     let to_responder = responder.during(|| Clients::connect(RESPONDER_IP))?;
     let to_echoes = [Clients::connect(PLAIN.ip)?, Clients::connect(OFFLOADS.ip)?];
     let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
@@ -132,7 +133,7 @@ const PLAIN: Served = Served { name: "echo0", ip: Ipv4Addr::new(10, 1, 0, 2), of
 const OFFLOADS: Served = Served { name: "echo1", ip: Ipv4Addr::new(10, 3, 0, 2), offloads: true };
 const RESPONDER_IP: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
 
-/// What the clients saw in one window. The CPUs are in percent of it.
+/// What the clients measured in one window. The CPUs are in percent of the window.
 #[derive(Clone, Copy)]
 struct Window {
     echoes_per_s: f64,
@@ -140,7 +141,7 @@ struct Window {
     clients_percent: f64,
 }
 
-/// The middle of several windows, for one line.
+/// Formats the medians of several windows as one line.
 fn summary(windows: &[Window]) -> String {
     let middle = |value: fn(&Window) -> f64| {
         let values: Vec<f64> = windows.iter().map(value).collect();
@@ -154,7 +155,7 @@ fn summary(windows: &[Window]) -> String {
     )
 }
 
-/// The kernel's connections to one of the two.
+/// The kernel's connections to one of the two servers.
 struct Clients {
     streams: Vec<TcpStream>,
     epoll: std::os::fd::OwnedFd,
@@ -167,7 +168,7 @@ impl Clients {
         Ok(Clients { streams, epoll })
     }
 
-    /// Asks on every connection as fast as the answers come.
+    /// Sends a request on every connection as soon as the last one is answered.
     fn run(&self, cpu_ns: impl Fn() -> u64) -> Result<Window> {
         let own_tid = lull_host::thread_id();
         let own_cpu_ns = || thread_cpu_ns(own_tid).unwrap_or(0);
@@ -183,7 +184,7 @@ impl Clients {
             epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None)?;
             for event in events {
                 let mut stream = &self.streams[event.data.u64() as usize];
-                // A frame is a message: neither side splits one.
+                // A frame carries one whole message: neither side splits one.
                 stream.read_exact(&mut buffer)?;
                 if measured.is_some() {
                     waiting -= 1;
@@ -226,7 +227,7 @@ impl Echo {
         let worker = Worker::new(&host, 0)?;
         let (tell, told) = std::sync::mpsc::channel();
         let (own_network, own_epoll) = (network.clone(), epoll.clone());
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             let _ = tell.send(lull_host::thread_id());
             if let Err(error) = serve(&own_network, &own_epoll, &worker, &listener) {
@@ -237,7 +238,7 @@ impl Echo {
     }
 
     fn set_mode(&self, mode: &Mode) -> Result<()> {
-        // Its worker never waits with a timeout, and its modes need none.
+        // The worker never waits with a timeout, and its modes need none.
         let _ = self.network.set_mode(mode)?.on(&self.epoll)?;
         Ok(())
     }
@@ -257,7 +258,7 @@ impl Echo {
         }
     }
 
-    /// CPU of the worker and of whoever delivers for it.
+    /// Returns the CPU time of the worker and of the threads that deliver for it.
     fn cpu_ns(&self) -> u64 {
         let delivering = self.network.host().threads().into_iter().map(|thread| thread.tid);
         delivering.chain([self.tid]).map(|tid| thread_cpu_ns(tid).unwrap_or(0)).sum()
@@ -294,7 +295,7 @@ fn serve(network: &Network, epoll: &Epoll, worker: &Worker, listener: &TcpListen
     }
 }
 
-/// Turns frames around; it polls while it is active, and sleeps otherwise.
+/// A responder that turns frames around. It polls while it is active and sleeps otherwise.
 struct Responder {
     active: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -309,7 +310,7 @@ impl Responder {
         let active = Arc::new(AtomicBool::new(false));
         let (tell, told) = std::sync::mpsc::channel();
         let asked = active.clone();
-        // It ends with the process.
+        // The thread ends with the process.
         let thread = std::thread::spawn(move || {
             let pinned = pin_thread(&[core]).map(|()| lull_host::thread_id());
             let _ = tell.send(pinned);
@@ -324,7 +325,7 @@ impl Responder {
         Ok(Responder { active, thread, tid: told.recv()??, _tap: tap })
     }
 
-    /// Is active while `work` runs.
+    /// Keeps the responder active while `work` runs.
     fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         self.active.store(true, Ordering::Release);
         self.thread.thread().unpark();

@@ -1,6 +1,7 @@
-//! Speed and memory of the whole: `cargo bench -p lull-lab`. Prints figures and judges none.
+//! Measures speed and memory of the whole service: `cargo bench -p lull-lab`. It prints figures and judges none.
 //!
-//! Every figure of a comparison is a ratio of runs that were interleaved. Needs two cores: one serves, one generates.
+//! Every figure of a comparison is a ratio of interleaved runs. The bench needs two cores: one serves, one generates
+//! load.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,12 +20,13 @@ use lull_nic::mem::{self, MemConfig};
 type Done = Result<(), Box<dyn Error>>;
 type NamedBench = (&'static str, fn() -> Done);
 
-/// Short runs and many pairs: the speed of a shared machine changes from second to second, and both of a pair should see the same.
+/// The runs are short and the pairs are many because the speed of a shared machine changes from second to second, and
+/// both runs of a pair should see the same speed.
 const WINDOW: Duration = Duration::from_millis(300);
 const PAIRS: u32 = 31;
 
 fn main() -> Done {
-    // `cargo test --benches` passes arguments too; a bench that runs for minutes is for `cargo bench`.
+    // `cargo test --benches` passes arguments too, and a bench that runs for minutes is only for `cargo bench`.
     if !std::env::args().any(|argument| argument == "--bench") {
         println!("run with `cargo bench -p lull-lab`");
         return Ok(());
@@ -42,7 +44,7 @@ fn main() -> Done {
     for (name, bench) in benches {
         if runs(name) {
             println!("\n== {name}");
-            // In a thread of its own: what it pins, it pins for itself.
+            // Each part runs in a thread of its own, so that the cores it pins are pinned for it alone.
             let done = std::thread::spawn(move || bench().map_err(|error| error.to_string())).join();
             done.map_err(|_| format!("{name} panicked"))??;
         }
@@ -50,7 +52,7 @@ fn main() -> Done {
     Ok(())
 }
 
-/// An empty round of the busy loop on the in-memory NIC, clock and ready check included. Goal: 60 ns.
+/// Measures an empty round of the busy loop on the in-memory NIC, with the clock and the ready check. Goal: 60 ns.
 fn busy_round() -> Done {
     pin_thread(&usable_cores()[..1])?;
     let (port, _peer) = mem::pair(MemConfig::default());
@@ -84,7 +86,8 @@ fn busy_round() -> Done {
     Ok(())
 }
 
-/// A bench of the given number of records: with few the store stays in the cache, and the rest is what is measured.
+/// Makes a bench with this number of records. With few records the store stays in the cache, and everything else is
+/// what is measured.
 fn bench_with(records: u64) -> Result<MemBench, Box<dyn Error>> {
     let config = BenchConfig::default();
     let workload = WorkloadConfig { records, ..config.workload };
@@ -116,8 +119,8 @@ fn line(result: &RunResult) -> String {
     )
 }
 
-/// MAX throughput with 64 connections and one worker: fullbusy, and suspend20 as a paired ratio. Goals: 700 k requests/s
-/// and more; 0.97 and more.
+/// Measures the throughput at MAX with 64 connections and one worker: that of fullbusy, and that of suspend20 as a
+/// paired ratio. Goals: at least 700 k requests/s, and a ratio of at least 0.97.
 fn throughput() -> Done {
     let many = WorkloadConfig::default().records;
     let mut many_records = bench_with(many)?;
@@ -146,7 +149,8 @@ fn throughput() -> Done {
     Ok(())
 }
 
-/// System calls and timer operations of the server while it is suspended. Goal: under 0.001 a request.
+/// Measures system calls and timer operations of the server while its interrupts are suspended. Goal: under 0.001 per
+/// request.
 fn suspended_syscalls() -> Done {
     let mut bench = MemBench::start(BenchConfig::default())?;
     for run in 0..3 {
@@ -155,7 +159,7 @@ fn suspended_syscalls() -> Done {
     Ok(())
 }
 
-/// CPU of an idle service with its connections open, by mode. Goal: under 0.5 % but for fullbusy.
+/// Measures the CPU time of an idle service with open connections, by mode. Goal: under 0.5 %, except in fullbusy.
 fn idle() -> Done {
     let bench = MemBench::start(BenchConfig::default())?;
     let server = bench.server();
@@ -175,8 +179,8 @@ fn idle() -> Done {
     Ok(())
 }
 
-/// The ratio pair by pair: the median, which a pair that the machine's neighbours tore apart does not move, and the
-/// geometric mean, which it does.
+/// Prints the ratio over pairs: the median, which is not moved by a pair that other load on the machine disturbed, and
+/// the geometric mean, which is.
 fn print_ratio(what: &str, numerator: &[f64], denominator: &[f64]) {
     let ratios: Vec<f64> = numerator.iter().zip(denominator).map(|(n, d)| n / d).collect();
     println!("{what}: median {}", show(stats::median(&ratios).as_ref(), 3, "pairs"));
@@ -203,7 +207,8 @@ fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * 4096
 }
 
-/// Cost per request and memory per connection at 10,000 connections against 64. Goals: 1.3 times; 40 KiB.
+/// Measures the cost per request and the memory per connection at 10,000 connections against 64. Goals: 1.3 times; 40
+/// KiB.
 fn connections() -> Done {
     const MANY: usize = 10_000;
     let mut few = MemBench::start(BenchConfig::default())?;
@@ -231,8 +236,8 @@ fn connections() -> Done {
     Ok(())
 }
 
-/// Latency of one epoll context whose connections come by four queues, with every NAPI attended to, against one queue. Goal: p99 at
-/// most 1.1 times.
+/// Measures the latency of one epoll context whose connections come through four queues, with every NAPI polled,
+/// against one queue. Goal: the p99 is at most 1.1 times as long.
 fn several_napis() -> Done {
     const QUEUES: usize = 4;
     let bench_on =

@@ -1,9 +1,9 @@
-//! What a client waits for during a flood of forged SYNs: `cargo bench -p lull-lab --bench syn_flood [-- SYNS_PER_SECOND]`,
-//! 100,000 unless said. Prints figures and judges none.
+//! Measures how long a client waits during a flood of forged SYNs: `cargo bench -p lull-lab --bench syn_flood [--
+//! SYNS_PER_SECOND]`. The default is 100,000. It prints figures and judges none.
 //!
-//! Server and client are networks of ours; between them is a switch with a third port, at which somebody forges a SYN
-//! after the other from 60,000 ports of 240 addresses. The client opens a connection, has 64 bytes echoed and closes,
-//! again and again. Needs two cores: one serves, the other has the switch and the client.
+//! Server and client are networks of lull. Between them is a switch whose third port forges one SYN after the other,
+//! from 60,000 ports of 240 addresses. The client opens a connection, has 64 bytes echoed and closes it, again and
+//! again. The bench needs two cores: one serves, the other runs the switch and the client.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 80;
 const SYNS_PER_SECOND: u32 = 100_000;
 const SECONDS: u64 = 10;
-/// A client that comes back at once would measure itself.
+/// The pause between two rounds of the client. Without one the client's own load would be measured.
 const BETWEEN: Duration = Duration::from_millis(10);
 
 struct Switch {
@@ -34,7 +34,7 @@ struct Switch {
     pool: FramePool,
 }
 
-/// What the flood came to.
+/// Counters of the flood.
 #[derive(Default)]
 struct Flood {
     sent: u64,
@@ -70,14 +70,15 @@ impl Switch {
         frame
     }
 
-    /// Passes frames on and forges as many SYNs as are due, until it is over.
+    /// Passes frames on and forges SYNs at the given rate, until `over` is set.
     fn run(mut self, per_second: u32, over: &AtomicBool) -> Flood {
         let (start, mut flood) = (Instant::now(), Flood::default());
         while !over.load(Ordering::Relaxed) {
             let Switch { server, client, pool, .. } = &mut self;
             client.rx.poll(64, pool, &mut |frame, _| drop(server.tx.transmit(frame)));
             let due = (start.elapsed().as_secs_f64() * f64::from(per_second)) as u64;
-            // What a full ring refuses is lost, as on a wire; at most a batch between two looks at the client's frames.
+            // A frame that a full ring refuses is lost, as on a wire. At most one batch is sent between two looks at
+            // the client's frames.
             for _ in 0..due.saturating_sub(flood.sent + flood.refused).min(64) {
                 let frame = self.forged(flood.sent + flood.refused);
                 match self.server.tx.transmit(frame) {
@@ -91,7 +92,7 @@ impl Switch {
             let Switch { server, client, pool, .. } = &mut self;
             server.tx.doorbell();
             server.tx.reap_sent(pool);
-            // The answers to forged SYNs reach the client's station, too, which does not want them.
+            // The answers to forged SYNs reach the client's station too, which does not want them.
             server.rx.poll(256, pool, &mut |frame, _| drop(client.tx.transmit(frame)));
             client.tx.doorbell();
             client.tx.reap_sent(pool);
@@ -103,7 +104,7 @@ impl Switch {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // `cargo test --benches` passes arguments too; a bench that runs for seconds is for `cargo bench`.
+    // `cargo test --benches` passes arguments too, and a bench that runs for seconds is only for `cargo bench`.
     if !std::env::args().any(|argument| argument == "--bench") {
         println!("run with `cargo bench -p lull-lab --bench syn_flood`");
         return Ok(());
@@ -125,7 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = |own: Ipv4Addr, cpu, other: Ipv4Addr, mac| NetworkConfig {
         addresses: vec![(own.into(), 24)],
         cpus: vec![cpu],
-        // Who knows the other's station does not depend on an ARP request that the flood may push off a ring.
+        // Each side knows the other's hardware address, so that no ARP request can be lost when the flood fills a ring.
         neighbours: vec![(other.into(), mac)],
         ..NetworkConfig::default()
     };
@@ -133,7 +134,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let client = Network::new(&host, Arc::new(client_port), config(CLIENT, 1, SERVER, switch.server_mac))?;
     let at = SocketAddr::from((SERVER, PORT));
     let listener = TcpListener::bind(&server, at)?;
-    // It waits in accept for as long as the program runs.
+    // The thread waits in accept for as long as the program runs.
     let serving = cores.first().copied();
     std::thread::spawn(move || {
         let _ = serving.map(|core| pin_thread(&[core]));
@@ -187,7 +188,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Opens a connection, has 64 bytes echoed and closes.
+/// Opens a connection, has 64 bytes echoed and closes it.
 fn client_round(network: &Network, at: SocketAddr) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(network, at, Duration::from_secs(10))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

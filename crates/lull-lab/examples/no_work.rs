@@ -1,8 +1,9 @@
-//! A server that does no work, beside which servers that do are measured: `no_work tap:NAME|xdp:DEV ADDRESS END ANSWER`.
+//! A server that does no work, as the reference for measurements of servers that do:
+//! `no_work tap:NAME|xdp:DEV ADDRESS END ANSWER`.
 //!
-//! It answers TCP on every port of ADDRESS, with the bytes of the file ANSWER for each END in a segment; `\r` and `\n` in END
-//! are what they are in C. The kernel's end of a TAP has the first address of ADDRESS's network of 24 bits. It polls, and sleeps when
-//! nothing has come for a while.
+//! It answers TCP on every port of ADDRESS, with the bytes of the file ANSWER for each END in a segment; `\r` and `\n`
+//! in END mean what they mean in C. The kernel's end of a TAP has the first address of ADDRESS's network of 24 bits.
+//! The server polls, and sleeps when nothing has come for a while.
 
 use std::error::Error;
 use std::net::Ipv4Addr;
@@ -19,7 +20,7 @@ mod over_tap;
 
 use no_work::{Answer, NoWork};
 
-/// Empty polls before it sleeps: about as long as the clients take for an answer when they are slow.
+/// The number of empty polls before the server sleeps: they last about as long as slow clients need for an answer.
 const EMPTY_POLLS_MAX: u32 = 2000;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,8 +1,9 @@
-//! What must hold for any input to a memcached session. The fuzz target and the ordinary tests share it.
+//! The properties that must hold for any input to a memcached session. The fuzz target and the ordinary tests share
+//! them.
 
 use lull_lab::memcached::{Fed, OUTPUT_PAUSE_BYTES, Session, Store, StoreConfig};
 
-/// Small enough for an input to reach its limits.
+/// The limits are small enough for an input to reach them.
 const CONFIG: StoreConfig =
     StoreConfig { memory_bytes_max: 64 << 10, item_bytes_max: 16 << 10, shards: 2, hash_seed: Some(1), threads: 1 };
 const NOW_S: u32 = 1_700_000_000;
@@ -12,13 +13,13 @@ pub fn session(input: &[u8], cuts: u64) {
     let (whole, whole_closed) = feed(input, |_| usize::MAX);
     let mut state = cuts | 1;
     let (pieces, pieces_closed) = feed(input, |_| {
-        // xorshift: mostly small pieces, now and then a large one.
+        // xorshift makes mostly small pieces, and now and then a large one.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         if state.is_multiple_of(8) { (state >> 32) as usize % 4096 + 1 } else { (state >> 32) as usize % 7 + 1 }
     });
-    // `pid` and counters of traffic may differ; everything else is the same to the byte.
+    // `pid` and the traffic counters may differ; everything else is the same to the byte.
     if !input.windows(5).any(|window| window == b"stats") {
         assert_eq!(whole_closed, pieces_closed);
         assert!(whole == pieces, "{}\n---\n{}", String::from_utf8_lossy(&whole), String::from_utf8_lossy(&pieces));
@@ -32,7 +33,7 @@ fn feed(input: &[u8], mut piece: impl FnMut(usize) -> usize) -> (Vec<u8>, bool) 
     let mut at = 0;
     while at < input.len() {
         let end = input.len().min(at.saturating_add(piece(at)));
-        // A blocked session goes on once its output is taken, with what it left and then with nothing.
+        // A blocked session goes on once its output is taken: first with the input that it left, and then with none.
         loop {
             let fed = session.feed(&input[at..end], &mut out, &store, NOW_S);
             check(&fed, end - at, out.len(), &store);

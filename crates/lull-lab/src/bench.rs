@@ -1,4 +1,4 @@
-//! A service with its load generator: what can run one cell of the table.
+//! A service with its load generator: the benches that can run one cell of the comparison table.
 
 pub mod kernel;
 mod measure;
@@ -32,34 +32,34 @@ pub use xdp::XdpBench;
 /// The port that the service listens on.
 pub const PORT: u16 = 11211;
 
-/// What a bench is made of.
+/// The configuration of a bench.
 #[derive(Clone, Debug)]
 pub struct BenchConfig {
     /// Worker threads of the service, each with an epoll context and a lull CPU.
     pub workers: usize,
-    /// Queues of the service's NIC, each with a NAPI, at least one for each worker; `None`: as many as workers. Queue
-    /// `n` belongs to worker `n` modulo their number.
+    /// Queues of the service's NIC, each with a NAPI, at least one for each worker. `None` means as many as workers.
+    /// Queue `n` belongs to worker `n` modulo the number of workers.
     pub queues: Option<usize>,
     /// Connections, over all workers.
     pub connections: usize,
-    /// What is asked for.
+    /// The requests that the clients send.
     pub workload: WorkloadConfig,
-    /// Cores of the machine for the service's CPUs, then for the generator's threads. Empty: as many as there are, the
-    /// service first.
+    /// Cores of the machine for the service's CPUs, then for the generator's threads. If it is empty, all cores are
+    /// used, the first ones for the service.
     pub cores: Vec<usize>,
     /// Receive and transmit buffer of a connection of the service, in bytes each.
     pub buffer_bytes: usize,
     /// Whether the interrupt threads ask for SCHED_FIFO.
     pub realtime: bool,
-    /// What follows the poll of a resume that finds nothing.
+    /// What follows when the poll at a resume finds nothing.
     pub after_resume: AfterResume,
     /// Where epoll differs from Linux's in lull's own stack.
     pub epoll: EpollOptions,
     /// Interrupt moderation of the service's NIC; `None` leaves it as the device has it.
     pub moderation: Option<Moderation>,
-    /// The CPUs that poll in group modes, and what bounds them; without it those modes are refused.
+    /// The CPUs that poll in group modes, and their limits. Without it those modes are refused.
     pub group: Option<GroupSetup>,
-    /// The queueing discipline of the service's transmit queues; `None` is as the mode has it.
+    /// The queueing discipline of the service's transmit queues. `None` leaves it to the mode.
     pub qdisc: Option<lull_net::Qdisc>,
     /// Requests that a connection has outstanding.
     pub depth: u16,
@@ -70,9 +70,9 @@ pub struct BenchConfig {
 /// A busy-polling CPU group of the service.
 #[derive(Clone, Debug, Default)]
 pub struct GroupSetup {
-    /// The machine's cores that its pollers have.
+    /// The machine's cores on which its pollers run.
     pub cores: Vec<usize>,
-    /// How it is made. Whether it rests is the mode's.
+    /// The group's options. Whether the group rests is a setting of the mode.
     pub options: GroupOptions,
 }
 
@@ -98,23 +98,24 @@ impl Default for BenchConfig {
 }
 
 impl BenchConfig {
-    /// Queues of the service's NIC.
+    /// Returns the number of queues of the service's NIC.
     pub fn queues(&self) -> usize {
         self.queues.unwrap_or(self.workers)
     }
 
-    /// What the reader of a table has to know where epoll contexts have sockets on several NAPIs, with what a context
-    /// then does; `None` where none has.
+    /// Returns what the reader of a table has to know if epoll contexts have sockets on several NAPIs; `rule` says what
+    /// a context then does. Returns `None` if no context has.
     pub(crate) fn several_napis(&self, rule: &str) -> Option<String> {
         let (workers, queues) = (self.workers, self.queues());
         let contexts = if workers == 1 { "context" } else { "contexts" };
         (queues > workers).then(|| format!("{queues} queues share {workers} epoll {contexts}: {rule}"))
     }
 
-    /// Checks the settings that the bench itself sets the limits of.
+    /// Checks the settings whose limits the bench itself sets.
     ///
     /// # Errors
-    /// The setting, its value and its limit.
+    ///
+    /// The error names the setting, its value and its limit.
     pub fn validate(&self) -> Result<(), BenchError> {
         let within = |what: &str, value: usize, min: usize, max: usize| {
             if (min..=max).contains(&value) {
@@ -138,9 +139,9 @@ impl BenchConfig {
     }
 }
 
-/// Most queues of a bench's NIC: what a multi-queue TAP can have.
+/// The most queues that a bench's NIC can have: as many as a multi-queue TAP can have.
 pub const QUEUES_MAX: usize = 256;
-/// Most connections of a bench.
+/// The most connections that a bench can have.
 pub const CONNECTIONS_MAX: usize = 1 << 20;
 
 /// One run of one cell.
@@ -152,25 +153,26 @@ pub struct Run<'a> {
     pub load: Load,
     /// The load in queries a second; `None` for MAX.
     pub offered_qps: Option<f64>,
-    /// Which repetition.
+    /// The number of the repetition.
     pub run: u32,
     /// Time to settle before the window.
     pub warm_up: Duration,
     /// The measured window.
     pub window: Duration,
-    /// Ends it early.
+    /// Ends the run early when it is set.
     pub stop: &'a AtomicBool,
 }
 
-/// Something that can run a cell.
+/// A bench that can run cells.
 pub trait Bench {
     /// Runs one cell once.
     ///
     /// # Errors
-    /// The service fell silent, a setting was refused.
+    ///
+    /// This fails if the service falls silent or a setting is refused.
     fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError>;
 
-    /// What else the reader of the table has to know, a sentence each.
+    /// Returns what else the reader of the table has to know, as one sentence each.
     fn notes(&self) -> Vec<String>;
 }
 
@@ -178,30 +180,31 @@ pub trait Bench {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The generator.
+    /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The service's network.
+    /// The service's network failed.
     #[error(transparent)]
     Network(#[from] lull_net::NetworkError),
-    /// The host.
+    /// The host failed.
     #[error(transparent)]
     Host(#[from] lull_host::HostError),
-    /// The device.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] lull_nic::DeviceError),
     /// The service could not be started or changed.
     #[error("the service: {0}")]
     Service(#[from] std::io::Error),
-    /// A setting of the bench.
+    /// A setting of the bench is invalid.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// The cores that were asked for, if this process may use each of them, and none is named twice.
+/// Returns the cores that were asked for, if this process may use each of them and none is named twice.
 ///
 /// # Errors
-/// The first that it may not use, or that is named again.
+///
+/// The error names the first core that the process may not use, or that is named again.
 pub fn check_cores(cores: &[usize]) -> Result<&[usize], BenchError> {
     let usable = lull_host::usable_cores();
     let shown = || usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -220,21 +223,23 @@ pub fn check_cores(cores: &[usize]) -> Result<&[usize], BenchError> {
 /// Which cores serve and which generate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// One per worker.
+    /// The service's cores, one per worker.
     pub service: Vec<usize>,
-    /// One per generator thread.
+    /// The generator's cores, one per thread.
     pub generator: Vec<usize>,
-    /// Those that are left.
+    /// The cores that are left.
     pub spare: Vec<usize>,
-    /// Whether a core is used twice, so that the figures say little.
+    /// Whether a core is used twice, which makes the figures unreliable.
     pub shared: bool,
 }
 
 impl Cores {
-    /// Splits the machine's cores (or those named): one per worker, the rest, at most as many, for the generator.
+    /// Splits the machine's cores (or those that `config` names): one per worker, and at most as many of the rest for
+    /// the generator.
     ///
     /// # Errors
-    /// No worker, or more workers than cores.
+    ///
+    /// This fails if there is no worker, or if there are more workers than cores.
     pub fn split(config: &BenchConfig) -> Result<Cores, BenchError> {
         config.validate()?;
         let polling = config.group.as_ref().map_or(&[][..], |group| &group.cores[..]);
@@ -263,25 +268,27 @@ impl Cores {
     }
 }
 
-/// The cores that this process may use, but for those of a group's pollers where enough are left for the workers and one for
-/// the generator.
+/// Returns the cores that this process may use, without those of a group's pollers if enough are left for the workers
+/// and one for the generator.
 fn without(polling: &[usize], workers: usize) -> Vec<usize> {
     let usable = lull_host::usable_cores();
     let rest: Vec<usize> = usable.iter().copied().filter(|core| !polling.contains(core)).collect();
     if rest.len() > workers { rest } else { usable }
 }
 
-/// Whether a group's pollers have one of these cores.
+/// Whether a group's pollers use one of these cores.
 pub(crate) fn shares(group: &GroupSetup, cores: &[usize]) -> bool {
     group.cores.iter().any(|core| cores.contains(core))
 }
 
 impl BenchConfig {
-    /// What makes a comparison not worth its time, to be said before it runs: pollers of a group on the generator's cores. Both
-    /// spin for ever there, so each waits for as long as the scheduler lets the other run, and rows of group modes measure that.
+    /// Returns a warning, to be shown before a comparison runs, if pollers of a group are on the generator's cores.
+    /// Both spin for ever there, so each waits for as long as the scheduler lets the other run, and the rows of group
+    /// modes measure that.
     ///
     /// # Errors
-    /// Cores that cannot be dealt out.
+    ///
+    /// This fails if the cores cannot be split.
     pub fn warning(&self) -> Result<Option<String>, BenchError> {
         let Some(group) = &self.group else { return Ok(None) };
         let cores = Cores::split(self)?;
@@ -291,7 +298,8 @@ impl BenchConfig {
 }
 
 impl Cores {
-    /// Names the cores that pollers and generators both have, and those among the `usable` that pollers would better have.
+    /// Names the cores that pollers and generators share, and those of the `usable` cores that are better for the
+    /// pollers.
     fn clash(&self, group: &GroupSetup, usable: &[usize]) -> String {
         let both: Vec<usize> = group.cores.iter().copied().filter(|core| self.generator.contains(core)).collect();
         let is_free = |core: &usize| ![&self.service, &self.generator, &group.cores].iter().any(|of| of.contains(core));
@@ -313,7 +321,7 @@ fn list(cores: &[usize]) -> String {
     cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// What the reader of a table has to know of a group's cores.
+/// Returns what the reader of a table has to know about a group's cores.
 pub(crate) fn group_note(config: &BenchConfig, cores: &Cores) -> Option<String> {
     let group = config.group.as_ref()?;
     let shared = |of: &[usize]| shares(group, of);

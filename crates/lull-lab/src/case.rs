@@ -1,21 +1,21 @@
-//! Cases: workloads of the published letters beside the comparison of modes, each with a table of its own.
+//! Cases: workloads of the published letters besides the comparison of modes, each with a table of its own.
 //!
-//! A case names its rows (a mode, a batch limit, a number of flows) and what it measures of each; [`CaseTable`] is the
-//! one form of all of them. It holds ours beside the published value and the simulated one where there are such, and
-//! says of each row whether what it names was in force, was not, whether the generator was late or the limit, or whether the machine
-//! has not enough cores to show it.
+//! A case names its rows (a mode, a batch limit, a number of flows) and what it measures of each. [`CaseTable`] is the
+//! one form of all of them. It holds lull's value beside the published and the simulated one if there are such. It says
+//! of each row whether what it names was in force, whether the generator was late or the limit, and whether the machine
+//! has too few cores to show it.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`run`] | rows measured in turn, run after run |
-//! | [`cores`] | who has which core, and what it means when there are too few |
+//! | [`cores`] | which part of a case has which core, and what it means when there are too few |
 //! | `text`, `files` | the table for a terminal, and as CSV, JSON and a page |
 //! | [`batch_limit`] | two services on one queue: the batch limit of the first, and how long the second waits |
 //! | [`tcp_rr`] | one connection, a byte each way: interrupts with coalescing against busy polling |
 //! | [`many_queues`] | the same load on more and more queues |
-//! | [`after_idle`] | what a service costs that has nothing to do, and what a request pays that comes then |
+//! | [`after_idle`] | the cost of a service that has nothing to do, and of a request that comes then |
 //! | [`first_packet`] | the first packet after a pause, with and without dry runs of a group |
-//! | [`tx_trap`] | two workers of one transmit queue, of whom one floods: who drains it for the other |
+//! | [`tx_trap`] | two workers of one transmit queue, one of which floods it: which of them drains it for the other |
 
 pub mod after_idle;
 pub mod batch_limit;
@@ -37,38 +37,38 @@ use crate::stats::Estimate;
 pub use cores::Placed;
 pub use run::{Effort, Observed};
 
-/// Something measured of every row.
+/// A figure that is measured of every row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Measure {
     /// Its name with its unit, such as `p99_us`.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// Its meaning, in a few words.
     pub help: &'static str,
 }
 
-/// One value of a row, as far as it is known.
+/// One value of a row, with the parts that are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Value {
-    /// What was measured here: the median over runs.
+    /// The value measured here: the median over runs.
     pub ours: Option<Estimate>,
-    /// What was published.
+    /// The published value.
     pub published: Option<f64>,
-    /// What the simulator says.
+    /// The simulated value.
     pub simulated: Option<f64>,
 }
 
-/// A row: what it names, what was found, and whether it shows what it names.
+/// A row: what it names, what was measured, and whether it shows what it names.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CaseRow {
     /// What the row names, a text for each of the table's keys.
     pub keys: Vec<String>,
     /// A value for each of the table's measures.
     pub values: Vec<Value>,
-    /// Whether what it names was in force; `None` if it was not run.
+    /// Whether what it names was in force. `None` if it was not run.
     pub verdict: Option<Enforcement>,
-    /// Whether the load was the one that the row names; `None` if it was not run, or names none.
+    /// Whether the load was the one that the row names. `None` if it was not run, or names none.
     pub load: Option<Standing>,
-    /// What the row would need and the machine has not, for the reader.
+    /// The cores that the row needs and the machine lacks, for the reader.
     pub short_of_cores: Option<String>,
 }
 
@@ -77,28 +77,28 @@ pub struct CaseRow {
 pub struct CaseTable {
     /// The case's name, such as `batch-limit`.
     pub case: &'static str,
-    /// What it shows, in a sentence or two.
+    /// What the case shows, in one or two sentences.
     pub title: String,
-    /// The command that repeats it.
+    /// The command that repeats the case.
     pub command: String,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub machine: Machine,
-    /// What ran, in one line.
+    /// The set-up, in one line.
     pub set_up: String,
-    /// What names a row.
+    /// The keys that name a row.
     pub keys: Vec<&'static str>,
-    /// What is measured.
+    /// The figures that are measured.
     pub measures: Vec<Measure>,
     /// The rows.
     pub rows: Vec<CaseRow>,
-    /// What else the reader has to know, a sentence each.
+    /// Further remarks for the reader, as one sentence each.
     pub notes: Vec<String>,
     /// Whether it was stopped before all runs were done.
     pub interrupted: bool,
 }
 
 impl CaseTable {
-    /// A table without rows.
+    /// Makes a table without rows.
     pub fn new(case: &'static str, title: &str, keys: &[&'static str], measures: &[Measure]) -> CaseTable {
         CaseTable {
             case,
@@ -114,10 +114,11 @@ impl CaseTable {
         }
     }
 
-    /// Adds a row that is not run yet.
+    /// Adds a row that has not been run yet.
     ///
     /// # Panics
-    /// If it has not a text for each key.
+    ///
+    /// This panics if there is not one text for each key.
     pub fn row(&mut self, keys: Vec<String>) -> &mut CaseRow {
         assert_eq!(keys.len(), self.keys.len(), "a row for other keys");
         let values = vec![Value::default(); self.measures.len()];
@@ -125,15 +126,16 @@ impl CaseTable {
         self.rows.last_mut().expect("it was just pushed")
     }
 
-    /// The place of a measure.
+    /// Returns the place of a measure.
     ///
     /// # Panics
-    /// If there is none of that name.
+    ///
+    /// This panics if there is none of that name.
     pub fn measure_at(&self, name: &str) -> usize {
         self.measures.iter().position(|measure| measure.name == name).expect("a measure of the table")
     }
 
-    /// Whether any row has a published value of this measure, and any a simulated one.
+    /// Whether any row has a published value of this measure, and whether any has a simulated one.
     fn has(&self, measure: usize) -> (bool, bool) {
         let any = |of: fn(&Value) -> bool| self.rows.iter().any(|row| of(&row.values[measure]));
         (any(|value| value.published.is_some()), any(|value| value.simulated.is_some()))
@@ -141,7 +143,7 @@ impl CaseTable {
 }
 
 impl CaseRow {
-    /// The verdict in a few words, and what more there is to say of it.
+    /// Returns the verdict in a few words, and what more there is to say about it.
     pub fn standing(&self) -> (String, Option<&str>) {
         match (&self.verdict, &self.short_of_cores) {
             (None, None) => (crate::csv::NOT_RUN.to_owned(), None),

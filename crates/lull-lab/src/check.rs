@@ -1,31 +1,32 @@
-//! Whether the mode that was asked for was in force, by counters and by clocks, on either plane.
+//! Checks by counters and by clocks whether the mode that was asked for was in force, on either plane.
 //!
 //! A mode that is not in force must never look as if it were: a suspended cell shows suspensions, `base` shows none,
-//! and a mode that leans on a timer has it only if the timer's median lateness is under half its timeout. lull's own
-//! stack counts itself; of the kernel's the trace of a run tells. Both come to the same [`Evidence`].
+//! and a mode that relies on a timer is only in force if the timer's median lateness is under half its timeout. lull's
+//! own stack counts its polls and timers itself; for the kernel's stack the trace of a run shows them. Both give the
+//! same [`Evidence`].
 
 use lull_core::{Mode, Stats, Threaded};
 
 use crate::cell::Enforcement;
 
-/// What was seen of the server's NAPIs in a window.
+/// What was observed of the server's NAPIs in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// Queries answered.
     pub queries: u64,
-    /// Polls by the server's threads: by epoll, or by a receive call.
+    /// Polls by the server's threads, in epoll or in a receive call.
     pub busy_polls: u64,
     /// Polls by NAPI threads.
     pub thread_polls: u64,
-    /// Polls by softirq, whatever raised it.
+    /// Polls by softirq, however it was raised.
     pub softirq_polls: u64,
     /// Polls by the pollers of a busy-polling CPU group.
     pub group_polls: u64,
-    /// What tells NAPI threads that busy poll from those that are woken for work.
+    /// Evidence that tells NAPI threads that busy poll from those that are woken for work.
     pub threads_rest: ThreadsRest,
-    /// Timers set for as long as a deferral.
+    /// Timers that were set to a deferral's time.
     pub deferrals: u64,
-    /// Timers set for as long as a suspension.
+    /// Timers that were set to a suspension's time.
     pub suspensions: u64,
     /// Median lateness of the deferral's timers, in nanoseconds; `None` if none fired.
     pub lateness_ns: Option<u64>,
@@ -34,14 +35,15 @@ pub struct Evidence {
 /// How often NAPI threads had nothing to do, as far as a plane shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadsRest {
-    /// lull's own stack shows how often an instance was scheduled: a thread that busy polls never gives its instance up, so
-    /// that nobody can. (An interrupt that was raised before may still be taken, and find the thread there.)
+    /// lull's own stack counts how often an instance was scheduled. A thread that busy polls never gives its instance
+    /// up, so that nothing can schedule it. (An interrupt that was raised before may still be taken, and find the
+    /// thread there.)
     Schedules(u64),
-    /// The kernel shows how often they went to sleep, and how many of their polls found nothing. A thread that busy
-    /// polls never sleeps (`napi_threaded_poll_loop`), and where it did, for a lock of a real-time kernel, it still
+    /// The kernel counts how often the threads went to sleep, and how many of their polls found nothing. A thread that
+    /// busy polls never sleeps (`napi_threaded_poll_loop`). If it did sleep for a lock of a real-time kernel, it still
     /// polls in vain for most of the time. A thread that is woken for its work finds some, and sleeps after it.
     Sleeps {
-        /// Times that they went to sleep.
+        /// The number of times that they went to sleep.
         sleeps: u64,
         /// Polls that found nothing.
         empty_polls: u64,
@@ -49,7 +51,7 @@ pub enum ThreadsRest {
 }
 
 impl Evidence {
-    /// What the core's own counters say, run by threads or simulated.
+    /// Makes the evidence from lull-core's own counters, run by threads or simulated.
     pub fn of_core(stats: &Stats, lateness_ns: Option<u64>, queries: u64) -> Evidence {
         Evidence {
             queries,
@@ -58,7 +60,8 @@ impl Evidence {
             softirq_polls: stats.softirq_polls,
             group_polls: stats.group_polls,
             threads_rest: ThreadsRest::Schedules(stats.schedules),
-            // As the trace of the kernel counts them: every start, but for those with a suspension's time.
+            // Deferrals are counted as the trace of the kernel counts them: every start of a timer except those with a
+            // suspension's time.
             deferrals: stats.timer_arms.saturating_sub(stats.suspends),
             suspensions: stats.suspends,
             lateness_ns,
@@ -73,7 +76,7 @@ impl Evidence {
         }
     }
 
-    /// Whether they must have been: they polled in vain and never slept.
+    /// Whether the threads must have been busy polling, because they polled in vain and never slept.
     fn threads_must_busy_poll(&self) -> bool {
         match self.threads_rest {
             ThreadsRest::Schedules(_) => false,
@@ -86,7 +89,7 @@ impl Evidence {
     }
 }
 
-/// Whether `mode` was in force in a run that showed this.
+/// Returns whether `mode` was in force in a run with this evidence.
 pub fn enforcement(mode: &Mode, evidence: &Evidence) -> Enforcement {
     if evidence.queries == 0 {
         return Enforcement::not_in_force("nothing was answered, so there is nothing to see it by");
@@ -154,7 +157,7 @@ fn deferral(mode: &Mode, evidence: &Evidence) -> Option<&'static str> {
     }
 }
 
-/// A timer that is typically late by half its timeout or more is another timer.
+/// A timer that is typically late by half its timeout or more does not count as the timer of its mode.
 fn timed(timeout_ns: u64, lateness_ns: Option<u64>) -> Enforcement {
     match lateness_ns {
         Some(late_ns) if late_ns >= timeout_ns / 2 => {

@@ -1,4 +1,4 @@
-//! The comparison: every mode over the same service under the same loads, interleaved, as one report.
+//! The comparison: every mode on the same service under the same loads, interleaved, as one report.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,15 +12,16 @@ use crate::machine::Machine;
 use crate::plan::{Plan, Step, StepKind};
 use crate::progress::{Progress, ProgressMode};
 
-/// What a comparison is.
+/// The options of a comparison.
 pub struct Comparison<'a> {
-    /// What runs when.
+    /// The steps and their order.
     pub plan: &'a Plan,
-    /// Time that all of it may take; what does not fit is left out and said so. `None` is as long as the plan takes.
+    /// The time that all steps together may take. What does not fit is left out, and the report says so. `None` means
+    /// as long as the plan takes.
     pub limit: Option<Duration>,
-    /// What is told while it runs.
+    /// How progress is reported.
     pub progress: ProgressMode,
-    /// Ends it early, with what was measured so far.
+    /// Ends it early, with what was measured so far, when it is set.
     pub stop: &'a AtomicBool,
     /// The command that repeats it.
     pub command: String,
@@ -37,8 +38,9 @@ pub struct Comparison<'a> {
 /// Runs the plan on `bench`.
 ///
 /// # Errors
-/// A mode that does not exist, or what the bench met before anything was measured. A failure later ends the
-/// comparison early; the report says so.
+///
+/// This fails for a mode that does not exist, or if the bench fails before anything was measured. A later failure ends
+/// the comparison early, and the report says so.
 pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Report, BenchError> {
     let Comparison { plan, stop, .. } = *comparison;
     let modes = plan.modes.iter().map(|name| name.parse::<Mode>()).collect::<Result<Vec<_>, _>>();
@@ -70,7 +72,7 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
         let work_us = crate::speed::sample().as_secs_f64() * 1e6;
         let mode = modes.iter().find(|mode| mode.name() == step.mode).unwrap_or(&base);
         match run_step(bench, plan, step, mode, base_qps_max, stop) {
-            // A run that was cut short measured something else than the others.
+            // A run that was cut short did not measure the same as the others.
             Ok(_) if stop.load(Ordering::Relaxed) => {
                 complete = false;
                 progress.end(step, None);
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
     use crate::plan::Asked;
 
-    /// Runs so often, and fails from then on.
+    /// A bench that runs this often, and fails from then on.
     struct Fails(u32);
 
     impl Bench for Fails {

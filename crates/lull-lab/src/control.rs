@@ -1,4 +1,5 @@
-//! `lull sim control` for people: what a controller did with a changing load, and how it stands to the best fixed setting.
+//! The results of `lull sim control` for people: what a controller did with a changing load, and how it compares with
+//! the best fixed setting.
 
 mod written;
 
@@ -14,7 +15,7 @@ use lull_slo::Slo;
 
 use crate::table::grid::{Align, Grid};
 
-/// What is run: traces of seeds in a row.
+/// What is run: the traces of consecutive seeds.
 #[derive(Debug)]
 pub struct Proving<'a> {
     /// The world.
@@ -23,11 +24,11 @@ pub struct Proving<'a> {
     pub mode: &'a Mode,
     /// The objective.
     pub slo: &'a Slo,
-    /// Requests per second that the service answers at the most, in base.
+    /// Requests per second that the service answers at most, in base.
     pub max_per_s: f64,
     /// The first seed.
     pub seed: u64,
-    /// How many traces.
+    /// The number of traces.
     pub traces: u64,
 }
 
@@ -38,25 +39,26 @@ pub struct Proven {
     pub seed: u64,
     /// The load.
     pub trace: Trace,
-    /// How it went.
+    /// Its score.
     pub score: Score,
 }
 
-/// Traces that were run, as a document.
+/// The traces that were run, as a document.
 #[derive(Debug)]
 pub struct Proof<'a> {
-    /// What was run.
+    /// The options with which they were run.
     pub proving: &'a Proving<'a>,
-    /// The traces, by seed; fewer than asked for if it was stopped.
+    /// The traces, by seed. There are fewer than asked for if it was stopped.
     pub proven: Vec<Proven>,
     /// The command that repeats it.
     pub command: &'a str,
 }
 
-/// Runs the traces, spread over threads. `done` is told of each.
+/// Runs the traces, spread over threads. `done` is called for each finished trace.
 ///
 /// # Errors
-/// That of the first trace that failed.
+///
+/// This returns the error of the first trace that failed.
 pub fn prove(
     proving: &Proving<'_>,
     threads: usize,
@@ -78,7 +80,7 @@ pub fn prove(
             if let Ok(proven) = &result {
                 done(proven);
             }
-            // A thread that panicked has left whole entries.
+            // A thread that panicked has left only whole entries.
             results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(result);
         }
     };
@@ -95,13 +97,14 @@ pub fn prove(
 }
 
 impl Proof<'_> {
-    /// Windows that were judged, and those that were missed.
+    /// Returns the number of windows that were judged, and of those that were missed.
     pub fn windows(&self) -> (usize, usize) {
         let sum = |of: fn(&Score) -> usize| self.proven.iter().map(|proven| of(&proven.score)).sum();
         (sum(Score::judged), sum(|score| score.missed.len()))
     }
 
-    /// CPU over that of the best fixed settings, where these met the objective. `None` if they did nowhere.
+    /// Returns the ratio of the CPU to that of the best fixed settings, over the phases in which these met the
+    /// objective, or `None` if they never did.
     pub fn cpu_ratio(&self) -> Option<f64> {
         let reachable = || self.proven.iter().flat_map(|proven| &proven.score.phases).filter(|phase| phase.reachable);
         let ours: f64 = reachable().map(|phase| phase.busy_percent.0).sum();
@@ -109,14 +112,14 @@ impl Proof<'_> {
         reachable().next().map(|_| ours / best.max(f64::MIN_POSITIVE))
     }
 
-    /// Whether the objective was met in 99 % of the judged windows at 1.15 times the CPU or less. Where no
-    /// fixed setting met it there is nothing to hold it against.
+    /// Whether the objective was met in 99 % of the judged windows at no more than 1.15 times the CPU. If no fixed
+    /// setting met it, there is no CPU time to compare with.
     pub fn holds(&self) -> bool {
         let (judged, missed) = self.windows();
         missed * 100 <= judged && self.cpu_ratio().is_some_and(|ratio| ratio <= CPU_RATIO_MAX)
     }
 
-    /// The score in a sentence or two.
+    /// Returns the score in one or two sentences.
     pub fn words(&self) -> String {
         let (judged, missed) = self.windows();
         let phases = || self.proven.iter().flat_map(|proven| &proven.score.phases);
@@ -143,7 +146,7 @@ impl Proof<'_> {
         )
     }
 
-    /// What was run, in a sentence.
+    /// Returns what was run, in one sentence.
     pub fn subject(&self) -> String {
         let Proving { mode, slo, max_per_s, .. } = self.proving;
         format!(
@@ -154,10 +157,10 @@ impl Proof<'_> {
     }
 }
 
-/// How much more CPU than the best fixed setting a controller may take.
+/// The largest ratio of a controller's CPU to that of the best fixed setting with which it still holds.
 const CPU_RATIO_MAX: f64 = 1.15;
 
-/// The score of a trace, phase by phase, with every window that was missed.
+/// Returns the score of a trace, phase by phase, with every window that was missed.
 pub fn phases(proven: &Proven) -> String {
     let mut out = format!("seed {}\n", proven.seed);
     let mut grid = Grid::default();
@@ -199,7 +202,7 @@ pub fn phases(proven: &Proven) -> String {
     out
 }
 
-/// The run of a trace, slice by slice.
+/// Returns the run of a trace, slice by slice.
 pub fn timeline(proven: &Proven, slo: &Slo) -> String {
     let statistic = slo.first().statistic;
     let mut grid = Grid::default();
@@ -232,12 +235,12 @@ pub fn timeline(proven: &Proven, slo: &Slo) -> String {
     grid.to_string()
 }
 
-/// Answers per second of a slice.
+/// Returns the answers per second of a slice.
 pub(crate) fn per_s(slice: &Slice) -> f64 {
     slice.latency.answers as f64 * 1e9 / (slice.end_ns - slice.begin_ns).max(1) as f64
 }
 
-/// Timeouts of queues: one if all have the same; 0 is a queue's interrupt.
+/// Formats the timeouts of queues: only one if all have the same. A timeout of 0 stands for the queue's interrupt.
 fn timeouts_text(timeouts_ns: &[u64]) -> String {
     let text = |ns: &u64| if *ns == 0 { "interrupts".to_owned() } else { us_text(*ns as f64 / 1e3) };
     match timeouts_ns.split_first() {

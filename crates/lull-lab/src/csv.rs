@@ -1,9 +1,8 @@
-//! The table as a file: the columns of the published IRQ suspension table, then what happened inside, then the verdict.
+//! The table as a file: the columns of the published IRQ suspension table, then the internal counts, then the verdict.
 //!
-//! The first nine columns are those of the published table ([`V6_LETTER_CSV`]), which this module
-//! reads too, so that whatever plots the one plots the other. A field is empty where nothing was measured.
-//! `cycles_per_query` is counted by the hardware where it counts, else it is TSC frequency times server CPU time; the
-//! JSON says which.
+//! The first nine columns are those of the published table ([`V6_LETTER_CSV`]), which this module reads too, so that a
+//! program that plots one can plot the other. A field is empty if nothing was measured. `cycles_per_query` is counted
+//! by the hardware if it counts, and otherwise is TSC frequency times server CPU time; the JSON says which.
 
 pub mod atomic;
 
@@ -29,7 +28,7 @@ pub const PUBLISHED_COLUMNS: [&str; 9] = [
     "instructions_per_query",
 ];
 
-/// The columns that follow: counts are totals of one window, means over runs; `lag` is in microseconds.
+/// The columns that follow. Counts are totals of one window, as means over runs; `lag` is in microseconds.
 pub const EXTRA_COLUMNS: [&str; 11] = [
     "interrupts",
     "polls",
@@ -44,13 +43,13 @@ pub const EXTRA_COLUMNS: [&str; 11] = [
     "lag",
 ];
 
-/// The last columns: whether the row shows its mode, and what else to know of it.
+/// The last columns: whether the row shows its mode, and what else a reader has to know about it.
 pub const VERDICT_COLUMNS: [&str; 2] = ["verdict", "note"];
 
-/// The verdict of a planned cell without a run.
+/// The verdict of a planned cell that has no run.
 pub const NOT_RUN: &str = "not run";
 
-/// One row as written.
+/// One row of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CsvRow {
     /// Name of the test case.
@@ -79,7 +78,7 @@ pub struct CsvRow {
     pub note: String,
 }
 
-/// Why a table cannot be read.
+/// The reason why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CsvError {
@@ -89,20 +88,20 @@ pub enum CsvError {
     /// The header does not begin with [`PUBLISHED_COLUMNS`].
     #[error("not a table of this kind: its header is `{0}`, not `{names}...`", names = PUBLISHED_COLUMNS.join(","))]
     Header(String),
-    /// A field is not what its column holds.
+    /// A field does not hold what its column says.
     #[error("line {line}: `{text}` is no {column}")]
     Field {
         /// Line in the file, from 1.
         line: u64,
         /// Name of the column.
         column: String,
-        /// What stands there.
+        /// The field's text.
         text: String,
     },
 }
 
 impl CsvRow {
-    /// The row of a planned cell that did not run.
+    /// Makes the row of a planned cell that did not run.
     pub fn not_run(testcase: &str, load: Load) -> Self {
         CsvRow {
             testcase: testcase.to_string(),
@@ -120,7 +119,7 @@ impl CsvRow {
         }
     }
 
-    /// The row of a cell.
+    /// Makes the row of a cell.
     pub fn of_cell(cell: &CellSummary) -> Self {
         let c = &cell.counts;
         CsvRow {
@@ -151,7 +150,7 @@ impl CsvRow {
         }
     }
 
-    /// The values of the published columns after `testcase` and `load`.
+    /// Returns the values of the published columns after `testcase` and `load`.
     pub fn published_values(&self) -> [Option<f64>; 7] {
         [
             self.qps,
@@ -165,7 +164,7 @@ impl CsvRow {
     }
 }
 
-/// Every planned cell of a report as a row, in the table's order.
+/// Returns every planned cell of a report as a row, in the table's order.
 pub fn rows(report: &Report) -> Vec<CsvRow> {
     let row = |(testcase, load, cell): (&str, Load, Option<&CellSummary>)| match cell {
         Some(cell) => CsvRow::of_cell(cell),
@@ -174,7 +173,7 @@ pub fn rows(report: &Report) -> Vec<CsvRow> {
     report.rows().into_iter().map(row).collect()
 }
 
-/// The rows as CSV, with the header.
+/// Returns the rows as CSV, with the header.
 pub fn to_string(rows: &[CsvRow]) -> String {
     let mut text = String::new();
     let header = PUBLISHED_COLUMNS.iter().chain(&EXTRA_COLUMNS).chain(&VERDICT_COLUMNS);
@@ -187,16 +186,16 @@ pub fn to_string(rows: &[CsvRow]) -> String {
     text
 }
 
-/// Writes a report's table, replacing the file whole or not at all.
+/// Writes a report's table. It replaces the file whole or not at all.
 ///
 /// # Errors
 ///
-/// Those of [`atomic::write`].
+/// This fails for the same reasons as [`atomic::write`].
 pub fn write(path: &Path, report: &Report) -> io::Result<()> {
     atomic::write(path, to_string(&rows(report)).as_bytes())
 }
 
-/// Reads a table: one of ours, or a published one, which has only the first nine columns.
+/// Reads a table that lull wrote, or a published one, which has only the first nine columns.
 ///
 /// # Errors
 ///
@@ -223,11 +222,11 @@ pub fn parse(text: &str) -> Result<Vec<CsvRow>, CsvError> {
     Ok(rows)
 }
 
-/// The published table: twelve test cases at six loads (net-next v6 of the series "Suspend IRQs during application busy
-/// periods").
+/// Returns the published table: twelve test cases at six loads (net-next v6 of the series "Suspend IRQs during
+/// application busy periods").
 pub fn published() -> &'static [CsvRow] {
     static ROWS: OnceLock<Vec<CsvRow>> = OnceLock::new();
-    // The file is part of the program, and a test reads it: an unreadable one would be an empty table here.
+    // The file is part of the program, and a test reads it. An unreadable one would be an empty table here.
     ROWS.get_or_init(|| parse(V6_LETTER_CSV).unwrap_or_default())
 }
 
@@ -237,7 +236,7 @@ struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// The text of a column; empty if the table has no such column.
+    /// Returns the text of a column, which is empty if the table has no such column.
     fn text(&self, column: &str) -> &str {
         let index = self.header.iter().position(|name| name == column);
         index.and_then(|i| self.fields.get(i)).unwrap_or("")
@@ -280,7 +279,8 @@ fn row(record: &Record<'_>) -> Result<CsvRow, CsvError> {
     })
 }
 
-/// Three significant digits or all before the point, whichever is more; empty for nothing.
+/// Formats a number with three significant digits, or with all digits before the point if there are more. `None` gives
+/// an empty text.
 pub fn number(value: Option<f64>) -> String {
     match value {
         Some(v) if !v.is_finite() => String::new(),
@@ -291,7 +291,7 @@ pub fn number(value: Option<f64>) -> String {
     }
 }
 
-/// Adds a line of fields, quoted where they have to be.
+/// Adds a line of fields, which are quoted if necessary.
 pub(crate) fn push_record(text: &mut String, fields: impl Iterator<Item = String>) {
     let quoted = |field: String| match field.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),

@@ -1,19 +1,21 @@
-//! What a command found, in every form that it can be written in. All commands that write files write these three.
+//! The results of a command, in every form that they can be written in. All commands that write files write these
+//! three.
 
 use std::io;
 
 use crate::cell::Report;
 
-/// Something that was measured, simulated or found.
+/// Results that were measured, simulated or found.
 pub trait Document {
-    /// Its table, with a header.
+    /// Returns the table, with a header.
     fn csv(&self) -> String;
-    /// All of it, with a final newline.
+    /// Returns all results, with a final newline.
     ///
     /// # Errors
-    /// None in practice: there are only text, numbers and lists.
+    ///
+    /// This does not fail in practice, because the results are only text, numbers and lists.
     fn json(&self) -> io::Result<String>;
-    /// A self-contained page.
+    /// Returns a self-contained page.
     fn html(&self) -> String;
 }
 
@@ -31,7 +33,7 @@ impl Document for Report {
     }
 }
 
-/// A value as indented JSON with a final newline.
+/// Formats a value as indented JSON with a final newline.
 pub(crate) fn pretty(value: &serde_json::Value) -> io::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }

@@ -1,12 +1,13 @@
-//! A flood of datagrams on one core: senders by size and flows, a sink thread and socket per flow, all on the core that
-//! delivers. What a delivery mode is worth under overload is how much the sinks still get, and where the rest is dropped.
+//! A flood of datagrams on one core: senders by size and flows, and a sink thread and socket per flow, all on the core
+//! that delivers. A delivery mode is judged under overload by how much the sinks still receive, and where the rest is
+//! dropped.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`mode`] | delivery modes of a flood, softirq with and without real-time interrupt contexts among them |
 //! | `senders` | the generator on a ring, and over the kernel's sockets |
 //! | `sinks` | what every plane's sinks share: counting, and being told to end |
-//! | `sched` | what the scheduler knows of threads: how long they ran, and how long they waited to |
+//! | `sched` | the scheduler's counts of threads: how long they ran, and how long they waited to run |
 //! | `own` | lull's own stack, over the in-memory NIC or TAP |
 //! | `kernel` | Linux's, over a veth pair between two network namespaces |
 //! | [`fairness`] | one flooded member of a group of CPUs, and how long the others wait |
@@ -35,17 +36,17 @@ use crate::stats::Estimate;
 pub use mode::FloodMode;
 use sched::SchedStat;
 
-/// Largest payload that a datagram can have.
+/// The largest payload that a datagram can have.
 pub const BYTES_MAX: usize = 65_507;
-/// Most flows: each is a thread and a socket.
+/// The most flows that are allowed: each is a thread and a socket.
 pub const FLOWS_MAX: usize = 1_000;
 /// The first port of the sinks.
 const PORT_FIRST: u16 = 20_000;
-/// Why a rate of 0 is refused: what nothing arrives in is waited for, and tells nothing.
+/// The reason why a rate of 0 is refused: the measurement would wait for arrivals, and show nothing.
 pub(crate) const NOTHING_SENT: &str =
     "cannot measure what arrives at a rate of 0: use at least 1 a second, or leave --rate out";
 
-/// What the datagrams go through.
+/// The stack and the device that the datagrams go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// lull's own stack behind the in-memory NIC, whose full ring loses frames as a wire does.
@@ -56,24 +57,24 @@ pub enum Path {
     Kernel,
 }
 
-/// A flood.
+/// The configuration of a flood.
 #[derive(Clone, Debug)]
 pub struct Flood {
-    /// Payloads, in bytes.
+    /// The payloads, in bytes.
     pub bytes: Vec<usize>,
-    /// Numbers of flows.
+    /// The numbers of flows.
     pub flows: Vec<usize>,
-    /// Delivery modes.
+    /// The delivery modes.
     pub modes: Vec<FloodMode>,
-    /// What it goes through.
+    /// The stack and the device.
     pub path: Path,
-    /// Datagrams a second over all flows; `None`: as many as the generator's core can send.
+    /// Datagrams per second over all flows. `None` means as many as the generator's core can send.
     pub per_second: Option<f64>,
-    /// The core of sinks and delivery, then the generator's; empty: as there are.
+    /// The core of sinks and delivery, then the generator's. If it is empty, the first usable cores are taken.
     pub cores: Vec<usize>,
-    /// The policy of NAPI threads.
+    /// The scheduling policy of NAPI threads.
     pub policy: Option<ThreadPolicy>,
-    /// The pollers of group modes; without it one on the sinks' core.
+    /// The pollers of group modes. Without it, there is one on the sinks' core.
     pub group: Option<GroupSetup>,
 }
 
@@ -85,19 +86,19 @@ struct Cell<'a> {
     mode: &'a FloodMode,
 }
 
-/// What counts, at one moment.
+/// The counters at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Marks {
     at: Instant,
-    /// Datagrams that the sinks got.
+    /// Datagrams that the sinks received.
     received: u64,
-    /// Frames lost before anybody polled them.
+    /// Frames lost before they were polled.
     ring: u64,
-    /// Datagrams lost because a socket held as much as it may.
+    /// Datagrams lost because the socket's buffer was full.
     socket: u64,
     sinks: SchedStat,
     delivery: SchedStat,
-    /// Times that the delivering threads went to sleep, on the kernel's plane.
+    /// The number of times that the delivering threads went to sleep, on the kernel's plane.
     delivery_sleeps: u64,
     /// lull's own counters; `None` on the kernel's plane.
     napi: Option<Stats>,
@@ -107,7 +108,9 @@ impl Flood {
     /// Floods the sinks in every mode, with every size and number of flows.
     ///
     /// # Errors
-    /// A size or number outside its limits, no right to what the path takes, or what sinks and senders meet.
+    ///
+    /// This fails if a size or number is outside its limits, if the process lacks a right that the path takes, or if
+    /// sinks or senders fail.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         self.check()?;
         let placed = Placed::new(&self.cores, &["sinks and delivery", "the generator"])?;
@@ -149,7 +152,7 @@ impl Flood {
         Ok(())
     }
 
-    /// The rows: by size, then flows, then mode.
+    /// Returns the rows: by size, then flows, then mode.
     fn cells(&self) -> Vec<Cell<'_>> {
         let mut cells = Vec::new();
         for bytes in &self.bytes {
@@ -160,7 +163,7 @@ impl Flood {
         cells
     }
 
-    /// Why a row cannot be.
+    /// Returns why a row is impossible.
     fn refusal(&self, cell: &Cell<'_>) -> Option<String> {
         match self.path {
             Path::Kernel => kernel::refusal(cell.mode),
@@ -231,7 +234,7 @@ impl Flood {
     }
 }
 
-/// The published value of a row, in thousands a second.
+/// Returns the published value of a row, in thousands per second.
 fn published(cell: &Cell<'_>, path: Path) -> Option<f64> {
     let column = match (cell.mode.name(), path) {
         ("softirq-fifo", _) | ("softirq", Path::Kernel) => "vanilla_kpps",
@@ -244,7 +247,7 @@ fn published(cell: &Cell<'_>, path: Path) -> Option<f64> {
     lines.find(|line| line.starts_with(&prefix))?.split(',').nth(at)?.trim().parse().ok()
 }
 
-/// The goodput of each row over the best of its mode and size.
+/// Fills in the ratio of each row's goodput to the best of its mode and size.
 fn share_of_peak(cells: &[Cell<'_>], table: &mut CaseTable) {
     let goodput: Vec<_> = table.rows.iter().map(|row| row.values[0]).collect();
     let is_alike = |a: &Cell<'_>, b: &Cell<'_>| (a.bytes, a.mode.name()) == (b.bytes, b.mode.name());
@@ -260,7 +263,7 @@ fn share_of_peak(cells: &[Cell<'_>], table: &mut CaseTable) {
     }
 }
 
-/// What came of a window.
+/// Returns the measures of a window.
 fn observed(before: &Marks, after: &Marks, verdict: Enforcement) -> Observed {
     let seconds = (after.at - before.at).as_secs_f64();
     let kpps = |now: u64, then: u64| Some(now.saturating_sub(then) as f64 / seconds / 1e3);

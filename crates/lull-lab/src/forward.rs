@@ -1,8 +1,9 @@
-//! Forwarding in NAPI context: whoever polls a device's queue hands its frames to another device, in every delivery mode.
+//! Forwarding in NAPI context: the context that polls a device's queue hands its frames to another device, in every
+//! delivery mode.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`link`] | two devices of lull's joined: what comes in at one leaves at the other |
+//! | [`link`] | two devices of lull's that are joined: a frame that comes in at one leaves at the other |
 //! | `own` | the joined devices between a generator and a far end, in memory |
 //! | `kernel` | Linux's forwarding between two veth pairs, in namespaces of its own |
 
@@ -20,38 +21,38 @@ use crate::cell::Enforcement;
 use crate::flood::sched::SchedStat;
 use crate::flood::{FloodMode, NOTHING_SENT};
 
-/// Largest payload of a datagram that goes through in one frame.
+/// The largest payload of a datagram that fits into one frame.
 pub const BYTES_MAX: usize = 1_472;
 
-/// What is measured.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct Forward {
-    /// Payloads of the datagrams, in bytes.
+    /// The payloads of the datagrams, in bytes.
     pub bytes: Vec<usize>,
-    /// Delivery modes.
+    /// The delivery modes.
     pub modes: Vec<FloodMode>,
-    /// Whether Linux forwards, between veth pairs, and not lull in memory.
+    /// Whether Linux forwards, between veth pairs, instead of lull in memory.
     pub kernel: bool,
-    /// Datagrams a second; `None`: as many as the generator's core can send.
+    /// Datagrams per second. `None` means as many as the generator's core can send.
     pub per_second: Option<f64>,
-    /// The core that forwards, then the generator's; empty: as there are.
+    /// The core that forwards, then the generator's. If it is empty, the first usable cores are taken.
     pub cores: Vec<usize>,
-    /// The pollers of group modes; without it one on the core that forwards.
+    /// The pollers of group modes. Without it, there is one on the core that forwards.
     pub group: Option<GroupSetup>,
 }
 
-/// What counts, at one moment.
+/// The counters at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Marks {
     at: Instant,
     /// Frames that reached the far end.
     arrived: u64,
-    /// Frames lost before anybody polled them.
+    /// Frames lost before they were polled.
     ring: u64,
     /// Frames lost on the way out.
     out: u64,
     delivery: SchedStat,
-    /// Times that the delivering threads went to sleep, on the kernel's plane.
+    /// The number of times that the delivering threads went to sleep, on the kernel's plane.
     delivery_sleeps: u64,
     /// lull's own counters; `None` on the kernel's plane.
     napi: Option<Stats>,
@@ -61,7 +62,9 @@ impl Forward {
     /// Forwards in every mode, with every size.
     ///
     /// # Errors
-    /// A size outside its limits, no right to what it takes, or what it meets.
+    ///
+    /// This fails if a size is outside its limits, if the process lacks a right that the case takes, or if a part of it
+    /// fails.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         let invalid = |what: String| Err(BenchError::Invalid(what));
         if self.bytes.is_empty() || self.modes.is_empty() {
@@ -121,7 +124,7 @@ impl Forward {
     }
 }
 
-/// What came of a window.
+/// Returns the measures of a window.
 fn observed(before: &Marks, after: &Marks, verdict: Enforcement) -> Observed {
     let seconds = (after.at - before.at).as_secs_f64();
     let kpps = |now: u64, then: u64| Some(now.saturating_sub(then) as f64 / seconds / 1e3);

@@ -1,4 +1,4 @@
-//! Cases of busy-polling CPU groups that are simulated, as text and as files.
+//! Simulated cases of busy-polling CPU groups, as text and as files.
 
 use lull_sim::groups::CaseTable;
 use serde_json::{Value, json};

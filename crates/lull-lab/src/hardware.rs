@@ -1,6 +1,6 @@
 //! The processor's own counters of cycles and instructions (`perf_event_open`). Some machines of a kind have them,
-//! others of the same kind hide them, and some kernels refuse them: the lab asks once, uses them where they count, and
-//! says so where they do not.
+//! others of the same kind hide them, and some kernels refuse them. The lab asks once, uses them if they count, and
+//! says so if they do not.
 
 use std::io;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
-/// What was counted, in user and kernel mode.
+/// The counts, in user and kernel mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardwareCounts {
     /// Cycles that the processor spent.
@@ -17,11 +17,11 @@ pub struct HardwareCounts {
     pub instructions: u64,
 }
 
-/// Counters of some threads, from when they are opened.
+/// Counters of some threads, which start when they are opened.
 pub struct HardwareCounters(Vec<[Counter; 2]>);
 
 impl HardwareCounters {
-    /// Counts the threads of these kernel ids from now on; `None` where the hardware does not count.
+    /// Counts the threads of these kernel ids from now on. Returns `None` if the hardware does not count.
     pub fn open(threads: &[i32]) -> Option<HardwareCounters> {
         availability().ok()?;
         HardwareCounters::try_open(threads).ok()
@@ -37,7 +37,7 @@ impl HardwareCounters {
         threads.iter().map(both).collect::<io::Result<Vec<_>>>().map(HardwareCounters)
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn read(&mut self) -> Option<HardwareCounts> {
         let mut sum = HardwareCounts::default();
         for [cycles, instructions] in &mut self.0 {
@@ -48,17 +48,18 @@ impl HardwareCounters {
     }
 }
 
-/// Whether the hardware counts here, for this process; if not, why.
+/// Whether the hardware counts here, for this process.
 ///
 /// # Errors
-/// The reason, as part of a sentence.
+///
+/// The error is the reason, as part of a sentence.
 pub fn availability() -> Result<(), &'static str> {
     static AVAILABLE: OnceLock<Result<(), String>> = OnceLock::new();
     AVAILABLE.get_or_init(probe).as_ref().copied().map_err(String::as_str)
 }
 
-/// Opens them on the calling thread and looks whether work moves them: under some hypervisors they open and stand
-/// still.
+/// Opens the counters on the calling thread and checks whether work moves them, because under some hypervisors they
+/// open and stand still.
 fn probe() -> Result<(), String> {
     let mut counters = HardwareCounters::try_open(&[0]).map_err(|error| refusal(&error))?;
     crate::speed::work();
@@ -77,7 +78,7 @@ fn refusal(error: &io::Error) -> String {
                 paranoid.trim()
             )
         }
-        // ENOENT: the processor has no such event, as far as this machine shows it.
+        // ENOENT means that the processor has no such event, as far as this machine shows it.
         io::ErrorKind::NotFound | io::ErrorKind::Unsupported => "this machine has none, or hides them".to_owned(),
         _ => format!("perf_event_open: {error}"),
     }

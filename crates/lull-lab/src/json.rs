@@ -7,37 +7,37 @@ use crate::cell::Report;
 use crate::cell::report::REPORT_SCHEMA;
 use crate::csv::atomic;
 
-/// Why a report cannot be read.
+/// The reason why a report cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonError {
     /// The file cannot be read.
     #[error("cannot read the report: {0}")]
     Read(#[source] io::Error),
-    /// It is no report.
+    /// The file is no report.
     #[error("not a report: {0}")]
     Form(#[source] serde_json::Error),
-    /// It was written by a version whose fields mean something else.
+    /// The file was written by a version whose fields have another meaning.
     #[error("the report has schema {0}, and this version reads {REPORT_SCHEMA}: use the version that wrote it")]
     Schema(u32),
 }
 
-/// The report as indented JSON with a final newline. A number that is not finite becomes `null`.
+/// Returns the report as indented JSON with a final newline. A number that is not finite becomes `null`.
 ///
 /// # Errors
 ///
-/// None in practice: a report holds only text, numbers and lists.
+/// This does not fail in practice, because a report holds only text, numbers and lists.
 pub fn to_string(report: &Report) -> io::Result<String> {
     let mut text = serde_json::to_string_pretty(report)?;
     text.push('\n');
     Ok(text)
 }
 
-/// Writes a report, replacing the file whole or not at all.
+/// Writes a report. It replaces the file whole or not at all.
 ///
 /// # Errors
 ///
-/// Those of [`atomic::write`].
+/// This fails for the same reasons as [`atomic::write`].
 pub fn write(path: &Path, report: &Report) -> io::Result<()> {
     atomic::write(path, to_string(report)?.as_bytes())
 }
@@ -57,7 +57,8 @@ pub fn read(path: &Path) -> Result<Report, JsonError> {
 ///
 /// See [`JsonError`].
 pub fn parse(text: &str) -> Result<Report, JsonError> {
-    // The schema first: a report of another one may lack fields, and that would be the less useful message.
+    // The schema is read first: a report with another schema may lack fields, and an error about those would be less
+    // useful.
     #[derive(serde::Deserialize)]
     struct Schema {
         schema: u32,

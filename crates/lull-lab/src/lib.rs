@@ -1,20 +1,27 @@
-//! The lab: workloads, load generators, measuring, statistics, tables and reports.
+//! The lab: workloads, load generators, measurements, statistics, tables and reports.
 //!
-//! [`compare`] runs every delivery mode over the same service under the same load and makes one [`cell::Report`] of it.
-//! Three types to know: [`bench::Bench`] (a service and a load generator that can run one cell), [`cell::RunResult`]
-//! (what a run measured), [`cell::Report`] (the table).
+//! [`compare`] runs every delivery mode on the same service under the same load and makes one [`cell::Report`] of it.
+//! The three main types are [`bench::Bench`] (a service and a load generator that can run one cell),
+//! [`cell::RunResult`] (the measurements of a run), and [`cell::Report`] (the table).
 //!
-//! The modules in the order that a comparison passes them: [`plan`] (what runs when), [`mod@bench`] (a service with its
-//! generator, on the in-memory NIC, on TAP, or on the kernel's stack), [`service`] (the memcached workers on lull
-//! sockets) with [`memcached`] (protocol and store), [`load`] (generators), [`hardware`] and [`speed`] (cycles and
-//! instructions, where the processor counts them, and how fast the machine is just now), [`check`] (whether the mode
-//! asked for was in force), [`cell`] and [`stats`] (results and their intervals), [`table`], [`csv`], [`json`],
-//! [`html`]. [`case`] has the workloads beside the comparison, each with its own table, as [`flood`] and [`forward`] have.
-//! [`simulated`] makes the same report of a world that is simulated, [`tuning`] tells which mode and timeout meet an
-//! objective there, [`mod@calibrate`] makes such a world of measurements, [`predicted`] holds its predictions beside a measured
-//! report, [`control`] shows a controller at work on one, and [`published`] holds simulated tables against
-//! published ones. Whatever is written to
-//! files is a [`document::Document`].
+//! A comparison passes through the modules in this order:
+//!
+//! - [`plan`] holds the steps and their order.
+//! - [`mod@bench`] is a service with its generator, on the in-memory NIC, on TAP, or on the kernel's stack.
+//! - [`service`] runs the memcached workers on lull sockets, and [`memcached`] holds protocol and store.
+//! - [`load`] holds the generators.
+//! - [`hardware`] counts cycles and instructions if the processor can, and [`speed`] measures how fast the machine is
+//!   at the
+//!   moment.
+//! - [`check`] decides whether the mode that was asked for was in force.
+//! - [`cell`] and [`stats`] hold results and their intervals.
+//! - [`table`], [`csv`], [`json`] and [`html`] are the forms of the report.
+//!
+//! [`case`] has the workloads besides the comparison, each with a table of its own; [`flood`] and [`forward`] have such
+//! tables too. [`simulated`] makes the same report of a simulated world. [`tuning`] finds the mode and timeout that
+//! meet an objective there. [`mod@calibrate`] makes such a world of measurements, and [`predicted`] compares its
+//! predictions with a measured report. [`control`] shows a controller at work on one. [`published`] compares simulated
+//! tables with published ones. Everything that is written to files is a [`document::Document`].
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -1,6 +1,7 @@
-//! The machine's description, for whoever reads a report made elsewhere.
+//! The machine's description, for people who read a report that was made elsewhere.
 //!
-//! From `/proc` and `/sys` only, and without what would name the machine: no hostname, address or serial number.
+//! It comes from `/proc` and `/sys` only, and leaves out what would identify the machine: there is no hostname, address
+//! or serial number.
 
 use std::fmt;
 use std::fs;
@@ -8,31 +9,32 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// What a result depends on and a reader cannot know.
+/// The properties of a machine that a result depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's own name, `None` if it tells none.
+    /// The processor's own name, or `None` if it has none.
     pub cpu_model: Option<String>,
     /// Architecture that lull was built for, such as `x86_64`.
     pub architecture: String,
     /// Logical CPUs that are online.
     pub cores_online: Option<u32>,
-    /// Threads of one core, where the kernel tells: 2 means that neighbours share a core.
+    /// Threads of one core, if the kernel reports them: 2 means that neighbours share a core.
     pub threads_per_core: Option<u32>,
     /// Release of the kernel, such as `6.18.0`.
     pub kernel: Option<String>,
-    /// Whether it runs under a hypervisor; `None` where the processor does not tell.
+    /// Whether it runs under a hypervisor, or `None` if the processor does not report it.
     pub hypervisor: Option<bool>,
-    /// Frequency of the time stamp counter, in Hz. Not in `/proc` or `/sys` as a rule: whoever calibrates it sets it.
+    /// Frequency of the time stamp counter, in Hz. It is usually not in `/proc` or `/sys`, and is set by the code that
+    /// calibrates it.
     pub tsc_hz: Option<u64>,
     /// Memory, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Frequency governor of CPU 0, where there is one.
+    /// Frequency governor of CPU 0, if there is one.
     pub governor: Option<String>,
 }
 
 impl Machine {
-    /// Describes this machine. What cannot be read is `None`.
+    /// Describes this machine. Properties that cannot be read are `None`.
     pub fn read() -> Machine {
         Machine::read_under(Path::new("/"))
     }
@@ -60,7 +62,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// One line: `AMD EPYC 7B13, 2 CPUs (2 threads a core), 8 GiB, Linux 6.18.0, hypervisor, TSC 2.45 GHz`.
+    /// Writes one line: `AMD EPYC 7B13, 2 CPUs (2 threads a core), 8 GiB, Linux 6.18.0, hypervisor, TSC 2.45 GHz`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = vec![self.cpu_model.clone().unwrap_or_else(|| format!("{} processor", self.architecture))];
         let threads = match self.threads_per_core {
@@ -81,13 +83,13 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The value of a `name : value` line of that name.
+/// Returns the value of a `name : value` line of that name.
 fn value(line: &str, name: &str) -> Option<String> {
     let (key, value) = line.split_once(':')?;
     (key.trim() == name && !value.trim().is_empty()).then(|| value.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The number of CPUs in a list such as `0-3,8`.
+/// Returns the number of CPUs in a list such as `0-3,8`.
 fn list_len(list: &str) -> Option<u32> {
     let len = |range: &str| match range.split_once('-') {
         Some((first, last)) => Some(last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)? + 1),

@@ -1,17 +1,13 @@
-//! Which case runs when, and how long that takes.
+//! The order of the runs, and how long they take.
 //!
-//! Runs are interleaved: every run goes through all loads, and at each load through all modes, so that the runs to be
-//! compared are neighbours in time (A B A B) and a comparison that is cut short has seen every cell as often as it
-//! could.
+//! Runs are interleaved: every run goes through all loads, and at each load through all modes. So the runs to be
+//! compared are neighbours in time (A B A B), and a comparison that is cut short has measured every cell as often as
+//! possible.
 //!
 //! ```
-//! use std::time::Duration;
-//! use lull_lab::cell::Load;
-//! use lull_lab::plan::{Asked, LIMIT_DEFAULT, MODES_DEFAULT, Plan};
+//! use std::time::Duration; use lull_lab::cell::Load; use lull_lab::plan::{Asked, LIMIT_DEFAULT, MODES_DEFAULT, Plan};
 //!
-//! let modes = MODES_DEFAULT.map(String::from).to_vec();
-//! let plan = Plan::fit(modes, Load::defaults(), Asked::default(), LIMIT_DEFAULT).expect("twelve modes fit");
-//! assert!(plan.total() <= LIMIT_DEFAULT);
+//! let modes = MODES_DEFAULT.map(String::from).to_vec(); let plan = Plan::fit(modes, Load::defaults(), Asked::default(), LIMIT_DEFAULT).expect("twelve modes fit"); assert!(plan.total() <= LIMIT_DEFAULT);
 //! ```
 
 use std::fmt;
@@ -25,28 +21,28 @@ pub use lull_core::mode::PUBLISHED as MODES_DEFAULT;
 /// Time that a whole comparison may take if none was named.
 pub const LIMIT_DEFAULT: Duration = Duration::from_secs(180);
 
-/// Time for a server to settle in its mode before measuring.
+/// The time in which a server settles in its mode before the measurement.
 pub const WARM_UP_DEFAULT: Duration = Duration::from_millis(200);
 
-/// Time to start and stop a server and its connections, around each run.
+/// The time that it takes to start and stop a server and its connections, around each run.
 pub const OVERHEAD_DEFAULT: Duration = Duration::from_millis(150);
 
-/// The shortest window worth measuring: a p99 needs thousands of queries.
+/// The shortest window that is useful: a p99 needs thousands of queries.
 pub const WINDOW_MIN: Duration = Duration::from_millis(500);
 
-/// The longest window that fitting chooses: beyond it, more runs say more than longer ones.
+/// The longest window that fitting chooses. Beyond it, more runs are more useful than longer ones.
 pub const WINDOW_FIT_MAX: Duration = Duration::from_secs(3);
 
 /// The most runs that fitting chooses.
 pub const RUNS_FIT_MAX: u32 = 5;
 
-/// Limits on what may be asked for.
+/// The most runs that may be asked for.
 pub const RUNS_MAX: u32 = 1000;
 
-/// The share of the limit that fitting plans for; the rest is for estimates that were wrong and for the report.
+/// The share of the limit that fitting plans for. The rest is for wrong estimates and for the report.
 const FIT_SHARE: f64 = 0.95;
 
-/// What the user named; the rest is fitted.
+/// The settings that the user named. The others are fitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// Runs of each cell.
@@ -55,7 +51,7 @@ pub struct Asked {
     pub window: Option<Duration>,
     /// Warm-up before each window.
     pub warm_up: Duration,
-    /// Starting and stopping around each run.
+    /// The time for starting and stopping, around each run.
     pub overhead: Duration,
 }
 
@@ -65,7 +61,7 @@ impl Default for Asked {
     }
 }
 
-/// Why there is no plan.
+/// The reason why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -75,13 +71,13 @@ pub enum PlanError {
     /// No load was named.
     #[error("no load given: name at least one, for example 25%,MAX")]
     NoLoads,
-    /// Zero runs, or more than [`RUNS_MAX`].
+    /// The number of runs is zero or more than [`RUNS_MAX`].
     #[error("{0} runs asked for: between 1 and {RUNS_MAX} are possible")]
     Runs(u32),
-    /// A window of no length.
+    /// The window has no length.
     #[error("a run of no length asked for: give it at least a tenth of a second")]
     Window,
-    /// One run of the shortest window of each cell takes longer than the limit.
+    /// The limit is shorter than one run of each cell with the shortest window.
     #[error(
         "these modes and loads need {:.0} s even with one short run each, and {:.0} s are allowed: name fewer modes or \
          loads, or name the seconds and runs",
@@ -89,32 +85,32 @@ pub enum PlanError {
         limit.as_secs_f64()
     )]
     TooLong {
-        /// What that would take.
+        /// The time that this would take.
         needed: Duration,
-        /// What was allowed.
+        /// The time that was allowed.
         limit: Duration,
     },
 }
 
-/// What a step is for.
+/// The purpose of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// Measures the maximum of `base`, which percent loads are shares of. It is no run of a cell.
+    /// It measures the maximum of `base`, which percent loads are shares of. It is no run of a cell.
     BaseMax,
-    /// A run of a cell.
+    /// It is a run of a cell.
     Measure,
 }
 
 /// One run to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What it is for.
+    /// The purpose.
     pub kind: StepKind,
     /// The test case.
     pub mode: String,
     /// The load.
     pub load: Load,
-    /// Which repetition, from 0.
+    /// The number of the repetition, from 0.
     pub run: u32,
 }
 
@@ -142,16 +138,15 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Starting and stopping around each run.
     pub overhead: Duration,
-    /// What to do, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
-    /// Plans within `limit`: what was asked for is kept, and the rest chosen, first enough runs for an interval (up to
-    /// [`RUNS_FIT_MAX`]), then as long a window as fits (up to [`WINDOW_FIT_MAX`]).
+    /// Makes a plan within `limit`. It keeps the settings that were asked for and chooses the others: first enough runs
+    /// for an interval (up to [`RUNS_FIT_MAX`]), then as long a window as fits (up to [`WINDOW_FIT_MAX`]).
     ///
-    /// If both runs and window are asked for nothing is left to fit, and [`total`](Plan::total) may exceed the limit:
-    /// the caller asked for it.
+    /// If both runs and window are asked for, nothing is fitted, and [`total`](Plan::total) may exceed the limit.
     ///
     /// # Errors
     ///
@@ -181,19 +176,19 @@ impl Plan {
         Ok(Plan { runs, window, warm_up: asked.warm_up, overhead: asked.overhead, steps, modes, loads })
     }
 
-    /// The time that one step takes.
+    /// Returns the time that one step takes.
     pub fn step_time(&self) -> Duration {
         self.warm_up + self.window + self.overhead
     }
 
-    /// The time that all steps take.
+    /// Returns the time that all steps take.
     pub fn total(&self) -> Duration {
         self.step_time().mul_f64(self.steps.len() as f64)
     }
 
-    /// The time left after `done` steps that took `elapsed`, from how long those really took.
+    /// Returns the time left after `done` steps that took `elapsed`, estimated from how long those really took.
     ///
-    /// Early on the plan's own estimate weighs as much as one step, so that the first one does not decide alone.
+    /// The plan's own estimate weighs as much as one step, so that the first step does not decide alone.
     pub fn remaining(&self, done: usize, elapsed: Duration) -> Duration {
         let left = self.steps.len().saturating_sub(done) as f64;
         let per_step = (elapsed + self.step_time()).div_f64(done as f64 + 1.0);
@@ -320,7 +315,7 @@ mod tests {
         let plan = Plan::fit(modes(&["base"]), vec![Load::Max], asked, LIMIT_DEFAULT).unwrap();
         assert_eq!(plan.step_time(), seconds(1.0));
         assert_eq!(plan.remaining(0, Duration::ZERO), seconds(10.0));
-        // Nine steps at 2 s and the estimate of 1 s: 1.9 s for the last.
+        // Nine steps at 2 s and the estimate of 1 s give 1.9 s for the last.
         assert_eq!(plan.remaining(9, seconds(18.0)), seconds(1.9));
         assert_eq!(plan.remaining(10, seconds(20.0)), Duration::ZERO);
     }

@@ -1,4 +1,4 @@
-//! A receive ring without a stack: what delivery hands up goes straight to whoever measures or forwards it.
+//! A receive ring without a stack: its frames go directly to the code that measures or forwards them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,12 @@ use lull_core::Owner;
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, Shard, TryPoll};
 use lull_nic::IrqLine;
 
-/// What is done with a ring, in NAPI context.
+/// The operations on a ring, in NAPI context.
 pub trait Ring: Send {
-    /// Takes up to `budget` frames off it; how many that were.
+    /// Takes up to `budget` frames off the ring. Returns their number.
     fn poll(&mut self, budget: usize) -> usize;
 
-    /// Whether something else than frames waits to be done.
+    /// Whether other work than frames is waiting.
     fn has_more(&self) -> bool {
         false
     }
@@ -25,16 +25,16 @@ impl<R: Ring> Shard for Inside<R> {
     fn take_down(&mut self) {}
 }
 
-/// A ring as what stands above a queue.
+/// A ring as the part above a queue.
 pub struct Polled<R: Ring> {
     lock: HandoffLock<Inside<R>>,
     irq: Arc<dyn IrqLine>,
-    /// Something else than frames waits: a poll without frames has work, too.
+    /// Whether other work than frames is waiting, so that a poll without frames has work, too.
     more: AtomicBool,
 }
 
 impl<R: Ring> Polled<R> {
-    /// A ring with its interrupt.
+    /// Makes it of a ring and its interrupt.
     pub fn new(ring: R, irq: Arc<dyn IrqLine>) -> Polled<R> {
         Polled { lock: HandoffLock::new(Inside(ring)), irq, more: AtomicBool::new(false) }
     }
@@ -45,7 +45,7 @@ impl<R: Ring> Polled<R> {
         work
     }
 
-    /// Polls what was parked meanwhile, and unlocks.
+    /// Does the polls that were handed off meanwhile, and unlocks.
     fn finish(&self, host: &Delivery, guard: HandoffGuard<'_, Inside<R>>) {
         host.unlock(guard, |inside, budget| self.poll_inside(inside, budget));
     }

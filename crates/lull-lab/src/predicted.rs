@@ -1,8 +1,8 @@
 //! A measured table beside the one that a world file predicts for it, and how far they are apart.
 //!
-//! An error says something where the measurement is sharper than the goal, and nothing where it is not: medians go over the
-//! cells whose measured interval is narrower than the goal, and with fewer than three quarters of the cells nothing is
-//! said of the whole.
+//! An error is only informative if the measurement is more precise than the goal. So medians are taken over the cells
+//! whose measured interval is narrower than the goal, and if these are fewer than three quarters of all cells, no
+//! verdict is given on the whole.
 
 use std::sync::atomic::AtomicBool;
 
@@ -18,12 +18,12 @@ use crate::simulated::run_all;
 use crate::stats::{Estimate, median, spearman};
 use crate::table::grid::{Align, Grid, wrap};
 
-/// Seeds of a predicted cell.
+/// The number of seeds of a predicted cell.
 const SEEDS: u64 = 3;
-/// Requests that a predicted run answers, about, and the bounds of its window in nanoseconds.
+/// The approximate number of requests that a predicted run answers, and the bounds of its window in nanoseconds.
 const REQUESTS: f64 = 30_000.0;
 const WINDOW_NS: (f64, f64) = (20e6, 500e6);
-/// The share of the cells that have to be measured sharply enough, or nothing is said of the whole: 36 of 48.
+/// The share of the cells that have to be measured precisely enough for a verdict on the whole: 36 of 48.
 const QUALIFY: (usize, usize) = (3, 4);
 /// The rank correlation that counts as the same order.
 const RANK_GOAL: f64 = 0.95;
@@ -42,10 +42,10 @@ pub enum Column {
 }
 
 impl Column {
-    /// All of them.
+    /// All columns.
     pub const ALL: [Column; 4] = [Column::Max, Column::Avg, Column::P99, Column::Cpu];
 
-    /// The error that it may have: percent, of CPU points.
+    /// Returns the error that it may have: in percent, or for the CPU in points.
     pub fn goal(self) -> f64 {
         match self {
             Column::Max => 10.0,
@@ -55,7 +55,7 @@ impl Column {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Column::Max => "throughput at MAX",
@@ -78,7 +78,7 @@ impl Column {
         }
     }
 
-    /// A difference to what was measured: in points, or in percent of it.
+    /// Returns a difference to the measured value: in points, or in percent of it.
     fn of(self, difference: f64, measured: f64) -> f64 {
         if self == Column::Cpu { difference } else { 100.0 * difference / measured }
     }
@@ -87,21 +87,21 @@ impl Column {
 /// A figure of a cell, measured and predicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// Which.
+    /// The column.
     pub column: Column,
-    /// What was measured.
+    /// The measured value.
     pub measured: Estimate,
-    /// What was predicted, mean over seeds.
+    /// The predicted value, as the mean over seeds.
     pub predicted: f64,
 }
 
 impl Pair {
-    /// The error, in percent or CPU points.
+    /// Returns the error, in percent or CPU points.
     pub fn error(&self) -> f64 {
         self.column.of(self.predicted - self.measured.value, self.measured.value)
     }
 
-    /// Whether the measured interval is narrower than the goal. A single run has none.
+    /// Whether the measured interval is narrower than the goal. A single run has no interval.
     pub fn qualifies(&self) -> bool {
         let Some(interval) = self.measured.interval else { return false };
         let farther = (interval.high - self.measured.value).max(self.measured.value - interval.low);
@@ -118,12 +118,12 @@ pub struct Row {
     pub load: Load,
     /// Its figures.
     pub pairs: Vec<Pair>,
-    /// Why there are none.
+    /// The reason why there are none.
     pub missing: Option<String>,
 }
 
 impl Row {
-    /// Whether all of its figures were measured sharply enough.
+    /// Whether all of its figures were measured precisely enough.
     pub fn qualifies(&self) -> bool {
         !self.pairs.is_empty() && self.pairs.iter().all(Pair::qualifies)
     }
@@ -138,24 +138,24 @@ pub struct Predicted {
     pub rows: Vec<Row>,
 }
 
-/// What comes of a column.
+/// The result for a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
-    /// Which.
+    /// The column.
     pub column: Column,
-    /// Cells that were measured sharply enough, of those that have the column.
+    /// The number of cells that were measured precisely enough, and of those that have the column.
     pub cells: (usize, usize),
-    /// The median of their errors' absolute values.
+    /// The median of the absolute values of their errors.
     pub error: Option<f64>,
     /// Spearman's rank correlation over them.
     pub rank: Option<f64>,
 }
 
-/// Why nothing can be predicted of a report.
+/// The reason why nothing can be predicted of a report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictedError {
-    /// The world is another machine's.
+    /// The world describes another machine.
     #[error("cannot hold {world} against this: it has {what}; calibrate again with the same options")]
     Other {
         /// The world.
@@ -168,18 +168,19 @@ pub enum PredictedError {
     NotTheLabs {
         /// The world.
         world: String,
-        /// What the lab has instead, and the key that says otherwise.
+        /// The lab's counterpart, and the key of the world file that differs from it.
         what: &'static str,
     },
-    /// A mode that does not exist.
+    /// There is no such mode.
     #[error(transparent)]
     Mode(#[from] lull_core::ModeError),
 }
 
-/// Whether a world describes what is compared, so that this is said before anything is measured.
+/// Checks that a world describes what is compared, so that a difference is reported before anything is measured.
 ///
 /// # Errors
-/// What differs.
+///
+/// The error names the difference.
 pub fn fits(
     file: &WorldFile,
     user_plane: bool,
@@ -201,17 +202,19 @@ pub fn fits(
     Ok(())
 }
 
-/// Whether a world describes a service of the lab's at all: what is measured would be another one than what is predicted.
+/// Checks that a world describes a service of the lab's at all. Otherwise the measured service would not be the
+/// predicted one.
 ///
 /// # Errors
-/// What the lab has instead.
+///
+/// The error names the lab's counterpart.
 pub fn is_the_labs(file: &WorldFile) -> Result<(), PredictedError> {
     let at_once = |moderation: ModerationSpec| match moderation {
         ModerationSpec::Off => true,
         ModerationSpec::Fixed(fixed) => fixed == Moderation { usecs: 0, frames: 1 },
         ModerationSpec::Adaptive => false,
     };
-    // A device of the user's moderates, and the lab's own do not: `is_over` tells them apart.
+    // A device of the user's moderates interrupts, and the lab's own devices do not; `is_over` distinguishes them.
     let moderates = file.calibrated_over != Some("device") && !(at_once(file.rx) && at_once(file.tx));
     let resumes = file.host.as_ref().is_some_and(|host| host.after_resume != UserHost::default().after_resume);
     let beyond = [
@@ -236,10 +239,11 @@ pub fn is_the_labs(file: &WorldFile) -> Result<(), PredictedError> {
     }
 }
 
-/// Whether a world's values were found over this NIC of the lab, or nobody says over which.
+/// Checks that a world's values were found over this NIC of the lab, unless it does not name a NIC.
 ///
 /// # Errors
-/// The other NIC.
+///
+/// The error names the other NIC.
 pub fn is_over(file: &WorldFile, over: &str) -> Result<(), PredictedError> {
     match file.calibrated_over {
         Some(other) if other != over => Err(PredictedError::Other {
@@ -253,7 +257,8 @@ pub fn is_over(file: &WorldFile, over: &str) -> Result<(), PredictedError> {
 /// Predicts every cell of a report, at the load that was offered.
 ///
 /// # Errors
-/// A mode that does not exist.
+///
+/// This fails for a mode that does not exist.
 pub fn predict(
     file: &WorldFile,
     report: &Report,
@@ -315,18 +320,18 @@ fn pairs(cell: &CellSummary, outcomes: &[Outcome]) -> Vec<Pair> {
 }
 
 impl Predicted {
-    /// How many cells were measured sharply enough, of how many.
+    /// Returns how many cells were measured precisely enough, and how many there are.
     pub fn qualifying(&self) -> (usize, usize) {
         (self.rows.iter().filter(|row| row.qualifies()).count(), self.rows.len())
     }
 
-    /// Whether too few of them were.
+    /// Whether too few cells were.
     pub fn is_void(&self) -> bool {
         let (enough, all) = self.qualifying();
         QUALIFY.1 * enough < QUALIFY.0 * all
     }
 
-    /// What comes of a column.
+    /// Returns the result for a column.
     pub fn judge(&self, column: Column) -> Judged {
         let all: Vec<Pair> =
             self.rows.iter().flat_map(|row| &row.pairs).filter(|pair| pair.column == column).copied().collect();
@@ -342,7 +347,7 @@ impl Predicted {
         }
     }
 
-    /// As text: the cells side by side, and what comes of them.
+    /// Returns the text: the cells side by side, and the results.
     pub fn render(&self, columns: usize) -> String {
         let mut out = format!("\nPredicted beside measured, by {}:\n\n", self.world);
         let mut grid = Grid::default();
@@ -413,7 +418,7 @@ impl Predicted {
     }
 }
 
-/// Measured, predicted, error.
+/// Returns the texts of measured value, predicted value and error.
 fn texts_of(pair: Option<&Pair>) -> [String; 3] {
     let Some(pair) = pair else { return [const { String::new() }; 3] };
     let value = |value: f64| match pair.column {
@@ -464,7 +469,7 @@ mod tests {
         assert_eq!(fits(&over_tap, true, "tap", 1, 64), Ok(()));
         let error = fits(&over_tap, true, "mem", 1, 64).unwrap_err().to_string();
         assert!(error.contains("my") && error.contains("calibrated over tap instead of mem"), "{error}");
-        // Who writes a file by hand need not say.
+        // A file that was written by hand need not name the NIC.
         assert_eq!(fits(&file(""), true, "mem", 1, 64), Ok(()));
     }
 

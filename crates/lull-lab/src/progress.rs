@@ -1,7 +1,7 @@
-//! What runs and what is left, on standard error.
+//! Shows on standard error what runs and what is left.
 //!
-//! The bar is redrawn only between runs. A ticking one would need a thread, and that thread's CPU time and wake-ups
-//! would be in what is being measured.
+//! The bar is redrawn only between runs. A ticking bar would need a thread, whose CPU time and wake-ups would be part
+//! of the measurement.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::plan::{Plan, Step, StepKind};
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgressMode {
-    /// A bar on a terminal, otherwise nothing.
+    /// A bar on a terminal, and otherwise nothing.
     #[default]
     Auto,
-    /// One plain line for every run that is done, wherever standard error goes.
+    /// One plain line for every finished run, whether or not standard error is a terminal.
     Plain,
     /// Nothing.
     Off,
@@ -36,7 +36,7 @@ impl std::str::FromStr for ProgressMode {
     }
 }
 
-/// Progress through a plan. Dropping it clears the bar, so that a report printed after a signal stands alone.
+/// Progress through a plan. Dropping it clears the bar, so that a report printed after a signal is not mixed with it.
 #[derive(Debug)]
 pub struct Progress {
     plan: Plan,
@@ -47,7 +47,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress through `plan`, from now.
+    /// Starts to show the progress through `plan`.
     pub fn new(plan: &Plan, mode: ProgressMode) -> Progress {
         let on_terminal = mode == ProgressMode::Auto && std::io::stderr().is_terminal();
         Progress {
@@ -66,7 +66,7 @@ impl Progress {
         }
     }
 
-    /// Shows that `step` is done. `result` is `None` if it came to nothing.
+    /// Shows that `step` is done. `result` is `None` if it has none.
     pub fn end(&mut self, step: &Step, result: Option<&RunResult>) {
         self.done += 1;
         if let Some(bar) = &self.bar {
@@ -74,13 +74,13 @@ impl Progress {
         }
         if self.plain {
             let line = line(&self.plan, self.done, self.remaining(), step, result);
-            // Standard error may be closed; that is no reason to stop measuring.
+            // Standard error may be closed, which is no reason to stop measuring.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }
 
-    /// Shows a message above the bar, or as a line of its own. Shown in every mode but [`ProgressMode::Off`] and an
-    /// `Auto` without a terminal.
+    /// Shows a message above the bar, or as a line of its own. It is shown in every mode except [`ProgressMode::Off`],
+    /// and `Auto` without a terminal.
     pub fn say(&self, message: &str) {
         if let Some(bar) = &self.bar {
             bar.println(message);
@@ -89,7 +89,7 @@ impl Progress {
         }
     }
 
-    /// The time left, from how long the steps so far took.
+    /// Returns the time left, estimated from how long the steps so far took.
     pub fn remaining(&self) -> Duration {
         self.plan.remaining(self.done, self.started.elapsed())
     }
@@ -107,12 +107,12 @@ fn bar(steps: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
     match ProgressStyle::with_template("{bar:24} {pos}/{len} {wide_msg}") {
         Ok(style) => bar.with_style(style),
-        // The template is a constant that the tests draw; the default style serves as well.
+        // The template is a constant that the tests draw, and the default style would do as well.
         Err(_) => bar,
     }
 }
 
-/// One plain line for a step that is done.
+/// Returns one plain line for a step that is done.
 fn line(plan: &Plan, done: usize, left: Duration, step: &Step, result: Option<&RunResult>) -> String {
     let steps = plan.steps.len();
     let found = match result {
@@ -129,7 +129,7 @@ fn line(plan: &Plan, done: usize, left: Duration, step: &Step, result: Option<&R
     format!("[{done}/{steps}] {step}: {found}; {} left", minutes(left))
 }
 
-/// `1:05` or `12 s`.
+/// Formats a time: `1:05` or `12 s`.
 fn minutes(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     if seconds < 60 { format!("{seconds} s") } else { format!("{}:{:02}", seconds / 60, seconds % 60) }

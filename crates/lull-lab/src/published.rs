@@ -1,4 +1,4 @@
-//! Published tables, simulated, beside what was published: as text, and as files.
+//! Published tables, simulated, beside the published values: as text, and as files.
 
 mod cells;
 mod earlier;
@@ -22,18 +22,18 @@ pub use crate::csv::V6_LETTER_CSV;
 use crate::document::{Document, pretty};
 use crate::html::published as page;
 
-/// The two designs that the series' FAQ rejects, the first with a short and a long coalescing time.
+/// The two designs that the series' FAQ rejects; the first has a short and a long coalescing time.
 const COUNTER_DESIGNS: [&str; 3] = ["coalesce-20", "coalesce-200", "longgro"];
 
-/// The published table (v6, averaged over runs). Of its 72 cells calibration sees 24
-/// ([`lull_sim::published::CALIBRATION_CSV`]); the others stand here only.
+/// The published table (v6, averaged over runs). The calibration uses 24 of its 72 cells
+/// ([`lull_sim::published::CALIBRATION_CSV`]); the others are only here.
 pub const V6_CSV: &str = include_str!("../data/irqsuspend_v6_summary.csv");
 /// An earlier run (v4) of eleven of its cases.
 pub const V4_CSV: &str = include_str!("../data/irq_suspension_v4.csv");
 
 /// A simulated table, in every form.
 pub struct PublishedTable {
-    /// What is printed.
+    /// The text that is printed.
     pub text: String,
     csv: String,
     json: Value,
@@ -54,10 +54,11 @@ impl Document for PublishedTable {
     }
 }
 
-/// IRQ suspension: twelve cases at six loads.
+/// Simulates IRQ suspension: twelve cases at six loads.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn irq(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     let loads: Vec<&str> = LOADS.iter().map(|(name, _)| *name).collect();
     let (v6, fitted, earlier, structure) =
@@ -98,20 +99,22 @@ pub fn irq(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     })
 }
 
-/// TCP_RR with interrupts and with busy polling: four rows.
+/// Simulates TCP_RR with interrupts and with busy polling: four rows.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn tcp_rr(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     let simulated = tcp_rr::simulate(params, seed)?;
     let text = rows::text(&simulated, "transactions/s", &tcp_rr::statements(&simulated));
     Ok(of_rows("TCP_RR, transactions per second", &simulated, "per_s", &[""], &text))
 }
 
-/// AF_XDP request/response by polling mode: twenty cells.
+/// Simulates AF_XDP request/response by polling mode: twenty cells.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn xsk_rr(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     let simulated = xsk_rr::simulate(params, xsk_rr::WINDOW_NS, seed)?;
     let text = rows::text(&simulated, "ns", &xsk_rr::statements(&simulated));
@@ -119,7 +122,8 @@ pub fn xsk_rr(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     Ok(of_rows("AF_XDP request/response, latency in ns, as the posted tool prints it", &simulated, "ns", &[""], &text))
 }
 
-/// The letter's own repetition beside the model and beside the earlier table, as predictors of it; and which statements it meets.
+/// Compares the letter's own repetition, as a predictor of the table, with the model, and lists the statements it
+/// meets.
 fn repeated_text(simulated: &[Row]) -> String {
     let repeated = xsk_rr::repeated();
     let medians = |predicted: &dyn Fn(usize) -> f64| {
@@ -146,10 +150,11 @@ fn repeated_text(simulated: &[Row]) -> String {
     )
 }
 
-/// UDP_STREAM into a guest with NAPI threads: thirty rows by three modes.
+/// Simulates UDP_STREAM into a guest with NAPI threads: thirty rows by three modes.
 ///
 /// # Errors
-/// A world that hit its bound.
+///
+/// This fails if a world hit its bound.
 pub fn udp_stream(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     let begun = Instant::now();
     let simulated = udp_stream::simulate(params, udp_stream::FULL, seed)?;
@@ -162,7 +167,7 @@ pub fn udp_stream(params: &Params, seed: u64) -> Result<PublishedTable, RunError
     Ok(table)
 }
 
-/// A table of rows; `groups` are ends of their names, each with a chart of its own.
+/// Makes a table of rows. `groups` are ends of their names, each with a chart of its own.
 fn of_rows(title: &str, simulated: &[Row], unit: &str, groups: &[&str], text: &str) -> PublishedTable {
     let row = |row: &Row| {
         json!({
@@ -180,7 +185,8 @@ fn of_rows(title: &str, simulated: &[Row], unit: &str, groups: &[&str], text: &s
     }
 }
 
-/// Every cell with the simulated and the published value of every column; what was not published is null.
+/// Returns every cell with the simulated and the published value of every column; a value that was not published is
+/// null.
 fn cells_json(simulated: &Table, published: &Table) -> Value {
     let cell = |cell: &Cell| {
         let reference = published.cell(&cell.case, &cell.load);

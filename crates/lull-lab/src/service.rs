@@ -1,11 +1,11 @@
 //! The memcached service: N worker threads, each with one epoll context. It is one program over a `plane::Plane`,
-//! lull's own stack or the kernel's, so that what a comparison of the two shows is the plane.
+//! either lull's own stack or the kernel's, so that a comparison of the two shows only the plane.
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `plane` | what a worker stands on: sockets, and waiting for them |
+//! | `plane` | what a worker runs on: sockets, and waiting for them |
 //! | `own`, `kernel` | the two planes |
-//! | `steer` | which worker gets a connection, where all listen on all queues |
+//! | `steer` | which worker gets a connection if all listen on all queues |
 //! | `worker` | waiting, accepting, reading ahead, answering; limits on connections |
 //! | `talk` | one connection: protocol, and replies that wait for room |
 
@@ -35,19 +35,19 @@ use plane::{Control, Plane};
 pub use steer::{Silos, Steer};
 use worker::Shared;
 
-/// What a service bounds of its clients.
+/// The limits of a service for its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections of a worker; further clients are told so and closed.
+    /// The most connections of a worker. Further clients get an error and are closed.
     pub connections_max: usize,
-    /// How long a connection may ask for nothing before it is closed; `None` keeps it for ever.
+    /// How long a connection may send no request before it is closed. `None` keeps it for ever.
     pub idle_timeout: Option<Duration>,
-    /// Whether silent clients are probed, and closed when they are gone (`SO_KEEPALIVE`).
+    /// Whether silent clients are probed, and closed if they are gone (`SO_KEEPALIVE`).
     pub keepalive: bool,
 }
 
 impl Default for Limits {
-    /// Nothing is bounded, as suits clients that are the lab's own.
+    /// There are no limits, which suits the lab's own clients.
     fn default() -> Limits {
         Limits { connections_max: usize::MAX, idle_timeout: None, keepalive: false }
     }
@@ -71,11 +71,12 @@ struct Running<C> {
 }
 
 impl OwnService {
-    /// Starts one worker per CPU that takes interrupts of `network`, each with one epoll context, listening on
+    /// Starts one worker per CPU that takes interrupts of `network`. Each has one epoll context, and listens on
     /// `address` for the connections of that CPU's queues.
     ///
     /// # Errors
-    /// The address is in use or not the network's; a thread or its descriptors cannot be made.
+    ///
+    /// This fails if the address is in use or not the network's, or if a thread or its descriptors cannot be made.
     pub fn on_network(
         network: &Network,
         address: SocketAddr,
@@ -85,11 +86,12 @@ impl OwnService {
         Service::start(Own::planes(network, address)?, store, limits)
     }
 
-    /// As [`OwnService::on_network`], but every worker listens on every queue, and `steer` chooses who gets a connection. The
-    /// counts tell how many came by a queue of their worker's.
+    /// Does the same as [`OwnService::on_network`], but every worker listens on every queue, and `steer` chooses the
+    /// worker that gets a connection. The counts show how many connections came by a queue of their worker's.
     ///
     /// # Errors
-    /// As [`OwnService::on_network`].
+    ///
+    /// This fails for the same reasons as [`OwnService::on_network`].
     pub fn steered(
         network: &Network,
         address: SocketAddr,
@@ -102,10 +104,11 @@ impl OwnService {
     }
 
     /// Starts one worker on `cpu`, with one epoll context, listening on `address` for the connections of all queues of
-    /// `network`: a second service beside one whose CPU takes the queues' interrupts.
+    /// `network`. This makes a second service beside one whose CPU takes the queues' interrupts.
     ///
     /// # Errors
-    /// As [`OwnService::on_network`].
+    ///
+    /// This fails for the same reasons as [`OwnService::on_network`].
     pub fn on_cpu(
         network: &Network,
         cpu: u16,
@@ -116,7 +119,7 @@ impl OwnService {
         Service::start(vec![Own::on_cpu(network, cpu, address)?], store, limits)
     }
 
-    /// The workers' epoll contexts.
+    /// Returns the workers' epoll contexts.
     pub fn epolls(&self) -> impl Iterator<Item = &Epoll> {
         self.workers.iter().map(|worker| &worker.control.epoll)
     }
@@ -127,7 +130,8 @@ impl KernelService {
     /// calling thread.
     ///
     /// # Errors
-    /// The address is in use or no device's; a thread or its descriptors cannot be made.
+    ///
+    /// This fails if the address is in use or no device has it, or if a thread or its descriptors cannot be made.
     pub fn on_kernel(
         address: SocketAddr,
         cores: &[usize],
@@ -157,50 +161,53 @@ impl<C: Control> Service<C> {
         Ok(service)
     }
 
-    /// The application's half of a mode: how the contexts poll, how long the workers wait, and SO_BUSY_POLL.
+    /// Puts the application's half of a mode in force: how the contexts poll, how long the workers wait, and
+    /// SO_BUSY_POLL.
     ///
     /// # Errors
-    /// A value that the kernel refuses, or would.
+    ///
+    /// This fails for a value that the kernel refuses, or would refuse.
     pub fn set_mode(&self, mode: &Mode) -> io::Result<()> {
         for worker in &self.workers {
             let wait = worker.control.set_mode(mode)?.timeout();
             self.shared.wait_ms.store(wait.map_or(0, |wait| wait.as_millis() as u64), Ordering::Release);
         }
         self.shared.busy_poll_usecs.store(u64::from(mode.socket_busy_poll_usecs), Ordering::Release);
-        // Whoever waits in the old way comes back and waits in the new one.
+        // A worker that waits in the old way returns and waits in the new one.
         self.workers.iter().for_each(|worker| worker.control.notify());
         Ok(())
     }
 
-    /// How many events a worker takes from epoll at a time, 1 to [`EVENTS_MAX`]: what its other packets, and other
-    /// applications on its queues, may have to wait for.
+    /// Sets how many events a worker takes from epoll at a time, 1 to [`EVENTS_MAX`]. Its other packets, and other
+    /// applications on its queues, may have to wait for these.
     ///
     /// # Errors
-    /// A number outside these limits.
+    ///
+    /// This fails for a number outside these limits.
     pub fn set_events_max(&self, events_max: usize) -> io::Result<()> {
         if !(1..=EVENTS_MAX).contains(&events_max) {
             let what = format!("cannot take {events_max} events at a time: use 1 to {EVENTS_MAX}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         self.shared.events_max.store(events_max, Ordering::Relaxed);
-        // Whoever waits with the old limit comes back and waits with the new one.
+        // A worker that waits with the old limit returns and waits with the new one.
         self.workers.iter().for_each(|worker| worker.control.notify());
         Ok(())
     }
 
-    /// The workers' threads, by the kernel's ids.
+    /// Returns the kernel's ids of the workers' threads.
     pub fn tids(&self) -> Vec<i32> {
         self.workers.iter().map(|worker| worker.tid).collect()
     }
 }
 
 impl<C: Control> Drop for Service<C> {
-    /// Ends the workers: connections are closed.
+    /// Ends the workers, which closes the connections.
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         for worker in self.workers.drain(..) {
             worker.control.notify();
-            // A worker that panicked has said so on stderr.
+            // A worker that panicked has written so to stderr.
             let _ = worker.join.join();
         }
     }

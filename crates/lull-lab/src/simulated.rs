@@ -1,11 +1,11 @@
-//! Predictions: the lab's report of a world that is simulated.
+//! Predictions: the lab's report of a simulated world.
 //!
-//! Rows are made of a run's outcome as [`crate::bench`] makes them of counters and clocks, judged by the same checks,
-//! and shown by the same table. What no simulator knows (system calls, the generator's lateness) is left empty, and so
-//! are instructions where the world file does not say what they are.
+//! Rows are made of a run's outcome as [`crate::bench`] makes them of counters and clocks. They are judged by the same
+//! checks, and shown in the same table. Values that no simulator knows (system calls, the generator's lateness) are
+//! left empty, and so are instructions if the world file does not give them.
 //!
-//! Runs are spread over threads. Each is a function of its job alone and results are kept in the jobs' order, so the
-//! report does not depend on how many threads there are.
+//! Runs are spread over threads. Each depends only on its job, and results are kept in the jobs' order, so the report
+//! does not depend on the number of threads.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -22,42 +22,42 @@ use crate::cell::{Load, Report, RunResult, summarise};
 use crate::check::{Evidence, enforcement};
 use crate::machine::Machine;
 
-/// What is predicted.
+/// The options of a prediction.
 #[derive(Debug)]
 pub struct Prediction<'a> {
     /// The world.
     pub file: &'a WorldFile,
-    /// Modes, in the table's order.
+    /// The modes, in the table's order.
     pub modes: &'a [Mode],
-    /// Loads, in the table's order.
+    /// The loads, in the table's order.
     pub loads: &'a [Load],
     /// Runs of each cell, each with a seed of its own.
     pub runs: u32,
-    /// The seed of the first run; the next has the next.
+    /// The seed of the first run. The others have the seeds that follow.
     pub seed: u64,
     /// Virtual time that a run counts, in nanoseconds.
     pub window_ns: u64,
     /// Threads to spread runs over.
     pub threads: usize,
-    /// Ends it early.
+    /// Ends it early when it is set.
     pub stop: &'a AtomicBool,
     /// The command that repeats it.
     pub command: String,
 }
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimulatedError {
-    /// A mode that does not exist.
+    /// There is no such mode.
     #[error(transparent)]
     Name(ModeError),
-    /// A cell that cannot be simulated, and no other was.
+    /// A cell cannot be simulated, and no other was.
     #[error("{cell}: {error}")]
     Run {
-        /// Which cell.
+        /// The cell.
         cell: String,
-        /// Why.
+        /// The reason.
         error: PredictError,
     },
     /// It was stopped before there was a result.
@@ -68,6 +68,7 @@ pub enum SimulatedError {
 /// Runs every cell and makes the report of it. A cell that hits a bound is left out, and a note says which bound.
 ///
 /// # Errors
+///
 /// See [`SimulatedError`].
 pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
     let Prediction { file, modes, loads, runs, window_ns, .. } = *prediction;
@@ -138,7 +139,7 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
     })
 }
 
-/// Every run of every cell: rounds of all loads, and of all modes at each.
+/// Returns every run of every cell: rounds over all loads, and over all modes at each.
 fn asked(prediction: &Prediction<'_>, offered: impl Fn(Load) -> Offered) -> Vec<(Load, u32, Job)> {
     let mut asked = Vec::new();
     for run in 0..prediction.runs {
@@ -157,7 +158,7 @@ fn asked(prediction: &Prediction<'_>, offered: impl Fn(Load) -> Offered) -> Vec<
     asked
 }
 
-/// What `note` says of each cell's runs that have an outcome.
+/// Returns the texts that `note` makes of each cell's runs that have an outcome.
 fn notes_of_cells(
     asked: &[(Load, u32, Job)],
     outcomes: &[Option<Result<Outcome, PredictError>>],
@@ -175,7 +176,7 @@ fn notes_of_cells(
     notes
 }
 
-/// What the second application's clients see beside a cell, if the world has one: means of the runs.
+/// Returns the latencies of the second application's clients beside a cell, if the world has one, as means of the runs.
 fn second_application(mode: &Mode, load: Load, outcomes: &[&Outcome]) -> Option<String> {
     let seen = outcomes.iter().filter_map(|outcome| outcome.second.as_ref());
     let seen: Vec<&Latencies> = seen.filter(|second| !second.ns.is_empty()).collect();
@@ -191,7 +192,8 @@ fn second_application(mode: &Mode, load: Load, outcomes: &[&Outcome]) -> Option<
     })
 }
 
-/// How many doorbells there were for a frame in a cell, and what was dropped, if answers leave through queueing disciplines.
+/// Returns the number of doorbells for each frame in a cell, and of dropped frames, if answers leave through queueing
+/// disciplines.
 fn doorbells(mode: &Mode, load: Load, outcomes: &[&Outcome]) -> Option<String> {
     let sum = |of: &dyn Fn(&Outcome) -> u64| outcomes.iter().map(|outcome| of(outcome)).sum::<u64>();
     let (doorbells, frames) = (sum(&|of| of.counts.doorbells), sum(&|of| of.counts.rung_frames));
@@ -205,7 +207,7 @@ fn doorbells(mode: &Mode, load: Load, outcomes: &[&Outcome]) -> Option<String> {
     })
 }
 
-/// A trap of a world in which a worker has the connections of several queues.
+/// Returns a warning for a world in which a worker has the connections of several queues.
 pub(crate) fn mixed_queues(file: &WorldFile, modes: &[Mode]) -> Option<String> {
     let mixed = file.queues > file.workers && modes.iter().any(Mode::suspends);
     mixed.then(|| {
@@ -229,7 +231,7 @@ fn base_max(prediction: &Prediction<'_>) -> Result<f64, SimulatedError> {
     Ok(outcome.qps())
 }
 
-/// Runs jobs on threads; the outcomes are in the jobs' order, `None` where it was stopped before.
+/// Runs jobs on threads. The outcomes are in the jobs' order, and `None` if it was stopped before.
 pub fn run_all(
     file: &WorldFile,
     jobs: &[Job],
@@ -248,7 +250,7 @@ pub fn run_all(
                         return;
                     }
                     let outcome = predict::run(file, &jobs[index]);
-                    // Nobody panics while holding it, and each is written once.
+                    // No thread panics while it holds this lock, and each place is written once.
                     if let Ok(mut place) = outcomes[index].lock() {
                         *place = Some(outcome);
                     }
@@ -272,14 +274,14 @@ fn bar(jobs: usize) -> ProgressBar {
     }
 }
 
-/// The row of one run.
+/// Makes the row of one run.
 pub fn row(file: &WorldFile, job: &Job, load: Load, run: u32, outcome: &Outcome) -> RunResult {
     let (counts, napi, cpu) = (&outcome.counts, &outcome.napi, &outcome.cpu);
     let window_s = outcome.window_ns as f64 / 1e9;
     let answered = counts.answered > 0;
     let us = |percentile: f64| answered.then(|| outcome.latency_us(percentile));
     let epoll_calls = counts.epoll_calls + counts.epoll_timeouts;
-    // Of the busiest core: a machine may have cores to spare for NAPI threads that the mode does not have.
+    // The busiest core counts, because a machine may have spare cores for NAPI threads that the mode does not have.
     let busy_percent = 100.0 * outcome.busiest_ns as f64 / outcome.window_ns.max(1) as f64;
     // Simulated timers are on time.
     let evidence = Evidence::of_core(napi, None, counts.answered);

@@ -1,14 +1,14 @@
-//! How fast the machine is just now. On a machine that is shared its speed changes while it is measured, and rows that
-//! were measured at different times are then of different machines: what may be compared is neighbours in time.
+//! The machine's current speed. The speed of a shared machine changes during a measurement. Rows that were measured at
+//! different times then belong to different speeds, and only neighbours in time may be compared.
 
 use std::time::{Duration, Instant};
 
-/// Multiplications of one piece of work: some hundred microseconds.
+/// The number of multiplications in one piece of work, which take some hundred microseconds.
 const STEPS: u32 = 200_000;
-/// Pieces of which the fastest counts: whoever is interrupted measures the interruption.
+/// The number of pieces, of which the fastest counts, because an interrupted one measures the interruption too.
 const TRIES: u32 = 5;
 
-/// How long a fixed piece of work takes now.
+/// Returns how long a fixed piece of work takes now.
 pub fn sample() -> Duration {
     let time = || {
         let start = Instant::now();
@@ -18,7 +18,7 @@ pub fn sample() -> Duration {
     (0..TRIES).map(|_| time()).min().unwrap_or_default()
 }
 
-/// A piece of work: a chain of multiplications, of which each waits for the one before.
+/// Does a piece of work: a chain of multiplications, each of which needs the result of the one before.
 pub fn work() {
     let mut value = std::hint::black_box(0x9e37_79b9_7f4a_7c15_u64);
     for _ in 0..STEPS {

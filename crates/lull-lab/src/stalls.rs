@@ -1,18 +1,18 @@
-//! Whether the machine stands still at times: a hypervisor that runs somebody else, or firmware, takes a core from everything
-//! on it for milliseconds. A percentile that is measured meanwhile shows that, and not the service.
+//! Detects whether the machine stands still at times: a hypervisor that runs another machine, or firmware, takes a core
+//! from everything on it for milliseconds. A percentile that is measured meanwhile shows that, and not the service.
 //!
-//! A thread that spins sees such a time as a gap between two looks at the clock. If the kernel has switched it out
-//! meanwhile, another thread ran, and that is no stall.
+//! A thread that spins sees such a time as a gap between two readings of the clock. If the kernel has switched it out
+//! meanwhile, another thread ran, and the gap is no stall.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use lull_host::pin_thread;
 
-/// Shorter gaps are interrupts.
+/// Shorter gaps are taken for interrupts.
 const GAP: Duration = Duration::from_micros(50);
 
-/// What was seen while some cores were watched.
+/// The observations while some cores were watched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stalls {
     /// How long each core was watched.
@@ -22,29 +22,30 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Stalls of cores that were watched for so long.
+    /// Makes the observations of cores that were watched for this time.
     pub fn new(watched: Duration, stalls: &[Duration]) -> Stalls {
         Stalls { watched_s: watched.as_secs_f64(), stalls_s: stalls.iter().map(Duration::as_secs_f64).collect() }
     }
 
-    /// Adds what was seen at another time.
+    /// Adds the observations of another time.
     pub fn add(&mut self, other: &Stalls) {
         self.watched_s += other.watched_s;
         self.stalls_s.extend(&other.stalls_s);
     }
 
-    /// The share of requests, at even times, that wait for longer than this for stalls alone: those that come early enough
-    /// in one. A request passes every core.
+    /// Returns the share of requests, at even times, that wait for longer than this for stalls alone, because they
+    /// arrive early enough in one. A request passes every core.
     pub fn share_beyond(&self, limit_s: f64) -> f64 {
         self.over(|stall_s| (stall_s - limit_s).max(0.0))
     }
 
-    /// What stalls add to the mean wait of a request, in seconds.
+    /// Returns the time that stalls add to the mean wait of a request, in seconds.
     pub fn mean_s(&self) -> f64 {
         self.over(|stall_s| stall_s * stall_s / 2.0)
     }
 
-    /// The share of the time that a core stands still, all cores added up, and the longest stall in seconds.
+    /// Returns the share of the time for which a core stands still, summed over all cores, and the longest stall in
+    /// seconds.
     pub fn share_and_longest(&self) -> (f64, f64) {
         (self.over(|stall_s| stall_s), self.stalls_s.iter().copied().fold(0.0, f64::max))
     }
@@ -61,7 +62,8 @@ impl Stalls {
 /// Watches some cores at once, each with a thread that spins on it.
 ///
 /// # Errors
-/// A core that this process may not use.
+///
+/// This fails if this process may not use one of the cores.
 pub fn watch(cores: &[usize], time: Duration) -> io::Result<Stalls> {
     let of_cores = std::thread::scope(|scope| {
         let watching: Vec<_> = cores.iter().map(|core| scope.spawn(move || watch_core(*core, time))).collect();
@@ -99,7 +101,7 @@ fn watch_core(core: usize, time: Duration) -> io::Result<Stalls> {
     Ok(Stalls::new(start.elapsed().saturating_sub(away), &stalls))
 }
 
-/// How often the kernel has switched the calling thread out for another one.
+/// Returns how often the kernel has switched the calling thread out for another one.
 fn switches() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/thread-self/status")?;
     let count = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:")?.trim().parse().ok());
@@ -126,7 +128,8 @@ mod tests {
     fn a_thread_that_is_switched_out_has_not_stalled() {
         let core = lull_host::usable_cores()[0];
         let (watched, other) = std::thread::scope(|scope| {
-            // Two spin on a core for longer than the scheduler lets one run: each is switched out for the other.
+            // Two threads spin on a core for longer than the scheduler lets one run, so that each is switched out for
+            // the other.
             let both = [(); 2].map(|()| scope.spawn(move || watch_core(core, Duration::from_millis(300)).unwrap()));
             both.map(|one| one.join().unwrap()).into()
         });

@@ -1,16 +1,13 @@
 //! Estimates with confidence intervals from a handful of runs.
 //!
-//! Shared machines drift, so the lab repeats each case a few times, interleaved, and says how sure it is: means (rates,
-//! CPU) with Student's t, medians (latencies) with order statistics, and ratios of two cases run by run, which cancels
-//! the drift that both saw.
+//! The speed of shared machines drifts, so the lab repeats each case a few times, interleaved, and states how certain
+//! it is: means (rates, CPU) with Student's t, medians (latencies) with order statistics, and ratios of two cases run
+//! by run, which cancels the drift that both have.
 //!
 //! ```
 //! use lull_lab::stats;
 //!
-//! let qps = stats::mean(&[1000.0, 1010.0, 1020.0]).expect("three values");
-//! assert_eq!(qps.value, 1010.0);
-//! let gain = stats::paired_ratio(&[116.0, 117.0], &[100.0, 100.0]).expect("two pairs");
-//! assert!(gain.excludes(1.0));
+//! let qps = stats::mean(&[1000.0, 1010.0, 1020.0]).expect("three values"); assert_eq!(qps.value, 1010.0); let gain = stats::paired_ratio(&[116.0, 117.0], &[100.0, 100.0]).expect("two pairs"); assert!(gain.excludes(1.0));
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -19,47 +16,47 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 /// The coverage that every interval aims for, as a share of 1.
 pub const COVERAGE: f64 = 0.95;
 
-/// Relative differences below this are rounding, not disagreement: an interval of zero width need not equal its value
+/// Relative differences below this are rounding errors: the value of an interval of zero width need not equal its ends
 /// to the last bit.
 const ROUNDING: f64 = 1e-9;
 
-/// A confidence interval, in the unit of what it bounds.
+/// A confidence interval, in the unit of the estimated value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower bound.
     pub low: f64,
     /// Upper bound.
     pub high: f64,
-    /// The probability, before measuring, that such an interval covers the truth. [`COVERAGE`] for means and ratios;
-    /// for medians what the order statistics reach, which with fewer than six runs is less.
+    /// The probability, before measuring, that such an interval covers the true value. It is [`COVERAGE`] for means and
+    /// ratios. For medians it is what the order statistics reach, which is less with fewer than six runs.
     pub coverage: f64,
 }
 
-/// A value and how sure it is.
+/// A value with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Mean, median or geometric mean of ratios.
     pub value: f64,
-    /// `None` with a single run.
+    /// The interval, or `None` with a single run.
     pub interval: Option<Interval>,
     /// Number of runs (or of pairs) behind it.
     pub count: u32,
 }
 
 impl Estimate {
-    /// A value without runs behind it, such as a published one.
+    /// Makes a value that does not come from runs, such as a published one.
     pub fn exact(value: f64) -> Self {
         Estimate { value, interval: None, count: 1 }
     }
 
-    /// The distance to the farther end of the interval, as a percentage of the value.
+    /// Returns the distance to the farther end of the interval, as a percentage of the value.
     pub fn spread_percent(&self) -> Option<f64> {
         let interval = self.interval?;
         let farther = (interval.high - self.value).max(self.value - interval.low);
         (self.value != 0.0).then(|| 100.0 * farther / self.value.abs())
     }
 
-    /// Whether the interval leaves `value` out. False without an interval: one run shows nothing.
+    /// Whether the interval excludes `value`. It is false without an interval, because one run shows nothing.
     pub fn excludes(&self, value: f64) -> bool {
         self.interval.is_some_and(|i| {
             let slack = ROUNDING * value.abs();
@@ -68,7 +65,7 @@ impl Estimate {
     }
 }
 
-/// Mean with a Student t interval. `None` without values; no interval with one.
+/// Returns the mean with a Student t interval, or `None` without values. With one value there is no interval.
 pub fn mean(values: &[f64]) -> Option<Estimate> {
     mean_covered(values, COVERAGE)
 }
@@ -84,11 +81,12 @@ fn mean_covered(values: &[f64], coverage: f64) -> Option<Estimate> {
     Some(Estimate { value, interval, count: count as u32 })
 }
 
-/// Median with the interval between two order statistics.
+/// Returns the median with the interval between two order statistics.
 ///
-/// With six values or more the narrowest symmetric pair that covers the median with at least [`COVERAGE`]; with fewer,
-/// the whole range, and [`Interval::coverage`] says what that is worth (75 % for three values). No distribution is
-/// assumed, which tail latencies would not honour. `None` without values; no interval with one.
+/// With six values or more, the interval is the narrowest symmetric pair that covers the median with at least
+/// [`COVERAGE`]. With fewer, it is the whole range, and [`Interval::coverage`] gives its probability (75 % for three
+/// values). No distribution is assumed, because tail latencies would not follow it. Returns `None` without values. With
+/// one value there is no interval.
 pub fn median(values: &[f64]) -> Option<Estimate> {
     let count = values.len();
     if count == 0 {
@@ -104,16 +102,16 @@ pub fn median(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, interval, count: count as u32 })
 }
 
-/// Ratio `numerator / denominator`, pair by pair: the geometric mean with a t interval on the logarithms.
+/// Returns the ratio `numerator / denominator`, pair by pair: the geometric mean with a t interval on the logarithms.
 ///
-/// Pairs beyond the shorter slice, and pairs with a value that is not positive and finite, are left out. `None` if no
-/// pair is left.
+/// Pairs beyond the shorter slice, and pairs with a value that is not positive and finite, are left out. Returns `None`
+/// if no pair is left.
 pub fn paired_ratio(numerator: &[f64], denominator: &[f64]) -> Option<Estimate> {
     paired_ratio_covered(numerator, denominator, COVERAGE)
 }
 
-/// [`paired_ratio`] with an interval of another coverage (between 0 and 1): whoever asks many questions at once has to
-/// ask each more strictly.
+/// Returns [`paired_ratio`] with an interval of another coverage (between 0 and 1), because several questions asked at
+/// once need a stricter one each.
 pub fn paired_ratio_covered(numerator: &[f64], denominator: &[f64], coverage: f64) -> Option<Estimate> {
     let logs: Vec<f64> = numerator
         .iter()
@@ -129,9 +127,9 @@ pub fn paired_ratio_covered(numerator: &[f64], denominator: &[f64], coverage: f6
     })
 }
 
-/// Spearman's rank correlation of two equally long series, from -1 (reversed order) to 1 (same order).
+/// Returns Spearman's rank correlation of two equally long series, from -1 (reversed order) to 1 (same order).
 ///
-/// Ties share their mean rank. `None` with fewer than three values, with lengths that differ, or if one side is
+/// Ties share their mean rank. Returns `None` with fewer than three values, with different lengths, or if one side is
 /// constant.
 pub fn spearman(left: &[f64], right: &[f64]) -> Option<f64> {
     if left.len() != right.len() || left.len() < 3 {
@@ -140,7 +138,7 @@ pub fn spearman(left: &[f64], right: &[f64]) -> Option<f64> {
     pearson(&ranks(left), &ranks(right))
 }
 
-/// Rank of each value, 1 for the lowest; ties share their mean rank.
+/// Returns the rank of each value, 1 for the lowest. Ties share their mean rank.
 pub fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
@@ -148,7 +146,7 @@ pub fn ranks(values: &[f64]) -> Vec<f64> {
     let mut first = 0;
     while first < order.len() {
         let tied = order[first..].iter().take_while(|&&i| values[i] == values[order[first]]).count().max(1);
-        // Ranks first+1 ..= first+tied, shared.
+        // The ranks first+1 ..= first+tied are shared.
         let shared = first as f64 + (tied as f64 + 1.0) / 2.0;
         for &i in &order[first..first + tied] {
             ranks[i] = shared;
@@ -171,7 +169,7 @@ fn pearson(left: &[f64], right: &[f64]) -> Option<f64> {
     (scale > 0.0).then(|| cross / scale)
 }
 
-/// Half the width of the t interval of the mean.
+/// Returns half the width of the t interval of the mean.
 fn half_width(values: &[f64], mean: f64, coverage: f64) -> Option<f64> {
     let count = values.len();
     if count < 2 {
@@ -181,7 +179,7 @@ fn half_width(values: &[f64], mean: f64, coverage: f64) -> Option<f64> {
     Some(student_t(count - 1, coverage) * (variance / count as f64).sqrt())
 }
 
-/// Two-sided quantile of Student's t.
+/// Returns the two-sided quantile of Student's t.
 fn student_t(degrees_of_freedom: usize, coverage: f64) -> f64 {
     match StudentsT::new(0.0, 1.0, degrees_of_freedom as f64) {
         Ok(t) => t.inverse_cdf((1.0 + coverage) / 2.0),
@@ -190,9 +188,9 @@ fn student_t(degrees_of_freedom: usize, coverage: f64) -> f64 {
     }
 }
 
-/// How many values to leave out at each end of `count` sorted ones, and the coverage of the median by what remains.
+/// Returns how many of `count` sorted values to leave out at each end, and the coverage of the median by the rest.
 fn order_statistic(count: usize) -> (usize, f64) {
-    // Leaving out k at each end misses the median if at most k of the values fall on one side of it: a binomial tail.
+    // Leaving out k at each end misses the median if at most k of the values are on one side of it: a binomial tail.
     let mut binomial = 0.5_f64.powi(count as i32);
     let mut tail = binomial;
     let (mut skip, mut coverage) = (0, 1.0 - 2.0 * tail);

@@ -1,8 +1,8 @@
 //! The comparison as a table for a terminal.
 //!
-//! The columns are the published ones, then what happened inside, then the verdict. Where the terminal is too narrow
-//! the extra columns go first, then the intervals, then the costs per query, each with a note; the verdict never goes.
-//! A row whose mode was not in force carries a `!` at its name and the reason in a footnote.
+//! The columns are the published ones, then the internal counts, then the verdict. If the terminal is too narrow, the
+//! extra columns are left out first, then the intervals, then the costs per query, each with a note. The verdict is
+//! never left out. A row whose mode was not in force has a `!` at its name and the reason in a footnote.
 
 pub(crate) mod grid;
 
@@ -19,16 +19,16 @@ use crate::csv::{CsvRow, EXTRA_COLUMNS, NOT_RUN, PUBLISHED_COLUMNS, number};
 use crate::html::narrate;
 use crate::stats::Estimate;
 
-/// Narrower than this, prose is not wrapped any further, in columns.
+/// Prose is not wrapped to fewer columns than this.
 pub(crate) const PROSE_COLUMNS_MIN: usize = 40;
 
-/// How wide prose gets, in columns.
+/// The largest width of prose, in columns.
 pub(crate) const PROSE_COLUMNS_MAX: usize = 120;
 
-/// How wide the table gets where there is no terminal: what a pager or a mail still shows. `--csv` has every column.
+/// The largest width of the table without a terminal, which a pager or a mail still shows. `--csv` has every column.
 const PIPED_COLUMNS: usize = 160;
 
-/// How the table is drawn.
+/// The style of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableStyle {
     /// Columns of the terminal; `None` for no limit.
@@ -38,8 +38,8 @@ pub struct TableStyle {
 }
 
 impl TableStyle {
-    /// For standard output: its width and colours if it is a terminal; if it is not, a width that files and mails still
-    /// show, and no colours. `NO_COLOR` is honoured.
+    /// Returns the style for standard output: its width and colours if it is a terminal, and otherwise a width that
+    /// files and mails still show, and no colours. `NO_COLOR` is honoured.
     pub fn for_stdout() -> TableStyle {
         if !std::io::stdout().is_terminal() {
             return TableStyle { width_columns: Some(PIPED_COLUMNS), colour: false };
@@ -49,7 +49,7 @@ impl TableStyle {
     }
 }
 
-/// The whole report as text: machine, table, footnotes, low load against `base`, and in words.
+/// Returns the whole report as text: machine, table, footnotes, low load against `base`, and in words.
 pub fn render(report: &Report, style: TableStyle) -> String {
     let prose = style.width_columns.unwrap_or(PROSE_COLUMNS_MAX).clamp(PROSE_COLUMNS_MIN, PROSE_COLUMNS_MAX);
     let mut out = String::new();
@@ -89,7 +89,7 @@ struct Omitted {
     costs: bool,
 }
 
-/// From everything to the least, in the order in which columns are given up.
+/// The variants from the widest to the narrowest, in the order in which columns are left out.
 const VARIANTS: [Omitted; 4] = [
     Omitted { extras: false, intervals: false, costs: false },
     Omitted { extras: true, intervals: false, costs: false },
@@ -97,7 +97,7 @@ const VARIANTS: [Omitted; 4] = [
     Omitted { extras: true, intervals: true, costs: true },
 ];
 
-/// The widest variant that fits, and what it leaves out. If none fits, the narrowest.
+/// Returns the widest variant that fits, and what it leaves out. If none fits, it is the narrowest.
 fn table(report: &Report, style: TableStyle, footnotes: &mut Footnotes) -> (String, Omitted) {
     let mut last = (String::new(), VARIANTS[0]);
     for omitted in VARIANTS {
@@ -146,7 +146,7 @@ fn grid(report: &Report, omitted: Omitted, style: TableStyle, footnotes: &mut Fo
     grid
 }
 
-/// The name, marked if the row does not show what it names.
+/// Returns the name, marked if the row does not show what it names.
 fn name(testcase: &str, cell: Option<&CellSummary>) -> String {
     let mark = if cell.is_some_and(|c| !c.verdict.shows_mode()) { "!" } else { "" };
     format!("{mark}{testcase}")
@@ -156,7 +156,7 @@ pub(crate) fn percent_text(percent: f64) -> String {
     if percent < 0.95 { format!("{percent:.1}") } else { format!("{percent:.0}") }
 }
 
-/// The verdict and the standing, with a footnote where there is more to say.
+/// Returns the verdict and the standing, with a footnote if there is more to say.
 fn verdict(cell: Option<&CellSummary>, footnotes: &mut Footnotes) -> String {
     let Some(cell) = cell else { return NOT_RUN.to_string() };
     match cell.note() {
@@ -184,7 +184,7 @@ fn paint(cell: Option<&CellSummary>, colour: bool) -> Style {
     }
 }
 
-/// Footnotes, each text once.
+/// The footnotes. Each text appears once.
 #[derive(Default)]
 pub(crate) struct Footnotes(pub(crate) Vec<String>);
 
@@ -208,7 +208,8 @@ fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
     let raised: Vec<f64> =
         report.cells.iter().flat_map(|c| &c.runs).filter_map(|r| Some(r.raise_us? / r.window_s)).collect();
     if let Some(mean) = crate::stats::mean(&raised) {
-        // Of one core: its threads are as many as the service's at the most. Microseconds a second are millionths.
+        // The percentage is of one core, because the generator has at most as many threads as the service. A
+        // microsecond per second is a millionth.
         lines.push(format!("Raising interrupts took the generator {:.1} % of a core.", mean.value / 1e4));
     }
     if omitted.costs {
@@ -229,7 +230,7 @@ fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
 /// A column of [`polled_by_section`]: its head and its value.
 type PolledByColumn = (&'static str, fn(&PolledBy) -> f64);
 
-/// Who polled the packets, means over runs; empty where no run tells.
+/// Returns the shares of the contexts that polled the packets, as means over runs. It is empty if no run has them.
 fn polled_by_section(report: &Report, style: TableStyle) -> String {
     const COLUMNS: [PolledByColumn; 8] = [
         ("client's_softirq", |by| by.client_softirq),
@@ -263,7 +264,8 @@ fn polled_by_section(report: &Report, style: TableStyle) -> String {
     if rows == 0 { String::new() } else { format!("\nWho polled the packets, in percent:\n{grid}") }
 }
 
-/// p99 and CPU of each mode against `base` at low load, and the ratio at MAX that the published series turns on.
+/// Returns p99 and CPU of each mode against `base` at low load, and the ratio at MAX that the published series is
+/// about.
 fn low_load_section(report: &Report, style: TableStyle) -> String {
     let mut out = String::new();
     if let Some(load) = low_load(&report.cells) {
@@ -302,7 +304,7 @@ fn low_load_section(report: &Report, style: TableStyle) -> String {
     out
 }
 
-/// `0.98 [0.97, 0.99]`.
+/// Formats a ratio: `0.98 [0.97, 0.99]`.
 fn ratio_text(ratio: Option<Estimate>) -> String {
     match ratio {
         None => String::new(),

@@ -1,4 +1,4 @@
-//! `lull tune` for people: the search over threads, and its answer in words and tables.
+//! The results of `lull tune` for people: the search over threads, and its answer in words and tables.
 
 pub mod confirm;
 pub mod words;
@@ -16,24 +16,24 @@ use crate::simulated::run_all;
 use crate::table::grid::{Align, Grid, wrap};
 use words::{against_base, elsewhere, lines, notes, objective_text, reasons, standing, steady};
 
-/// Requests that a run should answer so that its p99 stands on a few hundred.
+/// The number of requests that a run should answer, so that its p99 is based on a few hundred.
 const REQUESTS: f64 = 20_000.0;
 /// The shortest and the longest window chosen, in nanoseconds.
 const WINDOW_NS: (f64, f64) = (50e6, 1e9);
 
-/// An answer with what it is of, as a document.
+/// An answer with its question, as a document.
 pub struct Tuned<'a> {
     /// The world that was searched.
     pub file: &'a WorldFile,
-    /// What was found.
+    /// The answer.
     pub answer: &'a Answer,
-    /// The device's name in the lines to type.
+    /// The device's name in the commands to type.
     pub dev: &'a str,
     /// The command that repeats it.
     pub command: &'a str,
 }
 
-/// A column of [`Tuned`]'s table, with where it comes from.
+/// A column of [`Tuned`]'s table, with the field that it shows.
 type FiguresColumn = (&'static str, fn(&Figures) -> f64);
 
 const FIGURES: [FiguresColumn; 6] = [
@@ -46,7 +46,7 @@ const FIGURES: [FiguresColumn; 6] = [
 ];
 
 impl Document for Tuned<'_> {
-    /// A row for each setting that was tried, in the order of trying; figures are means over seeds.
+    /// Returns a row for each setting that was tried, in the order of trying. The figures are means over seeds.
     fn csv(&self) -> String {
         let mut text = String::new();
         let names = FIGURES.iter().map(|(name, _)| *name);
@@ -91,7 +91,7 @@ impl Document for Tuned<'_> {
     }
 }
 
-/// The virtual time that a run at this load should count, in nanoseconds.
+/// Returns the virtual time that a run at this load should count, in nanoseconds.
 pub fn window_ns(per_s: f64) -> u64 {
     (REQUESTS / per_s * 1e9).clamp(WINDOW_NS.0, WINDOW_NS.1) as u64
 }
@@ -99,6 +99,7 @@ pub fn window_ns(per_s: f64) -> u64 {
 /// Searches, with runs spread over threads.
 ///
 /// # Errors
+///
 /// See [`TuneError`].
 pub fn search(file: &WorldFile, objective: &Objective, threads: usize, stop: &AtomicBool) -> Result<Answer, TuneError> {
     tune::reachable(file, objective)?;
@@ -109,7 +110,7 @@ pub fn search(file: &WorldFile, objective: &Objective, threads: usize, stop: &At
     })
 }
 
-/// The answer as text.
+/// Returns the answer as text.
 pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> String {
     let mut out = wrap(&format!("SIMULATED {}", file.describe()), columns, "");
     out += &wrap(&file.provenance(), columns, "");

@@ -18,7 +18,7 @@ use lull_lab::document::Document;
 use lull_lab::table::TableStyle;
 use lull_nic::Moderation;
 
-/// An effort for what is refused.
+/// An effort for cases that are refused.
 fn effort(stop: &AtomicBool) -> Effort<'_> {
     shown::effort(stop, Duration::from_millis(10))
 }
@@ -31,7 +31,7 @@ fn simulated(table: &CaseTable, row: usize, measure: &str) -> f64 {
     table.rows[row].values[table.measure_at(measure)].simulated.expect("the simulator has it")
 }
 
-/// Text, CSV, JSON and page hold every row.
+/// Checks that text, CSV, JSON and page hold every row.
 fn is_written_in_every_form(table: &CaseTable) {
     let text = table.render(TableStyle::default());
     let csv = table.csv();
@@ -62,7 +62,7 @@ fn a_batch_limit_bounds_what_the_first_service_takes_and_both_services_answer() 
     for row in [0, 2] {
         assert!(ours(&table, row, "first_events") <= 1.0, "{:?}", table.rows[row]);
     }
-    // Rows 0 and 1 poll as Linux does, 2 and 3 after each return: only there a small batch is a bound.
+    // Rows 0 and 1 poll as Linux does, 2 and 3 after each return. Only with the latter is a small batch a bound.
     assert!(simulated(&table, 2, "second_p99_us") < 0.5 * simulated(&table, 3, "second_p99_us"));
     assert!(simulated(&table, 0, "second_p99_us") > 0.8 * simulated(&table, 1, "second_p99_us"));
     is_written_in_every_form(&table);
@@ -89,12 +89,12 @@ fn each_end_of_tcp_rr_has_its_interrupts_or_busy_polls_and_modes_for_epoll_are_r
         let busy = ours(&table, row, "busy_polls_per_transaction");
         assert_eq!(busy > 0.0, row % 2 == 1, "{:?}", table.rows[row]);
     }
-    // How many a transaction takes depends on what else the machine does.
+    // The number for each transaction depends on the machine's other load.
     assert!(ours(&table, 0, "interrupts_per_transaction") > 0.0, "{:?}", table.rows[0]);
     is_written_in_every_form(&table);
 }
 
-/// On Linux's stack the trace shows who polled: softirq, softirq and timers, receive calls, threads.
+/// On Linux's stack the trace shows what polled: softirq, softirq and timers, receive calls, threads.
 #[test]
 fn tcp_rr_on_the_kernels_plane_shows_who_polled_at_both_ends() {
     if !rustix::process::geteuid().is_root() {

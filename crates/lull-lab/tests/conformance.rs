@@ -1,10 +1,11 @@
-//! The same scripts on Linux and on lull's own engine, and the same counts: who polled how often, how many packets, how
-//! often a suspension began. The numbers expected are those of `docs/napi_semantics.md`.
+//! The same scripts run on Linux and on lull's own engine, and have to give the same counts: how often each context
+//! polled, how many packets, and how often a suspension began. The expected numbers are those of
+//! `docs/napi_semantics.md`.
 //!
-//! Linux is a veth NAPI in a namespace of its own, counted from the tracepoint; lull is `lull-host` and `lull-net` over
-//! `mem`, counted by its own statistics. Timeouts decide how long a script takes and never what comes out: each is
-//! either far longer than what has to happen within it, or waited for until it is over. A machine that stalls for
-//! longer than a timeout makes a script say something else; it is then tried again, with timeouts twice as long.
+//! The Linux side is a veth NAPI in a namespace of its own, counted from the tracepoint. The lull side is `lull-host`
+//! and `lull-net` over `mem`, counted by its own statistics. Timeouts decide how long a script takes and never its
+//! result: each is either far longer than what has to happen within it, or waited for until it is over. A machine that
+//! stalls for longer than a timeout gives a script another result; it is then tried again, with timeouts twice as long.
 
 #[path = "conformance/plane.rs"]
 mod plane;
@@ -15,23 +16,23 @@ use std::time::Duration;
 use lull_core::{EpollParams, NapiSettings, Threaded};
 use plane::{Linux, Lull, Plane, Seen};
 
-/// `gro_flush_timeout` of the first try.
+/// The `gro_flush_timeout` of the first try.
 const FLUSH_MS: u64 = 10;
-/// Tries, each with timeouts twice as long.
+/// The number of tries, each with timeouts twice as long.
 const TRIES: u32 = 8;
 
-/// A script: what it does on a plane whose deferral timeout is so many milliseconds, and what was seen in each of its
-/// parts.
+/// A script: its steps on a plane with a deferral timeout of the given number of milliseconds. It returns what was seen
+/// in each of its parts.
 type Script = fn(&mut dyn Plane, u64) -> Vec<(&'static str, Seen)>;
 
-/// Runs a script on both planes and holds each to what is expected.
+/// Runs a script on both planes and compares the results with the expected ones.
 fn conforms(script: Script, expected: &[(&str, Seen)]) {
     let mut lull = Lull::new();
     hold(&mut lull, script, expected);
     match Linux::new() {
         Ok(mut linux) => hold(&mut linux, script, expected),
         Err(reason) => {
-            // Whatever else is missing is no reason.
+            // Any other reason is a failure.
             assert!(is_missing(&reason), "{reason}");
             let name = std::thread::current().name().unwrap_or("conformance").to_owned();
             println!("SKIP: {name} (Linux's half): {reason}");
@@ -39,7 +40,7 @@ fn conforms(script: Script, expected: &[(&str, Seen)]) {
     }
 }
 
-/// Whether it is for want of rights, of `ip`, of tracefs or of a newer kernel that there is no Linux's half.
+/// Whether Linux's half is missing because of rights, `ip`, tracefs or too old a kernel.
 fn is_missing(reason: &str) -> bool {
     let works = |program, arguments: &[&str]| {
         Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
@@ -78,11 +79,11 @@ fn preferring(budget: u32) -> EpollParams {
     EpollParams { busy_poll_usecs: 0, busy_poll_budget: budget, prefer_busy_poll: true }
 }
 
-/// §4: `defer_hard_irqs` timer polls follow the last productive one.
+/// §4: the last productive poll is followed by `defer_hard_irqs` polls of the timer.
 fn deferral(plane: &mut dyn Plane, defer_hard_irqs: u32, flush_ms: u64) -> Vec<(&'static str, Seen)> {
     plane.set(settings(defer_hard_irqs, flush_ms, 0), EpollParams::default());
     plane.deliver(1);
-    // One timeout more than there are to be.
+    // This is one timeout longer than the expected number.
     plane.rest(ms(flush_ms * u64::from(defer_hard_irqs + 1) + flush_ms / 2));
     let deferred = plane.seen();
     // The interrupt is unmasked again: a packet is polled for at once, and deferral begins anew.
@@ -118,8 +119,8 @@ fn either_knob_at_zero_defers_nothing() {
     );
 }
 
-/// §8: an epoll that returns events suspends, what arrives then waits for the application; its next call busy polls for
-/// it and suspends again; a call that finds nothing resumes, and deferral leads back to the interrupt.
+/// §8: an epoll that returns events suspends, and packets that arrive then wait for the application. Its next call busy
+/// polls for them and suspends again. A call that finds nothing resumes, and deferral leads back to the interrupt.
 fn suspension(plane: &mut dyn Plane, defer_hard_irqs: u32, flush_ms: u64) -> Vec<(&'static str, Seen)> {
     let over = ms(flush_ms * u64::from(defer_hard_irqs + 2));
     plane.set(settings(defer_hard_irqs, flush_ms, 100 * flush_ms), preferring(0));
@@ -127,7 +128,7 @@ fn suspension(plane: &mut dyn Plane, defer_hard_irqs: u32, flush_ms: u64) -> Vec
     assert_eq!(plane.wait(ms(60_000)), 1, "the datagram is there");
     let armed = Seen { suspensions: plane.seen().suspensions, ..Seen::default() };
     plane.send(1);
-    // Longer than all deferral would take.
+    // This is longer than all of the deferral would take.
     plane.rest(over);
     let suspended = plane.seen();
     plane.take(1);
@@ -156,11 +157,11 @@ fn suspension_arms_with_events_and_resumes_without() {
         [
             ("armed", Seen { suspensions: 1, ..Seen::default() }),
             ("suspended", Seen::default()),
-            // The loop's poll finds the datagram, the stop's finds nothing.
+            // The loop's poll finds the datagram, and the stop's finds nothing.
             ("polled", Seen { busy_polls: 2, empty_polls: 1, packets: 1, suspensions: 1, ..Seen::default() }),
-            // The loop's and the stop's poll, the resume's, and the timer's: stop and resume have used a credit each.
-            // Where there is one alone, the resume's poll unmasks (edge 8), and the stop's timer finds nothing later
-            // (edge 5).
+            // These are the polls of the loop, of the stop, of the resume, and of the timer: stop and resume have used
+            // a credit each. If there is only one credit, the resume's poll unmasks (edge 8), and the stop's timer
+            // finds nothing later (edge 5).
             ("resumed", Seen { busy_polls: 2, softirq_polls: n.max(2), empty_polls: 2 + n.max(2), ..Seen::default() }),
             ("by interrupt", Seen { softirq_polls: 1 + n, empty_polls: n, packets: 1, ..Seen::default() }),
         ]
@@ -191,7 +192,7 @@ fn suspension_is_inert_without_deferral() {
     conforms(inert, &expected);
 }
 
-/// §10: the NAPI's thread polls in softirq's place, its timer's polls too.
+/// §10: the NAPI's thread polls in place of softirq, also for the timer.
 #[test]
 fn a_napi_thread_polls_in_softirqs_place() {
     fn threaded(plane: &mut dyn Plane, flush_ms: u64) -> Vec<(&'static str, Seen)> {
@@ -225,7 +226,7 @@ fn a_suspension_that_the_application_forgets_ends_with_its_timeout() {
         plane.take(2);
         vec![("suspended", suspended), ("after the timeout", plane.seen())]
     }
-    // The suspension's timer polls, finds the datagram, and deferral follows.
+    // The suspension's timer polls and finds the datagram, and deferral follows.
     let after = Seen { softirq_polls: 1 + 2, empty_polls: 2, packets: 1, ..Seen::default() };
     conforms(forgotten, &[("suspended", Seen::default()), ("after the timeout", after)]);
 }
@@ -268,7 +269,7 @@ fn a_timeout_of_zero_never_polls() {
     conforms(zero, &[("timeout 0", Seen::default()), ("with a timeout", found)]);
 }
 
-/// Suspended, twenty datagrams arrive; one round of two polls takes two budgets of them.
+/// During a suspension twenty datagrams arrive. One round of two polls takes two budgets of them.
 fn budget(plane: &mut dyn Plane, budget: u32, flush_ms: u64) -> Vec<(&'static str, Seen)> {
     plane.set(settings(3, 50 * flush_ms, 200 * flush_ms), preferring(budget));
     plane.deliver(1);
@@ -278,7 +279,7 @@ fn budget(plane: &mut dyn Plane, budget: u32, flush_ms: u64) -> Vec<(&'static st
     plane.send(20);
     assert_eq!(plane.wait(ms(60_000)), 1, "the socket is ready");
     let seen = plane.seen();
-    // What is left is polled for when the suspension is over.
+    // The rest is polled for when the suspension is over.
     plane.take(20);
     vec![("one round", seen)]
 }

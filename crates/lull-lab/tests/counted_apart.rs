@@ -1,5 +1,5 @@
-//! Cycles and instructions are counted in a run of their own, not in the one that is measured: the kernel saves and loads the
-//! counters of a thread at each switch to and from it.
+//! Cycles and instructions are counted in a run of their own, and not in the measured one, because the kernel saves and
+//! loads the counters of a thread at each switch to and from it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,10 +11,10 @@ use lull_lab::hardware::availability;
 use lull_lab::load::Summary;
 use lull_nic::mem::{self, MemConfig};
 
-/// What has to happen takes far less on any machine.
+/// The events that a test waits for take far less on any machine.
 const LOST: Duration = Duration::from_secs(240);
 
-/// Whether this process has a descriptor that counts.
+/// Whether this process has a descriptor of a counter.
 fn counts() -> bool {
     let is_counter = |path: std::path::PathBuf| {
         std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("perf_event"))
@@ -40,7 +40,7 @@ fn the_hardware_counts_behind_the_measured_run_and_not_in_it() {
         calls += 1;
         let start = Instant::now();
         if calls == 1 {
-            // The window is over by then, unless this machine made it begin late.
+            // By then the window is over, unless this machine let it begin late.
             while start.elapsed() < run.warm_up + run.window {
                 assert!(!counts(), "the measured run is counted");
             }

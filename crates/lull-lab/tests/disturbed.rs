@@ -1,5 +1,5 @@
-//! The service under load while its link goes down and its device is reset: every connection survives, the mode stays in
-//! force, the service answers afterwards.
+//! The service is under load while its link goes down and its device is reset. Every connection survives, the mode
+//! stays in force, and the service answers afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ use lull_lab::load::WorkloadConfig;
 use lull_nic::fault::{Disturbance, Fault, FaultConfig};
 
 const CONNECTIONS: usize = 16;
-/// Answers that show that the service answers: more than can have been under way before.
+/// This number of answers shows that the service answers: more requests cannot have been outstanding before.
 const ANSWERS: u64 = 500;
-/// What has to happen takes far less on any machine.
+/// The events that a test waits for take far less on any machine.
 const LOST: Duration = Duration::from_secs(240);
 const FLAP: Disturbance = Disturbance::Flap { down_ns: 20_000_000 };
 
@@ -41,7 +41,7 @@ impl World {
         World { bench: bench.unwrap(), fault: fault.unwrap(), mode: mode.parse().unwrap() }
     }
 
-    /// Puts a load on for as long as `meanwhile` takes, which is told how to wait for a number of answers.
+    /// Runs a load for as long as `meanwhile` takes. `meanwhile` gets a function that waits for a number of answers.
     fn under(&mut self, load: Load, meanwhile: impl FnOnce(&Fault, &dyn Fn(u64)) + Send) -> RunResult {
         let World { bench, fault, mode } = self;
         let (stop, store, fault) = (AtomicBool::new(false), bench.server().store().clone(), &**fault);
@@ -66,7 +66,7 @@ impl World {
     }
 }
 
-/// Ends the load, also when what it is for has panicked.
+/// Ends the load, even if the other code has panicked.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -83,7 +83,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Makes all of it happen, at once, and waits until it has begun.
+/// Makes all of these happen at once, and waits until they have begun.
 fn disturb(fault: &Fault, disturbances: &[Disturbance]) {
     let begun = || fault.stats().flaps + fault.stats().resets + fault.stats().refused;
     let wanted = begun() + disturbances.len() as u64;
@@ -101,7 +101,7 @@ fn disturbed(mode: &str) {
     let before = napis(&world);
     assert!(before.iter().all(|(_, settings)| *settings == world.mode.napi), "{mode}: {before:?}");
 
-    // At MAX the rings are full of frames when it happens; at a fixed rate connections are idle.
+    // At MAX the rings are full of frames at that moment; at a fixed rate connections are idle.
     for load in [Load::Max, Load::Rate { qps: 5_000 }] {
         world.under(load, |fault, answers| {
             // The last one resets the device while its link is down.

@@ -1,5 +1,5 @@
-//! Floods: every datagram is received or dropped where it is said to be, each mode delivers as it is named, and a flooded
-//! member of a group makes the others wait for no more than the weights.
+//! In a flood every datagram is received, or dropped and counted at the right place. Each mode delivers as it is named,
+//! and the other members of a group wait for a flooded one no longer than the weights allow.
 
 mod shown;
 
@@ -11,7 +11,7 @@ use lull_lab::flood::crowd::Crowd;
 use lull_lab::flood::fairness::Fairness;
 use lull_lab::flood::{Flood, FloodMode, Path};
 
-/// An effort for what is refused.
+/// An effort for cases that are refused.
 fn effort(stop: &AtomicBool) -> Effort<'_> {
     shown::effort(stop, Duration::from_millis(10))
 }
@@ -87,7 +87,7 @@ fn over_a_tap_the_kernels_datagrams_arrive() {
     }
     lull_nic::namespace::enter_private().unwrap();
     floods(&flood(Path::Tap, &["softirq", "threaded"]));
-    // In fragments, which lull puts together.
+    // It is sent in fragments, which lull puts together.
     floods(&Flood { bytes: vec![4_096], flows: vec![1], ..flood(Path::Tap, &["softirq"]) });
 }
 
@@ -104,7 +104,8 @@ fn on_the_kernels_plane_softirq_and_threads_deliver_and_groups_are_refused() {
     assert!(reason.contains("threaded-busy"), "{reason}");
 }
 
-/// In packets, which no scheduler changes: a poller visits a full member again only after all others.
+/// The wait is counted in packets, so that it does not depend on the scheduler: a poller visits a full member again
+/// only after all others.
 #[test]
 fn the_others_of_a_flooded_member_wait_for_twice_the_weights_at_most() {
     let case = Fairness { modes: vec!["group".parse().unwrap()], cores: Vec::new() };
@@ -115,7 +116,7 @@ fn the_others_of_a_flooded_member_wait_for_twice_the_weights_at_most() {
     let (most, bound) = (ours(&table, 1, "wait_packets_max").unwrap(), ours(&table, 1, "bound_packets").unwrap());
     assert_eq!(bound, 1_024.0);
     assert!(most <= bound, "{:?}", table.rows[1]);
-    // No frame is sent, polled and noticed within the time that an instruction takes.
+    // A frame takes longer than a single instruction to be sent, polled and noticed.
     assert!(ours(&table, 1, "wait_p50_us").unwrap() > 0.01, "{:?}", table.rows[1]);
 }
 

@@ -1,4 +1,4 @@
-//! Forwarding: every frame arrives or is dropped where it is counted, in every mode, and a device that comes too late for its
+//! In every mode each forwarded frame arrives or is dropped and counted, and a device that has room too late for its
 //! doorbell is rung again.
 
 mod shown;
@@ -16,7 +16,7 @@ use lull_nic::{Device, Frame, FramePool};
 
 const LOST: Duration = Duration::from_secs(60);
 
-/// An effort for what is refused.
+/// An effort for cases that are refused.
 fn effort(stop: &AtomicBool) -> Effort<'_> {
     shown::effort(stop, Duration::from_millis(10))
 }
@@ -85,7 +85,7 @@ fn frames_pass_both_ways_and_a_full_ring_drops_and_counts() {
         }
         assert_eq!(came, [back]);
     }
-    // Nobody takes what leaves: the ring of four is full, and the rest is dropped and counted.
+    // No frames are taken at the other end: the ring of four is full, and the rest is dropped and counted.
     for sent in 1..=20 {
         let mut next = frame(3);
         while let Err(frame) = near.tx.transmit(next) {

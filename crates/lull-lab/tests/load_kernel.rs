@@ -1,4 +1,4 @@
-//! The generator over kernel sockets against our own service on a loopback socket.
+//! The generator over kernel sockets against lull's own service on a loopback socket.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use lull_lab::load::{Arrivals, DEPTH_MAX, LoadError, Pace, Summary, Workload, Wo
 use lull_lab::memcached::{Session, Store, StoreConfig};
 
 const NOW_S: u32 = 1_700_000_000;
-/// What has to happen takes far less on any machine.
+/// The events that a test waits for take far less on any machine.
 const LOST: Duration = Duration::from_secs(120);
 
 /// A server with a thread for each connection. `Drop` stops it.
@@ -80,7 +80,7 @@ fn workload(records: u64) -> Arc<Workload> {
     Arc::new(Workload::new(WorkloadConfig { records, ..WorkloadConfig::default() }).expect("a valid workload"))
 }
 
-/// Runs until there are answers to requests from behind the warm-up, however long that takes.
+/// Runs until there are answers to requests from after the warm-up, however long that takes.
 fn run_until_answered(client: &mut KernelClient, load: Pace, store: &Store) -> Summary {
     const WARM_UP: Duration = Duration::from_millis(20);
     let stop = AtomicBool::new(false);
@@ -146,13 +146,13 @@ fn repetitions_have_arrivals_of_their_own_and_clients_of_one_seed_the_same() {
     one.preload(&stop).expect("preloaded");
     let due = |client: &mut KernelClient, run| {
         client.set_run(run);
-        // A depth that no connection reaches, or a stall would give the times behind it to other connections.
+        // No connection reaches this depth. Otherwise a stall would give the later times to other connections.
         let load = Pace::Open { qps: 1000.0, arrivals: Arrivals::Exponential, depth: DEPTH_MAX };
         let begun = Instant::now();
         loop {
             let window = Duration::from_millis(200);
             let summary = client.run(load, Duration::ZERO, window, &stop).expect("a whole run");
-            // On a busy machine not all leave before the end.
+            // On a busy machine not all requests leave before the end.
             if summary.backlog == 0 {
                 return summary.sent;
             }
@@ -197,7 +197,7 @@ fn a_server_that_is_not_there_is_an_error() {
 
 #[test]
 fn a_server_that_falls_silent_is_an_error() {
-    // The kernel accepts on the listener's behalf, and nobody answers.
+    // The kernel accepts on the listener's behalf, and no answer comes.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback socket");
     let address = listener.local_addr().expect("a bound socket has an address");
     let config = KernelConfig { silence_ns_max: 100_000_000, ..KernelConfig::new(address, 2) };
@@ -207,7 +207,7 @@ fn a_server_that_falls_silent_is_an_error() {
     assert!(matches!(result, Err(LoadError::NoProgress { outstanding: 2, .. })), "{result:?}");
 }
 
-/// A server that answers each request of every connection by `answer`; `None` resets the connection.
+/// Runs a server that answers each request of every connection by `answer`. `None` resets the connection.
 fn fake(
     answer: impl Fn(u64) -> Option<&'static [u8]> + Send + 'static,
 ) -> (SocketAddr, JoinHandle<u64>, Arc<AtomicBool>) {
@@ -227,7 +227,8 @@ fn fake(
                 Ok(0) => false,
                 Ok(_) => {
                     requests += 1;
-                    // What is unread, or not sent yet, makes the end of a connection a reset; either loses the request.
+                    // Unread input or unsent output turns the end of a connection into a reset. Either loses the
+                    // request.
                     answer(requests).is_some_and(|answer| stream.write_all(answer).is_ok())
                 }
                 Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
@@ -242,7 +243,7 @@ fn fake(
 #[test]
 fn a_preload_that_is_answered_by_errors_is_an_error() {
     let (address, server, over) = fake(|_| Some(b"SERVER_ERROR out of memory storing object\r\n"));
-    // One request is under way at a time, as the fake answers what it reads by one line.
+    // One request is outstanding at a time, because the fake server answers everything that it reads by one line.
     let config = KernelConfig::new(address, 1);
     let mut client = KernelClient::connect(config, workload(1), LOST).expect("connected");
     let result = client.preload(&AtomicBool::new(false));
@@ -282,7 +283,7 @@ fn what_is_due_together_on_a_connection_is_written_together() {
     let address = listener.local_addr().expect("a bound socket has an address");
     let stop = Arc::new(AtomicBool::new(false));
     let stops = stop.clone();
-    // All answers come by one write, and so does what is asked next.
+    // All answers come by one write, and so do the next requests.
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a connection");
         let (mut input, mut requests) = ([0; 4096], Vec::new());

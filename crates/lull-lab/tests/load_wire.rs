@@ -22,7 +22,7 @@ const PORT: u16 = 11_211;
 const NOW_S: u32 = 1_700_000_000;
 /// A turn of both sides takes this long.
 const TURN_NS: u64 = 20_000;
-/// What is skipped when neither side did anything.
+/// The time that is skipped if neither side did anything.
 const IDLE_NS: u64 = 500_000;
 
 /// Probabilities, for each frame.
@@ -33,7 +33,7 @@ struct Faults {
     reorder: f64,
 }
 
-/// A receive queue that damages the order of things, the same way for the same seed.
+/// A receive queue that loses, repeats and reorders frames, in the same way for the same seed.
 struct Faulty {
     inner: Box<dyn RxQueue>,
     faults: Faults,
@@ -114,7 +114,7 @@ impl Server {
         }
     }
 
-    /// One turn; whether there was anything to do.
+    /// Does one turn. Returns whether there was anything to do.
     fn turn(&mut self, now_ns: u64) -> bool {
         let mut frames = Vec::new();
         self.queue.rx.poll(64, &mut self.pool, &mut |frame, _| frames.push(frame));
@@ -141,7 +141,7 @@ impl Server {
             self.stack.flush_blocked(io!());
         }
         let mut at = 0;
-        // Calls may add changes: they are worked off until none is left.
+        // Calls may add changes, which are handled until none is left.
         while at < changes.len() {
             let socket = changes[at].socket;
             at += 1;
@@ -273,7 +273,7 @@ impl Set {
 }
 
 impl<C: Clock> World<C> {
-    /// A turn of both; false when the client's load is over.
+    /// Does a turn of both sides. Returns false when the client's load is over.
     fn turn(&mut self) -> Result<bool, LoadError> {
         let doorbells = self.client.recorder().doorbells();
         let running = self.client.poll()?;

@@ -1,4 +1,4 @@
-//! The wire generator against a peer that plays a script: what happens on the wire, segment by segment.
+//! The wire generator against a peer that plays a script: the tests check what is sent, segment by segment.
 
 use std::cell::Cell;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ const RST: u8 = 4;
 const PSH_ACK: u8 = 24;
 const ACK: u8 = 16;
 
-/// What the script sees of a segment.
+/// The part of a segment that the script checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     port: u16,
@@ -43,12 +43,12 @@ struct Script<C> {
     _ports: (MemPort, MemPort),
 }
 
-/// A client with one connection to a server of one record: `get 00000` answered by a value of 3 bytes.
+/// Makes a client with one connection to a server of one record: `get 00000` is answered by a value of 3 bytes.
 fn script(key_bytes: f64) -> Script<impl Clock> {
     script_on(key_bytes, Rc::new(Cell::new(MS)), |now_ns| now_ns.get())
 }
 
-/// The same by a clock that others have as well, which `read` reads.
+/// Does the same with a clock that others share, which `read` reads.
 fn script_on<R: Fn(&Cell<u64>) -> u64>(key_bytes: f64, now_ns: Rc<Cell<u64>>, read: R) -> Script<impl Clock + use<R>> {
     let config =
         MemConfig { macs: [SERVER.0, CLIENT.0], offloads: lull_nic::Offloads::default(), ..MemConfig::default() };
@@ -94,7 +94,7 @@ impl<C: Clock> Script<C> {
         self.queue.tx.doorbell();
     }
 
-    /// Shakes hands and begins a closed loop; the request and the sequence number that answers begin at.
+    /// Shakes hands and begins a closed loop. Returns the request, and the sequence number at which answers begin.
     fn connect(&mut self) -> (Seen, u32) {
         let syn = self.one();
         assert_eq!((syn.flags, syn.ack), (SYN, 0));
@@ -189,7 +189,7 @@ fn an_answer_in_pieces_is_acknowledged_by_the_next_request() {
 #[test]
 fn clients_that_share_a_thread_are_busy_with_their_own_work_alone() {
     let now_ns = Rc::new(Cell::new(MS));
-    // Each look at the clock takes a microsecond, and a client with work looks more often.
+    // Each reading of the clock takes a microsecond, and a client with work reads it more often.
     let read = |now_ns: &Cell<u64>| now_ns.replace(now_ns.get() + 1_000);
     let (mut works, mut idles) = (script_on(5.0, now_ns.clone(), read), script_on(5.0, now_ns, read));
     let (mut request, mut seq) = works.connect();
@@ -245,7 +245,7 @@ fn duplicates_and_gaps_are_told_what_is_wanted() {
     assert_eq!((duplicate.flags, duplicate.ack), (ACK, seq));
     script.send(request.port, seq, acked, PSH_ACK, &ANSWER[..12]);
     assert_eq!(script.pass(0), []);
-    // Overlaps what is there.
+    // This overlaps what is there.
     script.send(request.port, plus(seq, 5), acked, PSH_ACK, &ANSWER[5..]);
     let seen = script.pass(1);
     assert!(seen.iter().any(|segment| segment.payload == request.payload), "{seen:?}");
@@ -286,7 +286,7 @@ fn a_closed_window_is_probed_and_opens() {
 fn a_reset_connection_is_opened_again_from_another_port() {
     let mut script = script(5.0);
     let (request, seq) = script.connect();
-    // Out of the window: a forgery.
+    // This is out of the window, and so a forgery.
     script.send(request.port, seq.wrapping_sub(9), request.seq, RST, b"");
     assert_eq!(script.pass(1), []);
     assert_eq!(script.client.established(), 1);
@@ -296,7 +296,7 @@ fn a_reset_connection_is_opened_again_from_another_port() {
     let syn = script.pass(120).remove(0);
     assert_eq!(syn.flags, SYN);
     assert_ne!(syn.port, request.port);
-    // What still comes for the old port is refused.
+    // Later segments for the old port are refused.
     script.send(request.port, seq, request.seq, PSH_ACK, ANSWER);
     let refusal = script.one();
     assert_eq!((refusal.port, refusal.seq, refusal.flags & RST), (request.port, request.seq, RST));
@@ -367,7 +367,7 @@ fn closing_sends_a_fin_and_gives_up_with_a_reset() {
     let (mut queue, client_queue) = (ports.0.take_queue(0).expect("a queue"), ports.1.take_queue(0).expect("a queue"));
     let workload = Workload::new(WorkloadConfig { records: 1, ..WorkloadConfig::default() }).expect("valid");
     let now_ns = Cell::new(0);
-    // Every look at this clock takes 10 us.
+    // Every reading of this clock takes 10 us.
     let clock = || now_ns.replace(now_ns.get() + 10_000);
     let config = WireConfig { peer_mac: Some(SERVER.0), ..WireConfig::new(CLIENT, (SERVER.1, PORT), 1) };
     let mut client = WireClient::new(config, Arc::new(workload), client_queue, clock).expect("valid");

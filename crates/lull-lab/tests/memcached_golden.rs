@@ -1,5 +1,5 @@
-//! A conversation with every command and every reply to the byte. The replies are those of memcached 1.6.18 but for
-//! the version's suffix and the CAS numbers, which memcached counts over all keys and commands.
+//! A conversation with every command, and every reply to the byte. The replies are those of memcached 1.6.18, except
+//! for the version's suffix and the CAS numbers, which memcached counts over all keys and commands.
 
 use lull_lab::memcached::{Session, Store, StoreConfig};
 
@@ -30,7 +30,7 @@ impl Client {
         }
     }
 
-    /// Lines with `|` for their ends.
+    /// Sends and expects lines in which `|` stands for a line end.
     #[track_caller]
     fn expect(&mut self, request: &str, reply: &str) {
         let got = self.ask(request.replace('|', "\r\n").as_bytes());
@@ -151,7 +151,7 @@ fn flushing_at_a_unix_time() {
     client.expect("get a|", "VALUE a 0 1|x|END|");
     client.now_s += 1;
     client.expect("get a|", "END|");
-    // A time that is past takes what was stored before it.
+    // A time in the past drops what was stored before it.
     client.expect("set old 0 0 1|x|", "STORED|");
     client.now_s += 10;
     client.expect("set new 0 0 1|y|", "STORED|");
@@ -197,7 +197,7 @@ fn the_binary_protocol_closes_the_connection_at_its_first_byte() {
         let replies = if request[0] == b'v' { "VERSION 1.6.0-lull-lab\r\n" } else { "" };
         assert_eq!((client.store.stats().curr_items, &*String::from_utf8_lossy(&out)), (0, replies), "{request:?}");
     }
-    // Within a line or a value it is a byte like others.
+    // Within a line or a value it is a byte like any other.
     let mut client = Client::new();
     assert_eq!(client.ask(b"set \x80 0 0 1\r\n\x80\r\n"), "STORED\r\n");
 }

@@ -1,4 +1,4 @@
-//! How a session's input is cut, and what garbage is in it, changes nothing that it should not.
+//! The output of a session does not depend on how its input is cut, and garbage in the input does no harm.
 
 use lull_lab::load::Rng;
 use lull_lab::memcached::{OUTPUT_PAUSE_BYTES, Session, Store, StoreConfig, StoreMode};
@@ -7,7 +7,7 @@ use lull_lab::memcached::{OUTPUT_PAUSE_BYTES, Session, Store, StoreConfig, Store
 mod check;
 
 const NOW_S: u32 = 1_700_000_000;
-/// Mutated inputs that the ordinary test run tries; a fuzzer tries more.
+/// The number of mutated inputs that the ordinary test run tries. A fuzzer tries more.
 const MUTATIONS: u64 = 3_000;
 
 /// The fuzzer's seeds, by name so that the order is the same everywhere.
@@ -56,7 +56,7 @@ fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
         2 => drop(input.drain(at..(at + 1 + rng.below(8) as usize).min(input.len()))),
         3 => input.truncate(at),
         4 => {
-            // A piece of another seed in the middle.
+            // It inserts a piece of another seed in the middle.
             let other = &corpus[rng.below(corpus.len() as u64) as usize];
             let from = rng.below(other.len() as u64) as usize;
             let piece = &other[from..(from + rng.below(64) as usize).min(other.len())];
@@ -140,7 +140,7 @@ fn an_announced_value_takes_no_memory_before_it_comes() {
     let store = Store::new(StoreConfig::default());
     let mut sessions: Vec<Session> = (0..10_000).map(|_| Session::new()).collect();
     let mut out = Vec::new();
-    // 10 GB if the announced length were believed.
+    // This would be 10 GB if the announced length were allocated.
     for session in &mut sessions {
         session.feed(b"set k 0 0 1000000\r\nx", &mut out, &store, NOW_S);
     }

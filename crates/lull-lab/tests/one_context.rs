@@ -1,5 +1,5 @@
-//! A worker whose one epoll context serves the connections of four queues, as Linux has it and with every NAPI attended to:
-//! packets reach it from all queues in every mode, and the verdict is what the NAPIs counted.
+//! A worker's one epoll context serves the connections of four queues, as Linux has it and with every NAPI polled.
+//! Packets reach it from all queues in every mode, and the verdict is based on what the NAPIs counted.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -11,9 +11,10 @@ use lull_lab::load::WorkloadConfig;
 
 const QUEUES: usize = 4;
 const CONNECTIONS: usize = 64;
-/// Packets of each queue that show that it is served: more than its connections can have had under way before.
+/// This number of packets of a queue shows that the queue is served: its connections cannot have had more outstanding
+/// before.
 const PACKETS: u64 = 200;
-/// What has to happen takes far less on any machine.
+/// The events that a test waits for take far less on any machine.
 const LOST: Duration = Duration::from_secs(240);
 
 fn config(epoll: EpollOptions) -> BenchConfig {
@@ -26,18 +27,18 @@ fn config(epoll: EpollOptions) -> BenchConfig {
     }
 }
 
-/// What each queue counted so far.
+/// Returns what each queue has counted so far.
 fn by_queue(server: &Server) -> Vec<Stats> {
     server.network().napis().into_iter().map(|napi| server.host().napi_stats(napi)).collect()
 }
 
-/// Whether a queue had its packets in the mode, and whatever only the mode does.
+/// Whether a queue had its packets in the mode, and the events that only this mode has.
 fn served(mode: &Mode, queue: &Stats) -> bool {
     let polled = mode.name() == "base" || queue.busy_polls > 0;
     queue.work >= PACKETS && polled && (!mode.suspends() || queue.suspends > 0)
 }
 
-/// What was counted from before a run until after it.
+/// The counts from before a run until after it.
 struct Counted {
     queues: Vec<Stats>,
     /// Calls of `epoll_wait`.
@@ -49,19 +50,19 @@ fn calls(server: &Server) -> u64 {
     server.service().epolls().map(|epoll| epoll.stats().calls).sum()
 }
 
-/// Runs the cell until a run served all queues.
+/// Runs the cell until a run has served all queues.
 fn cell(bench: &mut MemBench, mode: &Mode) -> Counted {
     let start = Instant::now();
     loop {
         bench.server().set_mode(mode).unwrap();
-        // Calls are read first and last: no suspension is counted whose call is not.
+        // Calls are read first and last, so that every counted suspension has its call counted too.
         let (calls_before, before) = (calls(bench.server()), by_queue(bench.server()));
         let (warm_up, window, stop) = (Duration::from_millis(50), Duration::from_millis(300), AtomicBool::new(false));
         let run = Run { mode, load: Load::Max, offered_qps: None, run: 0, warm_up, window, stop: &stop };
         let row = bench.run(&run).unwrap_or_else(|error| panic!("{mode}: {error}"));
         let queues: Vec<Stats> = by_queue(bench.server()).iter().zip(&before).map(|(now, then)| *now - *then).collect();
         let calls = calls(bench.server()) - calls_before;
-        // On a busy machine a window may have seen too little of it to tell.
+        // On a busy machine a window may have too few events to tell.
         let seen = row.polls.unwrap() >= PACKETS && (!mode.suspends() || row.suspensions.unwrap() > 0);
         if seen && queues.iter().all(|queue| served(mode, queue)) {
             return Counted { queues, calls, row };
@@ -70,7 +71,7 @@ fn cell(bench: &mut MemBench, mode: &Mode) -> Counted {
     }
 }
 
-/// Runs three modes and looks at their verdicts. Suspensions and calls of suspend20.
+/// Runs three modes and checks their verdicts. Returns suspensions and calls of suspend20.
 fn three_modes(epoll: EpollOptions) -> (u64, u64) {
     let mut bench = MemBench::start(config(epoll)).unwrap();
     assert_eq!(bench.server().host().cpus(), 1, "one CPU for all queues");

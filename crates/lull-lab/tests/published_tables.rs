@@ -1,5 +1,5 @@
-//! The published tables themselves: that they are what their runs average to, that the fit has only its share of them,
-//! and that the statements about them hold in them.
+//! The published tables themselves: they are the averages of their runs, the fit has only its share of them, and the
+//! statements about them hold in them.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn each_summary_is_what_its_runs_average_to() {
             let average = together(&cell.case, &cell.load, &of_cell.cloned().collect::<Vec<_>>());
             for (column, name) in COLUMNS {
                 let (runs, summary) = (average.get(column), cell.get(column));
-                // A percentage that is nearly 0 was cut off before it was averaged.
+                // A percentage that is nearly 0 was truncated before it was averaged.
                 let allowed = if column.is_percent() { 0.02 } else { 1e-3 * summary.abs() };
                 assert!(
                     (runs - summary).abs() <= allowed,
@@ -51,7 +51,7 @@ fn the_fit_has_24_cells_and_the_simulator_has_none_of_the_others() {
         assert_eq!(Some(cell), all.cell(&cell.case, &cell.load));
     }
     assert!(all.cells[0].standard_error(Column::Qps) > 0.0);
-    // A cell is known by its polls, which no other has.
+    // A cell is identified by its polls, which no other has.
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lull-sim/data");
     let Ok(files) = std::fs::read_dir(data) else {
         println!("SKIP: the simulator's sources are not beside the lab's");

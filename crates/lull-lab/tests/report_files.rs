@@ -1,4 +1,4 @@
-//! What is written to a file is what is read from it.
+//! What is written to a file is read from it unchanged.
 
 mod report_synthetic;
 

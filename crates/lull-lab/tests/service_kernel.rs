@@ -1,5 +1,5 @@
-//! The service over the kernel's sockets on the loopback device, under clients that speak the protocol byte by byte and
-//! do not behave.
+//! The service over the kernel's sockets on the loopback device, with clients that speak the protocol byte by byte and
+//! misbehave.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lull_lab::memcached::{Store, StoreConfig};
 use lull_lab::service::{KernelService, Limits};
 
-/// What has to happen takes far less on any machine.
+/// The events that a test waits for take far less on any machine.
 const LOST: Duration = Duration::from_secs(120);
 const BIG: usize = 1_000_000;
 
@@ -21,7 +21,7 @@ struct World {
 
 impl World {
     fn new(limits: Limits) -> World {
-        // Whoever else looks for a free port meanwhile may get the same: then another is looked for.
+        // Another process that looks for a free port meanwhile may get the same one. Then the next one is tried.
         for _ in 0..100 {
             let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let store = Arc::new(Store::new(StoreConfig::default()));
@@ -72,7 +72,7 @@ fn pipelined_large_reads_come_whole() {
         assert!(got == one, "reply {read} is another");
     }
     ask(&mut client, b"get none\r\n", b"END\r\n");
-    // The last words are heard, too.
+    // Replies before the end are sent, too.
     client.write_all(b"get big\r\nquit\r\n").unwrap();
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).unwrap();
@@ -110,7 +110,7 @@ fn an_idle_client_gives_its_slot_back() {
 
 #[test]
 fn a_busy_client_outlives_an_idle_one_that_came_later() {
-    // On a machine that stalls the busy one is idle, too: then it is tried again with more time.
+    // On a machine that stalls, the busy client is idle, too. Then the test is repeated with more time.
     for idle_timeout in [500, 5_000, 50_000].map(Duration::from_millis) {
         let world = World::new(Limits { idle_timeout: Some(idle_timeout), ..Limits::default() });
         let mut busy = world.connect();
@@ -120,7 +120,7 @@ fn a_busy_client_outlives_an_idle_one_that_came_later() {
             let over = world.store.stats().idle_kicks > 0;
             let before = std::mem::replace(&mut asked, Instant::now());
             let answered = busy.write_all(b"get a\r\n").and_then(|()| busy.read_exact(&mut [0; 5]));
-            // The service was not left alone for longer than from one question to the answer to the next.
+            // The service was never without a request for longer than from one request to the answer of the next.
             longest = longest.max(before.elapsed());
             if longest >= idle_timeout {
                 break;
@@ -145,7 +145,7 @@ fn a_client_that_asks_and_does_not_read_keeps_nobody_waiting() {
     let mut greedy = world.connect();
     greedy.set_nonblocking(true).unwrap();
     let request = b"get big\r\n".repeat(10_000);
-    // Its window, and with it the service's, closes.
+    // The client's window closes, and with it the service's.
     while greedy.write(&request).is_ok() {}
     for _ in 0..100 {
         ask(&mut client, b"get none\r\n", b"END\r\n");

@@ -1,4 +1,4 @@
-//! What the benches share in which the kernel's sockets ask a service of lull's over TAP.
+//! Code that the benches share in which the kernel's sockets are the clients of a lull service over TAP.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -10,9 +10,10 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A core that serves and one that asks, in a network namespace of this process's own. Without them the reason is printed.
+/// Enters a network namespace of this process's own and returns one core for the server and one for the clients. If
+/// that is not possible, it prints the reason.
 pub fn prepare(bench: &str) -> Option<[usize; 2]> {
-    // `cargo test --benches` passes arguments too; a bench that runs for a minute is for `cargo bench`.
+    // `cargo test --benches` passes arguments too, and a bench that runs for a minute is only for `cargo bench`.
     if !std::env::args().any(|argument| argument == "--bench") {
         println!("run with `cargo bench -p lull-lab --bench {bench}`");
         return None;
@@ -29,7 +30,7 @@ pub fn prepare(bench: &str) -> Option<[usize; 2]> {
     Some([serves, asks])
 }
 
-/// A TAP whose kernel's end has the first address of `ip`'s network.
+/// Makes a TAP. The kernel's end of it has the first address of `ip`'s network.
 pub fn tap(name: &str, ip: Ipv4Addr, offloads: bool) -> Result<Tap> {
     let tap = Tap::open(TapConfig { name: name.to_owned(), offloads, ..TapConfig::default() })?;
     let [a, b, c, _] = ip.octets();
@@ -37,7 +38,7 @@ pub fn tap(name: &str, ip: Ipv4Addr, offloads: bool) -> Result<Tap> {
     Ok(tap)
 }
 
-/// So many connections, and an epoll context whose data says which of them is readable.
+/// Opens this number of connections, and an epoll context whose data says which of them is readable.
 pub fn connect(address: SocketAddr, connections: usize) -> Result<(Vec<TcpStream>, OwnedFd)> {
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     let mut streams = Vec::new();

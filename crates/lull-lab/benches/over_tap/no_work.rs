@@ -1,11 +1,11 @@
-//! A responder that does no work: it turns each frame around with next to nothing behind it, so what it reaches is what the
-//! device and the clients allow. It loses a connection of which a frame is lost.
+//! A responder that does no work: it turns each frame around with next to nothing behind it, so its rate is what the
+//! device and the clients allow. A connection that loses a frame is lost.
 
 use std::net::Ipv4Addr;
 
 use lull_nic::{Checksum, Frame, FramePool, Queue};
 
-/// Frames taken at a time.
+/// The number of frames taken at a time.
 const BATCH: usize = 64;
 const ETHERNET: usize = 14;
 const FIN: u8 = 1;
@@ -13,12 +13,12 @@ const SYN: u8 = 2;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
 
-/// What a segment is answered with.
+/// What the responder answers a segment with.
 #[allow(dead_code)] // The bench echoes, the example answers requests.
 pub enum Answer {
-    /// Its own payload.
+    /// The segment's own payload.
     Echo,
-    /// `answer` for each `end` in it, the end of a request.
+    /// `answer`, for each `end` (the end of a request) in the segment.
     Each { end: Vec<u8>, answer: Vec<u8> },
 }
 
@@ -36,7 +36,7 @@ impl NoWork {
         NoWork { mac, ip, answer, next: vec![0; 1 << 16], pool: FramePool::new(BATCH) }
     }
 
-    /// Answers what is there, a batch at most. Returns how many frames that were.
+    /// Answers the frames that are there, at most a batch. Returns the number of frames.
     pub fn turn_around(&mut self, queue: &mut Queue) -> usize {
         let Queue { rx, tx, .. } = queue;
         let NoWork { mac, ip, answer, next, pool } = self;
@@ -54,7 +54,7 @@ impl NoWork {
             data.copy_within(6..12, 0);
             data[6..12].copy_from_slice(mac);
             frame.set_checksum(Checksum::None);
-            // A full ring loses the frame.
+            // If the ring is full, the frame is lost.
             if let Err(frame) = tx.transmit(frame) {
                 pool.recycle(frame);
             }
@@ -76,7 +76,7 @@ fn answer_arp(mac: [u8; 6], ip: Ipv4Addr, data: &mut [u8]) -> bool {
     true
 }
 
-/// Makes a TCP segment (RFC 9293) the answer to itself, with an acknowledgement.
+/// Turns a TCP segment (RFC 9293) into the answer to itself, with an acknowledgement.
 fn answer_tcp(ip: Ipv4Addr, answer: &Answer, next: &mut [u32], frame: &mut Frame) -> bool {
     let data = frame.data();
     let ip_bytes = usize::from(data[ETHERNET] & 15) * 4;
@@ -121,7 +121,7 @@ fn answer_tcp(ip: Ipv4Addr, answer: &Answer, next: &mut [u32], frame: &mut Frame
     data[at + 8..at + 12].copy_from_slice(&seq.wrapping_add(taken).to_be_bytes());
     data[at + 13] = ACK | (flags & (SYN | FIN)) | if answered > 0 { PSH } else { 0 };
     next[port] = next[port].wrapping_add(answered as u32 + u32::from(flags & (SYN | FIN) != 0));
-    // No options are agreed on: their places are filled up.
+    // No options are agreed on, so their place is filled with no-operation options.
     data[at + 20..at + header_bytes].fill(1);
     data[at + 16..at + 18].fill(0);
     let sum = checksum(&data[26..34], 6 + (total - ip_bytes) as u32, &data[at..ETHERNET + total]);
@@ -129,7 +129,7 @@ fn answer_tcp(ip: Ipv4Addr, answer: &Answer, next: &mut [u32], frame: &mut Frame
     true
 }
 
-/// The internet checksum (RFC 1071) of bytes, of those before them, and of a number.
+/// Returns the internet checksum (RFC 1071) of `bytes`, of the bytes `before` them, and of the number `rest`.
 fn checksum(before: &[u8], rest: u32, bytes: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u32 {
         let pair = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));

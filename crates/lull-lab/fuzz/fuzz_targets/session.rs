@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run session`: any bytes, cut anywhere, into a memcached session.
+//! `cargo +nightly fuzz run session` feeds any bytes, cut anywhere, into a memcached session.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,13 +1,13 @@
 //! The bench on the kernel plane: a memcached on Linux's own stack, behind a veth pair whose far end is the load
-//! generator's, or behind a device of the user's, whose peer generates.
+//! generator's, or behind a device of the user's, with the generator on its peer.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`pair`] | two network namespaces with a veth pair between them |
-//! | [`device`] | a device of the user's, and what it was set to |
+//! | [`device`] | a device of the user's, and the settings that it had before |
 //! | `napi_threads` | the threads of NAPIs on the cores of the service |
-//! | `peer` | `lull load` at its other end |
-//! | [`program`] | memcached, or our service over kernel sockets, and its half of a mode |
+//! | `peer` | `lull load` at the device's other end |
+//! | [`program`] | memcached, or lull's own service over kernel sockets, and its half of a mode |
 //! | `traced` | what the trace of a window shows |
 //! | `usage` | what `/proc` counts around a window |
 
@@ -49,7 +49,7 @@ use crate::load::{Summary, Workload};
 
 /// How often the trace is read during a window.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
-/// Ring buffer of the trace, in KiB for each CPU: a second of the fastest busy polling.
+/// The size of the trace's ring buffer, in KiB for each CPU: it holds a second of the fastest busy polling.
 const TRACE_KIB: u32 = 64 * 1024;
 
 /// A service on the kernel's stack, with a generator at the other end of a veth pair or of a device of the user's.
@@ -58,7 +58,7 @@ pub struct KernelBench {
     generator: Generator,
     program: Program,
     polls: Polls,
-    /// The trace records while a cell runs, and not between two.
+    /// The trace records while a cell runs, and is off between two cells.
     recording: Switch,
     place: Place,
     cores: Cores,
@@ -71,9 +71,9 @@ pub struct KernelBench {
 
 /// Where the load comes from.
 enum Generator {
-    /// Threads of this process at the other end of the pair.
+    /// Threads of this process generate it, at the other end of the pair.
     Own { client: KernelClient, side: Side },
-    /// Whatever runs at the other end of the device.
+    /// A command generates it, at the other end of the device.
     Peer(Peer),
 }
 
@@ -84,7 +84,7 @@ enum Place {
 }
 
 impl Place {
-    /// The service's end.
+    /// Returns the service's end.
     fn side(&self) -> &Side {
         match self {
             Place::Pair { side, .. } => side,
@@ -92,7 +92,7 @@ impl Place {
         }
     }
 
-    /// What the NAPIs are read and set with.
+    /// Returns the connection over which the NAPIs are read and set, and the device's index.
     fn netdev(&mut self) -> (&mut Netdev, u32) {
         match self {
             Place::Pair { netdev, ifindex, .. } => (netdev, *ifindex),
@@ -121,10 +121,12 @@ impl Place {
 
 impl KernelBench {
     /// Makes the namespaces and the pair, starts the service, opens the connections and stores the records through
-    /// them. Has to be called by the thread that will run the cells.
+    /// them. This has to be called by the thread that will run the cells.
     ///
     /// # Errors
-    /// No root, no tracefs, more workers than cores, or what the service or the generator meets.
+    ///
+    /// This fails without root or tracefs, if there are more workers than cores, or if the service or the generator
+    /// fails.
     pub fn start(config: BenchConfig, kind: ServiceKind) -> Result<KernelBench, BenchError> {
         let cores = Cores::split(&config)?;
         let pair = Pair::make(config.queues(), ServerStack::Kernel)?;
@@ -160,11 +162,13 @@ impl KernelBench {
         })
     }
 
-    /// Takes a device of the caller's network namespace, and starts the service on its address. Loads come from the peer.
-    /// What the device had is given back when this is dropped. Has to be called by the thread that will run the cells.
+    /// Takes a device of the caller's network namespace, and starts the service on its address. The load comes from the
+    /// peer. The device gets its earlier settings back when this is dropped. This has to be called by the thread that
+    /// will run the cells.
     ///
     /// # Errors
-    /// No root, no tracefs, a device that is not as the service needs it, or what the service meets.
+    ///
+    /// This fails without root or tracefs, if the device is not as the service needs it, or if the service fails.
     pub fn on_device(config: BenchConfig, kind: ServiceKind, setup: &DeviceSetup) -> Result<KernelBench, BenchError> {
         let cores = Cores::split(&config)?;
         if !rustix::process::geteuid().is_root() {
@@ -177,7 +181,7 @@ impl KernelBench {
         })
     }
 
-    /// Starts the trace, the service and what `generate` makes.
+    /// Starts the trace, the service and the generator that `generate` makes.
     fn serve(
         config: BenchConfig,
         kind: ServiceKind,
@@ -196,7 +200,8 @@ impl KernelBench {
         polls.drain(|_| ()).map_err(trace_error)?;
         let ksoftirqds = ksoftirqds(&cores.service);
         let tsc_khz = lull_host::Clock::new().tsc_khz();
-        // What reads the trace must not do so on the server's cores, and beside the generator only if it has to.
+        // The thread that reads the trace must not run on the server's cores, and on the generator's only if there are
+        // no others.
         pin_thread(if cores.spare.is_empty() { &cores.generator } else { &cores.spare })?;
         let napi_threads = Vec::new();
         Ok(KernelBench {
@@ -213,7 +218,7 @@ impl KernelBench {
         })
     }
 
-    /// How the device raises interrupts; a veth has none that it could hold back.
+    /// Returns how the device raises interrupts. A veth cannot hold any back.
     pub fn interrupts(&self) -> Interrupts {
         match &self.place {
             Place::Pair { .. } => Interrupts::default(),
@@ -221,7 +226,7 @@ impl KernelBench {
         }
     }
 
-    /// Why a mode cannot be here; `None` if it can.
+    /// Returns why this bench cannot run a mode, or `None` if it can.
     fn refusal(&mut self, mode: &Mode) -> Result<Option<String>, BenchError> {
         if let Err(error) = lull_linux::plan::check_kernel_has(mode) {
             return Ok(Some(error.to_string()));
@@ -231,8 +236,8 @@ impl KernelBench {
         Ok(refused.map(|error| error.to_string()).or_else(|| self.program.cannot(mode)))
     }
 
-    /// Puts both halves of a mode in force: the NAPIs' settings, their threads on the server's cores, and the
-    /// program's.
+    /// Puts both halves of a mode in force: the settings of the NAPIs with their threads on the server's cores, and the
+    /// program's half.
     fn set_mode(&mut self, mode: &Mode) -> Result<(), BenchError> {
         self.place.set(mode)?;
         self.napi_threads = if mode.napi.threaded == Threaded::Off {
@@ -260,7 +265,7 @@ impl KernelBench {
         let by_peer = matches!(generator, Generator::Peer(_));
         let (cores_of_generator, told) = (&cores.generator, &told);
         let mut generate = |run: &Run<'_>| -> Result<Summary, BenchError> {
-            // The client's threads inherit it, and so does a peer on this machine.
+            // The client's threads inherit these cores, and so does a peer on this machine.
             pin_thread(cores_of_generator)?;
             match &mut *generator {
                 Generator::Own { client, side } => {
@@ -278,7 +283,7 @@ impl KernelBench {
         let generate = |run: &Run<'_>| {
             let generated = generate(run);
             if generated.is_err() {
-                // Whoever waits for a window that never begins would wait for ever.
+                // Without this, the thread that waits for the window would wait for ever if no window begins.
                 told.store(true, Ordering::Release);
             }
             generated
@@ -288,7 +293,7 @@ impl KernelBench {
             false => pass(run.warm_up, run.stop),
         };
         let mut traced = Traced::new(run.mode);
-        // The window is the generator's, however late this thread gets to run on a busy machine.
+        // The window is the one that the generator measured, however late this thread gets to run on a busy machine.
         let length_ns = run.window.as_nanos() as u64;
         let of_window = |record: &Record| {
             let begun_ns = begun.load(Ordering::Acquire);
@@ -318,7 +323,7 @@ impl KernelBench {
         let used = window.after.since(&window.before, cores);
         let evidence = traced.evidence(server, window.summary.received, used.napi_sleeps);
         let total = traced.account.total();
-        // A trace with holes still shows that something happened, but not how often.
+        // A trace that lost events still shows that something happened, but not how often.
         let whole = traced.lost == 0;
         let counted = Counted {
             seconds: used.seconds,
@@ -340,7 +345,7 @@ impl KernelBench {
             suspensions: row.suspensions.filter(|_| whole),
             polled_by: traced.polled_by(server).filter(|_| whole),
             verdict: match row.verdict {
-                // What is missing may be what was lost.
+                // The evidence that is missing may be among the lost events.
                 Enforcement::NotInForce { reason } if !whole => {
                     Enforcement::NotInForce { reason: format!("{reason}; the trace lost {} events", traced.lost) }
                 }
@@ -395,9 +400,9 @@ impl Bench for KernelBench {
     }
 }
 
-/// Reads the traces until the window is over, and then what is left of them. That the recording ends with the window, and
-/// not with its reader, keeps the window as long as it is: a NAPI thread that busy polls may record faster than this
-/// reads.
+/// Reads the traces until the window is over, and then what is left in them. The recording ends with the window and not
+/// with the reader, because a NAPI thread that busy polls may record faster than this reads, which would make the
+/// window longer.
 pub(crate) fn read_traces(
     traces: &mut [Polls],
     over: &AtomicBool,

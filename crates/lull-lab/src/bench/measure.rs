@@ -17,18 +17,18 @@ use crate::load::{Summary, Workload};
 use crate::memcached::{Store, StoreConfig, StoreMode, StoreOutcome};
 use crate::service::{Limits, OwnService, Silos, Steer};
 
-/// How a server is made.
+/// The configuration of a server.
 pub struct ServerConfig {
     /// Cores of the service's CPUs.
     pub cores: Vec<usize>,
-    /// The group's pollers, for group modes. Every other core that the process may use gets a lull CPU as well then, so that
-    /// it can be attached later.
+    /// The group's pollers, for group modes. If it is set, every other core that the process may use also gets a lull
+    /// CPU, so that it can be attached later.
     pub group: Option<GroupSetup>,
-    /// The network's settings; addresses and CPUs are filled in by the server if there are none.
+    /// The network's settings. If they have no addresses or CPUs, the server fills them in.
     pub network: NetworkConfig,
     /// Whether the interrupt threads ask for SCHED_FIFO.
     pub realtime: bool,
-    /// What follows the poll of a resume that finds nothing.
+    /// What follows when the poll at a resume finds nothing.
     pub after_resume: AfterResume,
     /// Where epoll differs from Linux's.
     pub epoll: EpollOptions,
@@ -36,16 +36,17 @@ pub struct ServerConfig {
     pub moderation: Option<Moderation>,
     /// Limits of the store.
     pub store: StoreConfig,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
-    /// What it bounds of its clients.
+    /// The limits for its clients.
     pub limits: Limits,
-    /// All workers listen on all queues, and this chooses who gets a connection; `None`: each listens on its own queues.
+    /// If it is set, all workers listen on all queues, and this chooses the worker that gets a connection. `None` means
+    /// that each worker listens on its own queues.
     pub steer: Option<Steer>,
 }
 
 impl ServerConfig {
-    /// The server of a bench.
+    /// Returns the configuration of a bench's server.
     pub fn of_bench(config: &BenchConfig, cores: &[usize]) -> ServerConfig {
         let network = NetworkConfig {
             rx_buffer_bytes: config.buffer_bytes,
@@ -70,19 +71,19 @@ impl ServerConfig {
     }
 }
 
-/// A memcached service on a device, with what is needed to measure it. Stops when it is dropped.
+/// A memcached service on a device, with everything that is needed to measure it. It stops when it is dropped.
 pub struct Server {
     // The fields stand in the order in which they have to be dropped.
     service: OwnService,
     network: Network,
     host: Host,
     store: Arc<Store>,
-    /// Cores of its workers.
+    /// Cores of the service's workers.
     workers: Vec<usize>,
     silos: Option<Arc<Silos>>,
 }
 
-/// Everything that counts, at one moment.
+/// All counters, read at one moment.
 struct Counters {
     at_ns: u64,
     napi: Stats,
@@ -94,11 +95,12 @@ struct Counters {
 }
 
 impl Server {
-    /// Starts a service on `device`: one lull CPU and worker per core, among which the device's queues are dealt out in
-    /// turn.
+    /// Starts a service on `device`, with one lull CPU and one worker per core. The device's queues are dealt out to
+    /// them in turn.
     ///
     /// # Errors
-    /// What the host, the network or the service refuses.
+    ///
+    /// This fails if the host, the network or the service refuses a setting.
     pub fn start(device: Arc<dyn Device>, config: ServerConfig) -> Result<Server, BenchError> {
         if let Some(moderation) = config.moderation {
             device.set_moderation(moderation)?;
@@ -122,7 +124,7 @@ impl Server {
         }
         network.cpus = (0..workers.len() as u16).collect();
         if let Some(group) = &config.group {
-            // Both come from `usable_cores`, or were checked against them.
+            // The core comes from `usable_cores`, or was checked against it.
             let cpu = |core: &usize| cores.iter().position(|known| known == core).map(|cpu| cpu as u16);
             network.group =
                 Some(GroupCpus { cpus: group.cores.iter().filter_map(cpu).collect(), options: group.options });
@@ -140,7 +142,8 @@ impl Server {
         Ok(Server { service, network, host, store, workers, silos })
     }
 
-    /// How many connections came by a queue of their worker's; counted where all workers listen on all queues.
+    /// Returns how many connections came through a queue of their worker's. They are only counted if all workers listen
+    /// on all queues.
     pub fn silos(&self) -> Option<&Silos> {
         self.silos.as_deref()
     }
@@ -148,7 +151,8 @@ impl Server {
     /// Stores every record of a workload, without going through the network.
     ///
     /// # Errors
-    /// The store has not room for all of them, so that reads would find some missing.
+    ///
+    /// This fails if the store has no room for all of them, because reads would then find some missing.
     pub fn preload(&self, workload: &Workload) -> Result<(), BenchError> {
         let now_s = 1;
         let evicted = || self.store.stats().counters.evictions;
@@ -168,22 +172,22 @@ impl Server {
         )))
     }
 
-    /// The service.
+    /// Returns the service.
     pub fn service(&self) -> &OwnService {
         &self.service
     }
 
-    /// The store that it serves from.
+    /// Returns the store that the service serves from.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// The network.
+    /// Returns the network.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The host.
+    /// Returns the host.
     pub fn host(&self) -> &Host {
         &self.host
     }
@@ -222,11 +226,12 @@ impl Server {
         }
     }
 
-    /// Puts the mode in force, measures while `generate` runs its warm-up and window, and makes the row.
-    /// Where the hardware counts, `generate` is called a second time, for a short run in which it does.
+    /// Puts the mode in force, measures while `generate` runs its warm-up and window, and makes the row. If the
+    /// hardware counts events, `generate` is called a second time, for a short run in which they are counted.
     ///
     /// # Errors
-    /// What the service refuses or the generator meets.
+    ///
+    /// This fails if the service refuses the mode or the generator fails.
     pub fn measure(
         &self,
         run: &Run<'_>,
@@ -236,10 +241,11 @@ impl Server {
         self.row_of(run, &self.threads(), generate)
     }
 
-    /// Measures with what is in force, whoever has put it there. The hardware does not count: `generate` is called once.
+    /// Measures with the settings that are in force. The hardware does not count events: `generate` is called once.
     ///
     /// # Errors
-    /// What the generator meets.
+    ///
+    /// This fails if the generator fails.
     pub fn observe(
         &self,
         run: &Run<'_>,
@@ -298,7 +304,7 @@ impl Server {
         }
     }
 
-    /// Notes on the set-up.
+    /// Returns notes on the set-up.
     pub fn notes(&self) -> Vec<String> {
         let realtime = self.host.realtime_error();
         realtime
@@ -315,16 +321,18 @@ impl Server {
     /// workers wait.
     ///
     /// # Errors
-    /// A setting that the kernel would refuse, too; a mode that coalesces interrupts, on a device that cannot.
+    ///
+    /// This fails if a setting is one that the kernel would refuse too, or if the mode coalesces interrupts and the
+    /// device cannot.
     pub fn set_mode(&self, mode: &Mode) -> Result<(), BenchError> {
-        // The service does the application's half, on the contexts of its workers.
+        // The service puts the application's half in force, on the contexts of its workers.
         let _ = self.network.set_mode(mode)?;
         Ok(self.service.set_mode(mode)?)
     }
 }
 
-/// What the reader of a table has to know of the contexts' NAPIs (§13 edges 14, 15 and 17); `None` where each has one
-/// and follows Linux.
+/// Returns what the reader of a table has to know about the contexts' NAPIs (§13 edges 14, 15 and 17), or `None` if
+/// each context has one and follows Linux.
 pub(super) fn epoll_note(config: &BenchConfig) -> Option<String> {
     match (config.epoll.every_napi, config.queues() > config.workers) {
         (false, _) => config.several_napis(
@@ -383,7 +391,7 @@ mod tests {
         let mode = "group".parse().unwrap();
         server.set_mode(&mode).unwrap();
         let group = server.host().groups().remove(0);
-        // One of them polls, and the other parks.
+        // One of the two pollers polls, and the other parks.
         let has_polled = |tid| thread_cpu_ns(tid).unwrap() >= 20_000_000;
         let poller = loop {
             if let Some(poller) = group.pollers.iter().find(|poller| has_polled(poller.tid)) {

@@ -1,4 +1,4 @@
-//! The bench on the in-memory NIC: no root, no NIC, one process.
+//! The bench on the in-memory NIC, which needs no root, no NIC and only one process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::load::{Clock, Pace, Recorder, Summary, Workload};
 /// How long all connections may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long the service may take to close its ends; connections left over are reset.
+/// How long the service may take to close its ends. Connections that are left over are reset.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The host's clock, for a generator's thread.
+/// The host's clock, for a thread of the generator.
 #[derive(Clone)]
 pub struct TscClock(Arc<HostClock>);
 
@@ -42,9 +42,9 @@ impl Clock for TscClock {
 
 /// A service and polling generators at the two ends of an in-memory NIC.
 pub struct MemBench {
-    /// By the generator's threads: the core of each, and its clients. A client has a queue and an address of its own.
+    /// The core and the clients of each of the generator's threads. A client has a queue and an address of its own.
     clients: Vec<(usize, Vec<WireClient<TscClock>>)>,
-    // It is dropped after the clients, which hold queues of its peer.
+    // The server is dropped after the clients, which hold queues of its peer.
     server: Server,
     _client_port: Arc<MemPort>,
     cores: Cores,
@@ -55,15 +55,18 @@ impl MemBench {
     /// Starts the service, stores the records and opens the connections.
     ///
     /// # Errors
-    /// More workers than cores, or what the service or the generator meets.
+    ///
+    /// This fails if there are more workers than cores, or if the service or the generator fails.
     pub fn start(config: BenchConfig) -> Result<MemBench, BenchError> {
         MemBench::start_with(config, Ok)
     }
 
-    /// The same with decorators around the service's end of the NIC, such as [`lull_nic::pcap`] or [`lull_nic::fault`].
+    /// Starts the bench with decorators around the service's end of the NIC, such as [`lull_nic::pcap`] or
+    /// [`lull_nic::fault`].
     ///
     /// # Errors
-    /// As [`MemBench::start`], and what `decorate` meets.
+    ///
+    /// This fails for the same reasons as [`MemBench::start`], and if `decorate` fails.
     pub fn start_with(
         config: BenchConfig,
         decorate: impl FnOnce(Arc<dyn Device>) -> Result<Arc<dyn Device>, BenchError>,
@@ -72,7 +75,7 @@ impl MemBench {
         MemBench::start_on(config, cores, decorate)
     }
 
-    /// The same on cores that were chosen, among which workers may share one.
+    /// Starts the bench on the given cores, among which workers may share one.
     pub(crate) fn start_on(
         config: BenchConfig,
         cores: Cores,
@@ -80,7 +83,7 @@ impl MemBench {
     ) -> Result<MemBench, BenchError> {
         config.validate()?;
         let generators = cores.generator.len();
-        // A client's ports are its connections', so that very many take several clients.
+        // Each connection has a port of its own at its client, so a large number of connections takes several clients.
         let clients = generators.max(config.connections.div_ceil(CONNECTIONS_MAX));
         if clients > CLIENTS_MAX {
             return Err(BenchError::Invalid(format!(
@@ -130,8 +133,8 @@ impl MemBench {
         Ok(bench)
     }
 
-    /// What a mode would need and the machine has not; `None` if the generator, the service and a group's pollers have cores
-    /// of their own.
+    /// Returns which cores a mode would need and the machine lacks, or `None` if the generator, the service and a
+    /// group's pollers have cores of their own.
     pub fn short_of_cores(&self, mode: &Mode) -> Option<String> {
         if self.cores.shared {
             return Some("the generator shares a core with the service".to_owned());
@@ -145,29 +148,30 @@ impl MemBench {
         }
     }
 
-    /// The first core of the service, and that of the generator.
+    /// Returns the first core of the service and that of the generator.
     pub(crate) fn cores(&self) -> (usize, usize) {
         (self.cores.service[0], self.cores.generator[0])
     }
 
-    /// Workers of the service.
+    /// Returns the number of the service's workers.
     pub fn workers(&self) -> usize {
         self.config.workers
     }
 
-    /// The service's side.
+    /// Returns the service's side.
     pub fn server(&self) -> &Server {
         &self.server
     }
 }
 
-/// Clients that have addresses on the service's network, whose prefix has 24 bits.
+/// The number of clients that can have addresses on the service's network, whose prefix has 24 bits.
 const CLIENTS_MAX: usize = 253;
 
-/// The address of a client on the service's network: each has one of its own, so that their ports cannot collide.
+/// Returns the address of a client on the service's network. Each client has its own, so that their ports cannot
+/// collide.
 fn client_ip(index: usize) -> Ipv4Addr {
     let [a, b, c, first] = CLIENT_IP.octets();
-    // The service has the one behind the first.
+    // The service has the address after the first client's.
     let host = if index == 0 { first } else { first + 1 + index as u8 };
     Ipv4Addr::new(a, b, c, host)
 }
@@ -195,7 +199,7 @@ fn take_turns(
     }
 }
 
-/// Runs the clients on their cores; their recorders make one summary.
+/// Runs the clients on their cores, and makes one summary of their recorders.
 fn generate(
     clients: &mut [(usize, Vec<WireClient<TscClock>>)],
     run: &Run<'_>,
@@ -234,7 +238,7 @@ fn generate(
     Ok(summary)
 }
 
-/// Puts the run's load on; each client has its share of the rate.
+/// Runs the load of `run`. Each client has its share of the rate.
 fn load(
     clients: &mut [(usize, Vec<WireClient<TscClock>>)],
     config: &BenchConfig,
@@ -249,10 +253,11 @@ fn load(
 }
 
 impl MemBench {
-    /// Runs the load on what is in force, and leaves it so.
+    /// Runs the load with the settings that are in force, and leaves them so.
     ///
     /// # Errors
-    /// What the generator meets.
+    ///
+    /// This fails if the generator fails.
     pub fn observe(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
         let MemBench { clients, server, config, .. } = self;
         server.observe(run, |run| load(clients, config, run))
@@ -320,7 +325,7 @@ mod tests {
         let core = lull_host::usable_cores()[0];
         let cores = Cores { service: vec![core], generator: vec![core], spare: Vec::new(), shared: true };
         let workload = WorkloadConfig { records: 100, ..WorkloadConfig::default() };
-        // A depth that no connection reaches, or a stall would give the times behind it to other connections.
+        // No connection reaches this depth. Otherwise a stall would give the later times to other connections.
         let config = BenchConfig { connections: 8, depth: DEPTH_MAX, workload, ..BenchConfig::default() };
         let mut bench = MemBench::start_on(config, cores, Ok).unwrap();
         let stop = AtomicBool::new(false);
@@ -331,7 +336,7 @@ mod tests {
             let run = Run { mode: &mode, load, offered_qps, run, warm_up, window, stop: &stop };
             for _ in 0..100 {
                 let answers = bench.run(&run).unwrap().answers.unwrap();
-                // On a busy machine not all leave before the end.
+                // On a busy machine not all requests leave before the end.
                 if answers.backlog == 0 {
                     return answers.asked();
                 }
@@ -363,8 +368,8 @@ mod tests {
         };
         let max = run_at(Load::Max, None);
         assert!(!Standing::of_runs(Load::Max, std::slice::from_ref(&max)).counts(), "{max:?}");
-        // With fifty requests a second much of the time is in vain. On a busy machine the calls that a worker makes each
-        // millisecond take most of the rest.
+        // At fifty requests a second the worker polls in vain for much of the time. On a busy machine the calls that it
+        // makes each millisecond take most of the rest.
         let slow = run_at(Load::Rate { qps: 50 }, Some(50.0));
         let [all, busy] = [slow.cpu_percent, slow.server_cpu_percent].map(Option::unwrap);
         assert!(busy < all * 0.9, "{busy} % of {all} %");

@@ -1,5 +1,5 @@
-//! What the benches share whose generator uses the kernel's sockets: the service on a device of its own, and a client
-//! outside lull's stack.
+//! Code that the benches share whose generator uses the kernel's sockets: the service on a device of its own, and a
+//! client outside lull's stack.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A service, and a generator on the kernel's side of its device.
 pub(super) struct Outside {
-    // In the order in which they have to go.
+    // The fields stand in the order in which they have to be dropped.
     client: KernelClient,
     server: Server,
     cores: Cores,
@@ -29,7 +29,8 @@ pub(super) struct Outside {
 }
 
 impl Outside {
-    /// Starts the service, stores the records, opens the connections: from the network namespace of `side`, or of the caller.
+    /// Starts the service, stores the records and opens the connections from the network namespace of `side`, or from
+    /// the caller's.
     pub(super) fn start(
         device: Arc<dyn Device>,
         config: BenchConfig,
@@ -56,14 +57,14 @@ impl Outside {
         let pace = pace(config, run);
         let generator = cores.generator.clone();
         server.measure(run, |run| {
-            // The client's threads inherit it.
+            // The client's threads inherit these cores.
             pin_thread(&generator)?;
             client.set_run(run.run);
             Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
         })
     }
 
-    /// The notes below the table, with those of the device among them.
+    /// Returns the notes below the table, with those of the device among them.
     pub(super) fn notes(&self, of_device: &[&str]) -> Vec<String> {
         let mut notes = self.server.notes();
         notes.extend(epoll_note(&self.config));

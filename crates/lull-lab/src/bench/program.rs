@@ -1,8 +1,8 @@
-//! The bench on an unmodified program: memcached as it is installed, on lull's stack by the preload library, with the generator on
-//! the kernel's sockets at the other end of its NIC.
+//! The bench on an unmodified program: the installed memcached, on lull's stack by the preload library, with the
+//! generator on the kernel's sockets at the other end of its NIC.
 //!
-//! `lull run` starts it, as an operator does. A mode is the launcher's, so each run has a process of its own; what it counts it
-//! tells over its control socket.
+//! `lull run` starts it, as an operator would. The mode is an option of `lull run`, so each run has a process of its
+//! own. The process reports its counters over its control socket.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
@@ -28,20 +28,20 @@ use crate::check::Evidence;
 use crate::load::Workload;
 use crate::load::kernel::{KernelClient, KernelConfig};
 
-/// How long it may take to start, to connect to, and to end.
+/// How long the program may take to start, to be connected to, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long one connection to it may take while it starts.
+/// How long one connection to the program may take while it starts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Its memory limit, in MiB.
+/// The program's memory limit, in MiB.
 const MEMORY_MIB: u32 = 1024;
-/// How a command ends that was refused.
+/// The exit status of a refused command.
 const REFUSED: i32 = 2;
 
 /// The NIC under the program.
 pub enum ProgramNic {
-    /// A TAP in the network namespace of the caller, which the launcher makes and removes.
+    /// A TAP in the network namespace of the caller, which `lull run` makes and removes.
     Tap,
-    /// One end of a veth pair, by AF_XDP.
+    /// One end of a veth pair, over AF_XDP.
     Xdp(Pair),
 }
 
@@ -55,28 +55,31 @@ pub struct ProgramBench {
     tsc_khz: Option<u64>,
 }
 
-/// What was read at one end of a window.
+/// The counters at one end of a window.
 struct Marked {
     shown: Shown,
-    /// Of all of its threads.
+    /// The CPU time of all of the program's threads.
     spent: Spent,
 }
 
 impl ProgramBench {
-    /// Tries the program out. `launcher` is the `lull` command.
+    /// Tries the program out over TAP. `launcher` is the `lull` command.
     ///
-    /// Has to be called by the thread that will run the cells: the launcher ends with it.
+    /// This has to be called by the thread that will run the cells, because the launcher ends with it.
     ///
     /// # Errors
-    /// memcached or the preload library is not there, no right to the NIC, more workers than cores.
+    ///
+    /// This fails if memcached or the preload library is missing, if the process has no right to the NIC, or if there
+    /// are more workers than cores.
     pub fn on_tap(config: BenchConfig, launcher: PathBuf) -> Result<ProgramBench, BenchError> {
         ProgramBench::start(config, launcher, ProgramNic::Tap)
     }
 
-    /// The same over AF_XDP, in network namespaces that it makes.
+    /// Tries the program out over AF_XDP, in network namespaces that it makes.
     ///
     /// # Errors
-    /// As above, and no root.
+    ///
+    /// This fails for the same reasons as [`ProgramBench::on_tap`], and without root.
     pub fn on_xdp(config: BenchConfig, launcher: PathBuf) -> Result<ProgramBench, BenchError> {
         let pair = Pair::make(config.queues(), ServerStack::Lull)?;
         ProgramBench::start(config, launcher, ProgramNic::Xdp(pair))
@@ -106,7 +109,7 @@ impl ProgramBench {
         }
     }
 
-    /// The launcher with everything in front of the program.
+    /// Returns the command that starts the launcher, with all arguments in front of the program's.
     fn launcher(&self, mode: &Mode) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "TERM", "--"]).arg(&self.launcher).arg("run");
@@ -125,7 +128,7 @@ impl ProgramBench {
         command
     }
 
-    /// Why a mode cannot be here, in the launcher's words; `None` if it can.
+    /// Returns why a mode cannot be run here, in the launcher's words, or `None` if it can.
     fn refusal(&self, mode: &Mode) -> Result<Option<String>, BenchError> {
         let output = self.launcher(mode).args(["--dry-run", "--", "memcached"]).output()?;
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -136,15 +139,15 @@ impl ProgramBench {
         }
     }
 
-    /// Starts the program in a mode; it listens when this returns.
+    /// Starts the program in a mode. It listens when this returns.
     fn program(&self, mode: &Mode) -> Result<Program, BenchError> {
         let mut command = self.launcher(mode);
-        // As root memcached would change its groups, which a user namespace may refuse.
+        // As root, memcached would change its groups, which a user namespace may refuse.
         command.args(["--", "unshare", "--user", "--map-user=1000", "memcached", "-U", "0"]);
         command.args(["-l", &SERVICE_IP.to_string(), "-p", &PORT.to_string(), "-t", &self.config.workers.to_string()]);
         command.args(["-c", &(self.config.connections + 64).to_string(), "-m", &MEMORY_MIB.to_string()]);
         if self.config.workers > 1 && self.config.queues() == self.config.workers {
-            // Threads by NAPI id, where each can have one of its own.
+            // memcached chooses threads by NAPI id if each NAPI can have a thread of its own.
             command.args(["-N", &self.config.workers.to_string()]);
         }
         command.stderr(Stdio::piped());
@@ -153,7 +156,7 @@ impl ProgramBench {
         if let ProgramNic::Xdp(pair) = &self.nic {
             pair.server.enter()?;
         }
-        // The child is where its starter is, on the cores of its starter.
+        // The child inherits the cores of the thread that starts it.
         let spawned = pin_thread(&self.cores.service).and_then(|()| command.spawn());
         rustix::thread::sched_setaffinity(None, &cores_before).map_err(std::io::Error::from)?;
         let network = Some(rustix::thread::LinkNameSpaceType::Network);
@@ -202,7 +205,7 @@ impl ProgramBench {
     }
 }
 
-/// How late the timers of all its NAPIs were.
+/// Returns how late the timers of all its NAPIs were.
 fn lateness(shown: &Shown) -> LatenessSnapshot {
     let mut all = LatenessSnapshot::of_counts(&[]);
     shown.napis.iter().for_each(|napi| all.merge(&LatenessSnapshot::of_counts(&napi.timer_lateness)));
@@ -221,7 +224,7 @@ impl Bench for ProgramBench {
         kernel.spin = true;
         let (workload, side, generator) = (self.workload.clone(), self.client_side(), &self.cores.generator);
         let connect = || -> Result<KernelClient, BenchError> {
-            // The client's threads inherit it.
+            // The client's threads inherit these cores.
             pin_thread(generator)?;
             let mut client = KernelClient::connect(kernel, workload, PATIENCE)?;
             client.preload(run.stop)?;
@@ -280,7 +283,7 @@ impl Bench for ProgramBench {
     }
 }
 
-/// Reads what the process counts, and what its threads took.
+/// Reads the process's counters, and the CPU time of its threads.
 fn mark(pid: i32) -> Result<Marked, BenchError> {
     let refused = |why: String| BenchError::Invalid(format!("memcached does not tell what it counts: {why}"));
     let mut client = Client::connect(pid as u32, &Places::default()).map_err(|error| refused(error.to_string()))?;
@@ -288,7 +291,7 @@ fn mark(pid: i32) -> Result<Marked, BenchError> {
         Answer::Shown(shown) => shown,
         other => return Err(refused(format!("it answered {other:?}"))),
     };
-    // The launcher gives it no group of CPUs.
+    // The launcher gives it no CPU group.
     let spent = Spent {
         threads: ThreadTimes::read(threads_of(pid), run_ns),
         vain_ns: shown.cpus.iter().map(|cpu| cpu.vain_ns).sum(),
@@ -297,7 +300,7 @@ fn mark(pid: i32) -> Result<Marked, BenchError> {
     Ok(Marked { shown, spent })
 }
 
-/// A launcher that runs, and what it said. It and its program end when this is dropped.
+/// A running launcher, and what it has written. It and its program end when this is dropped.
 struct Program {
     launcher: Child,
     said: Arc<Mutex<String>>,
@@ -308,7 +311,7 @@ impl Program {
         let said = Arc::new(Mutex::new(String::new()));
         if let Some(stderr) = launcher.stderr.take() {
             let said = said.clone();
-            // It reads to the end, so that nobody waits for room in the pipe, and ends with the program.
+            // The thread reads to the end, so that the pipe never fills up, and ends with the program.
             std::thread::spawn(move || {
                 for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                     let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,7 +350,7 @@ impl Program {
         }
     }
 
-    /// The program itself, the launcher's child.
+    /// Returns the process id of the program itself, which is the launcher's child.
     fn pid(&self) -> Result<i32, BenchError> {
         let launcher = self.launcher.id();
         let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"))?;
@@ -355,7 +358,7 @@ impl Program {
         first.ok_or_else(|| self.failed("has ended"))
     }
 
-    /// Ends it as an operator does: the NIC has gone when this returns.
+    /// Ends the program as an operator does. The NIC is gone when this returns.
     fn end(mut self) -> Result<(), BenchError> {
         let pid = rustix::process::Pid::from_child(&self.launcher);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).map_err(std::io::Error::from)?;

@@ -1,7 +1,7 @@
-//! What threads took between two moments, and how much of it was more than polling in vain.
+//! The CPU time of threads between two moments, and how much of it went into more than empty polls.
 //!
-//! A thread that polls without pause takes a whole core, whatever there is to do. So its CPU time does not say whether the
-//! server was the limit: what does is the time in which it found something.
+//! A thread that polls without pause takes a whole core, however little there is to do. So its CPU time does not say
+//! whether the server was the limit; the time in which its polls found something does.
 
 use lull_host::Host;
 
@@ -10,19 +10,19 @@ use lull_host::Host;
 pub(super) struct ThreadTimes(Vec<(i32, u64)>);
 
 impl ThreadTimes {
-    /// Asks `ns` for the time of each; a thread that has ended has none.
+    /// Reads the time of each thread with `ns`. A thread that has ended has none.
     pub fn read(tids: impl IntoIterator<Item = i32>, ns: impl Fn(i32) -> Option<u64>) -> ThreadTimes {
         ThreadTimes(tids.into_iter().filter_map(|tid| Some((tid, ns(tid)?))).collect())
     }
 
-    /// What one thread has taken since `before`: all that it has taken, if it began afterwards.
+    /// Returns what one thread has used since `before`, or all that it has used if it began later.
     fn of(&self, tid: i32, before: &ThreadTimes) -> u64 {
         let at = |times: &ThreadTimes| times.0.iter().find(|(known, _)| *known == tid).map_or(0, |(_, ns)| *ns);
         at(self).saturating_sub(at(before))
     }
 
-    /// What the threads have taken since `before`, in nanoseconds. What one took that has ended meanwhile is not known, and not
-    /// in it.
+    /// Returns what the threads have used since `before`, in nanoseconds. A thread that has ended meanwhile is not
+    /// counted, because its time is not known.
     pub fn since(&self, before: &ThreadTimes) -> u64 {
         self.0.iter().map(|(tid, _)| self.of(*tid, before)).sum()
     }
@@ -42,7 +42,7 @@ struct Poller {
 }
 
 impl Pollers {
-    /// Those of a host.
+    /// Reads the pollers of a host.
     pub fn of(host: &Host) -> Pollers {
         let pollers = host.groups().into_iter().flat_map(|group| group.pollers);
         Pollers(
@@ -62,18 +62,19 @@ impl Pollers {
     }
 }
 
-/// What was read at one moment, or two of them.
+/// The CPU times at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spent {
     pub threads: ThreadTimes,
     pub pollers: Pollers,
-    /// What threads that are no pollers of a group have polled in vain.
+    /// The time that threads other than a group's pollers have polled in vain.
     pub vain_ns: u64,
 }
 
 impl Spent {
-    /// How busy the server was since `before` with more than polling in vain, in percent of its cores. Pollers on cores of their
-    /// own are the limit by themselves, as the workers are: the busiest of them decides, since others are parked where one does.
+    /// Returns how busy the server was since `before` apart from empty polls, in percent of its cores. Pollers on cores
+    /// of their own can be the limit by themselves, as the workers can. The busiest poller counts, because others are
+    /// parked when one is enough.
     pub fn busy_percent(&self, before: &Spent, window_ns: u64, worker_cores: &[usize]) -> f64 {
         let percent = |ns: f64, cores: usize| 100.0 * ns / (window_ns as f64 * cores as f64).max(f64::MIN_POSITIVE);
         let (mut pollers_ns, mut working_ns, mut busiest_ns) = (0, 0.0, 0.0_f64);
@@ -83,7 +84,7 @@ impl Spent {
             let busy_ns = poller.busy_ns.saturating_sub(then.0) as f64;
             let passes_ns = busy_ns + poller.empty_ns.saturating_sub(then.1) as f64;
             pollers_ns += took_ns;
-            // Passes are timed by the clock, and the thread may have waited for its core in some.
+            // Passes are timed by the clock, so they include time in which the thread waited for its core.
             let of_poller_ns = took_ns as f64 * if passes_ns > 0.0 { busy_ns / passes_ns } else { 0.0 };
             working_ns += of_poller_ns;
             busiest_ns = busiest_ns.max(of_poller_ns);

@@ -13,11 +13,13 @@ use crate::cell::RunResult;
 pub struct TapBench(Outside);
 
 impl TapBench {
-    /// Makes the TAP in the present network namespace, starts the service, stores the records, opens the connections.
-    /// Enter a private namespace first (`lull_nic::namespace::enter_private`).
+    /// Makes the TAP in the current network namespace, starts the service, stores the records and opens the
+    /// connections. Enter a private namespace first (`lull_nic::namespace::enter_private`).
     ///
     /// # Errors
-    /// No right to make a TAP, more workers than cores, or what the service or the generator meets.
+    ///
+    /// This fails if the process may not make a TAP, if there are more workers than cores, or if the service or the
+    /// generator fails.
     pub fn start(config: BenchConfig) -> Result<TapBench, BenchError> {
         let tap = Tap::open(TapConfig { queues: config.queues(), ..TapConfig::default() })?;
         tap.kernel_side(CLIENT_IP.into(), 24)?;

@@ -1,4 +1,4 @@
-//! One cell, run once, on any plane: the load, the window in it, and the row that comes of both.
+//! One run of one cell, on any plane: the load, its measured window, and the row that results from both.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::load::{Pace, Summary};
 /// How late a stop is noticed.
 pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long the hardware counts, after a while to settle.
+/// How long the hardware counts, after some time to settle.
 const COUNTED: Duration = Duration::from_millis(100);
 const COUNTED_WARM_UP: Duration = Duration::from_millis(20);
 
@@ -21,19 +21,20 @@ pub(super) struct Windowed<M> {
     pub summary: Summary,
     pub before: M,
     pub after: M,
-    /// What the hardware counted of the threads for a query, where it counts.
+    /// The hardware's counts of the threads for each query, if the hardware counts.
     pub hardware: Option<PerQuery>,
 }
 
-/// What the hardware counted, for each query.
+/// The hardware's counts, for each query.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PerQuery {
     pub cycles: f64,
     pub instructions: f64,
 }
 
-/// Runs the load and reads `mark` around its window; `end` runs when the window is over, while the generator may still wait
-/// for its last answers. Then, where the hardware counts, a short second run of the load counts `threads`, if there are any.
+/// Runs the load and reads `mark` around its window. `end` runs when the window is over, while the generator may still
+/// wait for its last answers. If the hardware counts, a short second run of the load then counts `threads`, if there
+/// are any.
 pub(super) fn around<M>(
     run: &Run<'_>,
     threads: &[i32],
@@ -44,7 +45,7 @@ pub(super) fn around<M>(
     around_from(run, threads, generate, |run| pass(run.warm_up, run.stop), mark, end)
 }
 
-/// As [`around`], for a generator that does not begin at once: `begin` waits until its window does.
+/// Does the same as [`around`] for a generator that does not begin at once: `begin` waits until its window does.
 pub(super) fn around_from<M>(
     run: &Run<'_>,
     threads: &[i32],
@@ -69,9 +70,9 @@ pub(super) fn around_from<M>(
     Ok(Windowed { summary, before, after, hardware })
 }
 
-/// What the hardware counts of `threads` in a run of its own. In a virtual machine each access to a counter may be an exit to
-/// the hypervisor, and the kernel makes about ten for every switch to or from a thread that is counted: counted as it is
-/// measured, a service that sleeps would take twice the CPU time and wake up microseconds later.
+/// Returns what the hardware counts of `threads` in a run of its own. In a virtual machine each access to a counter may
+/// be an exit to the hypervisor, and the kernel makes about ten for every switch to or from a counted thread. If it
+/// counted during the measurement, a service that sleeps would take twice the CPU time and wake up microseconds later.
 fn counted(
     run: &Run<'_>,
     threads: &[i32],
@@ -115,7 +116,7 @@ pub(super) fn pass(time: Duration, stop: &AtomicBool) {
     }
 }
 
-/// How the generator asks in such a run.
+/// Returns the pace of the generator in such a run.
 pub(super) fn pace(config: &BenchConfig, run: &Run<'_>) -> Pace {
     match run.offered_qps {
         None => Pace::Closed { depth: config.depth },
@@ -123,7 +124,7 @@ pub(super) fn pace(config: &BenchConfig, run: &Run<'_>) -> Pace {
     }
 }
 
-/// What the server's side counted in a window.
+/// What was counted on the server's side in a window.
 pub(super) struct Counted {
     /// The window's length.
     pub seconds: f64,
@@ -131,15 +132,15 @@ pub(super) struct Counted {
     pub cpu_s: f64,
     /// Cores of the server.
     pub cores: usize,
-    /// How busy those cores were with more than polling in vain, in percent, where that is known.
+    /// How busy those cores were apart from empty polls, in percent, if that is known.
     pub busy_percent: Option<f64>,
-    /// The cycle counter's rate, where it is steady.
+    /// The cycle counter's rate, if the counter is steady.
     pub tsc_khz: Option<u64>,
     pub hardware: Option<PerQuery>,
     pub evidence: Evidence,
 }
 
-/// The row of a run: what both planes have. The rest is the plane's to fill in.
+/// Returns the row of a run with the figures that both planes have. The plane fills in the rest.
 pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunResult {
     let Counted { seconds, cpu_s, .. } = *counted;
     let answered = summary.received > 0;

@@ -12,17 +12,19 @@ use crate::cell::RunResult;
 
 /// A service on AF_XDP sockets, with a generator at the other end of a veth pair.
 pub struct XdpBench {
-    // In the order in which they have to go.
+    // The fields stand in the order in which they have to be dropped.
     outside: Outside,
     device: Arc<Xdp>,
     _pair: Pair,
 }
 
 impl XdpBench {
-    /// Makes the namespaces and the pair, starts the service, stores the records, opens the connections.
+    /// Makes the namespaces and the pair, starts the service, stores the records and opens the connections.
     ///
     /// # Errors
-    /// No root, more workers than cores, or what the device, the service or the generator meets.
+    ///
+    /// This fails without root, if there are more workers than cores, or if the device, the service or the generator
+    /// fails.
     pub fn start(config: BenchConfig) -> Result<XdpBench, BenchError> {
         let pair = Pair::make(config.queues(), ServerStack::Lull)?;
         let device = XdpConfig {
@@ -30,7 +32,7 @@ impl XdpBench {
             addresses: vec![XdpAddress { ip: SERVICE_IP.into(), is_hosts: false }],
             ..XdpConfig::default()
         };
-        // What the device asks the kernel later it asks by sockets of that namespace.
+        // The device asks the kernel later through sockets of that namespace.
         let device = Arc::new(pair.server.within(|| Xdp::open(&device))??);
         let outside = Outside::start(device.clone(), config, Some(&pair.client))?;
         Ok(XdpBench { outside, device, _pair: pair })

@@ -1,7 +1,7 @@
-//! What single operations of this machine take, one at a time.
+//! The durations of single operations on this machine, measured one at a time.
 //!
-//! Each is measured in batches, and what counts is the middle batch: whatever else runs on the machine makes some of them
-//! slow and none fast.
+//! Each is measured in batches, and the median batch counts: other load on the machine makes some of the batches slow
+//! and none fast.
 
 use std::hint::black_box;
 use std::io;
@@ -16,41 +16,43 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::stats::{self, Estimate};
 
-/// Batches of an operation.
+/// The number of batches of an operation.
 const BATCHES: usize = 25;
-/// Operations in a batch, of those that take a microsecond or less.
+/// The number of operations in a batch, for those that take a microsecond or less.
 const OPERATIONS: usize = 2_000;
-/// Wake-ups, timers and interruptions that are measured.
+/// The number of wake-ups, timers and interruptions that are measured.
 const WAKES: usize = 300;
-/// Between two wake-ups: the thread that is woken is asleep by then.
+/// The pause between two wake-ups, after which the thread that is woken is asleep.
 const PAUSE: Duration = Duration::from_micros(200);
-/// What follows a wake-up within this time is its doing.
+/// A gap within this time after a wake-up is attributed to the wake-up.
 const AFTER_NS: u64 = 150_000;
-/// A look at the clock that comes so much later than the one before was interrupted.
+/// If a reading of the clock comes this much later than the one before, the thread was interrupted in between.
 const GAP_NS: u64 = 1_000;
-/// How long a timer is asked to take.
+/// The duration that a timer is set to.
 const TIMER_NS: i64 = 20_000;
-/// Bytes that are copied at a time, and those that no cache holds.
+/// The number of bytes that are copied at a time, and a number of bytes that no cache holds.
 const COPY_BYTES: usize = 4 << 10;
 const COLD_BYTES: usize = 256 << 20;
 
 /// A measured operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Micro {
-    /// What it is, in words.
+    /// The operation, in words.
     pub what: &'static str,
-    /// The key of a world file that it is measured for, if it is for one alone.
+    /// The key of a world file for which it is measured, if it is measured for one alone.
     pub key: Option<&'static str>,
-    /// Nanoseconds.
+    /// The duration in nanoseconds.
     pub ns: Estimate,
 }
 
-/// Measures everything on the core of a service and that of a generator, which may be the same, until `stop` is set.
+/// Measures all operations on the core of a service and that of a generator, which may be the same, until `stop` is
+/// set.
 ///
 /// # Errors
-/// A descriptor that the system refuses, or a core; [`io::ErrorKind::Interrupted`] if it was stopped.
+///
+/// This fails if the system refuses a descriptor or a core, and with [`io::ErrorKind::Interrupted`] if it was stopped.
 pub fn measure(service: usize, generator: usize, stop: &AtomicBool) -> io::Result<Vec<Micro>> {
-    // A core that cannot be used is said before a thread waits for another.
+    // A core that cannot be used is reported before a thread waits for another.
     on(service, || Ok(()))?;
     on(generator, || Ok(()))?;
     let mut all = vec![
@@ -82,7 +84,7 @@ pub fn measure(service: usize, generator: usize, stop: &AtomicBool) -> io::Resul
     Ok(all)
 }
 
-/// Refuses to go on once it is to stop.
+/// Fails once `stop` is set.
 fn goes_on(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Ordering::Relaxed) { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
 }
@@ -91,13 +93,13 @@ fn micro(what: &'static str, key: Option<&'static str>, samples: &[f64]) -> Micr
     Micro { what, key, ns: stats::median(samples).unwrap_or(Estimate::exact(0.0)) }
 }
 
-/// Runs on a thread that is pinned to a core: the caller's is left where it is.
+/// Runs `work` on a thread that is pinned to a core. The caller's thread stays where it is.
 fn on<T: Send>(core: usize, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let pinned = || pin_thread(&[core]).and_then(|()| work());
     std::thread::scope(|scope| scope.spawn(pinned).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
-/// Nanoseconds an operation, batch by batch.
+/// Returns the nanoseconds that an operation takes, batch by batch.
 fn batches(operations: usize, stop: &AtomicBool, mut each: impl FnMut() -> io::Result<()>) -> io::Result<Vec<f64>> {
     let mut batch = || {
         goes_on(stop)?;
@@ -116,7 +118,7 @@ fn system_calls(stop: &AtomicBool) -> io::Result<Vec<f64>> {
     })
 }
 
-/// Copies out of a buffer of `from_bytes`, in turn: nanoseconds a KiB.
+/// Copies out of a buffer of `from_bytes`, piece by piece. Returns the nanoseconds for each KiB.
 fn copies(from_bytes: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let from = vec![1u8; from_bytes];
     let mut to = vec![0u8; COPY_BYTES];
@@ -145,7 +147,7 @@ fn wait(event: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Two threads of a core wake each other in turn: half a round is a wake-up, a sleep and a switch.
+/// Lets two threads of a core wake each other in turn: half a round is a wake-up, a sleep and a switch.
 fn switches(core: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let (there, back, over) = (event()?, event()?, AtomicBool::new(false));
     let answer = || -> io::Result<()> {
@@ -163,7 +165,8 @@ fn switches(core: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     Ok(samples.into_iter().map(|ns| ns / 2.0).collect())
 }
 
-/// Runs `sleeps` in a thread of its own until `work` is done; what `event` wakes it for then is that it is over.
+/// Runs `sleeps` in a thread of its own until `work` is done. The last wake-up by `event` tells the thread that it is
+/// over.
 fn beside<S: Send, W>(
     sleeps: impl FnOnce() -> io::Result<S> + Send,
     work: impl FnOnce() -> io::Result<W>,
@@ -176,7 +179,7 @@ fn beside<S: Send, W>(
         over.store(true, Ordering::Release);
         signal(event)?;
         let slept = sleeping.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // What the work met comes first: a sleeper that is stopped has met nothing of its own.
+        // The error of `work` comes first: a sleeper that was stopped has no error of its own.
         let worked = worked?;
         Ok((slept?, worked))
     })
@@ -196,7 +199,7 @@ fn set(timer: &OwnedFd, ns: i64) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves a timer between two near times: each write goes to the clock event device.
+/// Moves a timer between two near times, so that each write goes to the clock event device.
 fn timer_starts(stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let timer = timer()?;
     set(&timer, 1_000_000)?;
@@ -220,7 +223,7 @@ fn timer_lateness(stop: &AtomicBool) -> io::Result<Vec<f64>> {
     Ok(late)
 }
 
-/// What wakes showed.
+/// What was measured of wake-ups.
 struct Wakes {
     waker: Vec<f64>,
     latency: Vec<f64>,
@@ -228,7 +231,7 @@ struct Wakes {
     sleep: Vec<f64>,
 }
 
-/// Spins: a thread that sleeps would let its core go idle.
+/// Waits without sleeping, because the core of a thread that sleeps would go idle.
 fn spin(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -236,7 +239,7 @@ fn spin(time: Duration) {
     }
 }
 
-/// A thread of one core wakes one that sleeps on another.
+/// Lets a thread of one core wake one that sleeps on another.
 fn wakes(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Wakes> {
     let (event, start, awake_ns) = (event()?, Instant::now(), AtomicU64::new(0));
     let over = AtomicBool::new(false);
@@ -274,11 +277,12 @@ fn wakes(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Wakes> {
     Ok(Wakes { waker: waking, latency, sleep })
 }
 
-/// How long it takes from waking a thread that sleeps on one core, by a thread of another, until it runs: the median, in
-/// nanoseconds; `None` once it is to stop.
+/// Returns the median time in nanoseconds from the moment at which a thread of one core wakes a thread that sleeps on
+/// another until that thread runs, or `None` once `stop` is set.
 ///
 /// # Errors
-/// A core or a descriptor that the system refuses.
+///
+/// This fails if the system refuses a core or a descriptor.
 pub fn wake_latency_ns(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Option<f64>> {
     match wakes(sleeper, waker, stop) {
         Ok(wakes) => Ok(stats::median(&wakes.latency).map(|latency| latency.value)),
@@ -287,13 +291,13 @@ pub fn wake_latency_ns(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::R
     }
 }
 
-/// A thread computes while another one of its core is woken from outside, looks, and sleeps again: what that takes from
-/// the first.
+/// Lets a thread compute while another thread of its core is woken from outside, checks, and sleeps again. Returns the
+/// time that this takes from the first.
 fn interruptions(core: usize, waker: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let (event, over) = (event()?, AtomicBool::new(false));
     let sleep = || -> io::Result<()> {
         pin_thread(&[core])?;
-        // Wake-ups that come before it runs are one, so it cannot count them.
+        // Several wake-ups that come before the thread runs count as one, so it cannot count them.
         while !over.load(Ordering::Acquire) {
             wait(&event)?;
         }
@@ -316,7 +320,7 @@ fn interruptions(core: usize, waker: usize, stop: &AtomicBool) -> io::Result<Vec
     })
 }
 
-/// As [`interruptions`], by a timer of the thread that sleeps, which nobody starts anew.
+/// Does the same as [`interruptions`] with a timer of the sleeping thread, which no other thread starts anew.
 fn timer_interruptions(core: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let timer = timer()?;
     let every = Timespec { tv_sec: 0, tv_nsec: PAUSE.as_nanos() as i64 };
@@ -334,8 +338,9 @@ fn timer_interruptions(core: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     })
 }
 
-/// A thread computes on a core until `wake`, on a thread of its own, has woken another one there: it returns when, by the clock that it
-/// is given. What each wake-up has taken from the one that computes.
+/// Lets a thread compute on a core until `wake`, on a thread of its own, has woken another thread of that core. `wake`
+/// returns the times of the wake-ups, by the clock that it is given. Returns the time that each wake-up has taken from
+/// the computing thread.
 fn taken_from_who_computes(
     core: usize,
     wake: impl FnOnce(&dyn Fn() -> u64) -> io::Result<Vec<u64>> + Send,
@@ -347,7 +352,7 @@ fn taken_from_who_computes(
         let ready = ready;
         pin_thread(&[core])?;
         let mut gaps = Vec::new();
-        // Who wakes waits for it.
+        // The waking thread waits for this.
         let _ = ready.send(());
         let mut last_ns = now_ns();
         while !over.load(Ordering::Relaxed) {

@@ -1,8 +1,10 @@
-//! Calibration: what a machine's operations take, a few cells of the lab, and the world file that both make.
+//! Calibration: it measures what a machine's operations take, runs a few cells of the lab, and makes a world file of
+//! both.
 //!
-//! [`micro`] measures operations one by one. The cells are `base` and `fullbusy` at their maximum and at low load, and one
-//! deferred mode at low load; what no micro-benchmark shows is fitted to them ([`lull_sim::calibration`]). One more cell is
-//! measured and not used, so that its error can be seen.
+//! [`micro`] measures operations one by one. The cells are `base` and `fullbusy` at their maximum and at low load, and
+//! one deferred mode at low load. The costs that no micro-benchmark shows are fitted to them
+//! ([`lull_sim::calibration`]). One more cell is measured and not used for the fit, so that the error of its prediction
+//! can be seen.
 
 pub mod micro;
 mod words;
@@ -22,91 +24,92 @@ use micro::Micro;
 
 pub use words::render;
 
-/// Runs of each cell: enough for an interval.
+/// The number of runs of each cell, which is enough for an interval.
 const RUNS: u32 = 3;
 const WARM_UP: Duration = Duration::from_millis(200);
-/// The window of a run, and what the fit may cost, in the default time; all shrink with it, down to these.
+/// The window of a run: the least, and that of a calibration with the default time. It shrinks with the time.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
 const EVALUATIONS: (usize, usize) = (40, 270);
 const REQUESTS: (u32, u32) = (2_000, calibration::REQUESTS);
-/// The least answers of a run, and the longest window that is tried for them.
+/// The least number of answers in a run, and the longest window that is tried to get them.
 const ANSWERS_MIN: f64 = 50.0;
 const WINDOW_MAX: Duration = Duration::from_secs(5);
-/// The time that a calibration takes by default, about, on a machine that does nothing else.
+/// The approximate time that a calibration takes by default, on a machine that does nothing else.
 pub const LIMIT_DEFAULT: Duration = Duration::from_secs(60);
-/// Runs of a prediction, each with a seed of its own.
+/// The number of runs of a prediction, each with a seed of its own.
 const SEEDS: u64 = 3;
-/// The cells that are fitted, by mode and share of base's maximum in percent, at the most; 100 is a closed loop.
+/// The cells that are fitted, by mode and load in percent of base's maximum. A load of 100 is a closed loop.
 const FITTED: [(&str, u32); 5] = [("base", 100), ("fullbusy", 100), ("base", 25), ("fullbusy", 25), ("defer200", 25)];
-/// The cell that is measured and not used.
+/// The cell that is measured and not used for the fit.
 const HELD_OUT: (&str, u32) = ("suspend20", 50);
 
-/// What is calibrated.
+/// The options of a calibration.
 pub struct Calibration<'a> {
-    /// What is known of the service without measuring it.
+    /// The properties of the service that are known without a measurement.
     pub setup: Setup,
     /// The cores of the first worker and of the first generator.
     pub cores: (usize, usize),
-    /// The time that it may take, about.
+    /// The approximate time that it may take.
     pub limit: Duration,
-    /// Ends it early.
+    /// Ends the calibration early when it is set.
     pub stop: &'a AtomicBool,
-    /// Is told what is done now.
+    /// Called with the step that is being done.
     pub tell: &'a mut dyn FnMut(&str),
 }
 
-/// A cell with what the found world shows of it.
+/// A cell, with the figures that the calibrated world predicts for it.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// What was measured.
     pub cell: Cell,
     /// Its share of base's maximum, as a load.
     pub load: Load,
-    /// What is simulated, means over seeds.
+    /// The simulated figures, as means over seeds.
     pub simulated: Vec<(Column, f64)>,
-    /// Instructions a query, by what is simulated; `None` where the hardware does not count.
+    /// The simulated number of instructions for a query, or `None` if the hardware does not count them.
     pub instructions: Option<f64>,
-    /// What the reader of the row has to know.
+    /// A remark for the reader of the row.
     pub note: Option<String>,
 }
 
-/// The outcome.
+/// The outcome of a calibration.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Operations.
+    /// The measured operations.
     pub micro: Vec<Micro>,
-    /// What was found.
+    /// The calibrated world.
     pub calibrated: Calibrated,
     /// The cells that were fitted.
     pub fitted: Vec<Shown>,
-    /// The one that was not.
+    /// The cell that was not fitted.
     pub held_out: Shown,
 }
 
-/// Why there is no outcome.
+/// The reason why there is no outcome.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A cell could not be measured.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// An operation could not be.
+    /// An operation could not be measured.
     #[error("cannot measure what operations take: {0}")]
     Micro(#[from] std::io::Error),
-    /// There is no world.
+    /// No world was found.
     #[error("no world was found: {0}")]
     Fit(#[from] calibration::CalibrateError),
     /// A simulated cell hit a bound.
     #[error("a cell cannot be simulated: {0}")]
     Simulate(#[from] lull_sim::RunError),
-    /// It was stopped.
+    /// The calibration was stopped.
     #[error("stopped before everything was measured: start it again")]
     Stopped,
 }
 
-/// Measures and fits.
+/// Measures the operations and the cells, and fits the world.
 ///
 /// # Errors
+///
 /// See [`enum@Error`].
 pub fn calibrate(bench: &mut dyn Bench, mut calibration: Calibration<'_>) -> Result<Outcome, Error> {
     (calibration.tell)("measuring what operations take");
@@ -153,25 +156,26 @@ pub fn calibrate(bench: &mut dyn Bench, mut calibration: Calibration<'_>) -> Res
     Ok(Outcome { micro, calibrated, fitted, held_out })
 }
 
-/// What of the default time there is.
+/// Returns the ratio of `limit` to the default time.
 fn share(limit: Duration) -> f64 {
     limit.as_secs_f64() / LIMIT_DEFAULT.as_secs_f64()
 }
 
-/// The load of a cell. A deferral has each connection's request wait for its timeout, so that there is a rate at which all of them
-/// wait, and what is sent on time waits for a connection: beyond half of it a cell would show the queue and nothing else.
+/// Returns the load of a cell. A deferral delays each connection's request by its timeout, so there is a rate at which
+/// all connections wait, and requests that are sent on time wait for a connection. Above half of that rate a cell would
+/// only show this queue.
 fn load(mode: &Mode, percent: u32, base_max: Option<f64>, connections: u32) -> Load {
     if percent == 100 {
         return Load::Max;
     }
     let held_s = if mode.epoll.prefer_busy_poll { 0.0 } else { mode.napi.gro_flush_timeout_ns as f64 / 1e9 };
     let permille_max = base_max.map(|base_max| 1_000.0 * f64::from(connections) / (2.0 * held_s) / base_max);
-    // A quotient that is infinite is more than any load.
+    // If the quotient is infinite, it is larger than any load.
     let permille = permille_max.map_or(u32::MAX, |permille| permille as u32).clamp(1, 10 * percent);
     Load::Percent { permille }
 }
 
-/// Runs all cells, interleaved; the held-out one comes last.
+/// Runs all cells, interleaved. The held-out one comes last.
 fn measure_cells(bench: &mut dyn Bench, calibration: &mut Calibration<'_>) -> Result<Vec<(Load, CellSummary)>, Error> {
     let cells: Vec<(Mode, u32)> = FITTED
         .iter()
@@ -214,8 +218,8 @@ fn measure_cells(bench: &mut dyn Bench, calibration: &mut Calibration<'_>) -> Re
     Ok(summaries.collect())
 }
 
-/// Runs a cell. On a machine that is busy with something else a short window may have no answers at all, and half of
-/// nothing is no load, or nothing that shows its mode: then it is run again, for longer.
+/// Runs a cell. On a machine that is busy with something else a short window may have no answers at all, or too few to
+/// show the mode. Then the cell is run again, for longer.
 fn run_until_shown(bench: &mut dyn Bench, mut run: Run<'_>) -> Result<RunResult, BenchError> {
     loop {
         let result = bench.run(&run)?;
@@ -239,7 +243,7 @@ fn run_until_shown(bench: &mut dyn Bench, mut run: Run<'_>) -> Result<RunResult,
     }
 }
 
-/// A summary as the fit takes it.
+/// Converts a summary for the fit.
 fn cell(summary: &CellSummary) -> Result<Cell, BenchError> {
     let mode =
         summary.testcase.parse().map_err(|error: lull_core::ModeError| BenchError::Invalid(error.to_string()))?;
@@ -268,13 +272,13 @@ fn cell(summary: &CellSummary) -> Result<Cell, BenchError> {
     Ok(Cell { mode, per_s: summary.offered_qps, figures: known.collect(), instructions })
 }
 
-/// What was measured of single keys: by micro-benchmarks, and of the generator by the cells.
+/// Returns what was measured of single keys: by micro-benchmarks, and, of the generator, by the cells.
 fn measured(micro: &[Micro], cells: &[(Load, CellSummary)], setup: &Setup) -> Vec<Measured> {
     let interval = |estimate: &Estimate| estimate.interval.map_or(0.0, |interval| (interval.high - interval.low) / 2.0);
     let of_micro =
         |micro: &Micro| Some(Measured { key: micro.key?, value: micro.ns.value, interval: interval(&micro.ns) });
     let has = |key: &str| calibration::KEYS.iter().any(|known| known.name == key && known.is_of(setup.user_plane));
-    // Nothing is what an operation took that did not happen: a thread that woke and did not get the core, say.
+    // A value of zero belongs to an operation that did not happen, such as a thread that woke and did not get the core.
     let known = |measured: &Measured| measured.value > 0.0 && has(measured.key);
     let mut all: Vec<Measured> = micro.iter().filter_map(of_micro).filter(known).collect();
     if !setup.generator {
@@ -284,7 +288,7 @@ fn measured(micro: &[Micro], cells: &[(Load, CellSummary)], setup: &Setup) -> Ve
         let values: Vec<f64> = cell.1.runs.iter().filter_map(of).filter(|value| value.is_finite()).collect();
         crate::stats::mean(&values)
     };
-    // The generator is busy for every query; what it is busy with divides about evenly.
+    // The generator is busy for every query. Its busy time is divided about evenly among its operations.
     let busy_ns =
         |run: &RunResult| Some(run.generator_busy_percent? / 100.0 * 1e9 / run.qps * f64::from(setup.workers));
     if let Some(each) = cells
@@ -308,7 +312,7 @@ fn measured(micro: &[Micro], cells: &[(Load, CellSummary)], setup: &Setup) -> Ve
     all
 }
 
-/// The found world's figures of a cell, means over seeds.
+/// Returns the figures of a cell in the calibrated world, as means over seeds.
 fn simulated(calibrated: &Calibrated, cell: &Cell) -> Result<Vec<(Column, f64)>, Error> {
     let runs = (1..=SEEDS).map(|seed| calibration::simulate(&calibrated.file, cell, 100 + seed));
     let runs: Vec<_> = runs.collect::<Result<_, _>>()?;

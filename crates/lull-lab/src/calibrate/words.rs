@@ -1,4 +1,4 @@
-//! A calibration as text.
+//! Formats a calibration as text.
 
 use lull_sim::calibration::{Column, Figure};
 use lull_units::time_text;
@@ -10,7 +10,7 @@ use crate::table::grid::{Align, Grid, wrap};
 /// The figures that are shown of a cell.
 const SHOWN: [Column; 4] = [Column::PerS, Column::AvgUs, Column::P99Us, Column::CpuPercent];
 
-/// The outcome as text of this width.
+/// Returns the outcome as text of this width.
 pub fn render(outcome: &Outcome, columns: usize) -> String {
     let mut out = "What operations take, one by one (medians of batches, with their intervals):\n\n".to_owned();
     let mut micro = Grid::default();
@@ -70,7 +70,7 @@ pub fn render(outcome: &Outcome, columns: usize) -> String {
     out
 }
 
-/// What instructions there are to a query.
+/// Returns a paragraph on the instructions for each query.
 fn instructions(outcome: &Outcome) -> String {
     let Some((found, off)) = outcome.calibrated.instructions else {
         return "\nInstructions are not known: the hardware does not count them here.".to_owned();
@@ -119,7 +119,7 @@ fn row(shown: &Shown) -> Vec<String> {
     row
 }
 
-/// By how much the simulated figures are off.
+/// Returns by how much the simulated figures are off.
 fn errors(shown: &Shown) -> String {
     let error = |column: Column| {
         let (measured, simulated) = of(shown, column);

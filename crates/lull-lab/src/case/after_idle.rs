@@ -1,5 +1,6 @@
-//! A service that has nothing to do: the CPU that it takes meanwhile, and how long a request waits that comes after a pause.
-//! A group of CPUs that rests (`groupX`) is to cost nothing then, and a request is to pay for one wake-up.
+//! A service that has nothing to do: the CPU time that it takes meanwhile, and how long a request waits that comes
+//! after a pause. A group of CPUs that rests (`groupX`) should then cost nothing, and a request should pay for one
+//! wake-up.
 
 use lull_core::Mode;
 use lull_units::counted;
@@ -11,30 +12,32 @@ use crate::cell::{Load, RunResult, Standing};
 
 /// Requests a second to a service that is idle.
 const IDLE_QPS: u64 = 1;
-/// Requests a second that each come after a pause: 20 ms, a hundred times as long as any mode waits before it sleeps.
+/// Requests a second that each come after a pause. The pause is 20 ms, a hundred times as long as any mode waits before
+/// it sleeps.
 const PAUSED_QPS: u64 = 50;
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct AfterIdle {
-    /// Delivery modes.
+    /// The delivery modes.
     pub modes: Vec<Mode>,
-    /// Service, connections and cores.
+    /// The service, its connections and its cores.
     pub bench: BenchConfig,
 }
 
 impl AfterIdle {
-    /// Measures every mode: without load, and with requests that each come after a pause. Between two runs the wake-up of a
-    /// thread on the service's core by one on the generator's is measured as well.
+    /// Measures every mode without load, and with requests that each come after a pause. Between two runs it also
+    /// measures how long a thread on the generator's core takes to wake one on the service's core.
     ///
     /// # Errors
-    /// What the service or the generator meets.
+    ///
+    /// This fails if the service or the generator fails.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         let mut bench = MemBench::start(self.bench.clone())?;
         let mut table = self.table(effort);
         table.notes.extend(bench.notes());
         for (mode, row) in self.modes.iter().zip(&mut table.rows) {
-            // What rests leaves its core to the worker, as an interrupt thread does.
+            // A group that rests leaves its core to the worker, as an interrupt thread does.
             let rests = mode.group.is_some_and(|group| group.rest_ns.is_some());
             row.short_of_cores = bench.short_of_cores(mode).filter(|_| !rests);
         }
@@ -78,7 +81,7 @@ impl AfterIdle {
         table
     }
 
-    /// Says of each mode how many wake-ups a request takes longer than in base.
+    /// Notes for each mode by how many wake-ups a request takes longer than in base.
     fn say_of_base(&self, table: &mut CaseTable) {
         let (latency, wake) = (table.measure_at("after_pause_p50_us"), table.measure_at("wake_us"));
         let value = |row: usize, measure: usize| table.rows[row].values[measure].ours.map(|ours| ours.value);
@@ -103,7 +106,7 @@ impl AfterIdle {
 fn observed(idle: &RunResult, paused: &RunResult, wake_ns: Option<f64>) -> Observed {
     Observed {
         values: vec![idle.cpu_percent, paused.p50_latency_us, paused.p99_latency_us, wake_ns.map(|ns| ns / 1e3)],
-        // Without load there is nothing to tell modes apart by.
+        // Without load there is nothing by which modes could be told apart.
         verdict: paused.verdict.clone(),
         load: Some(Standing::of_runs(paused.load, std::slice::from_ref(paused))),
     }

@@ -1,8 +1,9 @@
 //! Two services on one queue: the batch limit of the first, and how long the packets of the second wait.
 //!
-//! While the first suspends interrupts it is the only one that polls their queue, between two of its batches. Linux polls
-//! when the first has no events left (§13 edge 18), so that a small batch bounds nothing: all that the last poll delivered is
-//! served first. With `poll_after_returns` it polls after so many batches, and the batch limit is the bound.
+//! While the first suspends interrupts, only it polls their queue, between two of its batches. Linux polls when the
+//! first has no events left (§13 edge 18), so a small batch is no bound: everything that the last poll delivered is
+//! served first. With `poll_after_returns` the first service polls after that number of batches, and the batch limit is
+//! the bound.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::memcached::{Store, StoreConfig, StoreMode};
 use crate::service::{EVENTS_MAX, Limits, OwnService};
 
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// The addresses of the two generators: the second service's has one of its own.
+/// The addresses of the two generators; that of the second service has one of its own.
 const CLIENT_IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 3)];
 /// The port of the second service.
 const SECOND_PORT: u16 = PORT + 1;
@@ -42,26 +43,27 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Virtual time that the simulator measures for a row, behind a warm-up.
 const SIMULATED_NS: u64 = 300_000_000;
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct BatchLimit {
-    /// Batch limits of the first service.
+    /// The batch limits of the first service.
     pub events_max: Vec<usize>,
     /// The first service's mode; the second waits for interrupts, as in `base`.
     pub mode: Mode,
-    /// Connections of the first service, each of which always has a request under way.
+    /// Connections of the first service, each of which always has an outstanding request.
     pub connections: usize,
-    /// Requests a second that the second service gets.
+    /// Requests that the second service gets each second.
     pub second_qps: f64,
-    /// Cores for the first service, the second and the generator; empty: as there are.
+    /// Cores for the first service, the second one and the generator. If it is empty, the first usable cores are taken.
     pub cores: Vec<usize>,
 }
 
 impl BatchLimit {
-    /// Measures every batch limit as Linux polls, and polling after each return.
+    /// Measures every batch limit as Linux polls, and with a poll after each return.
     ///
     /// # Errors
-    /// A batch limit that is none, or what the services or the generator meet.
+    ///
+    /// This fails for an impossible batch limit, or if the services or the generator fail.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         self.check()?;
         let placed = Placed::new(&self.cores, &["the first service", "the second service", "the generator"])?;
@@ -75,7 +77,7 @@ impl BatchLimit {
         let per_rule = self.events_max.len();
         table.measure(0..table.rows.len(), effort, &mut |row, run| {
             let pair = &mut pairs[row / per_rule];
-            // Rows of one run have the same arrivals.
+            // The rows of one run have the same arrivals.
             pair.clients.iter_mut().for_each(|client| client.set_run(run));
             pair.run(&self.mode, self.events_max[row % per_rule], self.second_qps, effort)
         })?;
@@ -101,7 +103,7 @@ impl BatchLimit {
         Ok(())
     }
 
-    /// The rows, with what the simulator says of each.
+    /// Makes the rows, with the simulator's prediction for each.
     fn table(&self, placed: &Placed, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         let measures = [
             Measure { name: "second_p50_us", help: "median latency of the second service" },
@@ -143,7 +145,7 @@ impl BatchLimit {
         Ok(table)
     }
 
-    /// The same shape in the simulator: p50 and p99 of the second service.
+    /// Simulates the same workload. Returns p50 and p99 of the second service.
     fn simulated(&self, events_max: usize, poll_after_returns: u32) -> Result<[f64; 2], BenchError> {
         let mut world = World::epoll_service(1, &self.mode, self.connections as u32, Traffic::Closed);
         world.cpus = vec![true; 2];
@@ -175,7 +177,8 @@ fn after_returns(poll_after_returns: u32) -> &'static str {
 
 /// Two services on the one queue of a network, with a generator for each in one thread.
 struct Pair {
-    // They are dropped in this order: clients hold queues of the network's peer, services sockets of the network.
+    // The fields are dropped in this order: clients hold queues of the network's peer, and services hold sockets of the
+    // network.
     clients: [WireClient<TscClock>; 2],
     core: usize,
     first: OwnService,
@@ -232,7 +235,8 @@ impl Pair {
         Ok(Pair { clients, core: cores[2], first, second, network, host, _client_port: client_port })
     }
 
-    /// Gives the first service its batch limit. Of the two waits that it begins meanwhile the second has the limit for certain.
+    /// Gives the first service its batch limit. Of the two waits that it begins meanwhile, the second certainly has the
+    /// limit.
     fn limit_first(&self, events_max: usize) -> Result<(), BenchError> {
         let calls = || self.first.epolls().map(|epoll| epoll.stats().calls).sum::<u64>();
         for _ in 0..2 {
@@ -252,7 +256,7 @@ impl Pair {
         second_qps: f64,
         effort: &Effort<'_>,
     ) -> Result<Observed, BenchError> {
-        // The application's half is done on both services, each with a mode of its own.
+        // The application's half is put in force on both services, each with a mode of its own.
         let _ = self.network.set_mode(mode)?;
         self.first.set_mode(mode)?;
         self.limit_first(events_max)?;
@@ -291,14 +295,15 @@ impl Pair {
     }
 }
 
-/// How often it is looked whether a service has come back to wait.
+/// The interval at which to check whether a service waits again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What counters read where the window begins and where it ends: what latencies are of, polls and events are of as well.
+/// Counters at the beginning and at the end of the window, so that polls and events cover the same time as the
+/// latencies.
 struct Marks<M>(Option<M>, Option<M>);
 
 impl<M> Marks<M> {
-    /// Reads at the first moment in the window, and at the first behind it.
+    /// Reads the counters at the first moment in the window, and at the first one behind it.
     fn at(&mut self, now_ns: u64, window: Window, read: impl FnOnce() -> M) {
         if self.0.is_none() && window.contains(now_ns) {
             self.0 = Some(read());
@@ -307,14 +312,14 @@ impl<M> Marks<M> {
         }
     }
 
-    /// Both; a run that was stopped before its window began has none.
+    /// Returns both readings. A run that was stopped before its window began reads them now.
     fn both(self, read: impl Fn() -> M) -> [M; 2] {
         [self.0.unwrap_or_else(&read), self.1.unwrap_or_else(&read)]
     }
 }
 
-/// Whether the one generator of both services was quick enough for what the row says: requests to the second were on time, and
-/// the first always had some.
+/// Whether the one generator of both services was fast enough for what the row says: requests to the second were on
+/// time, and the first always had some.
 fn load_of(second: &Summary, busy_percent: f64) -> Standing {
     if !second.kept_up {
         return Standing::GeneratorLate { reason: "the generator sent late to the second service".to_owned() };
@@ -326,8 +331,8 @@ fn load_of(second: &Summary, busy_percent: f64) -> Standing {
     Standing::Counts
 }
 
-/// Both loads in one thread on one core: closed to the first service, open to the second. With what they measured, how busy the
-/// thread was, in percent, and what counters read by `read`.
+/// Generates both loads in one thread on one core: closed to the first service, open to the second. Returns what they
+/// measured, how busy the thread was in percent, and what `read` returned at both ends of the window.
 fn generate<M>(
     clients: &mut [WireClient<TscClock>; 2],
     core: usize,
@@ -387,7 +392,7 @@ mod tests {
             marks.at(now_ns, window, || now_ns);
         }
         assert_eq!(marks.both(|| 0), [103, 1_004]);
-        // One that is stopped ends its window sooner.
+        // A run that is stopped ends its window sooner.
         let mut stopped = Marks(None, None);
         stopped.at(200, window, || 200);
         window.to_ns = 300;

@@ -1,4 +1,4 @@
-//! Who of a case has which core.
+//! Which part of a case has which core.
 
 use crate::bench::{BenchError, check_cores};
 
@@ -7,22 +7,23 @@ use crate::bench::{BenchError, check_cores};
 pub struct Placed {
     /// A core for each part.
     pub cores: Vec<usize>,
-    /// What the reader has to know where parts share a core.
+    /// A remark for the reader if parts share a core.
     pub short: Option<String>,
 }
 
 impl Placed {
-    /// Gives each of `parts` a core of its own, of those `asked` for or else of all that this process may use. Where there
-    /// are too few the last parts share the last core, and the reader is told.
+    /// Gives each of `parts` a core of its own, out of the cores that were `asked` for, or otherwise out of all that
+    /// this process may use. If there are too few, the last parts share the last core, and the reader is told.
     ///
     /// # Errors
-    /// A core that this process may not use, or that is named twice.
+    ///
+    /// This fails if this process may not use a core, or if a core is named twice.
     pub fn new(asked: &[usize], parts: &[&str]) -> Result<Placed, BenchError> {
         let cores = if asked.is_empty() { lull_host::usable_cores() } else { check_cores(asked)?.to_vec() };
         Ok(Placed::among(&cores, parts))
     }
 
-    /// The same among cores that may be used.
+    /// Places the parts among cores that may be used.
     fn among(cores: &[usize], parts: &[&str]) -> Placed {
         let last = cores.len().saturating_sub(1);
         let core = |part: usize| cores.get(part.min(last)).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! A case's table as files.
+//! Writes a case's table to files.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::csv::{number, push_record};
 use crate::document::{Document, pretty};
 
 impl Document for CaseTable {
-    /// The keys, then for each measure what was measured, published and simulated, then the verdict.
+    /// Each row has the keys, then the measured, published and simulated value of each measure, then the verdict.
     fn csv(&self) -> String {
         let mut text = String::new();
         let mut head: Vec<String> = self.keys.iter().map(|key| key.replace(' ', "_")).collect();

@@ -1,5 +1,5 @@
-//! The first packet after a pause, with a group whose poller makes dry runs meanwhile and with one that does not: a poller
-//! that only looks whether a ring is empty leaves the rest of the receive path to whoever else uses the core's caches.
+//! The first packet after a pause, with a group whose poller makes dry runs meanwhile and with one that does not. If a
+//! poller only checks whether a ring is empty, other users of the core's caches evict the rest of the receive path.
 //!
 //! A datagram is timed from its sending until its socket is readable, so that no application's thread is in between.
 
@@ -21,36 +21,36 @@ use crate::bench::{BenchError, CLIENT_IP, SERVICE_IP};
 use crate::cell::Enforcement;
 use crate::flood::senders::{Station, datagram};
 
-/// Pauses, from shorter than what a poller waits before it walks, to longer than what keeps anything warm.
+/// Pauses, from shorter than the time after which a poller makes a dry run to longer than anything stays in the cache.
 pub const GAPS_DEFAULT: [Duration; 4] =
     [Duration::from_micros(10), Duration::from_micros(100), Duration::from_millis(1), Duration::from_millis(10)];
 const PORT: u16 = 9;
-/// Payload of the datagrams.
+/// The payload of a datagram, in bytes.
 const BYTES: usize = 18;
-/// What the neighbour walks, as long as most cores' second-level caches, and how long it sleeps between two walks: the poller
-/// has the core most of the time.
+/// How much memory the neighbour reads, about as much as most cores' second-level caches hold, and how long it sleeps
+/// between two passes, so that the poller has the core most of the time.
 const NEIGHBOUR_BYTES: usize = 1 << 20;
 const NEIGHBOUR_SLEEP: Duration = Duration::from_micros(500);
-/// A line of the cache.
+/// The size of a cache line.
 const LINE_BYTES: usize = 64;
-/// How long a datagram may take; it only bounds a failure.
+/// How long a datagram may take. It only bounds a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest wait that is told apart.
+/// The longest wait that the histogram distinguishes.
 const WAIT_NS_MAX: u64 = 100_000_000_000;
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct FirstPacket {
     /// Pauses before each datagram.
     pub gaps: Vec<Duration>,
-    /// The group's core, then the sender's; empty: as there are.
+    /// The group's core, then the sender's. If it is empty, the first usable cores are taken.
     pub cores: Vec<usize>,
 }
 
-/// One row: the pause, and whether somebody walks memory beside the poller.
+/// One row: the pause, and whether a neighbour reads memory beside the poller.
 type Cell = (Duration, bool);
 
-/// What one group's half of a run found.
+/// What was measured with one of the two groups in a run.
 struct Found {
     waits: Histogram<u64>,
     dry_runs: u64,
@@ -64,11 +64,12 @@ impl Found {
 }
 
 impl FirstPacket {
-    /// Measures each pause, alone on the poller's core and with a neighbour. A run of a row has a half without dry runs and one
-    /// with them, in an order that changes from run to run.
+    /// Measures each pause, alone on the poller's core and with a neighbour. A run of a row has a half without dry runs
+    /// and one with them, in an order that changes from run to run.
     ///
     /// # Errors
-    /// No pause, or what the network meets.
+    ///
+    /// This fails if there is no pause, or if the network fails.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         if self.gaps.is_empty() {
             return Err(BenchError::Invalid("cannot measure no pause: name one".to_owned()));
@@ -110,7 +111,7 @@ fn table(cells: &[Cell], placed: &Placed, effort: &Effort<'_>) -> CaseTable {
     table
 }
 
-/// What the intervals say of whether dry runs do anything.
+/// Returns notes on whether dry runs have an effect, judged by the intervals.
 fn notes(table: &CaseTable) -> Vec<String> {
     let saved = table.measure_at("saved_ns");
     let say = |row: &super::CaseRow| {
@@ -139,7 +140,7 @@ fn observed(gap: Duration, without: &Found, with: &Found) -> Observed {
     }
 }
 
-/// Whether the group delivered, and walked where it was to.
+/// Whether the group delivered, and made dry runs if it was asked to.
 fn verdict(gap: Duration, without: &Found, with: &Found) -> Enforcement {
     let first_walk = Duration::from_nanos(DRY_RUN_AFTER_NS + DRY_RUN_EVERY_NS);
     match (without, with) {
@@ -151,7 +152,7 @@ fn verdict(gap: Duration, without: &Found, with: &Found) -> Enforcement {
     }
 }
 
-/// One half of a run: a group, a socket, a sender, and perhaps a neighbour.
+/// Measures one half of a run: a group, a socket, a sender, and perhaps a neighbour.
 fn half(cell: Cell, dry_run: bool, cores: &[usize], effort: &Effort<'_>) -> Result<Found, BenchError> {
     let (gap, neighbour) = cell;
     let (ours, theirs) = mem::pair(MemConfig::default());
@@ -214,7 +215,7 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// For `time`, and at least one datagram. What each took goes to `record`.
+    /// Sends for `time`, and at least one datagram. The duration of each goes to `record`.
     fn send_for(
         &mut self,
         time: Duration,
@@ -235,7 +236,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Nanoseconds until the socket is readable; then the datagram is taken.
+    /// Sends a datagram and returns the nanoseconds until the socket is readable. Then it takes the datagram.
     fn send_one(&mut self) -> Result<u64, BenchError> {
         let mut frame = self.pool.alloc_for(self.frame.len());
         frame.set_len(self.frame.len());
@@ -258,7 +259,7 @@ impl Sender<'_> {
     }
 }
 
-/// The neighbour: reads its memory, and sleeps.
+/// Runs the neighbour: it reads its memory, and sleeps.
 fn walk_memory(core: usize, over: &AtomicBool) -> Result<(), BenchError> {
     pin_thread(&[core])?;
     let memory = vec![1_u8; NEIGHBOUR_BYTES];

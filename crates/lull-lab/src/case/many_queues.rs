@@ -1,5 +1,5 @@
 //! Many queues: the same service and load on a NIC of more and more queues. Packets spread over them, so that each poll
-//! brings fewer and each interrupt is for fewer; a group of CPUs serves all queues in one pass.
+//! and each interrupt brings fewer. A group of CPUs serves all queues in one pass.
 
 use lull_core::Mode;
 use lull_units::counted;
@@ -8,7 +8,7 @@ use super::{CaseTable, Effort, Measure, Observed};
 use crate::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
 use crate::cell::{Load, RunResult, Standing};
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct ManyQueues {
     /// Numbers of queues.
@@ -17,16 +17,18 @@ pub struct ManyQueues {
     pub modes: Vec<Mode>,
     /// The load of all rows.
     pub load: Load,
-    /// Service, connections and cores; its queues are each row's own.
+    /// The service, its connections and its cores. The number of queues is each row's own.
     pub bench: BenchConfig,
 }
 
 impl ManyQueues {
-    /// Measures every mode on every number of queues. The modes of one number are measured in turn; the service is made anew
-    /// for each number, so that its memory is that of one.
+    /// Measures every mode on every number of queues. The modes of one number are measured in turn. The service is
+    /// started anew for each number, so that its memory is that of this number of queues.
     ///
     /// # Errors
-    /// A load that is a share of a maximum, which differs from row to row, and what the service or the generator meets.
+    ///
+    /// This fails if the load is a share of a maximum, which differs from row to row, or if the service or the
+    /// generator fails.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         let offered_qps = match self.load {
             Load::Max => None,

@@ -1,4 +1,4 @@
-//! The rows of a case, measured in turn: every run goes through all rows, so that what is compared is near in time.
+//! Measures the rows of a case in turn: every run goes through all rows, so that what is compared is near in time.
 
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::cell::{Enforcement, Standing};
 use crate::csv::number;
 use crate::progress::ProgressMode;
 
-/// Runs of each row, if nothing else is asked for.
+/// The number of runs of each row, if nothing else is asked for.
 pub const RUNS_DEFAULT: u32 = 3;
 /// The measured window, if nothing else is asked for.
 pub const WINDOW_DEFAULT: Duration = Duration::from_secs(1);
@@ -27,28 +27,29 @@ pub struct Effort<'a> {
     pub warm_up: Duration,
     /// The measured window.
     pub window: Duration,
-    /// Ends it early, with what was measured so far.
+    /// Ends it early, with what was measured so far, when it is set.
     pub stop: &'a AtomicBool,
-    /// What is told while it runs.
+    /// How progress is reported.
     pub progress: ProgressMode,
 }
 
-/// What a run of a row measured.
+/// The measurements of one run of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
     /// A value for each of the table's measures.
     pub values: Vec<Option<f64>>,
     /// Whether what the row names was in force.
     pub verdict: Enforcement,
-    /// Whether the load was the one that was asked for; `None` where no load is named.
+    /// Whether the load was the one that was asked for. `None` if no load is named.
     pub load: Option<Standing>,
 }
 
 impl Effort<'_> {
-    /// Refuses what is no effort.
+    /// Checks that there is at least one run.
     ///
     /// # Errors
-    /// No run.
+    ///
+    /// This fails if there is none.
     pub fn check(&self) -> Result<(), BenchError> {
         match self.runs {
             0 => Err(BenchError::Invalid("cannot measure in 0 runs: use at least 1".to_owned())),
@@ -56,7 +57,7 @@ impl Effort<'_> {
         }
     }
 
-    /// Runs of each row and their length, for the reader.
+    /// Returns the number of runs of each row and their length, for the reader.
     pub fn words(&self) -> String {
         format!("{} of {:.2} s a row, interleaved", counted(self.runs, "run"), self.window.as_secs_f64())
     }
@@ -68,18 +69,20 @@ impl Effort<'_> {
             ProgressMode::Off => false,
         };
         if on {
-            // Standard error may be closed; that is no reason to stop measuring.
+            // Standard error may be closed, which is no reason to stop measuring.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }
 }
 
 impl CaseTable {
-    /// Measures those of `rows` that are not refused already, in turn and as often as `effort` says; `one` measures a row
-    /// once.
+    /// Measures those of `rows` that have not been refused, in turn, and as often as `effort` says. `one` measures a
+    /// row once.
     ///
     /// # Errors
-    /// What `one` meets before anything was measured. A failure later ends it early, and the table says so.
+    ///
+    /// This returns the error of `one` if nothing was measured before. A later failure ends the measurement early, and
+    /// the table says so.
     pub fn measure(
         &mut self,
         rows: Range<usize>,
@@ -93,7 +96,7 @@ impl CaseTable {
         let turns = (0..effort.runs).flat_map(|run| rows.iter().map(move |row| (*row, run)));
         for (step, (row, run)) in turns.enumerate() {
             let found = one(row, run);
-            // A run that was cut short measured something else than the others.
+            // A run that was cut short did not measure the same as the others.
             if effort.stop.load(Ordering::Relaxed) {
                 self.interrupted = true;
                 break;
@@ -125,7 +128,7 @@ impl CaseTable {
         format!("{}; {}{load}", values.join(", "), found.verdict)
     }
 
-    /// Folds the runs of a row: the median of each measure, and one verdict.
+    /// Folds the runs of a row into the median of each measure and one verdict.
     fn fold(&mut self, row: usize, runs: &[Observed]) {
         if runs.is_empty() {
             return;

@@ -1,5 +1,6 @@
-//! TCP_RR: one connection, a byte each way, one transaction at a time; interrupts with coalescing against busy polling of
-//! the receiving socket. Two networks of lull's over an in-memory NIC, or Linux's stack over a veth pair (`kernel`).
+//! TCP_RR: one connection, a byte each way, one transaction at a time. It compares interrupts with coalescing to busy
+//! polling of the receiving socket, on two networks of lull over an in-memory NIC, or on Linux's stack over a veth pair
+//! (`kernel`).
 
 mod kernel;
 
@@ -26,32 +27,33 @@ use crate::check::{Evidence, enforcement};
 
 const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// How long the connection may take to come up, and an answer to come; both only bound a failure.
+/// How long the connection may take to come up, and an answer to come. It only bounds a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest transaction that the histogram tells apart.
+/// The longest transaction that the histogram distinguishes.
 const TRANSACTION_NS_MAX: u64 = 100_000_000_000;
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct TcpRr {
     /// lull's own stack, or Linux's.
     pub plane: Plane,
-    /// Coalescing of both ends; none on the kernel plane, as a veth has none.
+    /// The coalescing of both ends. There is none on the kernel plane, because a veth has none.
     pub moderations: Vec<Moderation>,
-    /// Delivery modes of both ends: those that need no epoll context.
+    /// The delivery modes of both ends: modes that need no epoll context.
     pub modes: Vec<Mode>,
-    /// Cores of the two ends; empty: as there are.
+    /// The cores of the two ends. If it is empty, the first usable cores are taken.
     pub cores: Vec<usize>,
 }
 
-/// One row: coalescing, where there is one, and mode.
+/// One row: its coalescing, if there is one, and its mode.
 type Cell<'a> = (Option<Moderation>, &'a Mode);
 
 impl TcpRr {
     /// Measures every mode with every coalescing.
     ///
     /// # Errors
-    /// A mode that acts in epoll only, or what the two ends meet.
+    ///
+    /// This fails if a mode acts in epoll only, or if one of the two ends fails.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         for mode in &self.modes {
             AppHalf::of(mode).without_epoll().map_err(|error| BenchError::Invalid(error.to_string()))?;
@@ -78,7 +80,7 @@ impl TcpRr {
 }
 
 impl TcpRr {
-    /// The rows, with what was published and what the simulator says of the published machine.
+    /// Makes the rows, with the published values and the simulator's prediction for the published machine.
     fn table(&self, cells: &[Cell<'_>], placed: &Placed, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         let is_kernel = self.plane == Plane::Kernel;
         let interrupts =
@@ -130,8 +132,8 @@ impl TcpRr {
 const NOTE: &str = "An interrupt here wakes a thread that then wakes the one that receives, and coalescing is a timer of the \
                     kernel: a transaction with interrupts takes four such wake-ups, where a NIC's are a microsecond each.";
 
-/// The published row that one stands beside. In their order: interrupts at 16/44 and at 1/1, busy polling on Linux 3.11 and
-/// 4.11.
+/// Returns the published row that a row is compared with. The published rows are, in this order: interrupts at 16/44
+/// and at 1/1, busy polling on Linux 3.11 and on 4.11.
 fn beside(moderation: Option<Moderation>, mode: &Mode) -> Option<usize> {
     match (mode.name(), moderation.map(|moderation| (moderation.rx_usecs, moderation.rx_frames))) {
         ("base", Some((16, 44))) => Some(0),
@@ -144,7 +146,8 @@ fn beside(moderation: Option<Moderation>, mode: &Mode) -> Option<usize> {
     }
 }
 
-/// What the published rows turn on: they differ by one wait for coalescing in each direction.
+/// Returns a sentence that compares, here and as published, two rows that differ by one wait for coalescing in each
+/// direction.
 fn waits(cells: &[Cell<'_>], table: &CaseTable) -> Option<String> {
     let period_us = |usecs: u32, frames: u32| {
         let asked = Some(Moderation { rx_usecs: usecs, rx_frames: frames });
@@ -158,7 +161,7 @@ fn waits(cells: &[Cell<'_>], table: &CaseTable) -> Option<String> {
     ))
 }
 
-/// One end: its network.
+/// Makes the network of one end.
 fn end(host: &Host, port: MemPort, own: Ipv4Addr, cpu: u16, other: (Ipv4Addr, [u8; 6])) -> Result<Network, BenchError> {
     let config = NetworkConfig {
         addresses: vec![(own.into(), 24)],
@@ -169,7 +172,7 @@ fn end(host: &Host, port: MemPort, own: Ipv4Addr, cpu: u16, other: (Ipv4Addr, [u
     Ok(Network::new(host, Arc::new(port), config)?)
 }
 
-/// One run of a row, with two ends of its own.
+/// Measures one run of a row, with two ends of its own.
 fn measure(
     (moderation, mode): (Moderation, &Mode),
     cores: &[usize],
@@ -200,7 +203,7 @@ fn measure(
         let asked = ask(&client, address, cores[0], effort, &counted);
         over.store(true, Ordering::Release);
         if asked.is_err() {
-            // It may still wait for a connection.
+            // The listener may still wait for a connection.
             let _ = listener.shutdown(Shutdown::Both);
         }
         let served = serving.join().map_err(|_| BenchError::Invalid("the server panicked".to_owned()))?;
@@ -213,7 +216,7 @@ fn measure(
     Ok(observed(&latencies, seconds, interrupts, napi.busy_polls, verdict))
 }
 
-/// What a window came to, in the order of the table's measures.
+/// Returns the measures of a window, in the order of the table's.
 fn observed(latencies: &Histogram<u64>, seconds: f64, raised: u64, busy_polls: u64, verdict: Enforcement) -> Observed {
     let transactions = latencies.len();
     let per_transaction = |count: u64| (transactions > 0).then(|| count as f64 / transactions as f64);
@@ -231,11 +234,11 @@ fn observed(latencies: &Histogram<u64>, seconds: f64, raised: u64, busy_polls: u
     }
 }
 
-/// A connection, as both planes have it.
+/// A connection, with the operations that both planes have.
 trait Connection {
     fn send_byte(&self) -> io::Result<()>;
 
-    /// Waits for a byte; false at the end of the stream.
+    /// Waits for a byte. Returns false at the end of the stream.
     fn receive_byte(&self) -> io::Result<bool>;
 }
 
@@ -249,7 +252,7 @@ impl Connection for TcpStream {
     }
 }
 
-/// The server: it answers each byte with one, until the client closes.
+/// Runs the server: it answers each byte with one, until the client closes.
 fn answer(listener: &TcpListener, core: usize, over: &AtomicBool) -> io::Result<()> {
     pin_thread(&[core])?;
     let stream = match listener.accept() {
@@ -268,17 +271,17 @@ fn echo(stream: &impl Connection, over: &AtomicBool) -> io::Result<()> {
         match stream.receive_byte() {
             Ok(false) => return Ok(()),
             Ok(true) => stream.send_byte()?,
-            // The client gave up, and has told why.
+            // The client gave up, and has reported why.
             Err(_) if over.load(Ordering::Acquire) => return Ok(()),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// The time of each transaction, the window's length in seconds, and what was counted at its two ends.
+/// The durations of the transactions, the window's length in seconds, and the counters at its two ends.
 type Asked<M> = (Histogram<u64>, f64, M, M);
 
-/// The client: a transaction after the other, those of the window counted.
+/// Runs the client: it makes one transaction after the other, and counts those of the window.
 fn ask<M: Send>(
     network: &Network,
     address: SocketAddr,
@@ -293,14 +296,14 @@ fn ask<M: Send>(
         stream.set_read_timeout(Some(PATIENCE))?;
         transact(&stream, effort, mark)
     };
-    // The calling thread keeps its cores.
+    // The client has a thread of its own, so that the calling thread keeps its cores.
     std::thread::scope(|scope| {
         let asked = scope.spawn(ask);
         asked.join().map_err(|_| BenchError::Invalid("the client panicked".to_owned()))?.map_err(BenchError::from)
     })
 }
 
-/// One transaction after the other, for as long as the effort says.
+/// Makes one transaction after the other, for as long as the effort says.
 fn transact<M>(stream: &impl Connection, effort: &Effort<'_>, mark: &impl Fn() -> M) -> io::Result<Asked<M>> {
     let mut latencies =
         Histogram::new_with_bounds(1, TRANSACTION_NS_MAX, 3).map_err(|error| io::Error::other(error.to_string()))?;

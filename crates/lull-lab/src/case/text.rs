@@ -1,4 +1,4 @@
-//! A case's table for a terminal.
+//! Formats a case's table for a terminal.
 
 use console::Style;
 
@@ -8,7 +8,7 @@ use crate::table::grid::{Align, Grid, wrap};
 use crate::table::{Footnotes, PROSE_COLUMNS_MAX, PROSE_COLUMNS_MIN, TableStyle, percent_text};
 
 impl CaseTable {
-    /// The table as text: machine, rows, footnotes, notes.
+    /// Returns the table as text: machine, rows, footnotes and notes.
     pub fn render(&self, style: TableStyle) -> String {
         let prose = style.width_columns.unwrap_or(PROSE_COLUMNS_MAX).clamp(PROSE_COLUMNS_MIN, PROSE_COLUMNS_MAX);
         let mut out = wrap(&self.title, prose, "") + &wrap(&self.machine.to_string(), prose, "");

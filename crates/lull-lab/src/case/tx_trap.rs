@@ -1,6 +1,6 @@
-//! The transmit trap: two workers of one queue, of whom one floods and one sends a small datagram a millisecond. Who drains the
-//! queueing discipline sends for the other as well, and is trapped in its send call meanwhile; a group of CPUs that drains it
-//! traps nobody.
+//! The transmit trap: two workers of one queue. One of them floods the queue, and the other sends a small datagram each
+//! millisecond. A worker that drains the queueing discipline also sends the other's frames, and is trapped in its send
+//! call meanwhile. If a group of CPUs drains the queue, no worker is trapped.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,25 +21,26 @@ use crate::cell::Enforcement;
 const OWN_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT: u16 = 9;
-/// Payload of the flood's datagrams: IP packets of 1500 bytes.
+/// The payload of the flood's datagrams, which makes IP packets of 1500 bytes.
 const FLOOD_BYTES: usize = 1_472;
-/// Payload of a request.
+/// The payload of a request, in bytes.
 const REQUEST_BYTES: usize = 64;
 /// How often the other worker sends.
 const PERIOD: Duration = Duration::from_millis(1);
-/// The longest send call that the histogram tells apart.
+/// The longest send call that the histogram distinguishes.
 const SEND_NS_MAX: u64 = 100_000_000_000;
-/// Slots of the transmit ring, a NIC's usual number.
+/// The slots of the transmit ring, as many as NICs usually have.
 const RING_SLOTS: usize = 256;
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct TxTrap {
-    /// Disciplines, each in each of the modes.
+    /// The disciplines, each of which is measured in each of the modes.
     pub qdiscs: Vec<Qdisc>,
-    /// Delivery modes.
+    /// The delivery modes.
     pub modes: Vec<Mode>,
-    /// Cores for the flooding worker, the asking one, the group and the wire; empty: as there are.
+    /// Cores for the flooding worker, the asking one, the group and the wire. If it is empty, the first usable cores
+    /// are taken.
     pub cores: Vec<usize>,
 }
 
@@ -47,7 +48,8 @@ impl TxTrap {
     /// Measures every discipline in every mode.
     ///
     /// # Errors
-    /// No discipline or mode, or what the workers meet.
+    ///
+    /// This fails if there is no discipline or no mode, or if the workers fail.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         if self.qdiscs.is_empty() || self.modes.is_empty() {
             return Err(BenchError::Invalid("cannot compare nothing: name a discipline and a mode".to_owned()));
@@ -94,7 +96,7 @@ fn table(cells: &[(Qdisc, &Mode)], placed: &Placed, effort: &Effort<'_>) -> Case
     table
 }
 
-/// Takes whatever comes, as the wire and the peer would.
+/// Takes every frame that comes, as the wire and the peer would.
 fn wire(port: &MemPort, core: usize, over: &AtomicBool) -> Result<(), BenchError> {
     pin_thread(&[core])?;
     let mut queue = port.take_queue(0)?;
@@ -108,7 +110,7 @@ fn wire(port: &MemPort, core: usize, over: &AtomicBool) -> Result<(), BenchError
     Ok(())
 }
 
-/// Sends as fast as it goes; returns the frames.
+/// Sends as fast as possible. Returns the number of frames.
 fn flood(socket: &UdpSocket, core: usize, over: &AtomicBool) -> Result<u64, BenchError> {
     pin_thread(&[core])?;
     let (to, data) = (SocketAddr::from((PEER_IP, PORT)), [0; FLOOD_BYTES]);
@@ -125,7 +127,7 @@ fn flood(socket: &UdpSocket, core: usize, over: &AtomicBool) -> Result<u64, Benc
     Ok(sent)
 }
 
-/// Sends a datagram each millisecond until `until`; what each call took goes to `record`.
+/// Sends a datagram each millisecond until `until`. The duration of each call goes to `record`.
 fn ask(socket: &UdpSocket, until: Instant, stop: &AtomicBool, mut record: impl FnMut(u64)) -> Result<(), BenchError> {
     let to = SocketAddr::from((PEER_IP, PORT));
     let mut next = Instant::now();
@@ -134,7 +136,7 @@ fn ask(socket: &UdpSocket, until: Instant, stop: &AtomicBool, mut record: impl F
         let begun = Instant::now();
         socket.send_to(&[1; REQUEST_BYTES], to)?;
         record(begun.elapsed().as_nanos() as u64);
-        // Nobody catches up on what a long call cost.
+        // The worker does not catch up on the datagrams that were due during a long call.
         next = (next + PERIOD).max(Instant::now());
     }
     Ok(())
@@ -158,7 +160,7 @@ fn network(
     Ok(Network::new(host, Arc::new(port), config.with_mode(mode))?)
 }
 
-/// One run of a row.
+/// Measures one run of a row.
 fn measure(cell: (Qdisc, &Mode), cores: &[usize], effort: &Effort<'_>) -> Result<Observed, BenchError> {
     let (own_port, peer_port) = mem::pair(MemConfig { ring_slots: RING_SLOTS, ..MemConfig::default() });
     let host = Host::new(HostConfig { cpus: vec![Some(cores[1]), Some(cores[2])], ..HostConfig::default() })?;
@@ -180,7 +182,7 @@ fn measure(cell: (Qdisc, &Mode), cores: &[usize], effort: &Effort<'_>) -> Result
             Ok((begun.elapsed().as_secs_f64(), before, sums()))
         });
         let asked = asking.join();
-        // The wire last, so that nobody waits for room.
+        // The wire ends last, so that no worker waits for room.
         over.store(true, Ordering::Relaxed);
         let flooded = flooding.join();
         wire_over.store(true, Ordering::Relaxed);
@@ -210,7 +212,7 @@ fn measure(cell: (Qdisc, &Mode), cores: &[usize], effort: &Effort<'_>) -> Result
     })
 }
 
-/// Whether the discipline was there, and whoever was to send did.
+/// Whether the discipline was there, and the part that should drain it did.
 fn verdict((qdisc, mode): (Qdisc, &Mode), network: &Network, runs: u64, frames: u64) -> Enforcement {
     let by_group = mode.group.is_some_and(|group| group.transmit);
     match network.qdisc() {

@@ -1,4 +1,4 @@
-//! One cell against another, run by run, and the order of the modes against the published one.
+//! Compares one cell with another, run by run, and the order of the modes with the published one.
 
 use super::drift::Drift;
 use super::report::find;
@@ -26,7 +26,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// The value in one run.
+    /// Returns the value in one run.
     pub fn of_run(self, run: &RunResult) -> Option<f64> {
         match self {
             Metric::Qps => Some(run.qps),
@@ -36,7 +36,7 @@ impl Metric {
         }
     }
 
-    /// The value in one cell.
+    /// Returns the value in one cell.
     pub fn of_cell(self, cell: &CellSummary) -> Option<Estimate> {
         match self {
             Metric::Qps => Some(cell.qps),
@@ -56,7 +56,8 @@ impl Metric {
     }
 }
 
-/// `numerator / denominator` over the runs that both cells have. `None` if they share no run with a value in both.
+/// Returns `numerator / denominator` over the runs that both cells have, or `None` if they share no run with a value in
+/// both.
 pub fn ratio(metric: Metric, numerator: &CellSummary, denominator: &CellSummary) -> Option<Estimate> {
     ratio_covered(metric, numerator, denominator, stats::COVERAGE)
 }
@@ -83,17 +84,18 @@ fn ratio_covered(
 pub struct AgainstBase<'a> {
     /// The cell.
     pub cell: &'a CellSummary,
-    /// Its 99th percentile over base's, run by run.
+    /// The ratio of its 99th percentile to base's, run by run.
     pub p99: Option<Estimate>,
-    /// Its CPU over base's, run by run.
+    /// The ratio of its CPU to base's, run by run.
     pub cpu: Option<Estimate>,
-    /// The published p99 over base's at the same share of base's maximum.
+    /// The published ratio of its p99 to base's at the same share of base's maximum.
     pub published_p99: Option<f64>,
-    /// The published CPU over base's at the same share of base's maximum.
+    /// The published ratio of its CPU to base's at the same share of base's maximum.
     pub published_cpu: Option<f64>,
 }
 
-/// Every measured test case but `base` at `load`, against `base`. Empty if `base` was not measured there.
+/// Compares every measured test case at `load` except `base` with `base`. The list is empty if `base` was not measured
+/// at this load.
 pub fn against_base(cells: &[CellSummary], load: Load) -> Vec<AgainstBase<'_>> {
     let Some(base) = find(cells, "base", load) else { return Vec::new() };
     let share = share_of_base(load);
@@ -114,7 +116,7 @@ pub fn against_base(cells: &[CellSummary], load: Load) -> Vec<AgainstBase<'_>> {
         .collect()
 }
 
-/// The percent load nearest to 25 % among `cells`, if one is near.
+/// Returns the percent load nearest to 25 % among `cells`, if one is near.
 pub fn low_load(cells: &[CellSummary]) -> Option<Load> {
     let distance = |load: Load| match load {
         Load::Percent { permille } => Some(permille.abs_diff(LOW_LOAD_PERMILLE)),
@@ -135,13 +137,13 @@ pub struct Order {
     pub measured: Vec<String>,
     /// The same test cases, best first as published.
     pub published: Vec<String>,
-    /// Spearman's rank correlation of the two; `None` with fewer than three.
+    /// Spearman's rank correlation of the two; `None` with fewer than three test cases.
     pub spearman: Option<f64>,
-    /// Pairs (better, worse) as published that came out the other way here, beyond the interval of their paired ratio.
-    /// The intervals together cover with [`stats::COVERAGE`] (Bonferroni): among twelve modes a few pairs would
-    /// otherwise look reversed by chance.
+    /// Pairs (better, worse as published) whose order is reversed here, beyond the interval of their paired ratio. The
+    /// intervals have a joint coverage of [`stats::COVERAGE`] (Bonferroni), because otherwise a few pairs among twelve
+    /// modes would look reversed by chance.
     pub reversed: Vec<(String, String)>,
-    /// Pairs that came out the other way within the interval: no evidence either way.
+    /// The number of pairs whose order is reversed within the interval, which is no evidence either way.
     pub reversed_within_noise: usize,
 }
 
@@ -149,10 +151,11 @@ pub struct Order {
 type Judged<'a> = (&'a CellSummary, f64, f64);
 
 /// Compares the order of the modes by `metric` at a percent load with the published order, interpolated at the same
-/// share of base's maximum. `None` if `load` is not a share or fewer than two modes can be compared.
+/// share of base's maximum. Returns `None` if `load` is not a share or fewer than two modes can be compared.
 pub fn order(cells: &[CellSummary], metric: Metric, load: Load) -> Option<Order> {
     let share = share_of_base(load)?;
-    // On a machine whose speed changes the figures of two cells are of different times: the ratios to base are not.
+    // On a machine whose speed changes, the figures of two cells are of different times, but their ratios to base are
+    // not.
     let base = find(cells, "base", load).filter(|base| base.usable() && Drift::of(cells).is_large());
     let value = |cell: &CellSummary| match base {
         Some(base) => ratio(metric, cell, base).map(|ratio| ratio.value),
@@ -192,8 +195,8 @@ fn share_of_base(load: Load) -> Option<f64> {
     load.offered_qps(Some(1.0)).filter(|_| load.needs_base())
 }
 
-/// The published value of a test case at a share of the published maximum of `base`, linear between the published
-/// loads. `None` outside them: nothing is extrapolated.
+/// Returns the published value of a test case at a share of the published maximum of `base`, interpolated linearly
+/// between the published loads. Returns `None` outside them, because nothing is extrapolated.
 pub fn published_at(metric: Metric, testcase: &str, share: f64) -> Option<f64> {
     let base_qps_max = published().iter().find(|r| r.testcase == "base" && r.load == Load::Max)?.qps?;
     let qps = share * base_qps_max;

@@ -1,21 +1,21 @@
-//! Whether the machine was the same machine throughout.
+//! Whether the machine's speed was the same throughout.
 
 use super::{CellSummary, Load, RunResult};
 
-/// From this factor between the fastest and the slowest time on, figures of different times are not compared.
+/// If the fastest and the slowest time differ by this factor or more, figures of different times are not compared.
 pub const DRIFT_MAX: f64 = 1.25;
 
 /// How far the machine's speed changed during a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drift {
-    /// A fixed piece of work: its longest time over its shortest.
+    /// The longest time of a fixed piece of work over its shortest.
     pub work: Option<f64>,
-    /// base at MAX: its most queries per second over its fewest, between runs.
+    /// The most queries per second of base at MAX over the fewest, between runs.
     pub base: Option<f64>,
 }
 
 impl Drift {
-    /// The drift over all runs of all cells.
+    /// Returns the drift over all runs of all cells.
     pub fn of(cells: &[CellSummary]) -> Drift {
         let runs = || cells.iter().flat_map(|cell| &cell.runs);
         let base = |run: &&RunResult| run.testcase == "base" && run.load == Load::Max;
@@ -25,17 +25,17 @@ impl Drift {
         }
     }
 
-    /// The larger of the two.
+    /// Returns the larger of the two.
     pub fn factor(&self) -> f64 {
         self.work.unwrap_or(1.0).max(self.base.unwrap_or(1.0))
     }
 
-    /// Whether figures of different times are of different machines.
+    /// Whether the machine's speed changed so much that figures of different times cannot be compared.
     pub fn is_large(&self) -> bool {
         self.factor() > DRIFT_MAX
     }
 
-    /// What a reader has to know of it; `None` while it is small.
+    /// Returns what a reader has to know about it, or `None` while it is small.
     pub fn sentence(&self) -> Option<String> {
         if !self.is_large() {
             return None;

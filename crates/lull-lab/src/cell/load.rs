@@ -1,45 +1,45 @@
-//! How much is asked of the server.
+//! The load: how much is asked of the server.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Highest share of base's maximum that can be asked for, in thousandths. Suspension serves 1.2 times base's maximum;
-/// ten times is a typing error.
+/// The highest share of base's maximum that can be asked for, in thousandths. Suspension serves 1.2 times base's
+/// maximum, and a share of more than ten times is taken for a typing error.
 pub const LOAD_PERMILLE_MAX: u32 = 10_000;
 
-/// Highest absolute load that can be asked for, in queries per second.
+/// The highest absolute load that can be asked for, in queries per second.
 pub const LOAD_QPS_MAX: u64 = 1_000_000_000;
 
-/// The load of a cell. The order is the table's: shares, then rates, then `MAX`.
+/// The load of a cell. Loads are ordered as in the table: shares, then rates, then `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Load {
-    /// Open loop, a share of the maximum that `base` was measured to serve, in thousandths (`25%` is 250).
+    /// An open loop at a share of the maximum that `base` was measured to serve, in thousandths (`25%` is 250).
     Percent {
         /// Thousandths of base's maximum, 1 to [`LOAD_PERMILLE_MAX`].
         permille: u32,
     },
-    /// Open loop at a fixed rate (`200K`).
+    /// An open loop at a fixed rate (`200K`).
     Rate {
         /// Queries per second, 1 to [`LOAD_QPS_MAX`].
         qps: u64,
     },
-    /// Closed loop: every connection sends its next query when the last is answered (`MAX`).
+    /// A closed loop: every connection sends its next query when the last is answered (`MAX`).
     Max,
 }
 
-/// Why a load cannot be understood.
+/// The reason why a load cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadNameError {
-    /// Not one of the three forms.
+    /// It has none of the three forms.
     #[error(
         "cannot read the load `{0}`: write a share of base's maximum (25%), queries per second (200K, 1.2M, 50000) or MAX"
     )]
     Form(String),
-    /// A form that is right, with a value outside its limits.
+    /// It has a valid form, but its value is outside the limits.
     #[error(
         "the load `{0}` is out of range: shares go from 0.1% to {percent}%, rates from 1 to {millions}M queries per \
          second",
@@ -47,23 +47,23 @@ pub enum LoadNameError {
         millions = LOAD_QPS_MAX / 1_000_000
     )]
     Range(String),
-    /// A list without a load.
+    /// The list has no load.
     #[error("no load given: name at least one, for example 25%,50%,75%,MAX")]
     Empty,
 }
 
 impl Load {
-    /// The loads of a comparison for which none were named: 25 %, 50 %, 75 % and MAX.
+    /// Returns the loads of a comparison for which none were named: 25 %, 50 %, 75 % and MAX.
     pub fn defaults() -> Vec<Load> {
         let share = |percent: u32| Load::Percent { permille: percent * 10 };
         vec![share(25), share(50), share(75), Load::Max]
     }
 
-    /// Reads a comma-separated list, keeping its order and dropping repetitions.
+    /// Reads a comma-separated list. It keeps the order and drops repetitions.
     ///
     /// # Errors
     ///
-    /// The first load that cannot be read, or [`LoadNameError::Empty`].
+    /// This returns the error of the first load that cannot be read, or [`LoadNameError::Empty`].
     pub fn parse_list(text: &str) -> Result<Vec<Load>, LoadNameError> {
         let mut loads = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
@@ -75,7 +75,7 @@ impl Load {
         if loads.is_empty() { Err(LoadNameError::Empty) } else { Ok(loads) }
     }
 
-    /// Queries per second to offer, or `None` for a closed loop and for a share whose base is not known.
+    /// Returns the queries per second to offer, or `None` for a closed loop and for a share whose base is not known.
     pub fn offered_qps(self, base_qps_max: Option<f64>) -> Option<f64> {
         match self {
             Load::Percent { permille } => base_qps_max.map(|max| max * f64::from(permille) / 1000.0),
@@ -95,7 +95,7 @@ impl fmt::Display for Load {
         let text = match *self {
             Load::Percent { permille } if permille % 10 == 0 => format!("{}%", permille / 10),
             Load::Percent { permille } => format!("{}.{}%", permille / 10, permille % 10),
-            // 1000K, as the published tables write it, and not 1M.
+            // 1000K is written so, as in the published tables, and not as 1M.
             Load::Rate { qps } if qps % 1000 == 0 => format!("{}K", qps / 1000),
             Load::Rate { qps } => qps.to_string(),
             Load::Max => "MAX".to_string(),

@@ -1,4 +1,4 @@
-//! All cells with what produced them.
+//! All cells, with what produced them.
 
 use lull_units::counted;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{CellSummary, Load};
 use crate::machine::Machine;
 
-/// Version of the report's form, raised when a field changes its meaning.
+/// The version of the report's format. It is raised when a field changes its meaning.
 pub const REPORT_SCHEMA: u32 = 1;
 
 /// Where the cycles per query come from.
@@ -21,7 +21,7 @@ pub enum CyclesBy {
 }
 
 impl CyclesBy {
-    /// What a reader of the column has to know.
+    /// Returns what a reader of the column has to know.
     pub fn sentence(self) -> &'static str {
         match self {
             CyclesBy::Clock => "cycles_per_query is TSC frequency times server CPU time, not counted by the hardware.",
@@ -36,13 +36,13 @@ impl CyclesBy {
 /// A whole comparison, complete or cut short.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`REPORT_SCHEMA`] of the writer.
+    /// The [`REPORT_SCHEMA`] of the program that wrote it.
     pub schema: u32,
     /// The command that reproduces it.
     pub command: String,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub machine: Machine,
-    /// What the server's packets came through, such as `mem` or `tap`.
+    /// The device that the server's packets came through, such as `mem` or `tap`.
     pub nic: String,
     /// Worker threads of the server, a core each.
     pub workers: u32,
@@ -58,28 +58,28 @@ pub struct Report {
     pub loads: Vec<Load>,
     /// The maximum of `base`, in queries per second, that percent loads are shares of.
     pub base_qps_max: Option<f64>,
-    /// Where the cycles per query come from.
+    /// How the cycles per query were counted.
     #[serde(default)]
     pub cycles_by: CyclesBy,
     /// True if it was stopped before all runs were done.
     pub interrupted: bool,
-    /// Whether that was because something failed, and not because it was asked to end or its time was over.
+    /// Whether it was stopped because something failed, and not because it was asked to end or its time was over.
     #[serde(skip)]
     pub failed: bool,
-    /// What else the reader has to know, a sentence each.
+    /// Further remarks for the reader, as one sentence each.
     pub notes: Vec<String>,
     /// The cells that were measured.
     pub cells: Vec<CellSummary>,
 }
 
 impl Report {
-    /// The cell of a test case at a load, if it was measured.
+    /// Returns the cell of a test case at a load, if it was measured.
     pub fn cell(&self, testcase: &str, load: Load) -> Option<&CellSummary> {
         find(&self.cells, testcase, load)
     }
 
-    /// Every planned cell in the table's order (by load, then by test case), with what was measured of it; then what
-    /// was measured and not planned.
+    /// Returns every planned cell in the table's order (by load, then by test case), with its measurements if there are
+    /// any, and then the cells that were measured and not planned.
     pub fn rows(&self) -> Vec<(&str, Load, Option<&CellSummary>)> {
         let mut rows = Vec::new();
         for &load in &self.loads {
@@ -92,7 +92,7 @@ impl Report {
         rows
     }
 
-    /// What was run, in one line: `nic mem, 1 worker, 64 connections; 4 runs of 0.54 s a cell, interleaved`.
+    /// Returns what was run, in one line: `nic mem, 1 worker, 64 connections; 4 runs of 0.54 s a cell, interleaved`.
     pub fn set_up(&self) -> String {
         format!(
             "nic {}, {}, {}; {} of {:.2} s a cell, interleaved",
@@ -104,7 +104,7 @@ impl Report {
         )
     }
 
-    /// How far it came if it was stopped early: `stopped early, after 78 of 192 runs`.
+    /// Returns how far it came if it was stopped early: `stopped early, after 78 of 192 runs`.
     pub fn stopped(&self) -> Option<String> {
         let planned = self.modes.len() * self.loads.len() * self.runs as usize;
         let done: usize = self.cells.iter().map(|c| c.runs.len()).sum();
@@ -112,7 +112,7 @@ impl Report {
     }
 }
 
-/// The cell of a test case at a load among `cells`.
+/// Returns the cell of a test case at a load among `cells`.
 pub fn find<'a>(cells: &'a [CellSummary], testcase: &str, load: Load) -> Option<&'a CellSummary> {
     cells.iter().find(|c| c.testcase == testcase && c.load == load)
 }

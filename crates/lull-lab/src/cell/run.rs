@@ -4,17 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Enforcement, Load};
 
-/// What one run of one test case at one load measured.
+/// The measurements of one run of one test case at one load.
 ///
-/// Counts are totals over the measured window, [`window_s`](RunResult::window_s); everything optional is `None` where
-/// it was not or could not be measured, never zero.
+/// Counts are totals over the measured window, [`window_s`](RunResult::window_s). An optional value that was not or
+/// could not be measured is `None`, and never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// Name of the test case, such as `suspend20`.
     pub testcase: String,
     /// The load asked for.
     pub load: Load,
-    /// Which repetition, from 0. Runs with the same number are neighbours in time and are compared as pairs.
+    /// The number of the repetition, from 0. Runs with the same number are neighbours in time and are compared as
+    /// pairs.
     pub run: u32,
     /// Length of the measured window without warm-up, in seconds.
     pub window_s: f64,
@@ -32,23 +33,23 @@ pub struct RunResult {
     pub p99_latency_us: Option<f64>,
     /// CPU of every thread that serves or delivers, as a percentage of the server's cores (100 is all of them busy).
     pub cpu_percent: Option<f64>,
-    /// How busy the server's cores were with more than polling in vain, in percent: what decides whether a MAX run counts.
-    /// Where pollers of a CPU group have cores of their own, those of the busier half: theirs, or the workers'. `None` where the
-    /// time that was polled in vain is not known.
+    /// How busy the server's cores were apart from empty polls, in percent. It decides whether a MAX run counts. If
+    /// pollers of a CPU group have cores of their own, it is the value of the busier half: the pollers' cores, or the
+    /// workers'. `None` if the time spent in empty polls is not known.
     pub server_cpu_percent: Option<f64>,
     /// How busy the generator's cores were, in percent.
     pub generator_busy_percent: Option<f64>,
-    /// Whether the open-loop generator sent on time. True in a closed loop.
+    /// Whether the open-loop generator sent on time. It is true in a closed loop.
     pub kept_up: bool,
-    /// Cycles of the server per query: as [`CyclesBy`](super::report::CyclesBy) of the report says.
+    /// The server's cycles per query, counted as the report's [`CyclesBy`](super::report::CyclesBy) says.
     pub cycles_per_query: Option<f64>,
-    /// Instructions per query, only where the hardware counts them.
+    /// Instructions per query, if the hardware counts them.
     pub instructions_per_query: Option<f64>,
     /// Interrupts that reached the server.
     pub interrupts: Option<u64>,
     /// Polls of NAPI instances.
     pub polls: Option<u64>,
-    /// Frames per poll, mean over all polls.
+    /// Frames per poll, as the mean over all polls.
     pub mean_work: Option<f64>,
     /// Polls that found nothing.
     pub empty_polls: Option<u64>,
@@ -64,30 +65,31 @@ pub struct RunResult {
     pub timer_ops: Option<u64>,
     /// System calls made on the server's side for delivery.
     pub syscalls: Option<u64>,
-    /// How late the generator sent, in microseconds after it could have (99th percentile): the `lag` column.
+    /// How much later than possible the generator sent, in microseconds (99th percentile). This is the `lag` column.
     pub generator_lag_us: Option<f64>,
     /// Median lateness of the delivery timers that fired, in microseconds after their deadline.
     pub timer_lag_us: Option<f64>,
     /// Time the generator spent raising interrupts, in microseconds over the window.
     pub raise_us: Option<f64>,
-    /// Times the interrupts were suspended.
+    /// The number of times that the interrupts were suspended.
     pub suspensions: Option<u64>,
-    /// Times a suspension ended because the application found no events.
+    /// The number of suspensions that ended because the application found no events.
     pub resumes: Option<u64>,
-    /// Who polled the packets, on the kernel plane; in lull's own stack the other counts say it.
+    /// Which contexts polled the packets, on the kernel plane. In lull's own stack the other counts show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polled_by: Option<PolledBy>,
-    /// What became of the requests, where the generator tells.
+    /// The outcomes of the requests, if the generator reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<Answers>,
-    /// How long a fixed piece of work took just before the run, in microseconds: how fast the machine was then.
+    /// How long a fixed piece of work took just before the run, in microseconds, as a measure of the machine's speed
+    /// then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_us: Option<f64>,
-    /// Whether the mode asked for was the one in force.
+    /// Whether the mode that was asked for was in force.
     pub verdict: Enforcement,
 }
 
-/// What became of a run's requests.
+/// The outcomes of a run's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Answers {
@@ -97,28 +99,28 @@ pub struct Answers {
     pub misses: u64,
     /// Answers that were errors, or had the wrong size.
     pub errors: u64,
-    /// Requests that went down with their connection. The latencies leave them out.
+    /// Requests that were lost with their connection. The latencies leave them out.
     pub lost: u64,
-    /// Requests that were waited for in vain. The latencies leave them out, too.
+    /// Requests that were never answered. The latencies leave them out, too.
     pub unanswered: u64,
-    /// About how many requests were due and were never sent.
+    /// The approximate number of requests that were due and never sent.
     pub backlog: u64,
-    /// Connections that were opened again.
+    /// The number of times that a connection was opened again.
     pub reconnects: u64,
 }
 
 impl Answers {
-    /// Requests that were sent and that the service did not do what it was asked for.
+    /// Returns the number of requests that were sent and that the service did not serve as asked.
     pub fn failed(&self) -> u64 {
         self.misses + self.errors + self.lost + self.unanswered
     }
 
-    /// Requests that were sent.
+    /// Returns the number of requests that were sent.
     pub fn asked(&self) -> u64 {
         self.received + self.lost + self.unanswered
     }
 
-    /// Adds another run's.
+    /// Adds the outcomes of another run.
     pub(super) fn add(&mut self, other: &Answers) {
         self.received += other.received;
         self.misses += other.misses;
@@ -129,8 +131,8 @@ impl Answers {
         self.reconnects += other.reconnects;
     }
 
-    /// What failed, for the reader: `of 1000 requests 20 found no record and 3 were lost with their connection`; `None` if nothing
-    /// did.
+    /// Returns the failures for the reader, such as `of 1000 requests 20 found no record and 3 were lost with their
+    /// connection`, or `None` if there are none.
     pub fn failures(&self) -> Option<String> {
         let parts: Vec<String> = [
             (self.misses, "found no record"),
@@ -146,7 +148,7 @@ impl Answers {
     }
 }
 
-/// Shares of the packets, in percent, by who polled them.
+/// Shares of the packets, in percent, by the context that polled them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PolledBy {
     /// Softirq in the client's threads: on a veth the sender's core does the receiver's work.
@@ -157,24 +159,23 @@ pub struct PolledBy {
     pub timer: f64,
     /// Softirq in other threads, the idle ones among them.
     pub other_softirq: f64,
-    /// ksoftirqd.
+    /// The ksoftirqd threads.
     pub ksoftirqd: f64,
     /// The NAPI's thread.
     pub napi_thread: f64,
     /// Busy polls of the server's threads.
     pub busy_poll: f64,
-    /// Anything else.
+    /// Any other context.
     pub other: f64,
 }
 
 impl RunResult {
-    /// A run with its rate and nothing else measured; fill in the rest by field.
+    /// Makes a run with its rate and nothing else measured; the other fields can be filled in.
     ///
     /// ```
     /// use lull_lab::cell::{Load, RunResult};
     ///
-    /// let run = RunResult { p99_latency_us: Some(141.0), ..RunResult::new("suspend10", Load::Max, 0, 1.0, 5000.0) };
-    /// assert!(run.kept_up);
+    /// let run = RunResult { p99_latency_us: Some(141.0), ..RunResult::new("suspend10", Load::Max, 0, 1.0, 5000.0) }; assert!(run.kept_up);
     /// ```
     pub fn new(testcase: &str, load: Load, run: u32, window_s: f64, qps: f64) -> Self {
         RunResult {

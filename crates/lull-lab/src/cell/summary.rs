@@ -1,4 +1,4 @@
-//! Runs folded into one cell, with confidence intervals.
+//! Folds runs into one cell, with confidence intervals.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,19 +6,19 @@ use super::verdict::SERVER_BUSY_PERCENT_MIN;
 use super::{Enforcement, Load, RunResult, Standing};
 use crate::stats::{self, Estimate};
 
-/// A served rate below this share of the offered one is worth a note, unless the generator was late anyway.
+/// If the share of the offered rate that was served is below this, a note says so, unless the generator was late.
 const SERVED_SHARE_MIN: f64 = 0.98;
 
-/// One test case at one load: its runs and what they come to.
+/// One test case at one load: its runs and their summary.
 ///
-/// Latencies are medians over runs, everything else means.
+/// Latencies are medians over runs, and everything else is a mean.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellSummary {
     /// Name of the test case.
     pub testcase: String,
     /// The load asked for.
     pub load: Load,
-    /// Queries per second that the generator meant to send, mean over runs; `None` in a closed loop.
+    /// Queries per second that the generator meant to send, as a mean over runs; `None` in a closed loop.
     pub offered_qps: Option<f64>,
     /// Queries answered per second.
     pub qps: Estimate,
@@ -32,11 +32,11 @@ pub struct CellSummary {
     pub p99_latency_us: Option<Estimate>,
     /// Server CPU, in percent of its cores.
     pub cpu_percent: Option<Estimate>,
-    /// Cycles of the server per query: as [`CyclesBy`](super::report::CyclesBy) of the report says.
+    /// The server's cycles per query, counted as the report's [`CyclesBy`](super::report::CyclesBy) says.
     pub cycles_per_query: Option<Estimate>,
-    /// Instructions per query, where the hardware counts them.
+    /// Instructions per query, if the hardware counts them.
     pub instructions_per_query: Option<Estimate>,
-    /// What happened inside, as means of the totals of one window.
+    /// Internal counts, as means of the totals of one window.
     pub counts: Counts,
     /// Whether the row shows its mode: the worst of the runs.
     pub verdict: Enforcement,
@@ -46,7 +46,7 @@ pub struct CellSummary {
     pub runs: Vec<RunResult>,
 }
 
-/// What happened inside during one window, means over runs; `None` where not counted.
+/// Internal counts of one window, as means over runs; `None` if they were not counted.
 ///
 /// The fields and their order are the extra columns of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -71,12 +71,13 @@ pub struct Counts {
     pub timer_ops: Option<f64>,
     /// System calls made for delivery.
     pub syscalls: Option<f64>,
-    /// Lateness of timers, in microseconds: the median over runs of their medians.
+    /// Lateness of timers in microseconds: the median over runs of the runs' medians.
     pub lag_us: Option<f64>,
 }
 
 impl CellSummary {
-    /// Folds the runs of one cell. `None` without a run; a run whose rate is not a finite number is left out.
+    /// Folds the runs of one cell. Returns `None` if there is no run. A run whose rate is not a finite number is left
+    /// out.
     ///
     /// All runs must be of one test case at one load.
     pub fn of_runs(mut runs: Vec<RunResult>) -> Option<CellSummary> {
@@ -122,7 +123,7 @@ impl CellSummary {
         })
     }
 
-    /// The estimates of the published columns after `testcase` and `load`, in their order.
+    /// Returns the estimates of the published columns after `testcase` and `load`, in their order.
     pub fn published_estimates(&self) -> [Option<Estimate>; 7] {
         [
             Some(self.qps),
@@ -135,13 +136,14 @@ impl CellSummary {
         ]
     }
 
-    /// Whether the cell may be used in a statement about its mode on this machine: the mode ran, and the cell counts.
+    /// Whether the cell may be used in a statement about its mode on this machine: the mode was in force, and the cell
+    /// counts.
     pub fn usable(&self) -> bool {
         self.verdict.shows_mode() && self.standing.counts()
     }
 
-    /// What a reader of the row has to know, empty if nothing: why it is not in force, which timeout it had, why it
-    /// does not count, and whether the server fell short of the load.
+    /// Returns what a reader of the row has to know: why its mode is not in force, which timeout it had, why it does
+    /// not count, and whether the server fell short of the load. It is empty if there is nothing to say.
     pub fn note(&self) -> String {
         let mut notes = Vec::new();
         match &self.verdict {
@@ -160,7 +162,7 @@ impl CellSummary {
         notes.join("; ")
     }
 
-    /// What failed of a cell that counts nevertheless, and what its latencies leave out.
+    /// Returns the failures in a cell that counts nevertheless, and what its latencies leave out.
     fn few_failures(&self) -> Option<String> {
         let answers = super::verdict::of_all_runs(&self.runs);
         let failures = answers.failures().filter(|_| !matches!(self.standing, Standing::Unserved { .. }));
@@ -171,7 +173,7 @@ impl CellSummary {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// By how much an open loop was not served, and whether the server was the limit.
+    /// Returns how much of an open loop was not served, and whether the server was the limit.
     fn short_of_load(&self) -> Option<String> {
         let offered = self.offered_qps.filter(|_| self.standing.counts())?;
         if self.qps.value >= SERVED_SHARE_MIN * offered {
@@ -203,7 +205,7 @@ pub fn summarise(runs: Vec<RunResult>) -> Vec<CellSummary> {
     cells.into_iter().filter_map(CellSummary::of_runs).collect()
 }
 
-/// The finite values of one field.
+/// Returns the finite values of one field.
 fn values(runs: &[RunResult], field: fn(&RunResult) -> Option<f64>) -> Vec<f64> {
     runs.iter().filter_map(field).filter(|v| v.is_finite()).collect()
 }

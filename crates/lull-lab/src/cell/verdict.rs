@@ -1,7 +1,7 @@
-//! Was the mode in force, and does the cell count.
+//! Whether the mode was in force, and whether the cell counts.
 //!
-//! Two questions that a number alone does not answer. A row labelled `suspend20` that ran without suspension is worse
-//! than no row, and a maximum that the generator set says nothing about the server.
+//! A number alone does not answer these two questions. A row labelled `suspend20` that ran without suspension is worse
+//! than no row, and a maximum that was set by the generator says nothing about the server.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answers, Load, RunResult};
 
-/// A server below this at MAX was not the limit, in percent.
+/// A server that was less busy than this at MAX was not the limit, in percent.
 pub const SERVER_BUSY_PERCENT_MIN: f64 = 98.0;
 
-/// A generator above this may have been the limit, in percent.
+/// A generator that was busier than this may have been the limit, in percent.
 pub const GENERATOR_BUSY_PERCENT_MAX: f64 = 90.0;
 
-/// A cell of which more requests failed, in a thousand, shows another service than the one that was asked for.
+/// If more requests of a cell failed than this, in a thousand, the cell does not show the service that was asked for.
 pub const FAILED_PERMILLE_MAX: u64 = 1;
 
 /// Whether the mode that a row is labelled with was the one that ran.
@@ -24,7 +24,7 @@ pub const FAILED_PERMILLE_MAX: u64 = 1;
 pub enum Enforcement {
     /// Every check passed.
     InForce,
-    /// The mode ran, but its timeout fired after another time than was asked.
+    /// The mode ran, but its timeout fired after another time than it names.
     TimeoutHad {
         /// The timeout that the mode names, in microseconds.
         asked_us: f64,
@@ -36,20 +36,20 @@ pub enum Enforcement {
         /// What was found instead, for the reader.
         reason: String,
     },
-    /// The mode cannot be here, and nothing ran.
+    /// The mode is impossible here, and nothing ran.
     Refused {
-        /// Why, for the reader.
+        /// The reason, for the reader.
         reason: String,
     },
 }
 
 impl Enforcement {
-    /// A verdict of not in force.
+    /// Makes a verdict of not in force.
     pub fn not_in_force(reason: impl Into<String>) -> Enforcement {
         Enforcement::NotInForce { reason: reason.into() }
     }
 
-    /// Whether the row shows the mode that it is labelled with, if with another timeout.
+    /// Whether the row shows the mode that it is labelled with, even if with another timeout.
     pub fn shows_mode(&self) -> bool {
         !matches!(self, Enforcement::NotInForce { .. } | Enforcement::Refused { .. })
     }
@@ -59,7 +59,7 @@ impl Enforcement {
         matches!(self, Enforcement::Refused { .. })
     }
 
-    /// What was found instead of the mode, or why nothing ran; `None` where the mode is shown.
+    /// Returns what was found instead of the mode, or why nothing ran, or `None` if the mode is shown.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Enforcement::InForce | Enforcement::TimeoutHad { .. } => None,
@@ -67,12 +67,12 @@ impl Enforcement {
         }
     }
 
-    /// One verdict for several runs: the worst, with the median of the timeouts had.
+    /// Returns one verdict for several runs: the worst, with the median of their timeouts.
     pub(super) fn of_runs(runs: &[RunResult]) -> Enforcement {
         Enforcement::of_all(&runs.iter().map(|run| &run.verdict).collect::<Vec<_>>())
     }
 
-    /// The same of their verdicts.
+    /// Returns one verdict for several.
     pub(crate) fn of_all(verdicts: &[&Enforcement]) -> Enforcement {
         if let Some(refused) = verdicts.iter().find(|verdict| verdict.is_refused()) {
             return (*refused).clone();
@@ -101,7 +101,7 @@ impl Enforcement {
 }
 
 impl fmt::Display for Enforcement {
-    /// Short enough for a column: `in force`, `had 38 us`, `not in force`, `refused`.
+    /// Writes the verdict short enough for a column: `in force`, `had 38 us`, `not in force`, `refused`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Enforcement::InForce => f.pad("in force"),
@@ -116,21 +116,22 @@ impl fmt::Display for Enforcement {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Standing {
-    /// It does.
+    /// The cell counts.
     Counts,
-    /// At MAX, the server was not shown to be the limit.
+    /// At MAX, it was not shown that the server was the limit.
     GeneratorBound {
         /// How busy each side was.
         reason: String,
     },
-    /// More requests than a few in a thousand failed, so that rate and latencies are not those of the work that was asked for.
+    /// More requests than a few in a thousand failed, so that rate and latencies are not those of the work that was
+    /// asked for.
     Unserved {
-        /// How many, and how.
+        /// How many requests failed, and how.
         reason: String,
     },
     /// In open loop, the generator sent later than it meant to, so the load was not the one of the row.
     GeneratorLate {
-        /// In how many runs.
+        /// The number of runs in which it did.
         reason: String,
     },
 }
@@ -141,7 +142,7 @@ impl Standing {
         matches!(self, Standing::Counts)
     }
 
-    /// Why the cell does not count; `None` if it does.
+    /// Returns why the cell does not count, or `None` if it does.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Standing::Counts => None,
@@ -151,10 +152,11 @@ impl Standing {
         }
     }
 
-    /// Judges a cell by its runs: nearly all requests did what they asked for; at MAX, server busy and generator not, on average; in open loop, every run on time.
+    /// Judges a cell by its runs. Nearly all requests must have been served as asked; at MAX, the server must have been
+    /// busy and the generator not, on average; in open loop, every run must have been on time.
     pub(crate) fn of_runs(load: Load, runs: &[RunResult]) -> Standing {
         if runs.iter().any(|run| run.verdict.is_refused()) {
-            // Nobody was measured, so nobody was the limit.
+            // Nothing was measured, so neither side was the limit.
             return Standing::Counts;
         }
         if let Some(reason) = unserved(runs) {
@@ -163,7 +165,8 @@ impl Standing {
         if load == Load::Max { Self::of_closed_loop(runs) } else { Self::of_open_loop(runs) }
     }
 
-    /// One standing for several runs: the first that does not count, if there is one. `None` without any.
+    /// Returns one standing for several runs: the first that does not count, if there is one. Returns `None` without
+    /// any run.
     pub(crate) fn of_all(runs: &[&Standing]) -> Option<Standing> {
         let failed: Vec<&&Standing> = runs.iter().filter(|standing| !standing.counts()).collect();
         let Some(first) = failed.first() else { return runs.first().map(|standing| (*standing).clone()) };
@@ -215,13 +218,13 @@ impl Standing {
     }
 }
 
-/// What failed, if it is more than may.
+/// Returns the failures, if there are more than allowed.
 fn unserved(runs: &[RunResult]) -> Option<String> {
     let answers = of_all_runs(runs);
     answers.failures().filter(|_| 1_000 * answers.failed() > FAILED_PERMILLE_MAX * answers.asked())
 }
 
-/// What became of the requests of all runs.
+/// Returns the outcomes of the requests of all runs.
 pub(super) fn of_all_runs(runs: &[RunResult]) -> Answers {
     let mut all = Answers::default();
     runs.iter().filter_map(|run| run.answers.as_ref()).for_each(|answers| all.add(answers));
@@ -229,7 +232,7 @@ pub(super) fn of_all_runs(runs: &[RunResult]) -> Answers {
 }
 
 impl fmt::Display for Standing {
-    /// Short enough for a column: empty, `unserved`, `generator-bound`, `generator-late`.
+    /// Writes the standing short enough for a column: empty, `unserved`, `generator-bound`, `generator-late`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Standing::Counts => "",

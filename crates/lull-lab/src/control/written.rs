@@ -1,4 +1,4 @@
-//! What a proving comes to, as a table, as data and as a page.
+//! Writes the results of the traces as a table, as data and as a page.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::{Proof, Proven};
 use crate::document::{Document, pretty};
 
 impl Document for Proof<'_> {
-    /// A row for each slice of each controlled run.
+    /// Each slice of each controlled run is a row.
     fn csv(&self) -> String {
         let mut text = "seed,phase,load,begin_s,end_s,answers,avg_us,p50_us,p95_us,p99_us,cpu_percent,busy_percent,\
                         interrupts,polls,timeouts_us,controller\n"

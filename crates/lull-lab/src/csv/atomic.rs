@@ -1,16 +1,16 @@
-//! Writing a file whole or not at all.
+//! Writes a file whole or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Writes `bytes` to `path` by way of a temporary file beside it and a rename, so that a reader (or a crash) never sees
-/// half of it. A symbolic link keeps pointing where it did; what is not a regular file (a pipe, `/dev/stdout`) is
-/// written to directly, since it cannot be replaced.
+/// half of it. A symbolic link keeps its target. A path that is no regular file (a pipe, `/dev/stdout`) is written to
+/// directly, because it cannot be replaced.
 ///
 /// # Errors
 ///
-/// Those of the operating system, with the path in the message; the old file is then untouched.
+/// This fails with the operating system's error, with the path in the message. The old file is then untouched.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     try_write(path, bytes)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
@@ -23,7 +23,7 @@ fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(_) => path.to_path_buf(),
     };
     let temporary = beside(&target);
-    // Left by a killed process of the same id: usual in containers, where ids are small.
+    // A killed process of the same id may have left it, which is usual in containers, where ids are small.
     let _ = fs::remove_file(&temporary);
     let written = File::create_new(&temporary)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))

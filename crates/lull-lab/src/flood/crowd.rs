@@ -1,5 +1,5 @@
-//! Too many applications that busy poll on few cores, and the scheduler arbitrates between them: each polls in vain while the
-//! one with work waits for the core. Against them a group of one, which polls for all of them.
+//! Too many applications that busy poll on few cores, so that the scheduler arbitrates between them: each polls in vain
+//! while the one that has work waits for the core. They are compared with a group of one, which polls for all of them.
 
 use lull_core::Mode;
 
@@ -8,27 +8,28 @@ use crate::bench::{Bench, BenchConfig, BenchError, Cores, GroupSetup, MemBench, 
 use crate::case::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::cell::{Load, Standing};
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct Crowd {
-    /// Numbers of applications, each with a queue and an epoll context, all on one core.
+    /// The numbers of applications, each with a queue and an epoll context, all on one core.
     pub applications: Vec<usize>,
-    /// Delivery modes.
+    /// The delivery modes.
     pub modes: Vec<Mode>,
-    /// Requests a second, over all applications.
+    /// Requests per second over all applications.
     pub per_second: u64,
-    /// The core of the applications, then the generator's; empty: as there are.
+    /// The core of the applications, then the generator's. If it is empty, the first usable cores are taken.
     pub cores: Vec<usize>,
 }
 
-/// Most applications: each is a thread that may never sleep.
+/// The most applications that are allowed: each is a thread that may never sleep.
 pub const APPLICATIONS_MAX: usize = 64;
 
 impl Crowd {
     /// Measures every mode with every number of applications.
     ///
     /// # Errors
-    /// A number outside its limits, or what the service or the generator meets.
+    ///
+    /// This fails if a number is outside its limits, or if the service or the generator fails.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         if let Some(count) = self.applications.iter().find(|count| !(1..=APPLICATIONS_MAX).contains(count)) {
             return Err(BenchError::Invalid(format!("cannot run {count} applications: use 1 to {APPLICATIONS_MAX}")));

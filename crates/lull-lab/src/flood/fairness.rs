@@ -1,8 +1,9 @@
-//! One flooded member of a group of CPUs: how long the others wait. A poller visits a member that used its whole weight
-//! again only after every other that is ready, so a frame waits for at most what the others' weights are.
+//! One flooded member of a group of CPUs, and how long the others wait. After a member has used its whole weight, a
+//! poller visits it again only after every other member that is ready. So a frame waits for at most the sum of the
+//! others' weights.
 //!
-//! The wait is counted in packets that were polled between a frame's arrival on its ring and its delivery: a count that no
-//! scheduler changes. The time beside it is what that took.
+//! The wait is counted in packets that were polled between a frame's arrival on its ring and its delivery, a count that
+//! the scheduler cannot change. The time beside it is how long that took.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,38 +24,39 @@ use crate::case::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::check::{Evidence, enforcement};
 use crate::polled::{Polled, Ring};
 
-/// Members, of which the first is flooded.
+/// The number of members. The first one is flooded.
 const MEMBERS: usize = 8;
-/// Slots of each ring: several weights, so that the flooded one is always full.
+/// The slots of each ring: several weights, so that the flooded one is always full.
 const RING_SLOTS: usize = 1_024;
-/// Time between two frames to a member that is not flooded.
+/// The time between two frames to a member that is not flooded.
 const QUIET_INTERVAL: Duration = Duration::from_micros(200);
-/// Frames to the flooded member between two looks at the others.
+/// The number of frames to the flooded member between two checks of the others.
 const BURST: usize = 32;
 
-/// How long a frame may take; it only bounds a failure.
+/// How long a frame may take. It only bounds a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Longest wait that is told apart, in nanoseconds and in packets.
+/// The longest wait that the histograms distinguish, in nanoseconds and in packets.
 const WAIT_MAX: u64 = 100_000_000_000;
 
-/// What the case is made of.
+/// The configuration of the case.
 #[derive(Clone, Debug)]
 pub struct Fairness {
     /// Delivery modes of the eight queues.
     pub modes: Vec<Mode>,
-    /// The core that delivers, then the generator's; empty: as there are.
+    /// The core that delivers, then the generator's. If it is empty, the first usable cores are taken.
     pub cores: Vec<usize>,
 }
 
-/// What all members count together.
+/// The counters that all members share.
 #[derive(Debug, Default)]
 struct Served {
-    /// Packets that were polled, of all members.
+    /// The packets of all members that were polled.
     packets: AtomicU64,
 }
 
-/// What the generator reads of a member: how many frames it had, and the count of all packets when it had the last.
+/// What the generator reads of a member: the number of its frames, and the count of all packets when it received the
+/// last.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Delivered {
@@ -91,12 +93,12 @@ struct Machine {
     /// A frame for each queue.
     frames: Vec<Vec<u8>>,
     device: lull_host::DeviceId,
-    // The rings' other end.
+    // This keeps the rings' other end.
     _ours: Arc<dyn Device>,
     _theirs: Arc<dyn Device>,
 }
 
-/// What the generator found.
+/// The waits that the generator measured.
 struct Waits {
     packets: Histogram<u64>,
     ns: Histogram<u64>,
@@ -106,7 +108,8 @@ impl Fairness {
     /// Measures every mode without and with the flood.
     ///
     /// # Errors
-    /// What the host or the device refuses, or a frame that does not come.
+    ///
+    /// This fails if the host or the device refuses something, or if a frame is not delivered.
     pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
         let placed = Placed::new(&self.cores, &["delivery", "the generator"])?;
         let mut table = self.table(&placed, effort);
@@ -233,7 +236,7 @@ impl Machine {
                 Some(bound),
                 some(&waits.ns, 0.5).map(|ns| ns / 1e3),
                 some(&waits.ns, 0.99).map(|ns| ns / 1e3),
-                // Without the flood nobody is busy, and the rate says nothing of a packet's cost.
+                // Without the flood no member is busy, and the rate does not show the cost of a packet.
                 (flooded && packets > 0).then(|| bound / per_second * 1e6),
                 Some(per_second / 1e3),
             ],
@@ -242,7 +245,7 @@ impl Machine {
         })
     }
 
-    /// Floods the first queue, if asked to, and sends each of the others a frame now and then, one at a time.
+    /// Floods the first queue, if asked to, and sends single frames to each of the others at intervals.
     fn generate(
         &self,
         mut queue: Queue,
@@ -261,7 +264,7 @@ impl Machine {
                 let mut frame: Frame = pool.alloc_for(data.len());
                 frame.set_len(data.len());
                 frame.data_mut().copy_from_slice(data);
-                // A full ring drops it, as a wire does.
+                // A full ring drops the frame, as a wire does.
                 let _ = queue.tx.transmit(frame);
             }
             queue.tx.doorbell();
@@ -279,7 +282,8 @@ impl Machine {
                     None if now >= quiet.due => {
                         send(member, 1);
                         quiet.sent += 1;
-                        // Read behind the doorbell: what was polled before it was nobody's wait.
+                        // The count is read after the doorbell, because packets that were polled before it are not part
+                        // of the wait.
                         quiet.on_its_way = Some((Instant::now(), self.served.packets.load(Ordering::Relaxed)));
                         quiet.due = now + QUIET_INTERVAL;
                     }
@@ -309,19 +313,19 @@ impl Machine {
 /// A member that is not flooded, as the generator sees it.
 struct Quiet {
     sent: u64,
-    /// When its frame was sent, and the count of all packets then.
+    /// The time at which its frame was sent, and the count of all packets then.
     on_its_way: Option<(Instant, u64)>,
     due: Instant,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Refused only where somebody removed it by hand.
+        // This is refused only if the device was removed before.
         let _ = self.host.remove_device(self.device);
     }
 }
 
-/// A frame that the device steers to a queue.
+/// Makes a frame that the device steers to a queue.
 fn frame_to(device: &dyn Device, [from, to]: [Station; 2], queue: usize) -> Result<Vec<u8>, BenchError> {
     let source = SocketAddr::from((from.ip, senders::PORT));
     let reaches = |port: &u16| device.rss_queue(source, SocketAddr::from((to.ip, *port))) == Some(queue);

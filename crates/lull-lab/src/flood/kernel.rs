@@ -1,5 +1,4 @@
-//! A flood on Linux's stack, over a veth pair between two network namespaces of its own. With them everything is gone that
-//! was set.
+//! A flood on Linux's stack, over a veth pair between two network namespaces, whose settings end with them.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -27,7 +26,7 @@ use crate::bench::kernel::usage::sleeps;
 use crate::case::{Effort, Observed};
 use crate::cell::Enforcement;
 
-/// Why a mode cannot be here.
+/// Returns why a mode is impossible here.
 pub fn refusal(mode: &FloodMode) -> Option<String> {
     if mode.mode().group.is_some() {
         let nearest =
@@ -40,7 +39,7 @@ pub fn refusal(mode: &FloodMode) -> Option<String> {
     lull_linux::plan::check_kernel_has(mode.mode()).err().map(|error| error.to_string())
 }
 
-/// The receiving half: the sinks, and who delivers to them.
+/// The receiving half: the sinks, and the threads that deliver to them.
 struct Receiving {
     sinks: Sinks,
     pair: Pair,
@@ -49,7 +48,7 @@ struct Receiving {
     mode: Mode,
 }
 
-/// One run of a row, in namespaces of its own.
+/// Measures one run of a row, in namespaces of its own.
 pub(super) fn measure(
     flood: &Flood,
     cell: &Cell<'_>,
@@ -110,8 +109,8 @@ impl Receiving {
 
     fn marks(&self) -> Result<Marks, BenchError> {
         let Pair { server, client } = &self.pair;
-        // What the pair's queue has no room for counts as dropped by its sender, what the core's backlog has none for by the
-        // receiver.
+        // Frames that the pair's queue has no room for count as dropped by its sender, and frames that the core's
+        // backlog has no room for as dropped by the receiver.
         let sent = client.within(|| device_counts(client.device()).send_dropped)?;
         let (received, socket) = server.within(|| (device_counts(server.device()).receive_dropped, socket_drops()))?;
         Ok(Marks {
@@ -136,17 +135,17 @@ impl Receiving {
     }
 }
 
-/// How often these threads have gone to sleep.
+/// Returns how often these threads have gone to sleep.
 pub fn sleeps_of(threads: &[i32]) -> u64 {
     threads.iter().filter_map(|tid| sleeps(*tid)).sum()
 }
 
-/// A thread that never slept was awake all the time, but for what the kernel counts coarsely.
+/// A thread that never slept was awake for at least this share of the time, since the kernel's counters are coarse.
 const AWAKE_SHARE_MIN: f64 = 0.9;
 
-/// Whether the NAPI's thread did what the mode says, by what the scheduler counted of it in a window. One that busy polls never
-/// sleeps; where it did, for a lock of a real-time kernel, it was awake for nearly all of the time. One that is woken for work may
-/// not sleep either, as long as there is always some.
+/// Whether the NAPI's thread did what the mode says, by the scheduler's counters of a window. A thread that busy polls
+/// never sleeps. If it did sleep for a lock of a real-time kernel, it was awake for nearly all of the time. A thread
+/// that is woken for work may not sleep either, as long as there is always some.
 pub fn threads_in_force(mode: &Mode, ran: &SchedStat, sleeps: u64, seconds: f64) -> Enforcement {
     match mode.napi.threaded {
         Threaded::On | Threaded::BusyPoll if !ran.ran() => Enforcement::not_in_force("the NAPI's thread did not run"),
@@ -172,8 +171,8 @@ fn receive(socket: UdpSocket) -> impl FnMut() -> io::Result<bool> + Send + 'stat
     }
 }
 
-/// Puts the settings of a mode on the NAPIs of one end, in its namespace. Their threads, if the mode has some, are on `core`
-/// when this returns them.
+/// Puts the settings of a mode on the NAPIs of one end, in its namespace. Returns their threads, if the mode has some,
+/// which then run on `core`.
 pub fn set_napis(side: &Side, mode: &Mode, core: usize) -> Result<Vec<i32>, BenchError> {
     let work = || -> Result<Vec<i32>, BenchError> {
         let mut netdev = Netdev::new();
@@ -192,8 +191,8 @@ pub fn set_napis(side: &Side, mode: &Mode, core: usize) -> Result<Vec<i32>, Benc
     side.within(work)?
 }
 
-/// Receive packet steering of the server's device to one core. `/sys` shows the devices of the namespace in which it was
-/// mounted, so a process with a mount of its own writes it.
+/// Steers the packets of the server's device to one core (RPS). `/sys` shows the devices of the namespace in which it
+/// was mounted, so a process with a mount of its own writes the setting.
 pub fn steer(pair: &Pair, core: usize) -> Result<(), BenchError> {
     let failed = |why: String| BenchError::Invalid(format!("cannot steer packets to core {core} (RPS): {why}"));
     // The mask is in groups of 32 bits, the highest first.
@@ -212,7 +211,7 @@ pub fn steer(pair: &Pair, core: usize) -> Result<(), BenchError> {
     }
 }
 
-/// Datagrams that sockets of the calling thread's namespace had no room for.
+/// Returns the number of datagrams that sockets of the calling thread's namespace had no room for.
 fn socket_drops() -> u64 {
     let table = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap_or_default();
     let mut lines = table.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -241,7 +240,7 @@ mod tests {
         assert!(in_force("base", 0, 0, 0));
     }
 
-    /// A veth pair whose receiving NAPI has a thread that sleeps, behind a row that says that it busy polls.
+    /// A veth pair whose receiving NAPI has a thread that sleeps is labelled as one that busy polls.
     #[test]
     fn threaded_napis_behind_a_row_of_threaded_busy_are_not_in_force() {
         let threaded: FloodMode = "threaded".parse().unwrap();
@@ -281,7 +280,7 @@ mod tests {
         assert_eq!(receiving.verdict(&before, &after), Enforcement::InForce, "it is threaded");
         receiving.mode = "threaded-busy".parse().unwrap();
         let verdict = receiving.verdict(&before, &after);
-        // Beside much other work the thread may have waited for its core all the time.
+        // If the machine is busy, the thread may have waited for its core all the time.
         let seconds = (after.at - before.at).as_secs_f64();
         let was_awake = after.delivery.since(&before.delivery).awake_share(seconds) >= AWAKE_SHARE_MIN;
         assert!(was_awake || verdict.reason().is_some_and(|why| why.contains("did not busy poll")), "{verdict:?}");

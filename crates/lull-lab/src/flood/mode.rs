@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use lull_core::{Mode, Threaded};
 
-/// A delivery mode, and who runs softirq.
+/// A delivery mode, and the context that runs softirq.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FloodMode {
     name: String,
@@ -12,18 +12,18 @@ pub struct FloodMode {
     realtime: bool,
 }
 
-/// Softirq in threads like any others.
+/// Softirq runs in threads like any others.
 const SOFTIRQ: &str = "softirq";
-/// Softirq in contexts that no ordinary thread is run before, as interrupts are.
+/// Softirq runs in contexts that have precedence over ordinary threads, as interrupts have.
 const SOFTIRQ_FIFO: &str = "softirq-fifo";
 
 impl FloodMode {
-    /// Its name in the table.
+    /// Returns its name in the table.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The delivery mode.
+    /// Returns the delivery mode.
     pub fn mode(&self) -> &Mode {
         &self.mode
     }

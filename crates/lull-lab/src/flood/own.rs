@@ -22,20 +22,20 @@ use crate::case::{Effort, Observed};
 use crate::cell::Enforcement;
 use crate::check::{Evidence, enforcement};
 
-/// Slots of the ring, as many as virtio_net has.
+/// The slots of the ring, as many as virtio_net has.
 const RING_SLOTS: usize = 256;
-/// Largest IP packet.
+/// The largest IP packet.
 const MTU_BYTES: usize = 1_500;
-/// How long what was sent may take to arrive somewhere once the senders have ended; it only bounds a failure.
+/// How long the sent frames may take to be counted once the senders have ended. It only bounds a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a warm-up or a window goes on in which nothing arrives; then that is the result.
+/// How long a warm-up or a window without any arrival goes on. Then that is the result.
 const FIRST_ARRIVAL_MAX: Duration = Duration::from_secs(20);
 /// How late a stop is noticed.
 const STOP_INTERVAL: Duration = Duration::from_millis(20);
-/// How often it is looked whether something has arrived.
+/// The interval at which to check whether something has arrived.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a row cannot be over the in-memory NIC. The kernel sends as many fragments as a datagram takes.
+/// Returns why a row is impossible over the in-memory NIC. The kernel sends as many fragments as a datagram takes.
 pub fn refusal(bytes: usize) -> Option<String> {
     let most = MTU_BYTES - wire::IPV4 - wire::UDP;
     (bytes > most).then(|| {
@@ -51,14 +51,14 @@ struct Machine {
     sinks: Sinks,
     network: Network,
     host: Host,
-    /// Where the generator sends, on the in-memory NIC.
+    /// The queue on which the generator sends, on the in-memory NIC.
     queue: Option<Queue>,
-    /// What keeps that NIC's other end.
+    /// This keeps that NIC's other end.
     _peer: Option<Arc<dyn Device>>,
     tap: Option<String>,
 }
 
-/// One run of a row, on a machine of its own.
+/// Measures one run of a row, on a machine of its own.
 pub(super) fn measure(
     flood: &Flood,
     cell: &Cell<'_>,
@@ -95,8 +95,8 @@ pub(super) fn measure(
     Ok(observed(&before, &after, verdict))
 }
 
-/// Waits for `time`, and then until `arrived` has grown since the call; or until it is stopped. What nothing arrived in would
-/// tell nothing: on a busy machine a generator may have its first turn only after a warm-up's time.
+/// Waits for `time`, and then until `arrived` has grown since the call or the run is stopped. A window without arrivals
+/// would show nothing, and on a busy machine a generator may get its first turn only after a warm-up's time.
 pub fn pass(effort: &Effort<'_>, time: Duration, arrived: impl Fn() -> u64) {
     let (begun, before) = (Instant::now(), arrived());
     while !effort.stop.load(Ordering::Relaxed) {
@@ -135,7 +135,7 @@ impl Machine {
             ..NetworkConfig::default()
         };
         let network = Network::new(&host, device, config)?;
-        // The sinks are no epoll's: the modes of a flood need none.
+        // No epoll context has the sinks: the modes of a flood need none.
         network.set_mode(cell.mode.mode())?.without_epoll().map_err(io::Error::from)?;
         if let Some(policy) = flood.policy {
             set_policy(&host, policy)?;
@@ -147,7 +147,7 @@ impl Machine {
         Ok(Machine { sinks, network, host, queue, _peer: peer, tap })
     }
 
-    /// A frame for each flow.
+    /// Returns a frame for each flow.
     fn frames(&self, cell: &Cell<'_>) -> Vec<Vec<u8>> {
         let Some(peer) = &self._peer else { return Vec::new() };
         let from = Station { mac: peer.info().mac, ip: CLIENT_IP };
@@ -162,7 +162,7 @@ impl Machine {
             at: Instant::now(),
             received: self.sinks.received(),
             ring: match &self.tap {
-                // The kernel drops in front of the TAP what its reader leaves there.
+                // If the reader of the TAP leaves frames there, the kernel drops further ones in front of it.
                 Some(name) => device_counts(name).send_dropped,
                 None => self.network.device().counters(0).rx_dropped,
             },
@@ -206,7 +206,7 @@ impl Machine {
     }
 }
 
-/// A TAP whose kernel's side has the senders' address.
+/// Makes a TAP. The kernel's side of it has the senders' address.
 fn tap() -> Result<Tap, BenchError> {
     let tap = Tap::open(TapConfig::default())?;
     tap.kernel_side(CLIENT_IP.into(), 24)?;
@@ -229,7 +229,7 @@ fn receive(socket: UdpSocket) -> impl FnMut() -> io::Result<bool> + Send + 'stat
     }
 }
 
-/// Gives every NAPI thread of a host a policy. A deadline is for threads that may run on all cores.
+/// Gives every NAPI thread of a host a policy. The deadline policy is for threads that may run on all cores.
 fn set_policy(host: &Host, policy: ThreadPolicy) -> Result<(), BenchError> {
     let everywhere = usable_cores();
     let cpus = matches!(policy, ThreadPolicy::Deadline { .. }).then_some(&everywhere[..]);
@@ -245,23 +245,24 @@ fn set_policy(host: &Host, policy: ThreadPolicy) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What the kernel counts of a device.
+/// The kernel's counters of a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceCounts {
-    /// Frames that came.
+    /// Frames that were received.
     pub received: u64,
-    /// Those that were dropped behind it.
+    /// Received frames that were dropped.
     pub receive_dropped: u64,
-    /// Frames that it was to send, and dropped.
+    /// Frames that the device should have sent, and dropped.
     pub send_dropped: u64,
 }
 
-/// What the kernel counted of a device of the calling thread's namespace.
+/// Returns the kernel's counters of a device of the calling thread's namespace.
 pub fn device_counts(name: &str) -> DeviceCounts {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let line = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}:")).map(str::to_owned));
     let fields: Vec<u64> = line.unwrap_or_default().split_whitespace().filter_map(|field| field.parse().ok()).collect();
-    // bytes, packets, errs, drop, fifo, frame, compressed, multicast; then the same eight of sending.
+    // The fields are bytes, packets, errs, drop, fifo, frame, compressed and multicast, then the same eight for
+    // sending.
     let field = |at: usize| fields.get(at).copied().unwrap_or(0);
     DeviceCounts { received: field(1), receive_dropped: field(3), send_dropped: field(11) }
 }

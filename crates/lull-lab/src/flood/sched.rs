@@ -1,12 +1,12 @@
-//! What the scheduler counts of threads (`/proc/PID/task/TID/schedstat`): how long they ran, how long they could have run
-//! and waited, and how often they were run.
+//! The scheduler's counters of threads (`/proc/PID/task/TID/schedstat`): how long they ran, how long they could have
+//! run and waited, and how often they were run.
 
 use std::fs;
 
-/// The share of each second that real-time threads leave to others, in millionths; -1: none.
+/// The share of each second that real-time threads may use, in millionths. -1 means all of it.
 const THROTTLE: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
-/// Counters of some threads.
+/// The counters of some threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedStat {
     run_ns: u64,
@@ -15,7 +15,7 @@ pub struct SchedStat {
 }
 
 impl SchedStat {
-    /// The sum over threads, of any process. One that ended counts no more.
+    /// Returns the sum over threads, of any process. A thread that has ended does not count.
     pub fn read(tids: &[i32]) -> SchedStat {
         tids.iter().filter_map(|tid| parse(&fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?)).fold(
             SchedStat::default(),
@@ -27,7 +27,7 @@ impl SchedStat {
         )
     }
 
-    /// What was added since `before`.
+    /// Returns what was added since `before`.
     pub fn since(&self, before: &SchedStat) -> SchedStat {
         SchedStat {
             run_ns: self.run_ns.saturating_sub(before.run_ns),
@@ -41,17 +41,17 @@ impl SchedStat {
         self.run_ns > 0
     }
 
-    /// Share of the time in which they ran or could have run, of one thread: all of it, of one that never slept.
+    /// Returns the share of the time in which one thread ran or could have run: 1 for a thread that never slept.
     pub fn awake_share(&self, seconds: f64) -> f64 {
         (self.run_ns + self.wait_ns) as f64 / 1e9 / seconds
     }
 
-    /// Time that they ran, of one core.
+    /// Returns the time for which they ran, in percent of one core.
     pub fn run_percent(&self, seconds: f64) -> f64 {
         self.run_ns as f64 / 1e7 / seconds
     }
 
-    /// How long they waited for each time that they ran; `None` if they never did.
+    /// Returns how long they waited each time before they ran, or `None` if they never did.
     pub fn wait_us(&self) -> Option<f64> {
         (self.slices > 0).then(|| self.wait_ns as f64 / 1e3 / self.slices as f64)
     }
@@ -63,7 +63,7 @@ fn parse(text: &str) -> Option<SchedStat> {
     Some(SchedStat { run_ns: next()?, wait_ns: next()?, slices: next()? })
 }
 
-/// What the kernel takes from real-time threads, which an interrupt does not have to give.
+/// Returns a note that the kernel limits the time of real-time threads, which it does not do for interrupts.
 pub fn throttle_note() -> Option<String> {
     let left = fs::read_to_string(THROTTLE).ok()?.trim().parse::<i64>().ok()?;
     (left >= 0).then(|| {
@@ -77,7 +77,7 @@ pub fn throttle_note() -> Option<String> {
 
 #[cfg(test)]
 impl SchedStat {
-    /// A thread that ran for so long, and waited for so long.
+    /// Makes the counters of a thread that ran for one time, and waited for the other.
     pub fn of_ns(run_ns: u64, wait_ns: u64) -> SchedStat {
         SchedStat { run_ns, wait_ns, slices: 1 }
     }

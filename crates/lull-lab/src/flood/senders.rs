@@ -8,9 +8,9 @@ use std::time::Instant;
 use lull_nic::wire::{self, put16};
 use lull_nic::{FramePool, Queue};
 
-/// Datagrams between two looks at the clock and two doorbells.
+/// The number of datagrams between two readings of the clock and two doorbells.
 const BATCH: u64 = 32;
-/// Frames that a generator keeps.
+/// The number of frames that a generator keeps.
 const POOL_FRAMES: usize = 4_096;
 /// The sender's port.
 pub const PORT: u16 = 9;
@@ -32,12 +32,12 @@ pub struct Due {
 }
 
 impl Due {
-    /// From now on.
+    /// Starts now.
     pub fn new(per_second: Option<f64>) -> Due {
         Due { per_second, begun: Instant::now(), sent: 0 }
     }
 
-    /// How many are due now, a batch at most; they count as sent.
+    /// Returns how many are due now, at most a batch. They count as sent.
     pub fn take(&mut self) -> u64 {
         let due = match self.per_second {
             None => BATCH,
@@ -48,7 +48,7 @@ impl Due {
     }
 }
 
-/// A datagram as a frame, ready to be sent. Its checksum is left out, as UDP over IPv4 allows.
+/// Makes a datagram as a frame, ready to be sent. Its checksum is left out, as UDP over IPv4 allows.
 pub fn datagram(from: Station, to: Station, port: u16, bytes: usize) -> Vec<u8> {
     let ip_bytes = wire::IPV4 + wire::UDP + bytes;
     let mut frame = vec![0; wire::ETHERNET + ip_bytes];
@@ -68,7 +68,7 @@ pub fn datagram(from: Station, to: Station, port: u16, bytes: usize) -> Vec<u8> 
     frame
 }
 
-/// Sends `frames` in turn on a ring until it is over; returns how many the ring took.
+/// Sends `frames` in turn on a ring until `over` is set. Returns how many the ring took.
 pub fn on_ring(mut queue: Queue, frames: &[Vec<u8>], per_second: Option<f64>, over: &AtomicBool) -> u64 {
     queue.irq.mask();
     let mut pool = FramePool::new(POOL_FRAMES);
@@ -87,16 +87,18 @@ pub fn on_ring(mut queue: Queue, frames: &[Vec<u8>], per_second: Option<f64>, ov
         }
         queue.tx.doorbell();
         queue.tx.reap_sent(&mut pool);
-        // Whatever the other end says is of no use here.
+        // Frames from the other end are of no use here.
         queue.rx.poll(BATCH as usize, &mut pool, &mut |frame, pool| pool.recycle(frame));
     }
     sent
 }
 
-/// Sends datagrams of `bytes` to `flows` ports in turn from the kernel's sockets until it is over; returns how many it took.
+/// Sends datagrams of `bytes` to `flows` ports in turn from the kernel's sockets until `over` is set. Returns how many
+/// it sent.
 ///
 /// # Errors
-/// No socket, or no way there.
+///
+/// This fails if there is no socket, or no route to the address.
 pub fn over_sockets(
     to: Ipv4Addr,
     ports: impl Iterator<Item = u16>,
@@ -114,7 +116,8 @@ pub fn over_sockets(
     let (mut due, mut sent, mut next) = (Due::new(per_second), 0, 0);
     while !over.load(Ordering::Relaxed) {
         for _ in 0..due.take() {
-            // What a full queue refuses is lost, as on a wire; the device's counters have it where it was dropped later.
+            // A datagram that a full queue refuses is lost, as on a wire. Datagrams that are dropped later are in the
+            // device's counters.
             sent += u64::from(sockets[next].send(&payload).is_ok());
             next = (next + 1) % sockets.len();
         }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::sched::SchedStat;
 use crate::bench::BenchError;
 
-/// How long a sink waits for a datagram before it looks whether it is over.
+/// How long a sink waits for a datagram before it checks whether to end.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// What a sink takes of a datagram.
+/// The size of a sink's buffer for a datagram.
 pub const BUFFER_BYTES: usize = 65_536;
 
 /// A sink's counter, on a cache line of its own.
@@ -28,11 +28,12 @@ pub struct Sinks {
 }
 
 impl Sinks {
-    /// Starts a thread on `core` for each of `receive`, which waits for a datagram for [`LOOK_INTERVAL`] at most and says
-    /// whether one came. What it fails with otherwise ends it.
+    /// Starts a thread on `core` for each of `receive`, which waits for a datagram for [`LOOK_INTERVAL`] at most and
+    /// returns whether one came. Any error ends the thread.
     ///
     /// # Errors
-    /// A thread that cannot be started or pinned.
+    ///
+    /// This fails if a thread cannot be started or pinned.
     pub fn start<R: FnMut() -> io::Result<bool> + Send + 'static>(
         core: usize,
         receive: impl Iterator<Item = R>,
@@ -46,13 +47,13 @@ impl Sinks {
             let sink = move || {
                 let pinned = lull_host::pin_thread(&[core]);
                 let go = pinned.is_ok();
-                // The starter waits for this message.
+                // The thread that starts it waits for this message.
                 let _ = started.send(pinned.map(|()| lull_host::thread_id()));
                 while go && !over.load(Ordering::Relaxed) {
                     match receive() {
                         Ok(true) => drop(count.0.fetch_add(1, Ordering::Relaxed)),
                         Ok(false) => {}
-                        // Its network went away.
+                        // The sink's network has gone away.
                         Err(_) => return,
                     }
                 }
@@ -63,12 +64,12 @@ impl Sinks {
         Ok(sinks)
     }
 
-    /// Datagrams that all of them got.
+    /// Returns the number of datagrams that all of them received.
     pub fn received(&self) -> u64 {
         self.counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
     }
 
-    /// What the scheduler counted of them.
+    /// Returns the scheduler's counters of the sinks.
     pub fn sched(&self) -> SchedStat {
         SchedStat::read(&self.tids)
     }
@@ -78,7 +79,7 @@ impl Drop for Sinks {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         for join in self.joins.drain(..) {
-            // A sink that panicked has said so on stderr.
+            // A sink that panicked has written so to stderr.
             let _ = join.join();
         }
     }

@@ -1,5 +1,4 @@
-//! Forwarding by Linux, between two veth pairs in three network namespaces of its own, with which everything that was set
-//! goes away.
+//! Forwarding by Linux, between two veth pairs in three network namespaces, whose settings end with them.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -20,10 +19,10 @@ use crate::flood::own::{device_counts, pass};
 use crate::flood::sched::SchedStat;
 use crate::flood::senders;
 
-/// The port at the far end. A socket has it, so that nothing is answered; nobody reads it.
+/// The port at the far end. A socket is bound to it, so that nothing is answered, and is never read.
 const PORT: u16 = 20_000;
 
-/// The forwarding machine between client and far end.
+/// The forwarding machine, between client and far end.
 struct Machine {
     pair: Pair,
     far: Side,
@@ -34,7 +33,7 @@ struct Machine {
     _sink: UdpSocket,
 }
 
-/// One run of a row, in namespaces of its own.
+/// Measures one run of a row, in namespaces of its own.
 pub fn measure(
     forward: &Forward,
     bytes: usize,
@@ -55,7 +54,7 @@ pub fn measure(
             lull_host::pin_thread(&cores[1..2])?;
             senders::over_sockets(to, std::iter::once(PORT), bytes, forward.per_second, over)
         });
-        // What cannot be read ends the wait, and then the run.
+        // If the counters cannot be read, the wait ends, and then the run.
         let arrived = || machine.marks().map_or(u64::MAX, |marks| marks.arrived);
         pass(effort, effort.warm_up, arrived);
         let before = machine.marks();

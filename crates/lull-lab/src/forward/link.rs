@@ -1,4 +1,4 @@
-//! Two devices joined: each queue of the one with the queue of the same number of the other, both ways. A frame that finds
+//! Joins two devices: each queue of one with the queue of the same number of the other, both ways. A frame that finds
 //! the other's ring full is dropped and counted, as a bridge does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +12,18 @@ use lull_nic::{Device, DeviceEvent, Doorbell, FramePool, IrqLine, Queue, RxQueue
 use crate::bench::BenchError;
 use crate::polled::{Polled, Ring};
 
-/// Frames that a direction keeps for a device that has to fill some.
+/// The number of frames that a direction keeps for a device that has to fill some.
 const POOL_FRAMES: usize = 1_024;
 
-/// Two devices of a host that forward to one another while this lives.
+/// Two devices of a host, which forward to one another while this exists.
 pub struct Link {
     host: Host,
     devices: [DeviceId; 2],
-    /// By device: the instances of its queues.
+    /// The instances of each device's queues.
     napis: [Vec<u32>; 2],
-    /// Frames that found the other's ring full, by the device that they came in at.
+    /// The number of frames that found the other's ring full, for each device that they came in at.
     dropped: [Arc<AtomicU64>; 2],
-    /// The device that went away first.
+    /// The name of the device that went away first.
     gone: Arc<OnceLock<String>>,
     /// A device goes away with its last owner.
     _devices: [Arc<dyn Device>; 2],
@@ -33,11 +33,11 @@ pub struct Link {
 struct Direction {
     rx: Box<dyn RxQueue>,
     tx: Box<dyn TxQueue>,
-    /// The room interrupt of the transmit ring.
+    /// The interrupt that reports room on the transmit ring.
     room: Arc<dyn IrqLine>,
     pool: FramePool,
     dropped: Arc<AtomicU64>,
-    /// The last doorbell left frames on the ring: it rings again once there is room behind it.
+    /// Set if the last doorbell left frames on the ring. Then it is rung again once there is room.
     unsent: bool,
 }
 
@@ -69,10 +69,12 @@ impl Ring for Direction {
 }
 
 impl Link {
-    /// Joins two devices: their interrupts go to the host's first CPU.
+    /// Joins two devices. Their interrupts go to the host's first CPU.
     ///
     /// # Errors
-    /// Devices with different numbers of queues, a queue that is taken, or what the host refuses.
+    ///
+    /// This fails if the devices have different numbers of queues, if a queue is taken, or if the host refuses
+    /// something.
     pub fn new(host: &Host, devices: [Arc<dyn Device>; 2]) -> Result<Link, BenchError> {
         let info = [devices[0].info(), devices[1].info()];
         if info[0].queues != info[1].queues {
@@ -94,7 +96,7 @@ impl Link {
             let (gone, name) = (link.gone.clone(), info.name.clone());
             device.watch(Box::new(move |event| {
                 if event == DeviceEvent::Gone {
-                    // The first one is what is told.
+                    // Only the first one is reported.
                     let _ = gone.set(name.clone());
                 }
             }));
@@ -125,16 +127,17 @@ impl Link {
         let direction = Direction { rx, tx, room: room.clone(), pool, dropped, unsent: false };
         let receiver = Arc::new(Polled::new(direction, irq.clone()));
         let napi = self.host.add_napi(NapiBinding { device: self.devices[side], queue, cpu: 0, irq, receiver })?;
-        // Room there is a reason to poll here.
+        // Room on that ring is a reason to poll this queue.
         room.connect(self.host.room_sink(napi));
         self.napis[side].push(napi);
         Ok(())
     }
 
-    /// Puts a mode in force on all queues; in a group's the host's CPUs of `pollers` poll them.
+    /// Puts a mode in force on all queues. In a group mode the host's CPUs of `pollers` poll them.
     ///
     /// # Errors
-    /// A mode that needs an application, a group without CPUs, or what the host refuses.
+    ///
+    /// This fails for a mode that needs an application, for a group without CPUs, or if the host refuses something.
     pub fn set_mode(&self, mode: &Mode, pollers: &[u16], options: GroupOptions) -> Result<(), BenchError> {
         if mode.needs_epoll() || mode.socket_busy_poll_usecs != 0 || mode.rx_usecs.is_some() {
             let what = format!(
@@ -165,17 +168,17 @@ impl Link {
         Ok(())
     }
 
-    /// What the queues of a side counted, the first device being side 0.
+    /// Returns the counters of a side's queues. The first device is side 0.
     pub fn stats(&self, side: usize) -> Stats {
         self.napis[side].iter().fold(Stats::default(), |all, napi| all + self.host.napi_stats(*napi))
     }
 
-    /// The device that went away, if one did: nothing is forwarded any more.
+    /// Returns the name of a device that went away, if one did. Then nothing is forwarded any more.
     pub fn gone(&self) -> Option<&str> {
         self.gone.get().map(String::as_str)
     }
 
-    /// Frames that came in at a side and found the other's ring full.
+    /// Returns the number of frames that came in at a side and found the other's ring full.
     pub fn dropped(&self, side: usize) -> u64 {
         self.dropped[side].load(Ordering::Relaxed)
     }
@@ -184,7 +187,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         for device in self.devices {
-            // Refused only where somebody removed it by hand.
+            // This is refused only if the device was removed before.
             let _ = self.host.remove_device(device);
         }
     }

@@ -1,4 +1,4 @@
-//! Forwarding by lull, in memory: a generator, two joined devices, and a far end that takes what comes.
+//! Forwarding by lull, in memory: a generator, two joined devices, and a far end that takes all frames.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,14 +19,14 @@ use crate::flood::own::pass;
 use crate::flood::sched::SchedStat;
 use crate::flood::senders::{Due, Station, datagram};
 
-/// Slots of each ring, as many as virtio_net has.
+/// The slots of each ring, as many as virtio_net has.
 const RING_SLOTS: usize = 256;
-/// Frames taken at the far end at a time.
+/// The number of frames that the far end takes at a time.
 const BATCH: usize = 256;
-/// How long what was sent may take to arrive or to be dropped; it only bounds a failure.
+/// How long the sent frames may take to arrive or to be dropped. It only bounds a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One run of a row, on devices of its own.
+/// Measures one run of a row, on devices of its own.
 pub fn measure(
     forward: &Forward,
     bytes: usize,
@@ -61,7 +61,7 @@ pub fn measure(
     Ok(observed(&before, &after, verdict))
 }
 
-/// Two pairs of ports; the middle ones are joined.
+/// Two pairs of ports. The middle ones are joined.
 struct Machine {
     link: Link,
     host: Host,
@@ -92,7 +92,7 @@ impl Machine {
         Ok(Machine { link, host, from, near, far, arrived: AtomicU64::new(0) })
     }
 
-    /// Sends and takes in turn until it is over, and then until every frame has arrived or was dropped.
+    /// Sends and takes in turn until `over` is set, and then until every frame has arrived or was dropped.
     fn generate(
         &self,
         [mut near, mut far]: [Queue; 2],

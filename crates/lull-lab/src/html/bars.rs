@@ -1,4 +1,4 @@
-//! Throughput at MAX: a bar for each test case.
+//! Draws throughput at MAX, with a bar for each test case.
 
 use super::palette::look;
 use super::scale::Scale;
@@ -15,13 +15,13 @@ pub struct Bar {
     pub testcase: String,
     /// Its rate, in queries per second; `None` if it was not measured.
     pub qps: Option<Estimate>,
-    /// The rate over base's, run by run.
+    /// The ratio of the rate to base's, run by run.
     pub against_base: Option<Estimate>,
     /// The published ratio to base, drawn on this machine's base.
     pub published_qps: Option<f64>,
-    /// Why the bar does not count; empty if it does.
+    /// The reason why the bar does not count; empty if it does.
     pub doubt: String,
-    /// What a reader sees on pointing at it.
+    /// The tooltip.
     pub tip: String,
 }
 
@@ -78,7 +78,8 @@ fn one(bar: &Bar, y: f64, frame: &Frame, x: &Scale) -> String {
         Some(ratio) => format!(" · {:.2}×", ratio.value),
         None => String::new(),
     };
-    // The reason takes the place of the ratio: a ratio of what does not count would be read.
+    // The reason takes the place of the ratio, because readers would take the ratio of a bar that does not count as a
+    // result.
     let rest = if bar.doubt.is_empty() { ratio } else { format!(" · {}", bar.doubt) };
     out += &text(frame.right + 10.0, middle + 4.0, "label", "start", &format!("{}{rest}", short(qps.value)));
     out + "</g>"

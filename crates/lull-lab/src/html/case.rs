@@ -1,11 +1,11 @@
-//! The page of a case: its table, and what it says in words.
+//! The page of a case: its table and its notes.
 
 use super::page;
 use super::svg::escape;
 use crate::case::{CaseRow, CaseTable};
 use crate::csv::number;
 
-/// The page.
+/// Returns the page.
 pub fn render(table: &CaseTable) -> String {
     let stopped = if table.interrupted { "<p class=\"stopped\">This case was stopped early.</p>" } else { "" };
     let notes: String = table.notes.iter().map(|note| format!("<p>{}</p>", escape(note))).collect();

@@ -1,4 +1,4 @@
-//! The page of a controller's proving: the first trace over time, and the score of all.
+//! The page of a controller's traces: the first trace over time, and the score of all.
 
 use lull_sim::control::Slice;
 use lull_sim::tune::us_text;
@@ -10,10 +10,10 @@ use crate::cell::Load;
 use crate::control::{Proof, Proven, per_s, phases};
 use crate::stats::Estimate;
 
-/// Traces whose phases the page lists.
+/// The number of traces whose phases the page lists.
 const LISTED_MAX: usize = 100;
 
-/// The page.
+/// Returns the page.
 pub fn render(proof: &Proof<'_>) -> String {
     let body = head(proof) + &proof.proven.first().map_or(String::new(), |proven| charts(proof, proven)) + &list(proof);
     page("lull sim control", &body)

@@ -1,4 +1,4 @@
-//! From a report to what its charts draw.
+//! Converts a report into what its charts draw.
 
 use super::bars::Bar;
 use super::lines::{Point, Series, Titles};
@@ -10,7 +10,7 @@ use crate::cell::{CellSummary, Enforcement, Load, Report};
 use crate::csv::published;
 use crate::stats::Estimate;
 
-/// The x axis that a report's loads stand on.
+/// The x axis on which a report's loads are placed.
 #[derive(Clone, Copy, Debug)]
 pub enum LoadAxis {
     /// Percent of this maximum of base, in queries per second.
@@ -20,10 +20,10 @@ pub enum LoadAxis {
 }
 
 impl LoadAxis {
-    /// Shares of base's maximum where that is known, rates where it is not.
+    /// Uses shares of base's maximum if that is known, and rates otherwise.
     pub fn of(report: &Report) -> LoadAxis {
         let at_max = report.cell("base", Load::Max).filter(|c| c.usable()).map(|c| c.qps.value);
-        // First the maximum that the loads are shares of, so that 25% stands at 25.
+        // The maximum that the loads are shares of comes first, so that 25% is placed at 25.
         match report.base_qps_max.or(at_max) {
             Some(max) if max > 0.0 => LoadAxis::Percent(max),
             _ => LoadAxis::Thousands,
@@ -37,7 +37,7 @@ impl LoadAxis {
         }
     }
 
-    /// Titles of a chart of `what` (with its unit) over this axis.
+    /// Returns the titles of a chart of `what` (with its unit) over this axis.
     pub fn titles(self, what: &str) -> Titles {
         let (x, x_unit) = match self {
             LoadAxis::Percent(max) => {
@@ -49,7 +49,8 @@ impl LoadAxis {
     }
 }
 
-/// The lines of one metric. Cells that are not in force are left out: a line by a mode's name must be that mode.
+/// Returns the lines of one metric. Cells that are not in force are left out, because a line with a mode's name must
+/// show that mode.
 pub fn series(report: &Report, metric: Metric, axis: LoadAxis) -> Vec<Series> {
     modes(report)
         .into_iter()
@@ -71,7 +72,7 @@ pub fn series(report: &Report, metric: Metric, axis: LoadAxis) -> Vec<Series> {
         .collect()
 }
 
-/// The bars of throughput at MAX; empty if no cell ran at MAX.
+/// Returns the bars of throughput at MAX, or none if no cell ran at MAX.
 pub fn bars(report: &Report) -> Vec<Bar> {
     if !report.cells.iter().any(|c| c.load == Load::Max) {
         return Vec::new();
@@ -99,7 +100,7 @@ pub fn bars(report: &Report) -> Vec<Bar> {
         .collect()
 }
 
-/// p99 against CPU at low load, and which load that is; `None` without such a load.
+/// Returns p99 against CPU at low load, and which load that is, or `None` without such a load.
 pub fn dots(report: &Report) -> Option<(Load, Vec<Dot>)> {
     let load = low_load(&report.cells)?;
     let dot = |cell: &CellSummary| {
@@ -117,7 +118,7 @@ pub fn dots(report: &Report) -> Option<(Load, Vec<Dot>)> {
     (!dots.is_empty()).then_some((load, dots))
 }
 
-/// Every mode against base at low load, and which load that is; `None` without such a load or without base.
+/// Returns every mode against base at low load, and which load that is, or `None` without such a load or without base.
 pub fn ratios(report: &Report) -> Option<(Load, Vec<Ratio>)> {
     let load = low_load(&report.cells)?;
     report.cell("base", load).filter(|base| base.usable())?;
@@ -138,7 +139,7 @@ pub fn ratios(report: &Report) -> Option<(Load, Vec<Ratio>)> {
     (!ratios.is_empty()).then_some((load, ratios))
 }
 
-/// The modes planned, then what else was measured.
+/// Returns the planned modes, then the others that were measured.
 pub fn modes(report: &Report) -> Vec<String> {
     let mut modes = report.modes.clone();
     for cell in &report.cells {
@@ -149,7 +150,7 @@ pub fn modes(report: &Report) -> Vec<String> {
     modes
 }
 
-/// Where a cell's load stands among those of its mode, `MAX` last.
+/// Returns the place of a cell's load among those of its mode. `MAX` is last.
 fn rank(cell: &CellSummary) -> f64 {
     match cell.load {
         Load::Max => f64::INFINITY,
@@ -157,7 +158,7 @@ fn rank(cell: &CellSummary) -> f64 {
     }
 }
 
-/// The name, with the timeout that was really had at the last load where it was another.
+/// Returns the name, with the measured timeout at the last load if it differs from the mode's.
 fn label(testcase: &str, cells: &[&CellSummary]) -> String {
     let had = cells.iter().rev().find_map(|c| match c.verdict {
         Enforcement::TimeoutHad { had_us, .. } => Some(had_us),

@@ -1,4 +1,4 @@
-//! A line for each test case over the load.
+//! Draws a line for each test case over the load.
 
 use super::palette::look;
 use super::scale::Scale;
@@ -21,9 +21,9 @@ pub struct Point {
     pub y: Estimate,
     /// The load of its cell.
     pub load: Load,
-    /// Whether the cell counts; one that does not is drawn hollow.
+    /// Whether the cell counts. One that does not is drawn hollow.
     pub counts: bool,
-    /// What a reader sees on pointing at it.
+    /// The tooltip.
     pub tip: String,
 }
 
@@ -32,22 +32,22 @@ pub struct Point {
 pub struct Series {
     /// Its name.
     pub testcase: String,
-    /// Its label, where it says more than the name.
+    /// The label, if it says more than the name.
     pub label: String,
     /// Its points, by rising load; `MAX` last.
     pub points: Vec<Point>,
 }
 
-/// What stands at the axes.
+/// The titles of a chart and its axes.
 #[derive(Clone, Debug)]
 pub struct Titles {
-    /// What the picture shows, for those who cannot see it.
+    /// A description of the picture, for those who cannot see it.
     pub what: String,
-    /// Below the x axis, with the unit.
+    /// The title below the x axis, with the unit.
     pub x: String,
-    /// Above the y axis, with the unit.
+    /// The title above the y axis, with the unit.
     pub y: String,
-    /// Appended to each tick of the x axis.
+    /// The text appended to each tick of the x axis.
     pub x_unit: &'static str,
 }
 
@@ -79,7 +79,8 @@ fn one(series: &Series, frame: &Frame, x: &Scale, y: &Scale) -> String {
     let mut out = format!("<g class=\"series {}\" data-s=\"{}\">", look.class(), escape(&series.testcase));
     for pair in series.points.windows(2) {
         let ((x1, y1), (x2, y2)) = (at(&pair[0]), at(&pair[1]));
-        // The way to MAX is no measured load: closed loop there, open loop before.
+        // The segment to MAX is drawn differently, because its end is a closed loop and the points before are open
+        // loops.
         let class = if pair[1].load == Load::Max { "line tomax" } else { "line" };
         out += &line(x1, y1, x2, y2, class);
     }
@@ -99,7 +100,8 @@ fn one(series: &Series, frame: &Frame, x: &Scale, y: &Scale) -> String {
     out + "</g>"
 }
 
-/// Names at the left, each led to the first point of its line: at low load the modes differ most, at MAX they meet.
+/// Places the names at the left, each with a line to the first point: at low load the modes differ most, and at MAX
+/// they meet.
 fn labels(series: &[&Series], frame: &Frame, x: &Scale, y: &Scale) -> String {
     let ends: Vec<(f64, f64)> =
         series.iter().filter_map(|s| s.points.first()).map(|p| (x.place(p.x), y.place(p.y.value))).collect();

@@ -1,5 +1,5 @@
-//! The report as one page: charts, words, table. Nothing is loaded from elsewhere, and without scripts only tooltips
-//! and switches are missing.
+//! The report as one page: charts, words and table. Nothing is loaded from elsewhere. Without scripts only tooltips and
+//! switches are missing.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -42,21 +42,21 @@ pub use narrate::narrate;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Writes the page, replacing the file whole or not at all.
+/// Writes the page. It replaces the file whole or not at all.
 ///
 /// # Errors
 ///
-/// Those of [`atomic::write`].
+/// This fails for the same reasons as [`atomic::write`].
 pub fn write(path: &Path, report: &Report) -> io::Result<()> {
     atomic::write(path, render(report).as_bytes())
 }
 
-/// The page.
+/// Returns the page.
 pub fn render(report: &Report) -> String {
     page("lull compare", &(head(report) + &charts(report) + &table(report)))
 }
 
-/// A page around its body, with style and script.
+/// Puts a page with style and script around its body.
 fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -122,7 +122,7 @@ fn charts(report: &Report) -> String {
     out + "</div>\n" + &caption(report)
 }
 
-/// A picture on both scales, of which the page shows one.
+/// Returns a picture on both scales. The page shows one of them.
 fn both_scales(draw: impl Fn(bool) -> String) -> String {
     format!("<div class=\"log\">{}</div><div class=\"linear\">{}</div>", draw(true), draw(false))
 }
@@ -147,7 +147,7 @@ fn legend(report: &Report) -> String {
     out + "<button class=\"scale\" data-scale>linear scale</button></nav>\n"
 }
 
-/// What the reader of the charts has to know, above all what they leave out.
+/// Returns what the reader of the charts has to know, above all what they leave out.
 fn caption(report: &Report) -> String {
     let off: Vec<String> = report
         .cells

@@ -1,8 +1,7 @@
-//! What a comparison shows, in words computed from it.
+//! Describes what a comparison shows, in words computed from it.
 //!
-//! Every sentence is about cells that are usable: the mode was in force and the generator was not the limit. A
-//! difference is stated only where the interval of the paired ratio excludes equality; what remains open is said to be
-//! open.
+//! Every sentence is about usable cells: the mode was in force and the generator was not the limit. A difference is
+//! only stated if the interval of the paired ratio excludes equality; otherwise the text says that it is open.
 
 use crate::cell::compare::{Metric, Order, against_base, low_load, order, ratio};
 use crate::cell::drift::Drift;
@@ -11,10 +10,10 @@ use crate::cell::{CellSummary, Enforcement, Load, Standing};
 use crate::csv::published;
 use crate::stats::Estimate;
 
-/// The most reversed pairs that are named; more are counted.
+/// The most reversed pairs that are named. Further ones are only counted.
 const PAIRS_NAMED_MAX: usize = 4;
 
-/// One paragraph that says what the cells show, compared with what the published table states.
+/// Returns one paragraph that says what the cells show, compared with what the published table states.
 pub fn narrate(cells: &[CellSummary]) -> String {
     if cells.is_empty() {
         return "Nothing was measured.".to_string();
@@ -38,7 +37,7 @@ pub fn narrate(cells: &[CellSummary]) -> String {
     sentences.join(" ")
 }
 
-/// `suspendX`, X > 0, against `base` at MAX.
+/// Compares `suspendX`, X > 0, with `base` at MAX.
 fn throughput(cells: &[CellSummary]) -> Option<String> {
     let suspending = |c: &&CellSummary| {
         let timeout = c.testcase.strip_prefix("suspend").and_then(|x| x.parse::<u32>().ok());
@@ -108,7 +107,7 @@ fn suspend_against_fullbusy(cells: &[CellSummary]) -> Option<String> {
     ))
 }
 
-/// The extremes of p99 and CPU against `base` at low load, or at the lowest there is.
+/// Returns the extremes of p99 and CPU against `base` at low load, or at the lowest load there is.
 fn low_load_ratios(cells: &[CellSummary]) -> Option<String> {
     let lowest = || cells.iter().map(|c| c.load).filter(|&load| load != Load::Max).min();
     let load = low_load(cells).or_else(lowest)?;
@@ -159,7 +158,7 @@ fn order_sentence(order: &Order, name: &str, load: Load) -> String {
     )
 }
 
-/// What does not count and what had another timeout.
+/// Returns sentences on the cells that do not count and on those that had another timeout.
 fn doubts(cells: &[CellSummary]) -> Vec<String> {
     let group = |wanted: fn(&CellSummary) -> bool| {
         let found: Vec<&CellSummary> = cells.iter().filter(|c| wanted(c)).collect();
@@ -186,7 +185,7 @@ fn doubts(cells: &[CellSummary]) -> Vec<String> {
     sentences
 }
 
-/// `suspend20 (25%, MAX), suspend50 (MAX)`.
+/// Lists cells by mode: `suspend20 (25%, MAX), suspend50 (MAX)`.
 fn by_mode(cells: &[&CellSummary]) -> String {
     let mut modes: Vec<(&str, Vec<String>)> = Vec::new();
     for cell in cells {
@@ -198,7 +197,7 @@ fn by_mode(cells: &[&CellSummary]) -> String {
     modes.iter().map(|(name, loads)| format!("{name} ({})", loads.join(", "))).collect::<Vec<_>>().join(", ")
 }
 
-/// `defer20 had 38 us` or, where the loads differ, `defer20 had 31 to 38 us`.
+/// Lists the measured timeouts: `defer20 had 38 us` or, if the loads differ, `defer20 had 31 to 38 us`.
 fn timeouts_had(cells: &[CellSummary]) -> Vec<String> {
     let mut modes: Vec<(&str, Vec<f64>)> = Vec::new();
     for cell in cells {
@@ -216,7 +215,7 @@ fn published_ratio(numerator: &str, denominator: &str) -> Option<f64> {
     Some(qps(numerator)? / qps(denominator)?)
 }
 
-/// `16.3 to 16.7`, or one number where both ends read the same; empty for nothing.
+/// Formats a range: `16.3 to 16.7`, or one number if both ends are written the same. It is empty without values.
 fn range(values: impl Iterator<Item = f64>) -> String {
     range_with(values, 1)
 }
@@ -229,7 +228,7 @@ fn range_with(values: impl Iterator<Item = f64>, decimals: usize) -> String {
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// `a, b and c`.
+/// Lists items: `a, b and c`.
 fn list<'a>(items: impl Iterator<Item = &'a str>) -> String {
     let items: Vec<&str> = items.collect();
     match items.split_last() {
@@ -330,7 +329,7 @@ mod tests {
                 ..RunResult::new(name, load, n as u32, 1.0, 1000.0)
             })
         };
-        // defer10 missed a slow run, and has the better figures for it; run by run it is the worse.
+        // defer10 has no slow run, and so has the better figures; run by run it is the worse.
         let mut all: Vec<RunResult> = [runs("base", 300.0, [0, 1, 2]), runs("fullbusy", 100.0, [0, 1, 2])].concat();
         all.extend(runs("defer10", 120.0, [0, 1, 2]).into_iter().skip(1).take(1));
         let cells = summarise(all);

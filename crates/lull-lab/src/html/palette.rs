@@ -1,11 +1,11 @@
-//! Colour, marker and place of each test case: families share a hue, timeouts deepen it.
+//! Colour, marker and place of each test case. Families share a hue, and longer timeouts have a deeper shade.
 
 use std::fmt::Write as _;
 
 /// A family of test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Interrupts as they come.
+    /// Interrupts without deferral.
     Base,
     /// Deferral.
     Defer,
@@ -26,7 +26,7 @@ pub struct Look {
     pub shade: usize,
 }
 
-/// Shades of a family.
+/// The number of shades of a family.
 const SHADES: usize = 5;
 
 /// Colours on a light page, by family and shade.
@@ -47,9 +47,9 @@ const DARK: [(Family, [&str; SHADES]); 5] = [
     (Family::Other, ["#dcc6f0", "#c7a4ea", "#a97fdb", "#e39ac0", "#cbb27c"]),
 ];
 
-/// How a test case is drawn, by its name.
+/// Returns how a test case is drawn, by its name.
 pub fn look(testcase: &str) -> Look {
-    // What follows is a timeout in place of the mode's own.
+    // The text behind the slash is a timeout in place of the mode's own.
     let testcase = testcase.split('/').next().unwrap_or(testcase);
     let timeout = |prefix: &str| testcase.strip_prefix(prefix).and_then(|x| x.parse::<u32>().ok());
     if let Some(us) = timeout("defer") {
@@ -85,12 +85,12 @@ fn shade_of_timeout(us: u32) -> usize {
 }
 
 impl Look {
-    /// The style class that carries its colour.
+    /// Returns the style class that carries its colour.
     pub fn class(self) -> String {
         format!("c-{:?}-{}", self.family, self.shade).to_lowercase()
     }
 
-    /// The path of its marker around (0, 0), so that members of a family differ without colour.
+    /// Returns the path of its marker around (0, 0), so that members of a family differ without colour.
     pub fn marker(self) -> &'static str {
         let round = "M-3.6,0a3.6,3.6 0 1,0 7.2,0a3.6,3.6 0 1,0 -7.2,0Z";
         match (self.family, self.shade) {
@@ -104,7 +104,7 @@ impl Look {
     }
 }
 
-/// The style rules of all colours, for both schemes.
+/// Returns the style rules of all colours, for both schemes.
 pub fn css() -> String {
     let variables = |table: &[(Family, [&str; SHADES])]| {
         let mut text = String::new();

@@ -12,7 +12,7 @@ use super::{figure, page};
 const LEGEND: &str = "Each point is a cell: published value across, simulated value up, both logarithmic; on the diagonal \
                       the model is right. Hollow cells were seen by calibration, full ones are predictions. Point at one \
                       for its name.";
-/// Columns with a chart of their own.
+/// The columns that have a chart of their own.
 const CHARTS: [Column; 8] = [
     Column::Qps,
     Column::Avg,
@@ -32,7 +32,7 @@ struct Place {
     fitted: bool,
 }
 
-/// The page of a table of cells. `sections` are titles and preformatted texts.
+/// Returns the page of a table of cells. `sections` are titles and preformatted texts.
 pub fn cells(simulated: &Table, published: &Table, sections: &[(&str, String)]) -> String {
     let title = "Simulated against published: IRQ suspension, 12 cases at 6 loads";
     let charts = CHARTS.iter().map(|column| (column.name(), of_column(*column, simulated, published))).collect();
@@ -43,7 +43,7 @@ pub fn cells(simulated: &Table, published: &Table, sections: &[(&str, String)]) 
     render(title, charts, &texts)
 }
 
-/// The page of a table of rows: a chart for each of `groups`, which are ends of the rows' names, and `text`.
+/// Returns the page of a table of rows: a chart for each of `groups`, which are ends of the rows' names, and `text`.
 pub fn rows(title: &str, rows: &[Row], groups: &[&str], text: &str) -> String {
     let of_group = |group: &&str| {
         let places = rows.iter().filter(|row| row.name.ends_with(*group)).map(|row| Place {
@@ -79,7 +79,7 @@ fn of_column(column: Column, simulated: &Table, published: &Table) -> Vec<Place>
     simulated.cells.iter().filter_map(place).collect()
 }
 
-/// Published across, simulated up, both logarithmic and alike.
+/// Draws published values across and simulated ones up, both on the same logarithmic scale.
 fn scatter(what: &str, places: Vec<Place>) -> String {
     let frame = Frame { width: 420.0, height: 390.0, left: 18.0, right: 376.0, top: 34.0, bottom: 346.0 };
     let places: Vec<Place> =
@@ -91,7 +91,7 @@ fn scatter(what: &str, places: Vec<Place>) -> String {
     if !places.is_empty() {
         parts += &line(x.place(ends.0), y.place(ends.0), x.place(ends.1), y.place(ends.1), "limit");
     }
-    // One series, in the colour of one of the modes.
+    // All points form one series, in the colour of one of the modes.
     parts += &format!("<g class=\"{}\">", look("suspend20").class());
     for place in &places {
         parts += &format!(

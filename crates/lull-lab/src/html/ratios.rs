@@ -1,4 +1,4 @@
-//! Each mode against base at low load: p99 and CPU side by side, with intervals and the published values.
+//! Draws each mode against base at low load: p99 and CPU side by side, with intervals and the published values.
 
 use super::palette::look;
 use super::scale::Scale;
@@ -8,27 +8,27 @@ use crate::stats::Estimate;
 /// Height of a row, in user units.
 const ROW: f64 = 25.0;
 
-/// What the two panels show.
+/// The titles of the two panels.
 const PANELS: [&str; 2] = ["p99, times base", "CPU, times base"];
 
-/// One mode over base.
+/// The ratios of one mode to base.
 #[derive(Clone, Debug)]
 pub struct Ratio {
     /// The test case.
     pub testcase: String,
-    /// Its ratios, by panel; `None` where not measured or not in force.
+    /// Its ratios, by panel; `None` if not measured or not in force.
     pub values: [Option<Estimate>; 2],
     /// The published ratios, by panel.
     pub published: [Option<f64>; 2],
-    /// Why there is no value; empty if there is one.
+    /// The reason why there is no value; empty if there is one.
     pub doubt: String,
-    /// Whether the cell counts; one that does not is drawn hollow.
+    /// Whether the cell counts. One that does not is drawn hollow.
     pub counts: bool,
-    /// What a reader sees on pointing at it.
+    /// The tooltip.
     pub tip: String,
 }
 
-/// Draws both panels, a row for each mode, on logarithmic axes: half and twice are equally far from one.
+/// Draws both panels, with a row for each mode, on logarithmic axes: half and twice are equally far from one.
 pub fn draw(ratios: &[Ratio]) -> String {
     let widest = ratios.iter().map(|r| r.testcase.chars().count()).max().unwrap_or(0);
     let left = 18.0 + 6.9 * widest as f64;
@@ -57,7 +57,7 @@ fn row_middle(frame: &Frame, row: usize) -> f64 {
 }
 
 fn draw_panel(ratios: &[Ratio], panel: usize, frame: Frame) -> String {
-    // The axis holds values and published ones, and 1; an interval from two runs may leave it.
+    // The axis contains the measured and the published values, and 1. The interval of only two runs may exceed it.
     let values =
         ratios.iter().flat_map(|r| [r.values[panel].map(|e| e.value), r.published[panel]].into_iter().flatten());
     let x = Scale::log(values.chain([1.0]), frame.left, frame.right);

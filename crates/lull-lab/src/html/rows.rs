@@ -5,7 +5,7 @@ use super::svg::escape;
 use crate::cell::{CellSummary, Enforcement, Report};
 use crate::csv::{CsvRow, EXTRA_COLUMNS, NOT_RUN, PUBLISHED_COLUMNS, number};
 
-/// The table: every planned cell, with intervals, verdict and note.
+/// Returns the table: every planned cell, with intervals, verdict and note.
 pub fn table(report: &Report) -> String {
     let mut out = String::from("<table><thead><tr>");
     for name in PUBLISHED_COLUMNS.iter().chain(&EXTRA_COLUMNS).chain(&["verdict"]) {

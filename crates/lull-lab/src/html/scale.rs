@@ -1,4 +1,4 @@
-//! From values to places on an axis, with round ticks.
+//! Maps values to places on an axis, with round ticks.
 
 /// An axis from `low` to `high`, drawn from `from` to `to` (in user units of the picture).
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +11,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// A linear axis that holds all `values`, begins at zero and ends at a round number.
+    /// Makes a linear axis that contains all `values`, begins at zero and ends at a round number.
     pub fn linear(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Scale {
         let most = values.filter(|v| v.is_finite()).fold(0.0, f64::max);
         let most = if most > 0.0 { most } else { 1.0 };
@@ -19,7 +19,8 @@ impl Scale {
         Scale { low: 0.0, high: (most / step).ceil() * step, from, to, log: false }
     }
 
-    /// A linear axis around `values`, neither from zero nor to a round number: for what is read along the other axis.
+    /// Makes a linear axis around `values` that need not begin at zero or end at a round number, for values that are
+    /// read along the other axis.
     pub fn close(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Scale {
         let (low, high) = values.filter(|v| v.is_finite()).fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(v), h.max(v)));
         let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
@@ -29,22 +30,22 @@ impl Scale {
         Scale { low: (low - room).max(0.0), high: high + room, from, to, log: false }
     }
 
-    /// A linear axis between two given ends.
+    /// Makes a linear axis between two given ends.
     pub fn between(low: f64, high: f64, from: f64, to: f64) -> Scale {
         Scale { low, high, from, to, log: false }
     }
 
-    /// A logarithmic axis that holds all positive `values` with a little room at both ends.
+    /// Makes a logarithmic axis that contains all positive `values`, with a little room at both ends.
     pub fn log(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Scale {
         let positive = |v: &f64| v.is_finite() && *v > 0.0;
         let (low, high) = values.filter(positive).fold((f64::MAX, 0.0_f64), |(l, h), v| (l.min(v), h.max(v)));
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 10.0) };
-        // At least a factor of two, so that a flat series is not blown up into noise.
+        // The axis spans at least a factor of two, so that noise in a flat series is not magnified.
         let (low, high) = (low / 1.15, (high * 1.15).max(low * 2.0));
         Scale { low, high, from, to, log: true }
     }
 
-    /// Where a value stands. What is not positive stands at the lower end of a logarithmic axis.
+    /// Returns the place of a value. On a logarithmic axis a value that is not positive is placed at the lower end.
     pub fn place(&self, value: f64) -> f64 {
         let along = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()
@@ -54,7 +55,7 @@ impl Scale {
         self.from + along * (self.to - self.from)
     }
 
-    /// Round values along the axis.
+    /// Returns round values along the axis.
     pub fn ticks(&self) -> Vec<f64> {
         if self.log { self.log_ticks() } else { self.linear_ticks() }
     }
@@ -75,7 +76,7 @@ impl Scale {
                 .filter(|v| (self.low..=self.high).contains(v))
                 .collect()
         };
-        // The coarsest set that still names a few values.
+        // The coarsest set is taken that still has a few values on the axis.
         [&[1.0][..], &[1.0, 3.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]]
             .into_iter()
             .map(inside)
@@ -84,7 +85,7 @@ impl Scale {
     }
 }
 
-/// A round step (1, 2 or 5 times a power of ten) that divides `span` into about `parts`.
+/// Returns a round step (1, 2 or 5 times a power of ten) that divides `span` into about `parts`.
 fn step(span: f64, parts: u32) -> f64 {
     let raw = span / f64::from(parts);
     let power = 10f64.powf(raw.log10().floor());

@@ -1,4 +1,4 @@
-//! What a low latency costs: a latency against CPU, a point for each test case.
+//! Draws a latency against CPU, with a point for each test case, to show the CPU time that a low latency costs.
 
 use super::palette::look;
 use super::scale::Scale;
@@ -13,36 +13,36 @@ const LABEL: (f64, f64) = (13.0, 6.9);
 pub struct Dot {
     /// Its name.
     pub testcase: String,
-    /// Its label, where it says more than the name.
+    /// The label, if it says more than the name.
     pub label: String,
     /// CPU, in percent.
     pub cpu: Estimate,
     /// The latency that the y axis names, in microseconds.
     pub latency: Estimate,
-    /// Whether the cell counts; one that does not is drawn hollow.
+    /// Whether the cell counts. One that does not is drawn hollow.
     pub counts: bool,
-    /// What a reader sees on pointing at it.
+    /// The tooltip.
     pub tip: String,
 }
 
-/// What is drawn besides the points.
+/// The elements that are drawn besides the points.
 #[derive(Clone, Debug, Default)]
 pub struct Extras {
-    /// Above the y axis, with the unit.
+    /// The title above the y axis, with the unit.
     pub y_title: String,
     /// A line through these places (CPU, latency), by rising CPU.
     pub frontier: Vec<(f64, f64)>,
     /// Limits of latency and CPU.
     pub limits: (Option<f64>, Option<f64>),
-    /// The point with a ring, by its name.
+    /// The name of the point that gets a ring.
     pub ringed: Option<String>,
 }
 
-/// Draws the points, latency on a logarithmic axis if `log`.
+/// Draws the points, with latency on a logarithmic axis if `log`.
 pub fn draw(dots: &[Dot], what: &str, extras: &Extras, log: bool) -> String {
     let frame = Frame { width: 630.0, height: 390.0, left: 18.0, right: 590.0, top: 34.0, bottom: 346.0 };
     let most = dots.iter().map(|d| d.cpu.value).fold(0.0, f64::max);
-    // Room at the right for the label of a mode that burns all of it.
+    // There is room at the right for the label of a mode that uses all CPU time.
     let x = Scale::between(0.0, (most * 1.16).max(1.0), frame.left, frame.right);
     let heights = dots.iter().map(|d| d.latency.value).chain(extras.limits.0);
     let y = match log {
@@ -85,7 +85,7 @@ pub fn draw(dots: &[Dot], what: &str, extras: &Extras, log: bool) -> String {
     picture(&frame, what, &parts)
 }
 
-/// The frontier as steps (nothing between two of its points is to be had), and the limits.
+/// Draws the frontier as steps, because no setting lies between two of its points, and the limits.
 fn limits(extras: &Extras, frame: &Frame, x: &Scale, y: &Scale) -> String {
     let mut out = String::new();
     for pair in extras.frontier.windows(2) {
@@ -108,7 +108,7 @@ fn limits(extras: &Extras, frame: &Frame, x: &Scale, y: &Scale) -> String {
     out
 }
 
-/// The lines of both intervals, inside the frame.
+/// Returns the lines of both intervals, inside the frame.
 fn whiskers(dot: &Dot, at: (f64, f64), x: &Scale, y: &Scale, frame: &Frame) -> impl Iterator<Item = Box4> {
     let across = |v: f64| x.place(v).clamp(frame.left, frame.right);
     let along = |v: f64| y.place(v).clamp(frame.top, frame.bottom);
@@ -155,7 +155,7 @@ struct Place {
     far: bool,
 }
 
-/// The nearest place for a label at which it covers neither a point nor another label.
+/// Returns the nearest place for a label at which it covers neither a point nor another label.
 fn free_place(label: &str, at: (f64, f64), own: usize, taken: &[Box4], frame: &Frame) -> Place {
     let (height, width) = (LABEL.0, LABEL.1 * label.chars().count() as f64);
     let place = |right: bool, dx: f64, dy: f64| {

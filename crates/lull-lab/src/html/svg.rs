@@ -1,8 +1,8 @@
-//! The little SVG that the charts share.
+//! The SVG elements that the charts share.
 
 use super::scale::Scale;
 
-/// The area of a chart inside its margins, in user units (at full width one is a CSS pixel).
+/// The area of a chart inside its margins, in user units (at full width, one unit is a CSS pixel).
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// Width of the whole picture.
@@ -19,7 +19,7 @@ pub struct Frame {
     pub bottom: f64,
 }
 
-/// Text made safe for HTML and SVG, in content and in quoted attributes.
+/// Escapes text for HTML and SVG, in content and in quoted attributes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -35,17 +35,17 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// A text at a place, with a style class and an anchor (`start`, `middle`, `end`).
+/// Returns a text at a place, with a style class and an anchor (`start`, `middle`, `end`).
 pub fn text(x: f64, y: f64, class: &str, anchor: &str, content: &str) -> String {
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>", escape(content))
 }
 
-/// A straight line with a style class.
+/// Returns a straight line with a style class.
 pub fn line(x1: f64, y1: f64, x2: f64, y2: f64, class: &str) -> String {
     format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"{class}\"/>")
 }
 
-/// A picture around its parts. `label` is for those who cannot see it.
+/// Returns a picture around its parts. `label` is for those who cannot see it.
 pub fn picture(frame: &Frame, label: &str, parts: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {:.0} {:.0}\" role=\"img\" aria-label=\"{}\">{parts}</svg>",
@@ -55,7 +55,7 @@ pub fn picture(frame: &Frame, label: &str, parts: &str) -> String {
     )
 }
 
-/// Both axes with grid lines, tick labels (those of y at the right) and titles. The titles name the unit.
+/// Returns both axes with grid lines, tick labels (those of y at the right) and titles. The titles name the unit.
 pub fn axes(
     frame: &Frame,
     x: &Scale,
@@ -77,12 +77,12 @@ pub fn axes(
     }
     out += &line(frame.left, frame.bottom, frame.right, frame.bottom, "axis");
     out += &text(f64::midpoint(frame.left, frame.right), frame.bottom + 33.0, "title", "middle", x_title);
-    // Above the axis and not turned: read without tilting the head.
+    // The title is above the axis and not turned, so that it can be read without tilting the head.
     out += &text(frame.width - 6.0, frame.top - 12.0, "title", "end", y_title);
     out
 }
 
-/// A number short enough for a tick or a label: `1.5`, `250`, `12.5K`, `1.2M`.
+/// Formats a number short enough for a tick or a label: `1.5`, `250`, `12.5K`, `1.2M`.
 pub fn short(value: f64) -> String {
     let trimmed = |text: String| match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
@@ -97,13 +97,13 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Moves labels of height `gap` apart so that none overlaps and all lie between `top` and `bottom`, each as near to the
-/// place it wants as the others allow. Returns the places in the order given.
+/// Moves labels of height `gap` apart so that none overlaps and all lie between `top` and `bottom`, each as near to its
+/// wanted place as the others allow. Returns the places in the order given.
 pub fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
     let mut places = vec![0.0; wanted.len()];
-    // Blocks of touching labels (first, count, sum of wanted offsets), merged while they overlap.
+    // These are blocks of touching labels (first, count, sum of wanted offsets), merged while they overlap.
     let mut blocks: Vec<(usize, usize, f64)> = Vec::new();
     let start = |&(_, count, sum): &(usize, usize, f64)| {
         let height = (count as f64 - 1.0) * gap;
@@ -115,7 +115,8 @@ pub fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
             if start(above) + above.1 as f64 * gap <= start(below) {
                 break;
             }
-            // A label of the lower block wants its block to start that much higher once it follows the upper one.
+            // After the merge, a label of the lower block wants its block to start higher by the height of the upper
+            // one.
             let merged = (above.0, above.1 + below.1, above.2 + below.2 - (above.1 * below.1) as f64 * gap);
             blocks.truncate(blocks.len() - 2);
             blocks.push(merged);

@@ -1,4 +1,4 @@
-//! The page of a search: the answer in words, the frontier of latency against CPU, what happens when the load moves,
+//! The page of a search: the answer in words, the frontier of latency against CPU, what happens if the load changes,
 //! and every setting that was tried.
 
 use lull_sim::WorldFile;
@@ -17,11 +17,11 @@ use crate::tuning::words::{
     against_base, elsewhere, lines as lines_to_type, notes, objective_text, reasons, refusal, standing, steady,
 };
 
-/// Points nearer to each other than both of these do not both have their names beside them.
+/// If two points are nearer to each other than both of these, only one of them has its name beside it.
 const NEAR_CPU_PERCENT: f64 = 6.0;
 const NEAR_RATIO: f64 = 1.35;
 
-/// The page.
+/// Returns the page.
 pub fn render(file: &WorldFile, answer: &Answer, dev: &str, command: &str) -> String {
     page("lull tune", &(head(file, answer, dev, command) + &charts(answer) + &table(answer)))
 }
@@ -66,7 +66,7 @@ fn charts(answer: &Answer) -> String {
         let name = tried.setting.to_string();
         let named = named.contains(&name);
         Some(Dot {
-            // The mode's name carries colour and mark.
+            // The mode's name determines colour and mark.
             label: if named { name.clone() } else { String::new() },
             testcase: name,
             cpu: estimate(tried, |run| run.cpu_percent)?,
@@ -99,8 +99,8 @@ fn charts(answer: &Answer) -> String {
     out + "</div>\n"
 }
 
-/// Which points have their names beside them: the recommendation, the modes without a timeout, and of the frontier what
-/// is not too near to another.
+/// Returns the points that have their names beside them: the recommendation, the modes without a timeout, and those of
+/// the frontier that are not too near to another.
 fn named(answer: &Answer, frontier: &[&Tried]) -> Vec<String> {
     let first = answer.objective.slo.first().statistic;
     let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| run.latency_us(first)));
@@ -122,7 +122,7 @@ fn named(answer: &Answer, frontier: &[&Tried]) -> Vec<String> {
     named.iter().map(|tried| tried.setting.to_string()).collect()
 }
 
-/// The recommendation and base over the load.
+/// Draws the recommendation and base over the load.
 fn moved(answer: &Answer, first: Statistic) -> String {
     let Some(recommended) = &answer.recommended else { return String::new() };
     let latency_only = answer.objective.latency_only();

@@ -1,13 +1,13 @@
-//! Checks answers as they stream in, cut into segments anywhere.
+//! Checks a stream of answers, whose segments may be cut anywhere.
 
 use super::workload::{Query, Workload};
 
-/// What an answer was.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The record, in its size.
+    /// The record, with the right size.
     Hit,
-    /// `END`: the record is not there.
+    /// `END`: there is no such record.
     Miss,
     /// `STORED`.
     Stored,
@@ -17,7 +17,7 @@ pub enum Outcome {
     Refused,
 }
 
-/// The state of one connection's answers. Small: a connection has one, and most of the time it is at rest.
+/// The state of one connection's answers. It is small, because every connection has one and most are idle.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checker {
     state: State,
@@ -28,7 +28,7 @@ enum State {
     /// Before the first byte of an answer.
     #[default]
     Start,
-    /// In the first line. Kept of it are its first two bytes, the number of blanks, and the number after the last
+    /// In the first line. The state keeps its first two bytes, the number of blanks, and the number after the last
     /// blank.
     Line { head: [u8; 2], blanks: u8, number: u32 },
     /// In the value of a hit and its line end.
@@ -37,15 +37,16 @@ enum State {
     End { right_size: bool },
 }
 
-/// Tail of every hit.
+/// The end of every hit.
 const HIT_END: &[u8] = b"\r\nEND\r\n";
 
 impl Checker {
-    /// Takes bytes of the answer to `request`. Returns how many belong to it, and what it was if that was all of it.
+    /// Takes bytes of the answer to `request`. Returns how many belong to it, and the outcome if the answer is
+    /// complete.
     #[inline]
     pub fn feed(&mut self, workload: &Workload, request: Query, bytes: &[u8]) -> (usize, Option<Outcome>) {
         if let State::Start = self.state {
-            // The common case: the whole of the expected answer is there.
+            // In the common case the whole of the expected answer is there.
             let expected = workload.response_bytes(request);
             if let Some(answer) = bytes.get(..expected) {
                 if request.is_set() {
@@ -137,12 +138,13 @@ fn line_fits(workload: &Workload, request: Query, answer: &[u8]) -> bool {
     answer[at - 1] == b' ' && answer[line_end..].starts_with(b"\r\n")
 }
 
-/// What a line without a value says. The answers of a memcached differ in their first two letters.
+/// Returns the outcome that a line without a value states. The answers of a memcached differ in their first two
+/// letters.
 fn line_outcome(head: [u8; 2], request: Query) -> Outcome {
     match (&head, request.is_set()) {
         (b"EN", false) => Outcome::Miss,
         (b"ST", true) => Outcome::Stored,
-        // ERROR, CLIENT_ERROR, SERVER_ERROR, NOT_STORED
+        // These are ERROR, CLIENT_ERROR, SERVER_ERROR and NOT_STORED.
         (b"ER" | b"CL" | b"SE" | b"NO", _) => Outcome::Refused,
         _ => Outcome::Wrong,
     }

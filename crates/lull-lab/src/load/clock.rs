@@ -1,20 +1,20 @@
-//! Where the generators get the time from.
+//! The clocks of the generators.
 
 use std::time::Instant;
 
-/// A monotonic clock in nanoseconds from an origin of its own. A generator reads it once or more per loop, so it
+/// A monotonic clock in nanoseconds, from an origin of its own. A generator reads it at least once per loop, so it
 /// should cost no more than a few nanoseconds.
 pub trait Clock {
-    /// Nanoseconds since the origin; never less than an earlier call returned.
+    /// Returns the nanoseconds since the origin. They never decrease.
     fn now_ns(&self) -> u64;
 }
 
-/// The operating system's monotonic clock, from the moment this was made.
+/// The operating system's monotonic clock, from the moment when this was made.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock(Instant);
 
 impl MonotonicClock {
-    /// A clock that starts at 0 now.
+    /// Makes a clock that starts at 0 now.
     pub fn new() -> MonotonicClock {
         MonotonicClock(Instant::now())
     }

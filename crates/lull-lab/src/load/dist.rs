@@ -10,7 +10,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
-/// One step of SplitMix64 as a hash: maps nearby numbers to unrelated ones.
+/// Does one step of SplitMix64 as a hash, which maps nearby numbers to unrelated ones.
 #[inline]
 pub fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -19,20 +19,20 @@ pub fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A number in the open interval (0, 1) from 64 random bits.
+/// Returns a number in the open interval (0, 1) from 64 random bits.
 #[inline]
 pub fn unit(bits: u64) -> f64 {
     ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
 impl Rng {
-    /// A generator for `seed`.
+    /// Makes a generator for `seed`.
     pub fn new(seed: u64) -> Rng {
         // `mix` is never 0 for all four, which is the one state that xoshiro cannot leave.
         Rng([mix(seed), mix(seed.wrapping_add(1)), mix(seed.wrapping_add(2)), mix(seed.wrapping_add(3))])
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let state = &mut self.0;
@@ -47,13 +47,13 @@ impl Rng {
         result
     }
 
-    /// A number in the open interval (0, 1).
+    /// Returns a number in the open interval (0, 1).
     #[inline]
     pub fn unit(&mut self) -> f64 {
         unit(self.next_u64())
     }
 
-    /// A number below `bound`, which must not be 0. The bias is below `bound` / 2^64.
+    /// Returns a number below `bound`, which must not be 0. The bias is below `bound` / 2^64.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
@@ -162,7 +162,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// A text that is no distribution.
+/// The text is no distribution.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no distribution; use a number, fb_key, fb_value, uniform:max, normal:mean,sd, exponential:lambda, \
@@ -217,24 +217,24 @@ pub enum Arrivals {
 }
 
 impl Arrivals {
-    /// A gap in units of the mean gap.
+    /// Returns a gap in units of the mean gap.
     #[inline]
     pub fn gap(self, rng: &mut Rng) -> f64 {
         match self {
             Arrivals::Exponential => -rng.unit().ln(),
-            // The scale that makes the mean 1; that of `fb_ia` itself gives a mean of FB_IA_SCALE / (1 - FB_IA_SHAPE).
+            // This scale makes the mean 1. That of `fb_ia` itself gives a mean of FB_IA_SCALE / (1 - FB_IA_SHAPE).
             Arrivals::Facebook => pareto(0.0, 1.0 - FB_IA_SHAPE, FB_IA_SHAPE, rng.unit()),
             Arrivals::Fixed => 1.0,
         }
     }
 
-    /// The first gap of a connection.
+    /// Returns the first gap of a connection.
     #[inline]
     pub fn first_gap(self, rng: &mut Rng) -> f64 {
         if self == Arrivals::Fixed { rng.unit() } else { self.gap(rng) }
     }
 
-    /// The mean gap of the published distribution itself, in microseconds: only `fb_ia` has one.
+    /// Returns the mean gap of the published distribution in microseconds. Only `fb_ia` has one.
     pub fn published_mean_us(self) -> Option<f64> {
         (self == Arrivals::Facebook).then_some(FB_IA_SCALE / (1.0 - FB_IA_SHAPE))
     }

@@ -1,9 +1,9 @@
 //! The same load over the kernel's sockets, against any memcached.
 //!
-//! Each thread has its share of the connections and of the rate, an epoll instance, and sleeps until something arrives
-//! or is due; or, with [`KernelConfig::spin`], asks over and over and sleeps never. Timeouts are in nanoseconds
-//! (`epoll_pwait2`, Linux 5.11), with the thread's timer slack turned off: what the kernel's timers are late by all the
-//! same is in the summary's lag.
+//! Each thread has its share of the connections and of the rate, and an epoll instance. It sleeps until something
+//! arrives or is due, or, with [`KernelConfig::spin`], polls without ever sleeping. Timeouts are in nanoseconds
+//! (`epoll_pwait2`, Linux 5.11), with the thread's timer slack turned off. The remaining lateness of the kernel's
+//! timers is in the summary's lag.
 
 mod link;
 mod worker;
@@ -19,12 +19,12 @@ use super::workload::Workload;
 use super::{LoadError, PATIENCE_NS, Pace};
 use worker::{Run, Worker};
 
-/// Most connections of a client.
+/// The most connections of a client.
 pub const CONNECTIONS_MAX: usize = 1 << 20;
-/// Most threads of a client.
+/// The most threads of a client.
 pub const THREADS_MAX: usize = 1024;
 
-/// How a [`KernelClient`] is set up.
+/// The configuration of a [`KernelClient`].
 #[derive(Clone, Debug)]
 pub struct KernelConfig {
     /// The server, IPv4 or IPv6.
@@ -33,18 +33,19 @@ pub struct KernelConfig {
     pub connections: usize,
     /// Threads, 1 to [`THREADS_MAX`]; no more than connections.
     pub threads: usize,
-    /// Poll without sleeping: exact, and a core for each thread.
+    /// Whether to poll without sleeping, which is exact and takes a core for each thread.
     pub spin: bool,
-    /// Nanoseconds without an answer, with requests outstanding or no connection up, after which a run fails.
+    /// The time without an answer, with requests outstanding or no connection up, after which a run fails, in
+    /// nanoseconds.
     pub silence_ns_max: u64,
-    /// Nanoseconds to wait for outstanding answers at the end of a run.
+    /// The time to wait for outstanding answers at the end of a run, in nanoseconds.
     pub drain_ns_max: u64,
-    /// Seed of arrivals and of which record is asked for.
+    /// The seed of the arrivals and of the records that are asked for.
     pub seed: u64,
 }
 
 impl KernelConfig {
-    /// One thread and `connections` connections that sleep between events.
+    /// Makes a configuration with one thread, and `connections` connections that sleep between events.
     pub fn new(server: SocketAddr, connections: usize) -> KernelConfig {
         KernelConfig {
             server,
@@ -63,7 +64,7 @@ impl KernelConfig {
 pub struct KernelClient {
     workers: Vec<Worker>,
     clock: MonotonicClock,
-    /// Which repetition this is.
+    /// The number of the repetition.
     run: u32,
 }
 
@@ -71,8 +72,9 @@ impl KernelClient {
     /// Opens all connections, within `timeout`.
     ///
     /// # Errors
-    /// [`LoadError::Invalid`] if a setting is outside its limits, [`LoadError::Connect`] if a connection does not come
-    /// up in time, [`LoadError::Os`] if the system refuses a socket.
+    ///
+    /// This fails with [`LoadError::Invalid`] if a setting is outside its limits, with [`LoadError::Connect`] if a
+    /// connection does not come up in time, and with [`LoadError::Os`] if the system refuses a socket.
     pub fn connect(
         config: KernelConfig,
         workload: Arc<Workload>,
@@ -88,7 +90,7 @@ impl KernelClient {
         let clock = MonotonicClock::new();
         let mut workers = Vec::with_capacity(config.threads);
         for index in 0..config.threads {
-            // The first threads take what does not divide.
+            // If the connections do not divide evenly, the first threads have one more.
             let share = (config.connections + config.threads - 1 - index) / config.threads;
             workers.push(Worker::new(config.clone(), index, share, workload.clone(), clock)?);
         }
@@ -97,18 +99,19 @@ impl KernelClient {
         Ok(client)
     }
 
-    /// Which repetition the loads from now on are: each has arrivals of its own, which are the same for every client that has
-    /// this seed. It is 0 at first.
+    /// Sets the repetition that later loads belong to. Each repetition has arrivals of its own, which are the same for
+    /// every client that has this seed. The first is 0.
     pub fn set_run(&mut self, run: u32) {
         self.run = run;
     }
 
-    /// Puts a load on: `warmup` that does not count, then `duration` that does, then a wait for the last answers.
-    /// `stop` ends it early. An open loop's rate is that of all threads together.
+    /// Runs a load: `warmup` that does not count, then `duration` that does, then a wait for the last answers. `stop`
+    /// ends it early. An open loop's rate is that of all threads together.
     ///
     /// # Errors
-    /// [`LoadError::NoProgress`] if the server falls silent, [`LoadError::Invalid`] if the load is outside its limits,
-    /// [`LoadError::Os`] if the system refuses.
+    ///
+    /// This fails with [`LoadError::NoProgress`] if the server falls silent, with [`LoadError::Invalid`] if the load is
+    /// outside its limits, and with [`LoadError::Os`] if the system refuses something.
     pub fn run(
         &mut self,
         load: Pace,
@@ -119,10 +122,11 @@ impl KernelClient {
         self.run_recorded(load, warmup, duration, stop).map(|(summary, _)| summary)
     }
 
-    /// As [`KernelClient::run`], with the histograms.
+    /// Does the same as [`KernelClient::run`], and also returns the histograms.
     ///
     /// # Errors
-    /// As [`KernelClient::run`].
+    ///
+    /// This fails for the same reasons as [`KernelClient::run`].
     pub fn run_recorded(
         &mut self,
         load: Pace,
@@ -137,7 +141,7 @@ impl KernelClient {
         self.in_threads(|worker| {
             let result = worker.run(&run);
             if result.is_err() {
-                // The others need not wait for the end of a run that has failed.
+                // The other threads need not wait for the end of a run that has failed.
                 failed.store(true, Relaxed);
             }
             result
@@ -162,22 +166,24 @@ impl KernelClient {
     /// Sets all records through the protocol, each once.
     ///
     /// # Errors
-    /// As [`KernelClient::run`], and [`LoadError::Preload`] if not every record was stored.
+    ///
+    /// This fails for the same reasons as [`KernelClient::run`], and with [`LoadError::Preload`] if not every record
+    /// was stored.
     pub fn preload(&mut self, stop: &AtomicBool) -> Result<Summary, LoadError> {
         self.run(Pace::Preload { depth: 16 }, Duration::ZERO, Duration::ZERO, stop)?.of_preload(stop.load(Relaxed))
     }
 
-    /// Connections that are up.
+    /// Returns the number of connections that are up.
     pub fn established(&self) -> usize {
         self.workers.iter().map(Worker::established).sum()
     }
 
-    /// The clock that all threads share.
+    /// Returns the clock that all threads share.
     pub fn clock(&self) -> MonotonicClock {
         self.clock
     }
 
-    /// Does `work` on every worker, each in a thread; the first error, if there is one.
+    /// Does `work` on every worker, each in a thread. Returns the first error, if there is one.
     fn in_threads(&mut self, work: impl Fn(&mut Worker) -> Result<(), LoadError> + Sync) -> Result<(), LoadError> {
         if let [worker] = &mut self.workers[..] {
             return work(worker);
@@ -189,7 +195,7 @@ impl KernelClient {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),
             });
-            // All are joined before the first error is passed on.
+            // All threads are joined before the first error is returned.
             results.fold(Ok(()), Result::and)
         })
     }

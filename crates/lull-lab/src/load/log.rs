@@ -1,8 +1,8 @@
-//! What generators measured, as files that add up: HdrHistogram's interval log, which its tools read, with a generator's
-//! counters in a comment.
+//! The measurements of generators, as files that can be added up: HdrHistogram's interval log, which its tools read,
+//! with a generator's counters in a comment.
 //!
-//! A log holds the part of a run that counts as one interval, with two histograms of nanoseconds: `latency` and `lag` (as
-//! [`Summary`] names them). A merge of logs is a log as well, so generators add up in any order.
+//! A log holds the part of a run that counts as one interval, with two histograms of nanoseconds: `latency` and `lag`
+//! (as [`Summary`] names them). A merge of logs is a log as well, so generators can be added up in any order.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,33 +13,33 @@ use serde::{Deserialize, Serialize};
 
 use super::recorder::{Counts, Recorder, Summary, Window};
 
-/// What the comment with the counters begins with, and the version of what follows.
+/// The beginning of the comment with the counters, with the version of what follows.
 const COUNTERS: &str = "lull load, version 1: ";
 const LATENCY: &str = "latency";
 const LAG: &str = "lag";
-/// Nanoseconds of a millisecond: an interval's maximum is given in milliseconds, as is usual in such logs.
+/// The nanoseconds in a millisecond: an interval's maximum is given in milliseconds, as is usual in such logs.
 const MAX_DIVISOR: f64 = 1e6;
 
-/// What one generator, or several, measured.
+/// The measurements of one generator, or of several.
 #[derive(Clone, Debug)]
 pub struct LoadLog {
     counters: Counters,
     recorder: Recorder,
 }
 
-/// What a log says besides its histograms.
+/// The part of a log besides its histograms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Counters {
-    /// The generators, each a run's own number.
+    /// The generators, as one number for each of their runs.
     generators: Vec<u64>,
     /// The servers, each once.
     servers: Vec<String>,
     open_loop: bool,
     connections: usize,
-    /// Where the window began, in nanoseconds since 1970, and how long it was.
+    /// The beginning of the window, in nanoseconds since 1970, and its length.
     from_unix_ns: u64,
     window_ns: u64,
-    /// Answers a second: the sum over generators.
+    /// Answers per second, as the sum over generators.
     qps: f64,
     unanswered: u64,
     backlog: u64,
@@ -49,7 +49,7 @@ struct Counters {
     counts: Counts,
 }
 
-/// Why a log is of no use, or two cannot be added up.
+/// The reason why a log cannot be used, or two cannot be added up.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogError {
@@ -69,10 +69,10 @@ pub enum LogError {
     /// A histogram is missing or damaged.
     #[error("its histogram '{0}' is missing, damaged, or not a generator's")]
     NoHistogram(&'static str),
-    /// A generator stands in both.
+    /// The same generator is in both logs.
     #[error("both have the same run of a generator, which would count twice; name each run once")]
     Twice,
-    /// They were not at work at the same time.
+    /// The generators did not measure at the same time.
     #[error(
         "they did not measure at the same time: one ended before the other began, so their rates do not add up; \
              start generators with the same --start-at"
@@ -81,7 +81,8 @@ pub enum LogError {
 }
 
 impl LoadLog {
-    /// The log of a run that has just ended: its `summary` and `recorder`, and the moment at which its clock read `now_ns`.
+    /// Makes the log of a run that has just ended, from its `summary` and `recorder`, and the time `now_ns` of its
+    /// clock.
     pub fn new(
         servers: &[String],
         connections: usize,
@@ -93,8 +94,8 @@ impl LoadLog {
         let since = Duration::from_nanos(now_ns.saturating_sub(window.from_ns));
         let from_unix_ns = unix_ns(now).saturating_sub(since.as_nanos() as u64);
         let counters = Counters {
-            // Two runs that begin in the same nanosecond are of two processes or machines, as a rule; the process's
-            // number keeps those of one machine apart.
+            // Two runs that begin in the same nanosecond are usually on different machines or in different processes.
+            // The process's number distinguishes those of one machine.
             generators: vec![unix_ns(now) ^ u64::from(std::process::id()).rotate_right(22)],
             servers: servers.to_vec(),
             open_loop,
@@ -111,28 +112,28 @@ impl LoadLog {
         LoadLog { counters, recorder }
     }
 
-    /// How many generators are in it.
+    /// Returns the number of generators.
     pub fn generators(&self) -> usize {
         self.counters.generators.len()
     }
 
-    /// Connections over all of them.
+    /// Returns the number of connections over all generators.
     pub fn connections(&self) -> usize {
         self.counters.connections
     }
 
-    /// The servers, each once.
+    /// Returns the servers, each once.
     pub fn servers(&self) -> &[String] {
         &self.counters.servers
     }
 
-    /// When the window began.
+    /// Returns when the window began.
     pub fn began(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.counters.from_unix_ns)
     }
 
-    /// The figures. Rates are the sum over the generators, each over its own window; the window is what they have in
-    /// common.
+    /// Returns the figures. Rates are the sum over the generators, each over its own window. The window is the part
+    /// that theirs have in common.
     pub fn summary(&self) -> Summary {
         let Counters { open_loop, unanswered, backlog, .. } = self.counters;
         Summary {
@@ -144,10 +145,11 @@ impl LoadLog {
         }
     }
 
-    /// Adds what others measured at the same time. The window is then what both have in common.
+    /// Adds the measurements that others made at the same time. The window is then the part that both have in common.
     ///
     /// # Errors
-    /// [`LogError::Twice`] and [`LogError::Apart`]; this one is then as it was.
+    ///
+    /// This fails with [`LogError::Twice`] or [`LogError::Apart`], and then leaves this log as it was.
     pub fn add(&mut self, other: &LoadLog) -> Result<(), LogError> {
         let (ours, theirs) = (&mut self.counters, &other.counters);
         if ours.generators.iter().any(|generator| theirs.generators.contains(generator)) {
@@ -178,7 +180,7 @@ impl LoadLog {
         Ok(())
     }
 
-    /// The log as a file has it.
+    /// Returns the log's bytes in a file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let counters = serde_json::to_string(&self.counters).expect("numbers and texts have a JSON");
         let mut bytes = Vec::new();
@@ -200,9 +202,10 @@ impl LoadLog {
     /// Reads what [`LoadLog::to_bytes`] made.
     ///
     /// # Errors
-    /// [`LogError`], for what is not that.
+    ///
+    /// This fails with a [`LogError`] for anything else.
     pub fn parse(bytes: &[u8]) -> Result<LoadLog, LogError> {
-        // Comments are for readers like this one, and the iterator leaves them out.
+        // The comments hold the counters, and the log's iterator leaves them out.
         let text = std::str::from_utf8(bytes).map_err(|_| LogError::NoLog)?;
         let comment = |line: &str| line.strip_prefix('#')?.strip_prefix(COUNTERS).map(str::to_owned);
         let logs = text.lines().filter_map(comment).count();
@@ -248,7 +251,8 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1_790_000_000);
 
-    /// A generator whose window of a second began `after` the others', with the latencies given, in nanoseconds.
+    /// Makes the log of a generator whose window of a second began `after` the others', with the given latencies in
+    /// nanoseconds.
     fn measured(generator: u64, after: Duration, latencies: &[u64]) -> LoadLog {
         let mut recorder = Recorder::new(Window { from_ns: 1_000, to_ns: 1_000_001_000 });
         for latency in latencies {

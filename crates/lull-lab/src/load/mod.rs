@@ -30,35 +30,35 @@ pub use recorder::{BUSY_SHARE_MAX, Recorder, Summary, Window};
 pub use schedule::{Due, Schedule};
 pub use workload::{Query, Workload, WorkloadConfig};
 
-/// How long a generator waits for an answer that does not come: without any for so long a run fails, and at a run's end
-/// what is outstanding is waited for as long. Both only bound a failure, so it is more than any machine stalls for, and
-/// more than several retransmission timeouts of the server (250 ms and its doublings).
+/// How long a generator waits for an answer that does not come. A run fails after this time without any answer, and at
+/// its end the outstanding answers are waited for as long. It only bounds failures, so it is longer than any stall of a
+/// machine, and longer than several retransmission timeouts of the server (250 ms and its doublings).
 pub const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// What `lull load --announce` says on standard error when its window begins.
 pub const ANNOUNCEMENT: &str = "measuring from now on";
 
-/// Most requests that a connection may have outstanding.
+/// The most requests that a connection may have outstanding.
 pub const DEPTH_MAX: u16 = 1024;
 
 /// How requests follow one another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// At the times of an arrival process, whether or not the answers come.
+    /// They follow an arrival process, whether or not the answers come.
     Open {
         /// Offered load in requests a second, over all connections of the client.
         qps: f64,
         /// The distribution of the time between two requests of a connection.
         arrivals: Arrivals,
-        /// Requests that a connection may have outstanding; further ones wait, and their latency counts the wait.
+        /// Requests that a connection may have outstanding. Further ones wait, and their latency includes the wait.
         depth: u16,
     },
-    /// As fast as the answers come.
+    /// They follow as fast as the answers come.
     Closed {
         /// Requests that each connection keeps outstanding.
         depth: u16,
     },
-    /// Sets every record once, then ends. Warm-up and duration do not apply.
+    /// Every record is set once. Warm-up and duration do not apply.
     Preload {
         /// Requests that each connection keeps outstanding.
         depth: u16,
@@ -66,15 +66,16 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// Open loop as mutilate offers it: exponential inter-arrival times, depth 1.
+    /// Returns an open loop as mutilate offers it: exponential inter-arrival times, depth 1.
     pub fn open(qps: f64) -> Pace {
         Pace::Open { qps, arrivals: Arrivals::Exponential, depth: 1 }
     }
 
-    /// Refuses a rate that is none.
+    /// Checks the rate.
     ///
     /// # Errors
-    /// [`LoadError::Invalid`], with the rate.
+    ///
+    /// This fails with [`LoadError::Invalid`], which names an impossible rate.
     pub(crate) fn check(&self) -> Result<(), LoadError> {
         match *self {
             Pace::Open { qps, .. } if !(qps.is_finite() && qps > 0.0) => {
@@ -84,14 +85,14 @@ impl Pace {
         }
     }
 
-    /// Requests that a connection may have outstanding, between 1 and [`DEPTH_MAX`].
+    /// Returns the number of requests that a connection may have outstanding, between 1 and [`DEPTH_MAX`].
     pub fn depth(&self) -> u16 {
         let (Pace::Open { depth, .. } | Pace::Closed { depth } | Pace::Preload { depth }) = *self;
         depth.clamp(1, DEPTH_MAX)
     }
 }
 
-/// Why a load could not be put on, or what ended it early.
+/// The reason why a load could not run, or ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -110,7 +111,7 @@ pub enum LoadError {
         connected: usize,
         /// Connections wanted.
         wanted: usize,
-        /// What the last failure was, if the network told.
+        /// The last failure, if the network reported one.
         why: String,
     },
     /// The server fell silent with requests outstanding.
@@ -138,10 +139,10 @@ pub enum LoadError {
         /// Sets that were lost with their connection, or not answered.
         unanswered: u64,
     },
-    /// The operating system refused.
+    /// The operating system refused something.
     #[error("cannot {what}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
         /// The system's error.
         source: std::io::Error,

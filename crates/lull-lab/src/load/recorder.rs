@@ -1,4 +1,4 @@
-//! What a run measured.
+//! The measurements of a run.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::LoadError;
 use super::checker::Outcome;
 
-/// Range of the histograms: 1 ns to 100 s, at 3 significant digits.
+/// The largest value of the histograms, which range from 1 ns to 100 s at 3 significant digits.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
-/// A generator's lag up to this is no fault, however short the latencies are.
+/// A generator's lag up to this is acceptable, however short the latencies are.
 const LAG_FREE_NS: u64 = 20_000;
 /// A generator that is busy for more than this share of the time is the bottleneck of a closed loop.
 pub const BUSY_SHARE_MAX: f64 = 0.97;
@@ -19,12 +19,12 @@ pub const BUSY_SHARE_MAX: f64 = 0.97;
 pub struct Window {
     /// First nanosecond that counts.
     pub from_ns: u64,
-    /// First nanosecond that does not any more.
+    /// The first nanosecond behind the window.
     pub to_ns: u64,
 }
 
 impl Window {
-    /// Whether a moment counts.
+    /// Whether a moment is inside the window.
     #[inline]
     pub fn contains(&self, at_ns: u64) -> bool {
         self.from_ns <= at_ns && at_ns < self.to_ns
@@ -33,9 +33,9 @@ impl Window {
 
 /// Counters and histograms of one generator.
 ///
-/// A request counts if it went out after the window began and was *meant* to before it ended; an answer if it came
-/// after the window began, however late, to a request that was meant to go out before it ended. So neither a stall at
-/// the end nor requests that had to wait since the warm-up drop out of the latencies.
+/// A request counts if it was sent after the window began and was *meant* to be sent before it ended. An answer counts
+/// if it came after the window began, however late, to a request that was meant to be sent before it ended. So neither
+/// a stall at the end nor requests that had to wait since the warm-up drop out of the latencies.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     window: Window,
@@ -44,7 +44,7 @@ pub struct Recorder {
     counts: Counts,
 }
 
-/// What a generator counted: see [`Summary`], whose figures come from these.
+/// The counters of a generator. The figures of [`Summary`] come from these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Counts {
     sent: u64,
@@ -81,7 +81,7 @@ impl Counts {
 }
 
 impl Recorder {
-    /// An empty recorder for a window.
+    /// Makes an empty recorder for a window.
     pub fn new(window: Window) -> Recorder {
         let histogram = || {
             Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("1 < the maximum, and 3 digits are within 0 to 5")
@@ -89,8 +89,8 @@ impl Recorder {
         Recorder { window, latency: histogram(), lag: histogram(), counts: Counts::default() }
     }
 
-    /// What [`Recorder::latency`], [`Recorder::lag`] and [`Recorder::counts`] gave, put together again; `None` if a
-    /// histogram has other bounds than a recorder's.
+    /// Makes a recorder from what [`Recorder::latency`], [`Recorder::lag`] and [`Recorder::counts`] returned, or `None`
+    /// if a histogram has other bounds than a recorder's.
     pub(super) fn from_parts(
         window: Window,
         latency: Histogram<u64>,
@@ -104,17 +104,17 @@ impl Recorder {
         Some(recorder)
     }
 
-    /// The window.
+    /// Returns the window.
     pub fn window(&self) -> Window {
         self.window
     }
 
-    /// Ends the window at `to_ns`, if that is sooner: the run was stopped, or had no end of its own.
+    /// Ends the window at `to_ns` if that is sooner, because the run was stopped or had no end of its own.
     pub fn end_window(&mut self, to_ns: u64) {
         self.window.to_ns = self.window.to_ns.min(to_ns.max(self.window.from_ns));
     }
 
-    /// A request went out at `now_ns`; see [`super::Due`] for the other two times.
+    /// Records that a request was sent at `now_ns`; see [`super::Due`] for the other two times.
     #[inline]
     pub fn sent(&mut self, intended_ns: u64, eligible_ns: u64, now_ns: u64) {
         if now_ns >= self.window.from_ns && intended_ns < self.window.to_ns {
@@ -123,7 +123,7 @@ impl Recorder {
         }
     }
 
-    /// The answer to a request came at `now_ns`.
+    /// Records that the answer to a request came at `now_ns`.
     #[inline]
     pub fn answered(&mut self, intended_ns: u64, now_ns: u64, outcome: Outcome) {
         if self.window.contains(now_ns) {
@@ -142,12 +142,12 @@ impl Recorder {
         }
     }
 
-    /// Requests went down with their connection.
+    /// Records that requests were lost with their connection.
     pub fn lost(&mut self, requests: u64) {
         self.counts.lost += requests;
     }
 
-    /// A turn of the generator's loop from `from_ns` to `to_ns` did work, or found none.
+    /// Records whether a turn of the generator's loop from `from_ns` to `to_ns` did work.
     #[inline]
     pub fn turn(&mut self, from_ns: u64, to_ns: u64, worked: bool) {
         if self.window.contains(from_ns) {
@@ -159,7 +159,7 @@ impl Recorder {
         }
     }
 
-    /// A doorbell took from `from_ns` to `to_ns`.
+    /// Records that a doorbell took from `from_ns` to `to_ns`.
     #[inline]
     pub fn doorbell(&mut self, from_ns: u64, to_ns: u64) {
         if self.window.contains(from_ns) {
@@ -168,29 +168,29 @@ impl Recorder {
         }
     }
 
-    /// Doorbells rung in the window.
+    /// Returns the number of doorbells rung in the window.
     pub fn doorbells(&self) -> u64 {
         self.counts.doorbells
     }
 
-    /// The part of the doorbells' time that went into raising interrupts on the peer's behalf.
+    /// Sets the part of the doorbells' time in which they raised interrupts on the peer's behalf.
     pub fn set_raise_ns(&mut self, raise_ns: u64) {
         self.counts.raise_ns = raise_ns;
     }
 
-    /// Adds what another generator of the same run recorded. The windows should be the same length.
+    /// Adds what another generator of the same run recorded. The windows should have the same length.
     pub fn merge(&mut self, other: &Recorder) {
         self.latency.add(&other.latency).expect("all recorders have the same bounds");
         self.lag.add(&other.lag).expect("all recorders have the same bounds");
         self.counts.add(&other.counts);
     }
 
-    /// The histogram of latencies in nanoseconds.
+    /// Returns the histogram of latencies in nanoseconds.
     pub fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
 
-    /// The histogram of the generator's lag in nanoseconds.
+    /// Returns the histogram of the generator's lag in nanoseconds.
     pub fn lag(&self) -> &Histogram<u64> {
         &self.lag
     }
@@ -199,8 +199,8 @@ impl Recorder {
         &self.counts
     }
 
-    /// Sums up. `open_loop` selects the rule of [`Summary::kept_up`]; `unanswered` requests were outstanding when the
-    /// run stopped waiting, `backlog` were due in the window and never sent.
+    /// Returns the summary. `open_loop` selects the rule of [`Summary::kept_up`]; `unanswered` requests were
+    /// outstanding when the run stopped waiting; `backlog` requests were due in the window and never sent.
     pub fn summarize(&self, open_loop: bool, unanswered: u64, backlog: u64) -> Summary {
         let duration_s = (self.window.to_ns - self.window.from_ns) as f64 / 1e9;
         let received =
@@ -246,12 +246,13 @@ impl Recorder {
 }
 
 impl Summary {
-    /// Requests that were sent and had no answer: lost with their connection, or waited for in vain.
+    /// Returns the number of requests that were sent and had no answer: they were lost with their connection, or the
+    /// run stopped waiting.
     pub fn without_answer(&self) -> u64 {
         self.lost + self.unanswered
     }
 
-    /// Passes a preload on in which every record was stored, or which was stopped.
+    /// Returns the summary of a preload that stored every record or was stopped, and an error otherwise.
     pub(super) fn of_preload(self, stopped: bool) -> Result<Summary, LoadError> {
         if stopped || self.errors + self.without_answer() == 0 {
             return Ok(self);
@@ -270,11 +271,11 @@ impl Summary {
 pub struct Summary {
     /// Length of the window in seconds.
     pub duration_s: f64,
-    /// Answers that came in the window, a second.
+    /// Answers per second in the window.
     pub qps: f64,
     /// Requests sent.
     pub sent: u64,
-    /// Answers, of any kind: to those sent, and to what was outstanding when the window began.
+    /// Answers of any kind, to requests of the window and to those that were outstanding when it began.
     pub received: u64,
     /// Reads that found their record.
     pub hits: u64,
@@ -284,12 +285,13 @@ pub struct Summary {
     pub stored: u64,
     /// Answers that were errors, or had the wrong size.
     pub errors: u64,
-    /// Requests that went down with their connection, in or outside the window.
+    /// Requests that were lost with their connection, in or outside the window.
     pub lost: u64,
     /// Requests outstanding when the run stopped waiting for answers.
     pub unanswered: u64,
-    /// About how many requests were due before the end of the window and not sent by then, because their connection
-    /// was waiting for answers: more than a few mean that the offered load exceeds what the server does.
+    /// The approximate number of requests that were due before the end of the window and not sent by then, because
+    /// their connection was waiting for answers. More than a few mean that the offered load exceeds what the server can
+    /// serve.
     pub backlog: u64,
     /// Mean latency in nanoseconds.
     pub latency_avg_ns: f64,
@@ -301,19 +303,19 @@ pub struct Summary {
     pub latency_p99_ns: u64,
     /// 99.9th percentile.
     pub latency_p999_ns: u64,
-    /// Largest.
+    /// Largest latency in nanoseconds.
     pub latency_max_ns: u64,
-    /// Mean of the generator's lag in nanoseconds: from when a request could be sent to when it was.
+    /// Mean of the generator's lag in nanoseconds, from the moment when a request could be sent to its sending.
     pub lag_avg_ns: f64,
     /// 99th percentile of the generator's lag.
     pub lag_p99_ns: u64,
-    /// Share of the generator's time spent on work rather than on polling in vain; the mean over its threads.
+    /// Share of the generator's time spent on work rather than on polling in vain, as the mean over its threads.
     pub busy_fraction: f64,
-    /// Times the device was told of requests to send.
+    /// The number of times that the device was told of requests to send.
     pub doorbells: u64,
-    /// Time that took in nanoseconds.
+    /// The time that the doorbells took, in nanoseconds.
     pub doorbell_ns: u64,
-    /// How much of it went into raising the peer's interrupt.
+    /// The part of it that went into raising the peer's interrupt.
     pub raise_ns: u64,
     /// TCP segments sent again.
     pub retransmits: u64,
@@ -321,8 +323,8 @@ pub struct Summary {
     pub reconnects: u64,
     /// Whether the generator was fast enough for the run to say something about the server.
     ///
-    /// Open loop: the 99th percentile of its lag is within 20 us or a tenth of the 99th percentile of the latency,
-    /// whichever is more. Closed loop: it was idle for at least 3 % of the time.
+    /// In an open loop, the 99th percentile of its lag must be within 20 us or a tenth of the 99th percentile of the
+    /// latency, whichever is more. In a closed loop, the generator must have been idle for at least 3 % of the time.
     pub kept_up: bool,
 }
 

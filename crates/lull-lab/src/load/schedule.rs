@@ -1,9 +1,10 @@
-//! When which connection sends: arrival processes per connection, or answers in a closed loop. No I/O, no clock.
+//! Decides when each connection sends: by an arrival process per connection, or by the answers in a closed loop. It
+//! does no I/O and reads no clock.
 //!
 //! As in mutilate, each connection has an arrival process of its own at its share of the rate. While a connection has
-//! as many requests outstanding as it may, its process stands at the next intended time; when an answer makes room,
-//! what has become due meanwhile goes out with the times at which it was due. So a connection waits in one number
-//! instead of a queue, and an overloaded run needs no memory.
+//! as many requests outstanding as allowed, its process stops at the next intended time. When an answer makes room, the
+//! requests that have become due meanwhile are sent with the times at which they were due. So the requests that wait on
+//! a connection are one number instead of a queue, and an overloaded run needs no memory.
 
 use std::collections::VecDeque;
 
@@ -15,27 +16,27 @@ use super::dist::{Arrivals, Rng, mix};
 pub struct Due {
     /// The connection that sends it.
     pub connection: u32,
-    /// When it was to be sent: latency counts from here.
+    /// The time at which it was meant to be sent. The latency counts from here.
     pub intended_ns: u64,
-    /// Since when it could be sent: later than intended if the connection was waiting for an answer. What passes from
-    /// here to the sending is the generator's lag.
+    /// The time from which it could be sent, which is later than intended if the connection was waiting for an answer.
+    /// The time from here to the sending is the generator's lag.
     pub eligible_ns: u64,
 }
 
-/// The seed of the arrivals of a client that has the seed `seed`, in its `run`th run: each run has other arrivals, and runs of
-/// different modes that have the same number have the same ones.
+/// Returns the seed of the arrivals in the `run`th run of a client with the seed `seed`. Each run has other arrivals,
+/// and runs of different modes that have the same number have the same ones.
 pub(super) fn seed_of_run(seed: u64, run: u32) -> u64 {
     mix(seed ^ 0x6c6f6164 ^ u64::from(run) << 32)
 }
 
-/// Where a connection is.
+/// The place of a connection in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// In the heap, until its next intended time.
     Heap,
-    /// In the list of those that may send at once.
+    /// In the list of connections that may send at once.
     Ready,
-    /// Nowhere: it waits for an answer, or to be up.
+    /// Nowhere, because it waits for an answer, or to come up.
     Parked,
 }
 
@@ -50,7 +51,7 @@ struct Line {
 /// The schedule of one run of one client.
 #[derive(Debug)]
 pub struct Schedule {
-    /// `None`: closed loop.
+    /// The arrivals, or `None` in a closed loop.
     arrivals: Option<Arrivals>,
     mean_gap_ns: f64,
     depth: u16,
@@ -62,11 +63,11 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule for `connections` connections, all of them down, that starts at `start_ns`.
+    /// Makes a schedule for `connections` connections, all of them down, that starts at `start_ns`.
     pub fn new(load: &Pace, connections: usize, start_ns: u64, seed: u64) -> Schedule {
         let mut rng = Rng::new(seed);
         let (arrivals, mean_gap_ns) = match *load {
-            // The rate may be tiny; a gap of a century is as good as none.
+            // The rate may be tiny. A gap of a century is as good as an infinite one.
             Pace::Open { qps, arrivals, .. } => {
                 (Some(arrivals), (1e9 * connections as f64 / qps.max(1e-9)).min(3e18 / 64.0))
             }
@@ -94,19 +95,19 @@ impl Schedule {
         }
     }
 
-    /// Requests outstanding over all connections.
+    /// Returns the number of requests outstanding over all connections.
     #[inline]
     pub fn outstanding(&self) -> u64 {
         self.outstanding
     }
 
-    /// When [`Schedule::next`] will have something: 0 for at once, `u64::MAX` for not before an answer.
+    /// Returns when [`Schedule::next`] will have something: 0 means at once, and `u64::MAX` not before an answer.
     #[inline]
     pub fn next_due_ns(&self) -> u64 {
         if self.ready.is_empty() { self.heap.0.first().map_or(u64::MAX, |entry| entry.0) } else { 0 }
     }
 
-    /// The next request that is due at `now_ns`. It counts as outstanding from here on.
+    /// Returns the next request that is due at `now_ns`. It counts as outstanding from here on.
     #[inline]
     pub fn next(&mut self, now_ns: u64) -> Option<Due> {
         while let Some((connection, eligible_ns)) = self.ready.pop_front() {
@@ -144,7 +145,7 @@ impl Schedule {
         None
     }
 
-    /// An answer has come: the connection may send again.
+    /// Handles an answer: the connection may send again.
     #[inline]
     pub fn completed(&mut self, connection: u32, now_ns: u64) {
         let line = &mut self.lines[connection as usize];
@@ -158,7 +159,7 @@ impl Schedule {
         }
     }
 
-    /// The connection is up: its requests may go out.
+    /// Handles a connection that has come up: its requests may be sent.
     pub fn up(&mut self, connection: u32, now_ns: u64) {
         let depth = self.depth;
         let line = &mut self.lines[connection as usize];
@@ -174,7 +175,7 @@ impl Schedule {
         }
     }
 
-    /// The connection is gone, and what it had outstanding with it; returns how many that were.
+    /// Handles a connection that is gone with its outstanding requests. Returns their number.
     pub fn down(&mut self, connection: u32) -> u64 {
         let line = &mut self.lines[connection as usize];
         line.up = false;
@@ -183,7 +184,7 @@ impl Schedule {
         lost
     }
 
-    /// About how many requests were due before `until_ns` and have not been sent.
+    /// Returns about how many requests were due before `until_ns` and have not been sent.
     pub fn backlog(&self, until_ns: u64) -> u64 {
         if self.arrivals.is_none() {
             return 0;
@@ -194,12 +195,12 @@ impl Schedule {
 
     #[inline]
     fn following(&mut self, due_ns: u64) -> u64 {
-        // Open loop, or nobody asks.
+        // In a closed loop the gap is not used.
         let gap = self.arrivals.map_or(0.0, |arrivals| arrivals.gap(&mut self.rng) * self.mean_gap_ns);
         due_ns.saturating_add(gap as u64)
     }
 
-    /// Puts a parked connection where its next intended time belongs.
+    /// Places a parked connection by its next intended time.
     fn place(&mut self, connection: u32, now_ns: u64, eligible_ns: u64) {
         let line = &mut self.lines[connection as usize];
         if !line.up || line.outstanding >= self.depth {
@@ -215,7 +216,8 @@ impl Schedule {
     }
 }
 
-/// A four-way heap, earliest first: half the levels of a binary one, and the children of a node share a cache line.
+/// A four-way heap, earliest first. It has half the levels of a binary heap, and the children of a node share a cache
+/// line.
 #[derive(Debug)]
 struct Heap(Vec<(u64, u32)>);
 
@@ -244,7 +246,7 @@ impl Heap {
         }
     }
 
-    /// Puts `entry` in the place of the first and lets it sink to where it belongs.
+    /// Puts `entry` in the place of the first and moves it down to its place.
     #[inline]
     fn replace_first(&mut self, entry: (u64, u32)) {
         let heap = &mut self.0[..];

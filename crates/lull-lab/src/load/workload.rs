@@ -1,15 +1,15 @@
-//! What is asked for: records with their key and value sizes, the mix of reads and updates, and the bytes of a request.
+//! The workload: records with their key and value sizes, the mix of reads and updates, and the bytes of a request.
 
 use super::LoadError;
 use super::dist::{Distribution, Rng, mix};
 
 /// Longest key in bytes, memcached's limit.
 pub const KEY_BYTES_MAX: usize = 250;
-/// Values are cut off here unless the configuration says otherwise. One value in 10^5 of `fb_value` is longer.
+/// Values are cut off at this size unless the configuration names another. One value in 10^5 of `fb_value` is longer.
 pub const VALUE_BYTES_MAX_DEFAULT: usize = 32 * 1024;
-/// Largest cut-off that can be configured: what memcached stores by default, with room for the key.
+/// The largest cut-off that can be configured: the size that memcached stores by default, with room for the key.
 pub const VALUE_BYTES_MAX: usize = (1 << 20) - 1024;
-/// Most records.
+/// The most records that a workload can have.
 pub const RECORDS_MAX: u64 = 1 << 30;
 /// Random characters that values are cut from.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -18,7 +18,7 @@ const VALUE_OFFSETS: usize = 4096;
 /// Longest head of a request: `set <key> 0 0 <bytes>\r\n`.
 const HEAD_BYTES_MAX: usize = 4 + KEY_BYTES_MAX + 5 + 10 + 2;
 
-/// What to ask for.
+/// The configuration of a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkloadConfig {
     /// Number of records (mutilate's `-r`).
@@ -50,38 +50,39 @@ impl Default for WorkloadConfig {
     }
 }
 
-/// One request: an operation on a record, in 4 bytes, so that thousands of connections can keep what they have
-/// outstanding and make its bytes again when TCP has to send them again.
+/// One request: an operation on a record. It takes only 4 bytes, so that thousands of connections can store their
+/// outstanding requests, and make their bytes again when TCP has to retransmit them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Query(u32);
 
 impl Query {
     const SET: u32 = 1 << 31;
 
-    /// Reads a record.
+    /// Makes a request that reads a record.
     pub fn get(record: u32) -> Query {
         Query(record & !Query::SET)
     }
 
-    /// Writes a record.
+    /// Makes a request that writes a record.
     pub fn set(record: u32) -> Query {
         Query(record | Query::SET)
     }
 
-    /// The record's index.
+    /// Returns the record's index.
     #[inline]
     pub fn record(self) -> u32 {
         self.0 & !Query::SET
     }
 
-    /// Whether it writes.
+    /// Whether the request writes.
     #[inline]
     pub fn is_set(self) -> bool {
         self.0 & Query::SET != 0
     }
 }
 
-/// Sizes of a record, packed: with 10^5 records and more, the table's place in the cache is what a request costs.
+/// The packed sizes of a record. With 10^5 records and more, the cost of a request depends on how much of the cache
+/// this table takes.
 #[derive(Clone, Copy, Debug)]
 struct Shape(u32);
 
@@ -103,7 +104,7 @@ impl Shape {
     }
 }
 
-// Both fit their bits.
+// Both sizes fit their bits.
 const _: () = assert!(KEY_BYTES_MAX < 1 << Shape::KEY_BITS && VALUE_BYTES_MAX < 1 << (32 - Shape::KEY_BITS));
 
 /// The records and the encoder of requests on them. Immutable; share it between threads.
@@ -112,12 +113,12 @@ pub struct Workload {
     config: WorkloadConfig,
     shapes: Box<[Shape]>,
     characters: Box<[u8]>,
-    /// Draws below this are updates.
+    /// A random number below this makes the request an update.
     update_below: u64,
 }
 
 impl Workload {
-    /// Lays the records out. Errors if a number is outside its limits.
+    /// Lays the records out. This fails if a number is outside its limits.
     pub fn new(config: WorkloadConfig) -> Result<Workload, LoadError> {
         let invalid = |what, why| Err(LoadError::Invalid { what, why });
         if !(1..=RECORDS_MAX).contains(&config.records) {
@@ -132,7 +133,7 @@ impl Workload {
         let digits = decimal_digits(config.records);
         let shapes = (0..config.records)
             .map(|record| {
-                // A generator per record: the layout of a record does not depend on how many there are.
+                // Each record has a generator of its own, so that its layout does not depend on the number of records.
                 let mut rng = Rng::new(mix(config.seed) ^ record);
                 let key = config.key.sample(&mut rng).round().clamp(digits as f64, KEY_BYTES_MAX as f64);
                 let value = config.value.sample(&mut rng).round().clamp(0.0, config.value_bytes_max as f64);
@@ -143,22 +144,22 @@ impl Workload {
         let characters = (0..config.value_bytes_max + VALUE_OFFSETS)
             .map(|_| ALPHABET[rng.below(ALPHABET.len() as u64) as usize])
             .collect();
-        // 2^64 itself does not fit; one draw in 2^64 is no loss.
+        // 2^64 itself does not fit, but missing one draw in 2^64 does no harm.
         let update_below = (config.update_ratio * u64::MAX as f64) as u64;
         Ok(Workload { config, shapes, characters, update_below })
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &WorkloadConfig {
         &self.config
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     pub fn records(&self) -> u32 {
         self.shapes.len() as u32
     }
 
-    /// Draws a request: a record, evenly, and whether to read or write it.
+    /// Draws a request: a record, with equal probability, and whether to read or write it.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> Query {
         let record = rng.below(self.shapes.len() as u64) as u32;
@@ -171,22 +172,23 @@ impl Workload {
         self.shapes[record as usize]
     }
 
-    /// Bytes of a record's key.
+    /// Returns the size of a record's key in bytes.
     #[inline]
     pub fn key_bytes(&self, record: u32) -> usize {
         self.shape(record).key_bytes()
     }
 
-    /// Bytes of a record's value.
+    /// Returns the size of a record's value in bytes.
     #[inline]
     pub fn value_bytes(&self, record: u32) -> usize {
         self.shape(record).value_bytes()
     }
 
-    /// Writes a record's key, its index padded with zeros to the key's size, and returns its length.
+    /// Writes a record's key, which is its index padded with zeros to the key's size, and returns its length.
     ///
     /// # Panics
-    /// If `to` is shorter than the key.
+    ///
+    /// This panics if `to` is shorter than the key.
     #[inline]
     pub fn write_key(&self, record: u32, to: &mut [u8]) -> usize {
         let len = self.key_bytes(record);
@@ -196,14 +198,14 @@ impl Workload {
         len
     }
 
-    /// A record's value.
+    /// Returns a record's value.
     #[inline]
     pub fn value(&self, record: u32) -> &[u8] {
         let offset = mix(u64::from(record)) as usize % VALUE_OFFSETS;
         &self.characters[offset..offset + self.value_bytes(record)]
     }
 
-    /// Bytes of an encoded request.
+    /// Returns the size of an encoded request in bytes.
     #[inline]
     pub fn request_bytes(&self, request: Query) -> usize {
         let shape = self.shape(request.record());
@@ -216,7 +218,7 @@ impl Workload {
         }
     }
 
-    /// Bytes of the answer that is expected: the record as it was set, or `STORED`.
+    /// Returns the size of the expected answer in bytes: the record as it was set, or `STORED`.
     #[inline]
     pub fn response_bytes(&self, request: Query) -> usize {
         if request.is_set() {
@@ -230,7 +232,8 @@ impl Workload {
     /// Encodes a whole request into the front of `to` and returns its length.
     ///
     /// # Panics
-    /// If `to` is shorter than [`Workload::request_bytes`].
+    ///
+    /// This panics if `to` is shorter than [`Workload::request_bytes`].
     #[inline]
     pub fn encode(&self, request: Query, to: &mut [u8]) -> usize {
         if request.is_set() {
@@ -244,10 +247,12 @@ impl Workload {
         end + 2
     }
 
-    /// Encodes a request's bytes from `from` on, as many as `to` holds: a segment of one that is sent in pieces.
+    /// Encodes a request's bytes from `from` on, as many as `to` holds, which makes one segment of a request that is
+    /// sent in pieces.
     ///
     /// # Panics
-    /// If the range exceeds the request.
+    ///
+    /// This panics if the range exceeds the request.
     pub fn encode_range(&self, request: Query, from: usize, to: &mut [u8]) {
         let mut head = [0; HEAD_BYTES_MAX];
         let head_len = self.encode_head(request, &mut head);
@@ -281,7 +286,7 @@ impl Workload {
         len + 2
     }
 
-    /// Calls `store` with the key and value of every record, in order: preloading a store in the same process.
+    /// Calls `store` with the key and value of every record, in order, to preload a store in the same process.
     pub fn for_each_record(&self, mut store: impl FnMut(&[u8], &[u8])) {
         let mut key = [0; KEY_BYTES_MAX];
         for record in 0..self.records() {
@@ -291,7 +296,7 @@ impl Workload {
     }
 }
 
-/// Digits of a number.
+/// Returns the number of digits of a number.
 #[inline]
 pub(super) fn decimal_digits(number: u64) -> usize {
     number.checked_ilog10().unwrap_or(0) as usize + 1

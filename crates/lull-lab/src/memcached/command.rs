@@ -1,4 +1,4 @@
-//! A complete command line, taken apart. Which error wins when several apply is memcached's order.
+//! Parses a complete command line. If several errors apply, memcached's order decides which is reported.
 
 use super::item::{KEY_BYTES_MAX, StoreMode};
 
@@ -9,17 +9,17 @@ pub(super) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const NO_SHUTDOWN: &[u8] = b"ERROR: shutdown not enabled\r\n";
 
-/// More tokens than any command but a retrieval takes.
+/// One more token than any command except a retrieval takes.
 const TOKENS_MAX: usize = 8;
-/// Longest value length that is a length at all; memcached keeps it in an `int` with the line end.
+/// The longest value length that is accepted as a length. memcached keeps it in an `int` together with the line end.
 const VALUE_BYTES_MAX: u64 = i32::MAX as u64 - 2;
 
 /// A retrieval's variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Retrieval {
-    /// Print the CAS number (gets, gats).
+    /// Whether the reply has the CAS number (gets, gats).
     pub cas: bool,
-    /// The first argument is an expiry time to set (gat, gats).
+    /// Whether the first argument is an expiry time to set (gat, gats).
     pub touch: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Command<'a> {
         exptime: i64,
         noreply: bool,
     },
-    /// At a time as expiry times are given; `None`: now.
+    /// The time, given as expiry times are. `None` means now.
     FlushAll {
         exptime: Option<i64>,
         noreply: bool,
@@ -72,7 +72,7 @@ pub(super) enum Command<'a> {
     },
     Version,
     Quit,
-    /// A browser, or a page in one, that speaks HTTP to this port.
+    /// An HTTP request, from a browser or from a page in one.
     Http,
     Refused {
         reply: &'static [u8],
@@ -80,16 +80,16 @@ pub(super) enum Command<'a> {
     },
 }
 
-/// The first token of `line`, and what follows it.
+/// Returns the first token of `line`, and the text behind it.
 pub(super) fn next_token(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let start = line.iter().position(|byte| *byte != b' ')?;
     let rest = &line[start..];
-    // Keys are short: a plain loop beats a vectorised search with its set-up.
+    // Keys are short, so a plain loop is faster than a vectorised search with its set-up.
     let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
     Some(rest.split_at(end))
 }
 
-/// The retrieval that `verb` names.
+/// Returns the retrieval that `verb` names.
 pub(super) fn retrieval(verb: &[u8]) -> Option<Retrieval> {
     let (cas, touch) = match verb {
         b"get" | b"bget" => (false, false),
@@ -104,7 +104,7 @@ pub(super) fn retrieval(verb: &[u8]) -> Option<Retrieval> {
 /// Parses a line without its end.
 #[inline]
 pub(super) fn parse(line: &[u8]) -> Command<'_> {
-    // Nearly every line is a get: it is recognised before anything is split.
+    // Nearly every line is a get, so it is recognised before anything is split.
     if let Some(arguments) = line.strip_prefix(b"get ") {
         return retrieve(Retrieval { cas: false, touch: false }, arguments);
     }
@@ -120,7 +120,7 @@ fn parse_slow(line: &[u8]) -> Command<'_> {
         return Command::Http;
     }
     let Some(tokens) = Tokens::split(rest) else {
-        // Some commands do not look at their arguments.
+        // Some commands ignore their arguments.
         return match verb {
             b"version" => Command::Version,
             b"quit" => Command::Quit,
@@ -149,7 +149,7 @@ fn parse_slow(line: &[u8]) -> Command<'_> {
     }
 }
 
-/// Whether a line begins an HTTP request, by its method or by its version. memcached looks at the version only.
+/// Whether a line begins an HTTP request, by its method or by its version. memcached checks the version only.
 fn is_http(verb: &[u8], rest: &[u8]) -> bool {
     const METHODS: [&[u8]; 9] =
         [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE"];
@@ -175,7 +175,7 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// `None` if there are more than any command takes.
+    /// Splits the tokens. Returns `None` if there are more than any command takes.
     fn split(mut rest: &'a [u8]) -> Option<Tokens<'a>> {
         let mut tokens = Tokens { tokens: [&[]; TOKENS_MAX], len: 0, noreply: false };
         while let Some((token, after)) = next_token(rest) {
@@ -187,7 +187,7 @@ impl<'a> Tokens<'a> {
         Some(tokens)
     }
 
-    /// A token, empty if there are fewer.
+    /// Returns a token, which is empty if there are fewer.
     fn get(&self, index: usize) -> &'a [u8] {
         self.tokens[index]
     }
@@ -294,12 +294,12 @@ fn cache_memlimit<'a>(tokens: &Tokens<'a>) -> Command<'a> {
     }
 }
 
-/// A decimal number, a plus sign allowed, that fits 64 bits.
+/// Parses a decimal number that fits 64 bits. A plus sign is allowed.
 pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// A decimal number with an optional sign that fits 64 bits.
+/// Parses a decimal number with an optional sign that fits 64 bits.
 pub(super) fn signed(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }

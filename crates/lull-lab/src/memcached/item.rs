@@ -1,4 +1,4 @@
-//! What is said of an item: its limits, when it expires, under which condition it is stored, and what became of that.
+//! The properties of an item: its limits, its expiry, the condition under which it is stored, and the outcome.
 
 /// Longest key in bytes (memcached's `KEY_MAX_LENGTH`).
 pub const KEY_BYTES_MAX: usize = 250;
@@ -6,12 +6,14 @@ pub const KEY_BYTES_MAX: usize = 250;
 pub const ITEM_BYTES_MAX: usize = 1 << 20;
 /// Bytes that an item is charged beyond its key and value: its slot of 64 and its share of the table.
 pub const ITEM_OVERHEAD_BYTES: usize = 80;
-/// Expiry times up to this are relative to now, larger ones are unix times (30 days, as in memcached).
+/// Expiry times up to this are relative to now, and larger ones are unix times (30 days, as in memcached).
 const RELATIVE_EXPTIME_MAX_S: i64 = 60 * 60 * 24 * 30;
 
-/// The unix second at which an item stored at `now_s` with the client's `exptime` expires; 0: never.
+/// Returns the unix second at which an item stored at `now_s` with the client's `exptime` expires, or 0 if it never
+/// does.
 ///
-/// 0 never expires, a negative one has expired already, up to 30 days is relative, and beyond is a unix time.
+/// An `exptime` of 0 never expires, a negative one has expired already, one of up to 30 days is relative, and a larger
+/// one is a unix time.
 pub fn expiry_s(exptime: i64, now_s: u32) -> u32 {
     match exptime {
         0 => 0,
@@ -21,24 +23,24 @@ pub fn expiry_s(exptime: i64, now_s: u32) -> u32 {
     }
 }
 
-/// Under which condition to store.
+/// The condition under which a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
     /// Always.
     Set,
     /// Only if the key is not there.
     Add,
-    /// Only if it is.
+    /// Only if the key is there.
     Replace,
-    /// Behind the value that is there; its flags and expiry stay.
+    /// Appends to the value that is there. Its flags and expiry do not change.
     Append,
-    /// In front of the value that is there; its flags and expiry stay.
+    /// Prepends to the value that is there. Its flags and expiry do not change.
     Prepend,
     /// Only if the item still has this CAS number.
     Cas(u64),
 }
 
-/// What became of an offered value.
+/// The outcome of an offered value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
     /// It is stored.
@@ -47,15 +49,16 @@ pub enum StoreOutcome {
     NotStored,
     /// The CAS number differs.
     Exists,
-    /// cas of a key that is not there.
+    /// The key of a cas is not there.
     NotFound,
-    /// The item exceeds the item limit. A set has removed the old value, so that nobody reads it for the new one.
+    /// The item exceeds the item limit. A set has removed the old value, so that it is not read in place of the new
+    /// one.
     TooLarge,
     /// The shard's part of the memory limit cannot hold it.
     NoMemory,
 }
 
-/// What incr or decr did.
+/// The result of incr or decr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// The new value.

@@ -1,8 +1,8 @@
-//! Items in a slab of slots, threaded on one list from most to least recently used.
+//! Items in a slab of slots, linked in one list from the most to the least recently used.
 //!
-//! Indices instead of pointers: a slot is 64 bytes, one cache line, and the list costs eight of them.
+//! The links are indices instead of pointers: a slot is 64 bytes, one cache line, and the list takes eight of them.
 
-/// "No slot": the end of the list.
+/// Stands for no slot, at the ends of the list.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// One item. The key and the value share an allocation, key first.
@@ -14,15 +14,15 @@ pub(super) struct Item {
     pub cas: u64,
     /// The client's opaque flags.
     pub flags: u32,
-    /// Unix second from which on the item is gone; 0: never.
+    /// The unix second at which the item expires, or 0 if it never does.
     pub expires_s: u32,
-    /// Unix second of the last store, which a delayed `flush_all` compares.
+    /// The unix second of the last store, with which a delayed `flush_all` is compared.
     pub stored_s: u32,
     /// Unix second of the last move to the front of the list.
     pub bumped_s: u32,
     prev: u32,
     next: u32,
-    /// Bytes of `bytes` that are the key; at most 250.
+    /// The number of bytes in `bytes` that are the key; at most 250.
     pub key_len: u8,
 }
 
@@ -59,7 +59,7 @@ impl Lru {
         &self.slots[slot as usize]
     }
 
-    /// The item in a slot that may have been freed.
+    /// Returns the item in a slot that may have been freed.
     #[inline]
     pub fn get(&self, slot: u32) -> Option<&Item> {
         self.slots.get(slot as usize)
@@ -70,22 +70,22 @@ impl Lru {
         &mut self.slots[slot as usize]
     }
 
-    /// The least recently used slot, or [`NONE`].
+    /// Returns the least recently used slot, or [`NONE`].
     pub fn oldest(&self) -> u32 {
         self.tail
     }
 
-    /// The slot used just before `slot` was, from the front towards the back, or [`NONE`].
+    /// Returns the slot that was used just before `slot`, from the front towards the back, or [`NONE`].
     pub fn older_than(&self, slot: u32) -> u32 {
         self.item(slot).next
     }
 
-    /// The most recently used slot, or [`NONE`].
+    /// Returns the most recently used slot, or [`NONE`].
     pub fn newest(&self) -> u32 {
         self.head
     }
 
-    /// Puts an item at the front. `None` if the slots are exhausted (4 billion).
+    /// Puts an item at the front. Returns `None` if the slots are exhausted (4 billion).
     pub fn insert(&mut self, bytes: Vec<u8>, key_len: u8, now_s: u32) -> Option<u32> {
         let item = Item {
             bytes,

@@ -9,42 +9,44 @@ use super::reply::{outcome_text, put_number, reply};
 use super::report;
 use super::store::{MEMORY_BYTES_MIN, Store};
 
-/// Longest command line in bytes, its end excluded, of anything but a retrieval; a longer one closes the connection.
-/// Retrievals may be of any length and are worked on as they arrive.
+/// The longest command line in bytes, without its end, of any command except a retrieval. A longer one closes the
+/// connection. Retrievals may be of any length and are processed as they arrive.
 pub const LINE_BYTES_MAX: usize = 2048;
 /// The first byte of a request of the binary protocol. No command begins with it.
 const BINARY_REQUEST: u8 = 0x80;
-/// Output bytes at which a session stops taking input until the owner has sent some. One reply may exceed it, by the
-/// size of an item, or by 2 MiB for `stats cachedump`.
+/// The number of output bytes at which a session stops taking input until the owner has sent some. One reply may exceed
+/// it by the size of an item, or by 2 MiB for `stats cachedump`.
 pub const OUTPUT_PAUSE_BYTES: usize = 256 * 1024;
-/// Bytes received or sent that a session keeps to itself before it reports them to the store's counters.
+/// The number of bytes received or sent after which a session reports them to the store's counters.
 const TRAFFIC_STEP_BYTES: u64 = 16 * 1024;
-/// Buffers that grew beyond this are given back when they are empty.
+/// A buffer that grew beyond this is freed when it is empty.
 const KEPT_BUFFER_BYTES: usize = 4096;
 
-/// What [`Session::feed`] did.
+/// The result of [`Session::feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fed {
-    /// Input bytes taken. All of them unless `blocked` or `close`; the rest has to be offered again.
+    /// The number of input bytes taken: all of them unless `blocked` or `close`. The rest has to be offered again.
     pub consumed: usize,
-    /// The output has reached [`OUTPUT_PAUSE_BYTES`]: send it, then feed again, if need be with no input.
+    /// The output has reached [`OUTPUT_PAUSE_BYTES`]. The owner has to send it, and then to feed again, even with no
+    /// input.
     pub blocked: bool,
-    /// Send the output, then close the connection (`quit`, a line beyond the limit, HTTP, or the binary protocol).
+    /// The owner has to send the output, and then to close the connection (`quit`, a line beyond the limit, HTTP, or
+    /// the binary protocol).
     pub close: bool,
 }
 
 /// A connection's state between two arrivals of bytes.
 ///
-/// It holds what is incomplete: part of a line, part of a value (never more than the client has sent, never more than
-/// the item limit), the keys of a retrieval whose output is too much to make at once. How the input was cut into
-/// pieces does not change the output.
+/// It holds the incomplete part of the input: part of a line, part of a value (never more than the client has sent, and
+/// never more than the item limit), and the keys of a retrieval whose output is too much to make at once. The output
+/// does not depend on how the input was cut into pieces.
 ///
-/// Differences from memcached 1.6.18: whether a long line closes the connection does not depend on how it was cut;
-/// flags beyond 32 bits are refused, not truncated; a NUL byte in a line is an error (memcached ends the line there); a
-/// line that begins with an HTTP method closes the connection, as one that ends with its version does; a retrieval line
-/// longer than [`LINE_BYTES_MAX`] prints the items before a key that is too long; the binary protocol closes the connection
-/// at the first byte of a request (0x80); the meta commands, slab and crawler
-/// control and UDP do not exist (`ERROR`).
+/// There are these differences from memcached 1.6.18. Whether a long line closes the connection does not depend on how
+/// it was cut. Flags beyond 32 bits are refused, not truncated. A NUL byte in a line is an error (memcached ends the
+/// line there). A line that begins with an HTTP method closes the connection, as one that ends with its version does. A
+/// retrieval line longer than [`LINE_BYTES_MAX`] prints the items before a key that is too long. The binary protocol
+/// closes the connection at the first byte of a request (0x80). The meta commands, slab and crawler control and UDP do
+/// not exist (`ERROR`).
 #[derive(Debug, Default)]
 pub struct Session {
     state: State,
@@ -58,12 +60,12 @@ pub struct Session {
     written_unreported: u64,
 }
 
-/// A retrieval whose keys are not all looked up yet.
+/// A retrieval of which some keys have not been looked up yet.
 #[derive(Clone, Copy, Debug)]
 struct Keys {
     retrieval: Retrieval,
     expires_s: u32,
-    /// The line has ended: no more keys follow.
+    /// Whether the line has ended, so that no more keys follow.
     complete: bool,
 }
 
@@ -76,15 +78,15 @@ enum State {
     Value(Header),
     /// Skipping this many bytes of a refused value, its line end included.
     Swallow { left: usize },
-    /// Working on the keys in `line`.
+    /// Looking up the keys in `line`.
     Keys(Keys),
     /// Skipping to the end of a line that was answered with an error.
     SkipLine,
-    /// Nothing is taken any more.
+    /// No more input is taken.
     Closed,
 }
 
-/// A store's command line, but for the key.
+/// A store's command line, without the key.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     mode: StoreMode,
@@ -94,27 +96,27 @@ struct Header {
     noreply: bool,
 }
 
-/// What one step of the session came to.
+/// The result of one step of the session.
 enum Step {
-    /// This many input bytes were used; go on.
+    /// This many input bytes were used, and the session goes on.
     Used(usize),
-    /// All input was used and more is needed.
+    /// All input was used, and more is needed.
     Starved,
 }
 
 impl Session {
-    /// A session at the start of a connection.
+    /// Makes a session at the start of a connection.
     pub fn new() -> Session {
         Session::default()
     }
 
-    /// Whether it stands between two commands.
+    /// Whether the session is between two commands.
     #[inline]
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Line) && self.line.is_empty()
     }
 
-    /// Takes received bytes, appends the replies to `out`, and says how far it got.
+    /// Takes received bytes, appends the replies to `out`, and returns how far it got.
     ///
     /// `now_s` is the unix time in seconds.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> Fed {
@@ -178,14 +180,14 @@ impl Session {
     fn take_line(&mut self, input: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> Step {
         match input.first() {
             None => return Step::Starved,
-            // The rest of such a request may have no line end, for which its sender would wait with us.
+            // The rest of such a request may have no line end. Then both its sender and the service would wait.
             Some(&BINARY_REQUEST) if self.line.is_empty() => {
                 self.state = State::Closed;
                 return Step::Used(1);
             }
             Some(_) => {}
         }
-        // One byte more than a line may have tells a line that is too long.
+        // One byte more than a line may have is enough to detect a line that is too long.
         let room = LINE_BYTES_MAX + 1 - self.line.len();
         let window = &input[..input.len().min(room)];
         let Some(end) = memchr::memchr(b'\n', window) else {
@@ -210,7 +212,7 @@ impl Session {
         Step::Used(used + taken)
     }
 
-    /// Runs a line; `rest` is the input behind it, of which it returns how much it used.
+    /// Runs a line. `rest` is the input behind it; returns how much of that it used.
     #[inline]
     fn run(&mut self, line: &[u8], rest: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> usize {
         if memchr::memchr(0, line).is_some() {
@@ -285,13 +287,13 @@ impl Session {
                     out.extend_from_slice(part.as_bytes());
                 }
             }
-            // Nothing of what follows may be taken for commands: a page could have chosen it.
+            // None of the following input may be taken for commands, because a web page could have chosen it.
             Command::Quit | Command::Http => self.state = State::Closed,
             Command::Refused { reply: text, noreply } => reply(out, noreply, text),
         }
     }
 
-    /// The line of a store is complete: stores the value if it is there as a whole, else begins to collect it.
+    /// Handles a complete line of a store: stores the value if all of it is there, and otherwise begins to collect it.
     fn begin_store(
         &mut self,
         header: Header,
@@ -335,7 +337,7 @@ impl Session {
     }
 }
 
-/// Stores a data block, or refuses it if it does not end as its length says.
+/// Stores a data block, or refuses it if it does not end where its length says.
 fn finish_store(header: Header, key: &[u8], block: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) {
     let Some(value) = block.strip_suffix(b"\r\n") else {
         reply(out, header.noreply, b"CLIENT_ERROR bad data chunk\r\n");

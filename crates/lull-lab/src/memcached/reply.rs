@@ -1,4 +1,4 @@
-//! What replies are made of: words, items, numbers.
+//! The parts of replies: words, items, numbers.
 
 use super::command::Retrieval;
 use super::item::{ItemView, StoreOutcome};
@@ -19,7 +19,7 @@ pub(super) fn outcome_text(outcome: StoreOutcome) -> &'static [u8] {
 #[inline]
 pub(super) fn look_up(retrieval: Retrieval, key: &[u8], expires_s: u32, out: &mut Vec<u8>, store: &Store, now_s: u32) {
     let print = |item: ItemView<'_>| {
-        // The longest that the numbers and words around a key and a value come to is 62 bytes.
+        // The numbers and words around a key and a value take at most 62 bytes.
         out.reserve(key.len() + item.value.len() + 64);
         out.extend_from_slice(b"VALUE ");
         out.extend_from_slice(key);

@@ -1,4 +1,4 @@
-//! What `stats` prints.
+//! The output of `stats`.
 
 use super::VERSION;
 use super::command::{self, BAD_FORMAT, ERROR};
@@ -7,7 +7,7 @@ use super::reply::put_number;
 use super::stats::StoreStats;
 use super::store::Store;
 
-/// Bytes of output that `stats cachedump` stops at (memcached's limit).
+/// The number of output bytes at which `stats cachedump` stops (memcached's limit).
 const DUMP_BYTES_MAX: usize = 2 << 20;
 
 /// Appends the reply to `stats <topic> <arguments>`.
@@ -124,7 +124,7 @@ fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static st
     ]
 }
 
-/// `stats cachedump`: up to `items_max` keys (0: any number), within memcached's limit on the output.
+/// Runs `stats cachedump`: up to `items_max` keys (0 for any number), within memcached's limit on the output.
 fn cachedump(items_max: u64, out: &mut Vec<u8>, store: &Store, now_s: u32) {
     let out_max = out.len() + DUMP_BYTES_MAX;
     let mut left = if items_max == 0 { u64::MAX } else { items_max };

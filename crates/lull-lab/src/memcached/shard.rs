@@ -8,16 +8,16 @@ use super::item::{Arithmetic, ITEM_OVERHEAD_BYTES, StoreMode, StoreOutcome};
 use super::lru::{Item, Lru, NONE};
 use super::stats::Counters;
 
-/// An item moves to the front of the list at most once in this many seconds, as in memcached: a hot key then costs no
-/// list surgery, and eviction order is exact to a minute.
+/// An item moves to the front of the list at most once in this many seconds, as in memcached. So a hot key causes few
+/// changes of the list, and the eviction order is exact to a minute.
 const BUMP_INTERVAL_S: u32 = 60;
-/// Longest value that incr and decr look at: the digits of `u64::MAX`.
+/// The longest value that incr and decr read: the digits of `u64::MAX`.
 const NUMBER_DIGITS_MAX: usize = 20;
 
-/// How much of an item is asked for ahead of its look-up.
+/// How much of an item is prefetched before its look-up.
 const LOOK_AHEAD_BYTES: usize = 512;
 
-/// What to store.
+/// The item to store.
 #[derive(Clone, Copy)]
 pub(super) struct Offer<'a> {
     pub mode: StoreMode,
@@ -36,7 +36,7 @@ pub(super) struct Shard {
     bytes_max: usize,
     item_bytes_max: usize,
     last_cas: u64,
-    /// Unix second at which what was stored before it goes; 0: no flush is pending.
+    /// The unix second at which items stored before it are dropped, or 0 if no flush is pending.
     flush_at_s: u32,
     pub counters: Counters,
 }
@@ -64,7 +64,7 @@ impl Shard {
         self.bytes
     }
 
-    /// The live item under `key`, and its slot. An expired one is removed on the way.
+    /// Returns the slot of the live item under `key`. An expired one is removed.
     #[inline]
     fn find(&mut self, hash: u64, key: &[u8], now_s: u32) -> Option<u32> {
         if self.flush_at_s != 0 && self.flush_at_s <= now_s {
@@ -80,7 +80,7 @@ impl Shard {
         Some(slot)
     }
 
-    /// The slot that is probably the key's, without looking at the item: what it will take to look is asked for.
+    /// Returns the slot that probably has the key, without reading the item, and prefetches the item for the look-up.
     #[inline]
     pub fn look_ahead(&self, hash: u64) -> Option<u32> {
         let slot = *self.table.find(hash, |_| true)?;
@@ -88,7 +88,7 @@ impl Shard {
         Some(slot)
     }
 
-    /// Asks for the bytes of an item that was looked ahead for.
+    /// Prefetches the bytes of an item that [`Shard::look_ahead`] found.
     #[inline]
     pub fn look_at(&self, slot: u32) {
         if let Some(item) = self.lru.get(slot) {
@@ -143,7 +143,7 @@ impl Shard {
         true
     }
 
-    /// Removes a key without counting a deletion: a refused `set` must not leave the old value behind.
+    /// Removes a key without counting a deletion, because a refused `set` must not leave the old value behind.
     pub fn forget(&mut self, hash: u64, key: &[u8], now_s: u32) {
         if let Some(slot) = self.find(hash, key, now_s) {
             self.remove(slot);
@@ -158,7 +158,7 @@ impl Shard {
                 self.write(hash, found, offer, now_s)
             }
             (StoreMode::Add, Some(slot)) => {
-                // memcached refreshes an item that an add runs into.
+                // memcached also moves an item to the front if an add finds it.
                 self.lru.bump(slot, now_s);
                 StoreOutcome::NotStored
             }
@@ -179,7 +179,7 @@ impl Shard {
         }
     }
 
-    /// Appends or prepends: the flags and the expiry stay those of the item.
+    /// Appends or prepends. The flags and the expiry of the item do not change.
     fn extend(&mut self, hash: u64, slot: u32, offer: Offer<'_>, now_s: u32) -> StoreOutcome {
         let item = self.lru.item(slot);
         let grown = item.value().len() + offer.value.len();
@@ -238,12 +238,12 @@ impl Shard {
         item.flags = offer.flags;
         item.expires_s = offer.expires_s;
         item.stored_s = now_s;
-        // An overwritten item may have grown: make room behind it, it being the newest.
+        // An overwritten item may have grown. It is the newest, so older ones are evicted to make room.
         self.evict(0, now_s);
         StoreOutcome::Stored
     }
 
-    /// Replaces the value in a slot, in its buffer if that fits without wasting more than half of it.
+    /// Replaces the value in a slot, in the same buffer if it fits without wasting more than half of it.
     fn overwrite(&mut self, slot: u32, value: &[u8]) {
         let item = self.lru.item_mut(slot);
         self.bytes -= charge(&item.bytes);
@@ -271,7 +271,8 @@ impl Shard {
         let mut text = new.to_string().into_bytes();
         let width = self.lru.item(slot).value().len();
         if text.len() < width {
-            // A number that got shorter keeps its item's length: clients may have cached it, and memcached pads too.
+            // A number that got shorter keeps its item's length, because clients may have cached the length, and
+            // memcached pads too.
             text.resize(width, b' ');
         }
         self.overwrite(slot, &text);
@@ -282,8 +283,8 @@ impl Shard {
         Arithmetic::Value(new)
     }
 
-    /// Drops everything stored before `at_s`: on the first look-up from then on, at once if that time is past, and
-    /// without asking when it was stored if it is now.
+    /// Drops everything stored before `at_s`. If that time is to come, this happens at the first look-up from then on;
+    /// if it is past, at once; and if it is now, every item is dropped, whenever it was stored.
     pub fn flush(&mut self, at_s: u32, now_s: u32) {
         if at_s > now_s {
             self.flush_at_s = at_s;
@@ -330,7 +331,7 @@ impl Shard {
         true
     }
 
-    /// Evicts from the old end until `more` bytes fit.
+    /// Evicts the oldest items until `more` bytes fit.
     fn evict(&mut self, more: usize, now_s: u32) {
         while self.bytes + more > self.bytes_max {
             let slot = self.lru.oldest();
@@ -358,12 +359,12 @@ impl Shard {
     }
 }
 
-/// Bytes that an item counts for.
+/// Returns the bytes that an item counts for.
 fn charge(bytes: &Vec<u8>) -> usize {
     ITEM_OVERHEAD_BYTES + bytes.capacity()
 }
 
-/// The decimal number that a value holds, blanks around it allowed (what `strtoull` makes of it).
+/// Returns the decimal number that a value holds, with blanks around it allowed (as `strtoull` reads it).
 fn number(value: &[u8]) -> Option<u64> {
     if value.len() > NUMBER_DIGITS_MAX {
         return None;

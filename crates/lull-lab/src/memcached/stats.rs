@@ -3,11 +3,11 @@
 /// Counters of one shard, or their sum. Every name is the one that `stats` prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Keys asked for by get, gets, gat and gats, found.
+    /// Keys that get, gets, gat and gats asked for and found.
     pub get_hits: u64,
-    /// The same, not found.
+    /// Keys that get, gets, gat and gats asked for and did not find.
     pub get_misses: u64,
-    /// Of the misses: the item was there but had expired.
+    /// Misses of an item that was there but had expired.
     pub get_expired: u64,
     /// Values offered by set, add, replace, append, prepend and cas.
     pub cmd_set: u64,
@@ -29,11 +29,11 @@ pub struct Counters {
     pub decr_hits: u64,
     /// Decrements of a key that was not there.
     pub decr_misses: u64,
-    /// cas that stored.
+    /// cas commands that stored their value.
     pub cas_hits: u64,
-    /// cas of a key that was not there.
+    /// cas commands for a key that was not there.
     pub cas_misses: u64,
-    /// cas refused because the item had changed.
+    /// cas commands refused because the item had changed.
     pub cas_badval: u64,
     /// Items ever stored.
     pub total_items: u64,
@@ -41,7 +41,7 @@ pub struct Counters {
     pub evictions: u64,
     /// Expired items whose room was reused.
     pub reclaimed: u64,
-    /// Items refused because the memory limit leaves no room for them even when all else is evicted.
+    /// Items refused because the memory limit leaves no room for them even if everything else is evicted.
     pub store_no_memory: u64,
 }
 
@@ -80,13 +80,13 @@ impl Counters {
     }
 }
 
-/// A snapshot of a [`crate::memcached::Store`]. The shards are read one after the other, so under load the sums are of
+/// A snapshot of a [`crate::memcached::Store`]. The shards are read one after the other, so under load the sums combine
 /// slightly different moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
     /// Sums over the shards.
     pub counters: Counters,
-    /// Items held now, expired ones that nobody asked for included.
+    /// Items held now, including expired ones that were not asked for since.
     pub curr_items: u64,
     /// Bytes charged for them (key, value and [`crate::memcached::ITEM_OVERHEAD_BYTES`] each).
     pub bytes: u64,
@@ -96,11 +96,11 @@ pub struct StoreStats {
     pub cmd_flush: u64,
     /// Items refused because they exceed the item limit.
     pub store_too_large: u64,
-    /// Connections open now, as told by [`crate::memcached::Store::connection_opened`].
+    /// Connections open now, as reported by [`crate::memcached::Store::connection_opened`].
     pub curr_connections: u64,
     /// Connections ever opened.
     pub total_connections: u64,
-    /// Clients that found no slot.
+    /// Clients for which there was no slot.
     pub rejected_connections: u64,
     /// Connections closed because they were idle for too long.
     pub idle_kicks: u64,

@@ -9,18 +9,18 @@ use super::item::{Arithmetic, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, ItemView, KEY
 use super::shard::{Offer, Shard};
 use super::stats::StoreStats;
 
-/// Least memory limit that `cache_memlimit` sets.
+/// The least memory limit that `cache_memlimit` sets.
 pub const MEMORY_BYTES_MIN: usize = 8 << 20;
 
-/// How a [`Store`] is made.
+/// The configuration of a [`Store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
     /// Memory limit in bytes over all items (memcached's `-m`, there in MiB).
     pub memory_bytes_max: usize,
     /// Limit of one item in bytes, see [`ITEM_BYTES_MAX`].
     pub item_bytes_max: usize,
-    /// Shards, each with an equal part of the memory limit. Rounded to a power of two, and lowered until a shard holds
-    /// four items of the largest size.
+    /// Shards, each with an equal part of the memory limit. Their number is rounded to a power of two, and lowered
+    /// until a shard can hold four items of the largest size.
     pub shards: usize,
     /// Seed of the hash; `None` draws one, so that no client can choose colliding keys.
     pub hash_seed: Option<u64>,
@@ -40,12 +40,12 @@ impl Default for StoreConfig {
     }
 }
 
-/// Shards on lines of their own, so that workers on different shards do not share one.
+/// A shard, aligned to cache lines of its own, so that workers on different shards do not share one.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// The shared store of one service. Every method may be called by any thread; time comes in as unix seconds.
+/// The shared store of one service. Every method may be called by any thread, and gets the time in unix seconds.
 #[derive(Debug)]
 pub struct Store {
     shards: Box<[Padded]>,
@@ -65,7 +65,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store.
+    /// Makes an empty store.
     pub fn new(config: StoreConfig) -> Store {
         let shards_max = (config.memory_bytes_max / (4 * config.item_bytes_max.max(1))).max(1);
         let shards = 1 << config.shards.clamp(1, shards_max).ilog2();
@@ -92,12 +92,12 @@ impl Store {
         }
     }
 
-    /// The configuration in force; `shards` is the number actually made.
+    /// Returns the configuration in force. `shards` is the actual number.
     pub fn config(&self) -> StoreConfig {
         StoreConfig { memory_bytes_max: self.memory_bytes_max.load(Relaxed), ..self.config }
     }
 
-    /// The shard of a key, locked, and the key's hash. The shard is chosen by bits that the table does not use.
+    /// Returns the shard of a key, locked, and the key's hash. The shard is chosen by bits that the table does not use.
     #[inline]
     fn lock(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, u64) {
         let hash = self.hasher.hash_one(key);
@@ -105,8 +105,8 @@ impl Store {
         (lock(&self.shards[index].0), hash)
     }
 
-    /// Asks for the memory that look-ups of `keys` will touch, so that their cache misses overlap. Changes nothing that
-    /// can be seen.
+    /// Prefetches the memory that look-ups of `keys` will touch, so that their cache misses overlap. It has no visible
+    /// effect.
     pub fn look_ahead<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
         const BATCH: usize = 64;
         let mut found = [(0, 0); BATCH];
@@ -129,7 +129,7 @@ impl Store {
         (hash >> 40) as usize & (self.shards.len() - 1)
     }
 
-    /// Reads an item under its shard's lock; `read` should only copy. `None` if the key is not there.
+    /// Reads an item under its shard's lock; `read` should only copy. Returns `None` if the key is not there.
     #[inline]
     pub fn get<R>(&self, key: &[u8], now_s: u32, read: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
         self.read(key, None, now_s, read)
@@ -159,10 +159,11 @@ impl Store {
         ITEM_OVERHEAD_BYTES + key_bytes + value_bytes <= self.config.item_bytes_max
     }
 
-    /// Stores a value. `expires_s` is a unix second, 0 for never.
+    /// Stores a value. `expires_s` is a unix second, or 0 for never.
     ///
     /// # Panics
-    /// If the key exceeds [`KEY_BYTES_MAX`].
+    ///
+    /// This panics if the key exceeds [`KEY_BYTES_MAX`].
     pub fn store(
         &self,
         mode: StoreMode,
@@ -180,7 +181,7 @@ impl Store {
         shard.store(hash, Offer { mode, key, value, flags, expires_s }, now_s)
     }
 
-    /// What storing an item over the limit does, for a caller that has not read the value.
+    /// Does what storing an item over the limit does, for a caller that has not read the value.
     pub fn refuse_too_large(&self, mode: StoreMode, key: &[u8], now_s: u32) -> StoreOutcome {
         self.store_too_large.fetch_add(1, Relaxed);
         if mode == StoreMode::Set {
@@ -190,7 +191,7 @@ impl Store {
         StoreOutcome::TooLarge
     }
 
-    /// Removes a key; whether it was there.
+    /// Removes a key. Returns whether it was there.
     pub fn delete(&self, key: &[u8], now_s: u32) -> bool {
         let (mut shard, hash) = self.lock(key);
         shard.delete(hash, key, now_s)
@@ -208,14 +209,14 @@ impl Store {
         shard.arithmetic(hash, key, delta, false, now_s)
     }
 
-    /// Gives a key a new expiry; whether it was there.
+    /// Gives a key a new expiry. Returns whether it was there.
     pub fn touch(&self, key: &[u8], expires_s: u32, now_s: u32) -> bool {
         let (mut shard, hash) = self.lock(key);
         shard.touch(hash, key, expires_s, now_s)
     }
 
-    /// Drops what is stored before the unix second `at_s`: at once, or at that time if it is still to come. At `now_s`
-    /// itself everything goes.
+    /// Drops the items stored before the unix second `at_s`, at once, or at that time if it is still to come. If `at_s`
+    /// is `now_s`, all items are dropped.
     pub fn flush(&self, at_s: u32, now_s: u32) {
         self.cmd_flush.fetch_add(1, Relaxed);
         for shard in &self.shards {
@@ -223,7 +224,7 @@ impl Store {
         }
     }
 
-    /// Changes the memory limit, evicting at once what no longer fits.
+    /// Changes the memory limit, and evicts at once what no longer fits.
     pub fn set_memory_bytes_max(&self, bytes: usize, now_s: u32) {
         self.memory_bytes_max.store(bytes, Relaxed);
         for shard in &self.shards {
@@ -252,7 +253,7 @@ impl Store {
         self.connections_open.fetch_sub(1, Relaxed);
     }
 
-    /// Counts a client that found no slot, for `stats`.
+    /// Counts a client for which there was no slot, for `stats`.
     pub fn connection_refused(&self) {
         self.connections_refused.fetch_add(1, Relaxed);
     }
@@ -267,7 +268,7 @@ impl Store {
         self.bytes_written.fetch_add(written, Relaxed);
     }
 
-    /// Seconds since the store was made.
+    /// Returns the seconds since the store was made.
     pub(super) fn uptime_s(&self) -> u64 {
         self.made.elapsed().as_secs()
     }
@@ -280,7 +281,7 @@ impl Store {
         self.verbosity.store(level, Relaxed);
     }
 
-    /// A snapshot of the counters.
+    /// Returns a snapshot of the counters.
     pub fn stats(&self) -> StoreStats {
         let mut stats = StoreStats {
             limit_maxbytes: self.memory_bytes_max.load(Relaxed) as u64,
@@ -303,7 +304,7 @@ impl Store {
         stats
     }
 
-    /// Sets the counters of `stats` back to zero; items, connections and limits stay.
+    /// Sets the counters of `stats` back to zero. Items, connections and limits do not change.
     pub fn reset_stats(&self) {
         for shard in &self.shards {
             lock(&shard.0).counters = Default::default();
@@ -314,7 +315,7 @@ impl Store {
     }
 }
 
-/// A panic under the lock is a bug that a test shows; the table itself is consistent between its methods.
+/// A panic under the lock is a bug that a test shows. The table itself is consistent between its methods.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -364,7 +365,7 @@ mod tests {
             set(&store, &key(index), &value, 0, NOW);
         }
         assert_eq!(store.stats().counters.evictions, 0);
-        // Reading moves to the front only after a minute, as in memcached.
+        // Reading moves an item to the front only after a minute, as in memcached.
         assert!(has(&store, &key(0), NOW + 61));
         set(&store, b"one-more", &value, 0, NOW + 61);
         assert!(has(&store, &key(0), NOW + 61));

@@ -1,4 +1,5 @@
-//! Simulated cells beside the published ones, as text: the cells, the columns, the goals, and what misses them.
+//! Simulated cells beside the published ones, as text: the cells, the columns, the goals, and the values that miss
+//! them.
 
 use std::fmt::Write as _;
 
@@ -11,7 +12,7 @@ fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() { f64::NAN } else { values[values.len() / 2] }
 }
 
-/// All cells: simulated, published, error, in the goals' columns and those that explain them.
+/// Returns all cells: simulated and published values with the error, in the goals' columns and those that explain them.
 pub(super) fn table_text(simulated: &Table, published: &Table) -> String {
     let columns = [
         Column::Qps,
@@ -55,7 +56,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// Cases without a published value: the columns that tell a design, at every load.
+/// Returns cases without a published value: the columns that distinguish designs, at every load.
 pub(super) fn cases_text(rows: &[(&Table, &str)]) -> String {
     let columns = [Column::Qps, Column::Avg, Column::P99, Column::Cpu, Column::Irqs, Column::Polls];
     let mut text = format!("{:<14}{:>6}", "testcase", "load");
@@ -76,8 +77,8 @@ pub(super) fn cases_text(rows: &[(&Table, &str)]) -> String {
     text
 }
 
-/// One line per column: median and worst absolute error of fitted and of predicted cells, and the rank correlation over
-/// the cases at each load.
+/// Returns one line per column: median and worst absolute error of fitted and of predicted cells, and the rank
+/// correlation over the cases at each load.
 pub(super) fn columns_text(simulated: &Table, published: &Table) -> String {
     let mut text =
         format!("{:<22}{:>8}{:>8}{:>10}{:>8}   rank correlation at", "column", "fitted", "worst", "predicted", "worst");
@@ -121,7 +122,7 @@ pub(super) fn columns_text(simulated: &Table, published: &Table) -> String {
     text
 }
 
-/// How many goals are met, per column, fitted and predicted apart.
+/// Returns how many goals are met per column, separately for fitted and predicted cells.
 pub(super) fn goals_text(judged: &[Judged]) -> String {
     let mut text = format!("{:<22}{:>16}{:>18}\n", "goal", "fitted cells", "predicted cells");
     let count = |column: Option<Column>, fitted: bool| {
@@ -144,7 +145,7 @@ pub(super) fn goals_text(judged: &[Judged]) -> String {
     text
 }
 
-/// Predicted values that miss their goal, the worst first.
+/// Returns the predicted values that miss their goal, the worst first.
 pub(super) fn misses_text(judged: &[Judged]) -> String {
     let mut misses: Vec<&Judged> = judged.iter().filter(|judged| !judged.fitted && !judged.is_met()).collect();
     misses.sort_by(|a, b| (b.error.abs() / b.allowed).total_cmp(&(a.error.abs() / a.allowed)));

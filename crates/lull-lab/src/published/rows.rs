@@ -6,7 +6,7 @@ use lull_sim::published::rows::Row;
 use lull_sim::published::statements::{Standing, Statement};
 use lull_sim::published::udp_stream::MODES;
 
-/// Rows, then fitted and predicted ones summed up apart, then the statements.
+/// Returns the rows, then a summary of the fitted and one of the predicted ones, then the statements.
 pub(super) fn text(rows: &[Row], unit: &str, statements: &[Statement]) -> String {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let mut out = format!("{:width$}  {:>10}  {:>10}  {:>7}\n", "", "published", "simulated", "error");
@@ -40,7 +40,7 @@ pub(super) fn text(rows: &[Row], unit: &str, statements: &[Statement]) -> String
     out
 }
 
-/// Rows as CSV.
+/// Returns rows as CSV.
 pub(super) fn to_csv(rows: &[Row], unit: &str) -> String {
     let mut out = format!("row,published_{unit},simulated_{unit},error_percent,calibration\n");
     for row in rows {
@@ -57,7 +57,7 @@ pub(super) fn to_csv(rows: &[Row], unit: &str) -> String {
     out
 }
 
-/// One line: PASS, NEAR or FAIL, the statement, and the first things that do not hold.
+/// Returns one line: PASS, NEAR or FAIL, the statement, and the first parts of it that do not hold.
 pub(super) fn line(statement: &Statement) -> String {
     let word = match statement.standing() {
         Standing::Holds => return format!("PASS {:>2}  {}", statement.number, statement.says),
@@ -70,7 +70,7 @@ pub(super) fn line(statement: &Statement) -> String {
     format!("{word} {:>2}  {}: {shown}{more}", statement.number, statement.says)
 }
 
-/// Fitted and predicted errors of each column, one line each.
+/// Returns the fitted and predicted errors of each column, one line each.
 pub(super) fn columns_text(rows: &[Row]) -> String {
     let mut out = String::new();
     for mode in MODES {

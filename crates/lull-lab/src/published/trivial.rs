@@ -6,7 +6,7 @@ use lull_sim::published::cells::{Column, Table};
 use lull_sim::published::predictors::Predictor;
 use lull_sim::published::summary::{goals_met, median_error};
 
-/// A kind of cases: its name, and which are of it.
+/// A kind of cases: its name, and whether a case belongs to it.
 type Family = (&'static str, fn(&str) -> bool);
 
 /// The kinds of predicted cases.
@@ -18,11 +18,11 @@ const FAMILIES: [Family; 5] = [
     ("napibusy", |case| case == "napibusy"),
 ];
 
-/// The columns that they are compared in.
+/// The columns in which they are compared.
 const COLUMNS: [Column; 8] =
     [Column::Qps, Column::Avg, Column::P95, Column::P99, Column::Cpu, Column::Irqs, Column::Polls, Column::EpollCalls];
 
-/// The model and the predictors against the published table; they are given the `fitted` cells only.
+/// Compares the model and the predictors with the published table. The predictors are given only the `fitted` cells.
 pub(super) fn text(simulated: &Table, fitted: &Table, published: &Table) -> String {
     let mut contenders = vec![("model", simulated.clone())];
     contenders.extend(Predictor::ALL.map(|predictor| (predictor.name(), predictor.predict(fitted))));

@@ -17,7 +17,7 @@ use super::plane::{
     Control, EVENTS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, LISTENER, NOTICE, Plane, Stream, Watch,
 };
 
-/// Connections that wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// One epoll context on one core.
@@ -28,15 +28,15 @@ pub struct Kernel {
     listener: TcpListener,
 }
 
-/// What changes and wakes such a worker.
+/// Changes the settings of such a worker and wakes it.
 pub struct KernelControl {
     epoll: Arc<OwnedFd>,
     notice: Arc<OwnedFd>,
 }
 
 impl Kernel {
-    /// A plane for each core, each listening on `address` (`SO_REUSEPORT`), in the network namespace of the calling
-    /// thread.
+    /// Makes a plane for each core, each listening on `address` (`SO_REUSEPORT`), in the network namespace of the
+    /// calling thread.
     pub(super) fn planes(address: SocketAddr, cores: &[usize]) -> io::Result<Vec<(Kernel, KernelControl)>> {
         cores.iter().map(|core| Kernel::new(address, *core)).collect()
     }
@@ -64,7 +64,7 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Plane for Kernel {
     type Stream = TcpStream;
-    /// The kernel sends at once: a program cannot hold its doorbell back.
+    /// The kernel sends at once: a program cannot delay its doorbell.
     type Batch<'a> = ();
 
     fn pin(&self) -> io::Result<()> {
@@ -75,7 +75,7 @@ impl Plane for Kernel {
         let timeout =
             timeout.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS_MAX];
-        // A signal interrupts and changes nothing.
+        // A signal only interrupts the wait.
         if let Ok((events, _)) = epoll::wait(&*self.epoll, &mut events[..events_max], timeout.as_ref()) {
             keys.extend(events.iter().map(|event| event.data.u64()));
         }
@@ -120,7 +120,7 @@ impl Control for KernelControl {
     }
 
     fn notify(&self) {
-        // A counter that is full wakes, too.
+        // A counter that is full wakes the worker, too.
         let _ = rustix::io::write(&*self.notice, &1_u64.to_ne_bytes());
     }
 }

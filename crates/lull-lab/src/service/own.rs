@@ -21,44 +21,44 @@ pub struct Own {
     queues: Vec<usize>,
     worker: Worker,
     epoll: Epoll,
-    /// One per queue: several workers listen on the same address, each on its own queues.
+    /// One listener per queue: several workers listen on the same address, each on its own queues.
     listeners: Vec<TcpListener>,
-    /// Counts connections, where all workers listen on all queues.
+    /// Counts connections if all workers listen on all queues.
     silos: Option<Arc<Silos>>,
     events: Vec<Event>,
 }
 
-/// What holds the queues' doorbells back. One queue, which is what a worker has as a rule, takes no memory for it.
+/// Holds the queues' doorbells back. With one queue, which is the usual number of a worker, it takes no memory.
 #[expect(dead_code, reason = "the corks are there to be dropped")]
 pub enum Corks<'n> {
     One(Cork<'n>),
     Several(Vec<Cork<'n>>),
 }
 
-/// What changes and wakes such a worker.
+/// Changes the settings of such a worker and wakes it.
 pub struct OwnControl {
     pub(super) epoll: Epoll,
     notifier: Notifier,
 }
 
-/// Workers' planes, with what changes and wakes each.
+/// The planes of workers, each with its control.
 type Planes = Vec<(Own, OwnControl)>;
 
 impl Own {
-    /// A plane for each CPU that takes interrupts of `network`, listening on `address` for the connections of all
+    /// Makes a plane for each CPU that takes interrupts of `network`, listening on `address` for the connections of all
     /// queues of that CPU.
     pub(super) fn planes(network: &Network, address: SocketAddr) -> io::Result<Planes> {
         let queues_by_cpu = Own::queues_by_cpu(network)?;
         queues_by_cpu.into_iter().map(|(cpu, queues)| Own::new(network, cpu, queues, address)).collect()
     }
 
-    /// A plane for each CPU that takes interrupts of `network`, each of which listens on all queues; `steer` chooses who gets a
-    /// connection.
+    /// Makes a plane for each CPU that takes interrupts of `network`. Each listens on all queues, and `steer` chooses
+    /// the worker that gets a connection.
     pub(super) fn steered(network: &Network, address: SocketAddr, steer: &Steer) -> io::Result<(Planes, Arc<Silos>)> {
         let silos = Arc::new(Silos::default());
         let queues_by_cpu = Own::queues_by_cpu(network)?;
         let workers = queues_by_cpu.len();
-        // Bound in the order of the CPUs: that is how programs number them.
+        // The listeners are bound in the order of the CPUs, because steering programs number them in this order.
         let program = steer.program(u32::try_from(workers).unwrap_or(u32::MAX)).map(|program| Arc::new(program.into()));
         let listeners = TcpListener::bind_group(network, workers, address, listens(), program)?;
         let mut planes = Vec::new();
@@ -80,7 +80,8 @@ impl Own {
         Ok(queues_by_cpu)
     }
 
-    /// A plane on one CPU, listening on `address` for the connections of all queues, wherever their interrupts go.
+    /// Makes a plane on one CPU, listening on `address` for the connections of all queues, wherever their interrupts
+    /// go.
     pub(super) fn on_cpu(network: &Network, cpu: u16, address: SocketAddr) -> io::Result<(Own, OwnControl)> {
         Own::new(network, cpu, (0..network.napis().len()).collect(), address)
     }
@@ -110,13 +111,13 @@ impl Own {
     }
 }
 
-/// How the listeners of all workers have their address together.
+/// The options with which the listeners of all workers share an address.
 fn listens() -> ListenOptions {
     ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() }
 }
 
 impl Own {
-    /// Whether the NAPI with this id is one of the worker's queues'.
+    /// Whether the NAPI with this id belongs to one of the worker's queues.
     fn has_napi(&self, id: u32) -> bool {
         let napis = self.network.napis();
         let of_queue = |queue: &usize| napis.get(*queue).map(|napi| self.network.host().napi_id(*napi));
@@ -134,7 +135,7 @@ impl Plane for Own {
 
     fn wait(&mut self, keys: &mut Vec<u64>, events_max: usize, timeout: Option<Duration>) {
         self.events.clear();
-        // The only error is a maximum of 0.
+        // The only possible error is for a maximum of 0.
         let _ = self.epoll.wait(&self.worker, &mut self.events, events_max, timeout);
         keys.extend(self.events.iter().map(|event| event.key));
     }
@@ -174,7 +175,7 @@ impl Plane for Own {
         self.epoll.modify(stream, key, interest)
     }
 
-    /// Each queue's doorbell rings once for all that is answered there.
+    /// Each queue's doorbell rings once for all answers on that queue.
     fn batch(&self) -> Corks<'_> {
         match self.queues[..] {
             [queue] => Corks::One(self.network.cork(queue)),

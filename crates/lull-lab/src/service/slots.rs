@@ -1,6 +1,6 @@
-//! Where a worker keeps its connections.
+//! The slots in which a worker keeps its connections.
 
-/// A worker's connections by number, which is the key of their events. Numbers are used again.
+/// A worker's connections by number, which is the key of their events. Numbers are reused.
 pub(super) struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -11,12 +11,12 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// How many numbers are taken.
+    /// Returns how many numbers are in use.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// A number that is free, for as long as it takes to [`Slots::put`] something there or to [`Slots::release`] it.
+    /// Reserves a free number. It has to be followed by [`Slots::put`] or [`Slots::release`].
     pub fn reserve(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -24,28 +24,28 @@ impl<T> Slots<T> {
         })
     }
 
-    /// A number that was reserved for nothing.
+    /// Releases a number that was reserved and not used.
     pub fn release(&mut self, slot: usize) {
         self.free.push(slot);
         self.give_back();
     }
 
-    /// Keeps something under a reserved number.
+    /// Keeps a value under a reserved number.
     pub fn put(&mut self, slot: usize, kept: T) {
         self.slots[slot] = Some(kept);
     }
 
-    /// What is kept there. Nothing is if the event is for a connection that was closed earlier in the same batch.
+    /// Returns the value. There is none if the event is for a connection that was closed earlier in the same batch.
     pub fn get(&self, slot: usize) -> Option<&T> {
         self.slots.get(slot)?.as_ref()
     }
 
-    /// As [`Slots::get`].
+    /// Does the same as [`Slots::get`].
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut T> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// Takes out what is kept there; its number is free then.
+    /// Takes the value out, after which its number is free.
     pub fn take(&mut self, slot: usize) -> Option<T> {
         let taken = self.slots.get_mut(slot)?.take();
         if taken.is_some() {
@@ -55,13 +55,13 @@ impl<T> Slots<T> {
         taken
     }
 
-    /// The numbers under which something is kept that `wanted` holds for.
+    /// Returns the numbers of the values for which `wanted` holds.
     pub fn find(&self, wanted: impl Fn(&T) -> bool) -> Vec<usize> {
         let kept = self.slots.iter().enumerate();
         kept.filter(|(_, slot)| slot.as_ref().is_some_and(&wanted)).map(|(slot, _)| slot).collect()
     }
 
-    /// Gives the memory back when nobody is left, because it is that of the most connections that were ever here.
+    /// Frees the memory when no connection is left, because it has the size of the most connections there ever were.
     fn give_back(&mut self) {
         if self.free.len() == self.slots.len() {
             *self = Slots::new();

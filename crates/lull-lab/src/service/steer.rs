@@ -1,10 +1,11 @@
-//! Which worker gets a connection, where every worker listens on every queue, as programs of Linux do with SO_REUSEPORT.
+//! The choice of the worker that gets a connection if every worker listens on every queue, as programs do on Linux with
+//! SO_REUSEPORT.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use lull_net::lull_bpf::steer::Steer;
 
-/// How many connections came by a queue of the worker that serves them.
+/// Counts how many connections came by a queue of the worker that serves them.
 #[derive(Debug, Default)]
 pub struct Silos {
     own: AtomicU64,
@@ -17,12 +18,12 @@ impl Silos {
         self.all.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Connections whose NAPI is their worker's.
+    /// Returns the number of connections whose NAPI is their worker's.
     pub fn own(&self) -> u64 {
         self.own.load(Ordering::Relaxed)
     }
 
-    /// All connections.
+    /// Returns the number of all connections.
     pub fn all(&self) -> u64 {
         self.all.load(Ordering::Relaxed)
     }

@@ -1,49 +1,49 @@
-//! One connection's exchange: bytes off a stream through the protocol, and replies back, on either plane.
+//! One connection's exchange: bytes from a stream through the protocol, and replies back, on either plane.
 
 use std::io;
 
 use super::plane::Stream;
 use crate::memcached::{Session, Store};
 
-/// Bytes taken from a connection at a time (memcached's `DATA_BUFFER_SIZE`).
+/// The number of bytes taken from a connection at a time (memcached's `DATA_BUFFER_SIZE`).
 pub(super) const READ_BYTES: usize = 16 * 1024;
 
-/// A connection's protocol, and what waits for room in its socket.
+/// A connection's protocol, and the data that waits for room in its socket.
 #[derive(Default)]
 pub(super) struct Talk {
     session: Session,
-    /// While something waits nothing is read: a client that asks and does not read its replies is held up by its own
-    /// window, and costs the service one reply and [`READ_BYTES`] at most.
+    /// While data waits, nothing is read. So a client that sends requests and does not read the replies is held up by
+    /// its own window, and costs the service one reply and [`READ_BYTES`] at most.
     waiting: Option<Box<Waiting>>,
 }
 
-/// What a socket had no room for.
+/// The data for which a socket had no room.
 struct Waiting {
-    /// Replies, of which the first `sent` bytes are gone.
+    /// The replies, of which the first `sent` bytes were sent.
     output: Vec<u8>,
     sent: usize,
-    /// Requests that were read and are answered after them.
+    /// The requests that were read and have to be answered after them.
     input: Vec<u8>,
     /// Whether the connection ends when the replies are sent.
     close: bool,
 }
 
-/// What a connection asks for after it was served.
+/// What a connection needs after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It wants to be told when there is more to read.
+    /// It waits for more input.
     Read,
-    /// It wants to be told when there is room to send.
+    /// It waits for room to send.
     Write,
-    /// It is to be closed.
+    /// It has to be closed.
     Close,
 }
 
-/// What the connections of a worker share while one of them is served.
+/// The buffers that the connections of a worker share while one of them is served.
 pub(super) struct Desk<'a> {
-    /// Where requests are read to.
+    /// The buffer into which requests are read.
     pub input: &'a mut [u8],
-    /// Where replies are written to before they are sent.
+    /// The buffer into which replies are written before they are sent.
     pub output: &'a mut Vec<u8>,
     pub store: &'a Store,
     /// The unix time in seconds.
@@ -51,7 +51,7 @@ pub(super) struct Desk<'a> {
 }
 
 impl Talk {
-    /// Whether it stands between two commands with nothing to send.
+    /// Whether the connection is between two commands with nothing to send.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_none() && self.session.is_idle()
     }
@@ -61,7 +61,7 @@ impl Talk {
         self.waiting.is_some()
     }
 
-    /// Sends what waits, reads what is there, answers it.
+    /// Sends waiting output, reads the input and answers it.
     pub fn serve(&mut self, stream: &impl Stream, desk: &mut Desk<'_>) -> Next {
         if let Some(mut waiting) = self.waiting.take() {
             match send(stream, &waiting.output[waiting.sent..]) {
@@ -75,7 +75,8 @@ impl Talk {
             if waiting.close {
                 return Next::Close;
             }
-            // What was read before the socket was full, and replies that were held back while there were too many.
+            // This input was read before the socket was full. Its replies may have been held back because there were
+            // too many.
             match self.answer(stream, &waiting.input, desk) {
                 Next::Read => {}
                 other => return other,
@@ -94,7 +95,7 @@ impl Talk {
         }
     }
 
-    /// Answers what was read. It must not be called while output waits ([`Talk::is_writing`]).
+    /// Answers the input that was read. It must not be called while output waits ([`Talk::is_writing`]).
     pub fn answer(&mut self, stream: &impl Stream, mut input: &[u8], desk: &mut Desk<'_>) -> Next {
         loop {
             desk.output.clear();
@@ -116,7 +117,7 @@ impl Talk {
     }
 }
 
-/// Sends what there is room for; how much that was.
+/// Sends as much as there is room for. Returns how much that was.
 fn send(stream: &impl Stream, data: &[u8]) -> io::Result<usize> {
     let mut sent = 0;
     while sent < data.len() {
@@ -140,7 +141,7 @@ mod tests {
     const NOW_S: u32 = 1_700_000_000;
     const BIG: usize = 1_000_000;
 
-    /// A client that has sent `asked` and reads its replies by hand.
+    /// A client that has sent `asked`, and whose test reads the replies.
     #[derive(Default)]
     struct Client {
         asked: RefCell<VecDeque<u8>>,
@@ -190,7 +191,7 @@ mod tests {
             World { client, talk: Talk::default(), store, input: vec![0; READ_BYTES], output: Vec::new() }
         }
 
-        /// Serves with room for so many bytes.
+        /// Serves with room for this many bytes.
         fn serve(&mut self, room: usize) -> Next {
             self.client.room.set(room);
             let World { client, talk, store, input, output } = self;

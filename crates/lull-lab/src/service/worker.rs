@@ -1,4 +1,4 @@
-//! A worker: it waits, accepts, reads a batch of requests ahead, and answers them. The same on every plane.
+//! A worker: it waits, accepts, reads a batch of requests ahead, and answers them. It is the same on every plane.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::slots::Slots;
 use super::talk::{Desk, Next, READ_BYTES, Talk};
 use crate::memcached::Store;
 
-/// Bytes read of every connection of a batch before the first is answered.
+/// The number of bytes read of every connection of a batch before the first is answered.
 const AHEAD_BYTES: usize = 256;
-/// Connections taken from the listener at a time.
+/// The number of connections taken from the listener at a time.
 const ACCEPTS_MAX: usize = 64;
-/// What a client is told that comes when there is no slot left (memcached's words, with `maxconns_fast`).
+/// The answer to a client that comes when there is no slot left (memcached's words, with `maxconns_fast`).
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
-/// Idle connections are looked for this many times in an idle timeout.
+/// The number of checks for idle connections during an idle timeout.
 const SWEEPS: u32 = 4;
 
-/// What all workers of a service share.
+/// The state that all workers of a service share.
 pub(super) struct Shared {
     pub store: Arc<Store>,
     pub limits: Limits,
@@ -33,20 +33,21 @@ pub(super) struct Shared {
     pub events_max: AtomicUsize,
     /// SO_BUSY_POLL of connections, in microseconds.
     pub busy_poll_usecs: AtomicU64,
-    /// Whether a refusal was told: one line is enough, the counter has the rest.
+    /// Whether a refusal was reported. One line is enough, because the counter shows the others.
     pub refusal_told: AtomicBool,
 }
 
-/// Starts the `nth` worker's thread: it pins itself and then serves. Returns its kernel id once it is pinned.
+/// Starts the `nth` worker's thread, which pins itself and then serves. Returns its kernel id once it is pinned.
 ///
 /// # Errors
-/// No thread can be made, or it cannot be pinned; nothing runs then.
+///
+/// This fails if no thread can be made, or if it cannot be pinned. Nothing runs then.
 pub(super) fn start<P: Plane>(nth: usize, plane: P, shared: Arc<Shared>) -> io::Result<(JoinHandle<()>, i32)> {
     let (started, starting) = mpsc::channel();
     let join = std::thread::Builder::new().name(format!("worker/{nth}")).spawn(move || {
         let pinned = plane.pin();
         let go = pinned.is_ok();
-        // The starter waits for this message.
+        // The thread that starts it waits for this message.
         let _ = started.send(pinned.map(|()| lull_host::thread_id()));
         if go {
             Worker { plane, desk: WorkerDesk::new(shared) }.run();
@@ -60,7 +61,7 @@ struct Connection<S> {
     stream: S,
     talk: Talk,
     busy_poll_usecs: u64,
-    /// When it last had something to be served; `None` where idle connections are not closed.
+    /// The time when it was last served, or `None` if idle connections are not closed.
     served_at: Option<Instant>,
 }
 
@@ -69,16 +70,16 @@ struct Worker<P: Plane> {
     desk: WorkerDesk<P::Stream>,
 }
 
-/// A worker but for its plane, which holds transmission back meanwhile.
+/// The worker without its plane, which is borrowed meanwhile to hold transmission back.
 struct WorkerDesk<S> {
     shared: Arc<Shared>,
     connections: Slots<Connection<S>>,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// What was read of the batch's connections, [`AHEAD_BYTES`] for each event.
+    /// The bytes read from the batch's connections, [`AHEAD_BYTES`] for each event.
     ahead: Vec<u8>,
     ahead_bytes: Vec<usize>,
-    /// When idle connections are looked for next; `None` if they may stay.
+    /// The time of the next check for idle connections, or `None` if there is no idle timeout.
     sweep_at: Option<Instant>,
 }
 
@@ -111,7 +112,7 @@ impl<S: Stream> WorkerDesk<S> {
         }
     }
 
-    /// How long to wait: as the mode says, and not past the next look for idle connections.
+    /// Returns how long to wait: as the mode says, and not beyond the next check for idle connections.
     fn timeout(&self) -> Option<Duration> {
         let of_mode = match self.shared.wait_ms.load(Ordering::Relaxed) {
             0 => None,
@@ -126,7 +127,7 @@ impl<S: Stream> WorkerDesk<S> {
 
     fn answer<P: Plane<Stream = S>>(&mut self, plane: &P, keys: &[u64]) {
         let now_s = unix_s();
-        // With thousands of connections each is cold: touched together, their cache misses overlap.
+        // With thousands of connections none is in the cache. If they are touched together, their cache misses overlap.
         for key in keys {
             if let Some(connection) = self.connections.get(*key as usize) {
                 connection.stream.touch();
@@ -143,7 +144,7 @@ impl<S: Stream> WorkerDesk<S> {
         }
     }
 
-    /// Reads the requests of a batch, and asks for the memory of what they want.
+    /// Reads the requests of a batch, and prefetches the items that they ask for.
     fn read_ahead(&mut self, keys: &[u64]) {
         self.ahead_bytes.clear();
         for (key, ahead) in keys.iter().zip(self.ahead.chunks_exact_mut(AHEAD_BYTES)) {
@@ -161,7 +162,7 @@ impl<S: Stream> WorkerDesk<S> {
         for _ in 0..ACCEPTS_MAX {
             let stream = match plane.accept(self.shared.limits.keepalive) {
                 Ok(stream) => stream,
-                // WouldBlock, or a connection that died in the queue: the listener says when there is more.
+                // The error is WouldBlock, or a connection that ended in the queue. The listener reports further ones.
                 Err(_) => return,
             };
             if self.connections.len() >= self.shared.limits.connections_max {
@@ -180,10 +181,10 @@ impl<S: Stream> WorkerDesk<S> {
         }
     }
 
-    /// Tells a client, and once whoever runs the service, that there is no slot left.
+    /// Tells a client that there is no slot left, and reports the first such case on stderr.
     fn refuse(&self, stream: &S) {
         self.shared.store.connection_refused();
-        // Who is gone already is not told.
+        // A client that has already gone is not told.
         let _ = stream.send(TOO_MANY);
         if !self.shared.refusal_told.swap(true, Ordering::Relaxed) {
             eprintln!(
@@ -198,7 +199,7 @@ impl<S: Stream> WorkerDesk<S> {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let busy_poll_usecs = self.shared.busy_poll_usecs.load(Ordering::Relaxed);
         if connection.busy_poll_usecs != busy_poll_usecs {
-            // A mode's times are within the limits; where the plane cannot, the mode is refused before.
+            // A mode's times are within the limits. If the plane cannot busy poll, the mode was refused before.
             let _ = connection.stream.set_busy_poll(busy_poll_usecs as u32);
             connection.busy_poll_usecs = busy_poll_usecs;
         }
@@ -214,8 +215,8 @@ impl<S: Stream> WorkerDesk<S> {
         if !ahead.is_empty() {
             next = talk.answer(stream, ahead, &mut desk);
         }
-        // What was read ahead was all that there was, unless it filled its place. A call that finds nothing is what
-        // busy polls by SO_BUSY_POLL, and memcached reads until it does.
+        // The input that was read ahead was complete unless it filled its buffer. Busy polling by SO_BUSY_POLL happens
+        // in a call that finds nothing, and memcached reads until one does.
         if next == Next::Read && (ahead.is_empty() || ahead.len() == AHEAD_BYTES || busy_poll_usecs != 0) {
             next = talk.serve(stream, &mut desk);
         }
@@ -235,13 +236,13 @@ impl<S: Stream> WorkerDesk<S> {
     }
 
     fn close(&mut self, slot: usize) {
-        // Dropping the stream closes it and takes it out of the set.
+        // Dropping the stream closes it and takes it out of the epoll set.
         if self.connections.take(slot).is_some() {
             self.shared.store.connection_closed();
         }
     }
 
-    /// Closes the connections that have been idle for too long, when it is time to look.
+    /// Closes the connections that have been idle for too long, if it is time to check.
     fn sweep(&mut self) {
         let (Some(sweep_at), Some(idle_timeout)) = (self.sweep_at, self.shared.limits.idle_timeout) else { return };
         let now = Instant::now();
@@ -257,14 +258,14 @@ impl<S: Stream> WorkerDesk<S> {
     }
 }
 
-/// The (first) key of a request that is likely a get; what is not is simply not looked ahead for.
+/// Returns the (first) key of a request that is likely a get. There is no prefetch for others.
 fn key_of_get(request: &[u8]) -> Option<&[u8]> {
     let keys = request.strip_prefix(b"get ").or_else(|| request.strip_prefix(b"gets "))?;
     let end = keys.iter().position(|byte| byte.is_ascii_whitespace())?;
     Some(&keys[..end])
 }
 
-/// Seconds since 1970, as memcached counts them.
+/// Returns the seconds since 1970, as memcached counts them.
 fn unix_s() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }

@@ -1,13 +1,13 @@
-//! Text in columns, by the width that a terminal shows and not by bytes.
+//! Text in columns, measured by the width that a terminal shows and not by bytes.
 
 use std::fmt;
 
 use console::measure_text_width;
 
-/// Blanks between two columns.
+/// The number of blanks between two columns.
 const GUTTER: usize = 2;
 
-/// Where a column's text stands.
+/// The alignment of a column's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// At the left edge.
@@ -16,7 +16,7 @@ pub enum Align {
     Right,
 }
 
-/// Columns with a head over several lines (split at `_`), and rows with gaps between groups.
+/// Columns whose heads have several lines (split at `_`), and rows with gaps between groups.
 #[derive(Debug, Default)]
 pub struct Grid {
     columns: Vec<(Vec<String>, Align)>,
@@ -24,12 +24,12 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Adds a column. Its name is stacked, word over word.
+    /// Adds a column. The words of its name are stacked.
     pub fn column(&mut self, name: &str, align: Align) {
         self.columns.push((name.split('_').map(String::from).collect(), align));
     }
 
-    /// Adds a row, a text for each column; colour codes take no width.
+    /// Adds a row with a text for each column. Colour codes take no width.
     pub fn row(&mut self, texts: Vec<String>) {
         debug_assert_eq!(texts.len(), self.columns.len(), "a row for other columns");
         self.rows.push(texts);
@@ -40,7 +40,7 @@ impl Grid {
         self.rows.push(Vec::new());
     }
 
-    /// Columns of the terminal that it takes.
+    /// Returns the number of terminal columns that it takes.
     pub fn width(&self) -> usize {
         let widths = self.widths();
         widths.iter().sum::<usize>() + GUTTER * widths.len().saturating_sub(1)
@@ -73,7 +73,7 @@ impl fmt::Display for Grid {
         };
         let depth = self.columns.iter().map(|(head, _)| head.len()).max().unwrap_or(0);
         for level in 0..depth {
-            // Short heads stand at the bottom, next to their values.
+            // Short heads are at the bottom, next to their values.
             let word = |head: &'_ Vec<String>| (level + head.len()).checked_sub(depth);
             line(f, &mut self.columns.iter().map(|(head, _)| word(head).map_or("", |i| head[i].as_str())))?;
         }
@@ -84,7 +84,8 @@ impl fmt::Display for Grid {
     }
 }
 
-/// Breaks each line of a text at blanks so that it fits `width` columns, later lines indented. Ends with a line end.
+/// Breaks each line of a text at blanks so that it fits `width` columns, with later lines indented. The text ends with
+/// a line end.
 pub fn wrap(text: &str, width: usize, indent: &str) -> String {
     let mut out = String::new();
     for paragraph in text.lines() {

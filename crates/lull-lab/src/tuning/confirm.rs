@@ -1,4 +1,4 @@
-//! The first candidates of a search on the real machine: what the lab measures of each beside what was simulated.
+//! Runs the first candidates of a search on the real machine, and compares the lab's measurements with the simulation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,33 +14,33 @@ use crate::stalls::Stalls;
 use crate::stats::Estimate;
 use crate::table::grid::{Align, Grid, wrap};
 
-/// Candidates that are confirmed.
+/// The number of candidates that are confirmed.
 pub const CANDIDATES: usize = 3;
-/// Runs of each that count, interleaved.
+/// The number of runs of each that count. They are interleaved.
 const RUNS: usize = 3;
 const WARM_UP: Duration = Duration::from_millis(200);
 const WINDOW: Duration = Duration::from_secs(1);
 /// How long the cores are watched for stalls before each run.
 const WATCH: Duration = Duration::from_millis(100);
-/// Runs that stalls have spoilt are made again for as long as this, from the start.
+/// Runs that stalls have spoilt are repeated until this time has passed since the start.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// The part of what a bound allows that stalls may use up before a miss is put down to them.
+/// If stalls may use up this part of what a bound allows, a miss is attributed to them.
 const SPOILT_SHARE: f64 = 0.5;
-/// The same of a bound of the mean.
+/// If stalls may use up this part of a bound of the mean, a miss of it is attributed to them.
 const SPOILT_MEAN: f64 = 0.1;
 
-/// A candidate with what was measured of it.
+/// A candidate with its measurements.
 #[derive(Clone, Debug)]
 pub struct Confirmed {
-    /// As it was simulated.
+    /// The simulated candidate.
     pub tried: Tried,
-    /// As it was measured: the runs that count, or all if none does.
+    /// The measurements: the runs that count, or all if none does.
     pub measured: CellSummary,
-    /// Runs that met the objective.
+    /// The number of runs that met the objective.
     pub met: usize,
-    /// Runs that did, and those that missed it while the machine did not stall.
+    /// The number of runs that met it, and of those that missed it while the machine did not stall.
     pub counted: usize,
-    /// Runs that missed it while the machine stalled.
+    /// The number of runs that missed it while the machine stalled.
     pub spoilt: usize,
 }
 
@@ -50,7 +50,7 @@ impl Confirmed {
         self.counted >= RUNS && self.met == self.counted
     }
 
-    /// Whether a run missed the objective by itself.
+    /// Whether a run missed the objective without a stall.
     pub fn fails(&self) -> bool {
         self.met < self.counted
     }
@@ -60,32 +60,33 @@ impl Confirmed {
     }
 }
 
-/// What was measured of all candidates.
+/// The measurements of all candidates.
 #[derive(Clone, Debug)]
 pub struct Confirmation {
-    /// In the order of the search.
+    /// The candidates in the order of the search.
     pub candidates: Vec<Confirmed>,
-    /// What the cores were seen to stall meanwhile.
+    /// The stalls of the cores meanwhile.
     pub stalls: Stalls,
 }
 
-/// What a confirmation needs besides the bench.
+/// The options of a confirmation besides the bench.
 pub struct Confirm<'a> {
-    /// Ends it early.
+    /// Ends the confirmation early when it is set.
     pub stop: &'a AtomicBool,
-    /// Is told what is measured now.
+    /// Called with the step that is being measured.
     pub tell: &'a mut dyn FnMut(&str),
-    /// Watches the cores for stalls, for so long.
+    /// Watches the cores for stalls for this time.
     pub watch: &'a mut dyn FnMut(Duration) -> std::io::Result<Stalls>,
-    /// For how long spoilt runs are made again: [`LIMIT`].
+    /// For how long spoilt runs are repeated: [`LIMIT`].
     pub limit: Duration,
 }
 
-/// Measures the first candidates at the load of the objective. A run that misses it while the machine stalls says nothing of
-/// the setting, and is made again.
+/// Measures the first candidates at the load of the objective. A run that misses it while the machine stalls says
+/// nothing about the setting, and is repeated.
 ///
 /// # Errors
-/// What the bench meets, or that it was stopped.
+///
+/// This fails if the bench fails or is stopped.
 pub fn confirm(bench: &mut dyn Bench, answer: &Answer, with: Confirm<'_>) -> Result<Confirmation, BenchError> {
     let Confirm { stop, tell, watch, limit } = with;
     let started = Instant::now();
@@ -144,8 +145,8 @@ struct Runs {
     spoilt: Vec<RunResult>,
 }
 
-/// Whether a run that misses the objective may owe that to stalls: the generator sent late, or stalls as they were seen use
-/// up half of what a bound that it misses allows.
+/// Whether stalls may be the reason for which a run misses the objective: the generator sent late, or the observed
+/// stalls use up half of what a missed bound allows.
 fn is_spoilt(run: &RunResult, objective: &Objective, stalls: &Stalls) -> bool {
     let by_stalls = |statistic, limit_us: f64| {
         let share = match statistic {
@@ -162,7 +163,7 @@ fn is_spoilt(run: &RunResult, objective: &Objective, stalls: &Stalls) -> bool {
     missed.peek().is_some() && (!run.kept_up || missed.any(|bound| by_stalls(bound.statistic, bound.limit_us())))
 }
 
-/// Whether a measured run meets an objective, in its mode, and carries the load.
+/// Whether a measured run meets an objective in its mode, and carries the load.
 fn meets(run: &RunResult, objective: &Objective) -> bool {
     let in_force = !matches!(run.verdict, Enforcement::Refused { .. } | Enforcement::NotInForce { .. });
     let below = |statistic, limit_us: f64| latency_us(run, statistic).is_some_and(|us| us < limit_us);
@@ -172,8 +173,8 @@ fn meets(run: &RunResult, objective: &Objective) -> bool {
         && objective.cpu_max_percent.is_none_or(|max| run.cpu_percent.is_some_and(|cpu| cpu <= max))
 }
 
-/// Whether a run carries the load: whether of what was due almost everything was sent and answered. Arrivals are random:
-/// in a second more or fewer are due than were asked for, whatever the setting.
+/// Whether a run carries the load: almost all due requests were sent and answered. Arrivals are random, so in a second
+/// more or fewer are due than were asked for, whatever the setting.
 fn carries(run: &RunResult, objective: &Objective) -> bool {
     match &run.answers {
         Some(answers) => {
@@ -194,7 +195,7 @@ fn latency_us(run: &RunResult, statistic: Statistic) -> Option<f64> {
     }
 }
 
-/// The candidates as text: simulated beside measured, and which to take.
+/// Returns the candidates as text: simulated beside measured figures, and which one to take.
 pub fn render(answer: &Answer, confirmation: &Confirmation, columns: usize) -> String {
     let confirmed = &confirmation.candidates;
     let objective = &answer.objective;
@@ -251,7 +252,7 @@ fn spoilt_text(one: &Confirmed) -> String {
     if one.spoilt == 0 { String::new() } else { format!(", {} spoilt by stalls", one.spoilt) }
 }
 
-/// Which of them to take.
+/// Returns a sentence on which of them to take.
 fn verdict(answer: &Answer, confirmed: &[Confirmed]) -> String {
     let asked = objective_text(&answer.objective);
     let holding = confirmed.iter().filter(|one| one.holds());
@@ -293,7 +294,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A bench whose runs have these percentiles in turn, the last one ever after.
+    /// A bench whose runs have these percentiles in turn. The last one is repeated.
     struct Fixed(Vec<f64>);
 
     impl Bench for Fixed {
@@ -307,7 +308,8 @@ mod tests {
         }
     }
 
-    /// What comes of one candidate with these percentiles on a machine that has these stalls in each 100 ms.
+    /// Returns the confirmation of one candidate with these percentiles, on a machine that has these stalls in each 100
+    /// ms.
     fn confirmed(p99_us: &[f64], stalls: &[Duration]) -> (Confirmed, String) {
         let setting = Setting::of_mode("base").unwrap();
         let tried = Tried { setting, per_s: 10_000.0, runs: Vec::new(), error: None };
@@ -373,7 +375,7 @@ mod tests {
         }
     }
 
-    /// A run of a second in which so many requests were answered.
+    /// Returns a run of a second in which this number of requests was answered.
     fn of_requests(received: u64, answers: Answers) -> RunResult {
         RunResult { answers: Some(Answers { received, ..answers }), ..run(100.0, 10.0, received as f64) }
     }

@@ -1,4 +1,4 @@
-//! The answer of a search in words: sentences and lines to type, for text and for the page.
+//! The answer of a search in words: sentences and commands to type, for the text and for the page.
 
 use lull_core::Mode;
 use lull_sim::tune::{Answer, Elsewhere, Objective, Tried, us_text};
@@ -8,19 +8,19 @@ use lull_units::{rate_text, time_text};
 
 use crate::simulated::mixed_queues;
 
-/// From how much time that accounting does not see it is spoken of, in percent of the cores.
+/// If accounting misses more time than this, in percent of the cores, the text mentions it.
 const UNSEEN_PERCENT: f64 = 5.0;
 
-/// How near the calibration of the published table aims to come for p99, in percent.
+/// The goal of the published table's calibration for p99, in percent.
 const FIT_GOAL_P99_PERCENT: f64 = 25.0;
 
-/// What a refusal says, in a line: nothing meets the objective, and what comes nearest.
+/// Returns a refusal in one line: nothing meets the objective, and what comes nearest.
 pub fn refusal(answer: &Answer) -> String {
     let asked = objective_text(&answer.objective);
     match &answer.nearest {
         Some(nearest) => {
             let worst = match nearest.excess(&answer.objective) < 1.0 {
-                // Met on average, but not by every seed or not by enough.
+                // It is met on average, but not by every seed or not with enough to spare.
                 true => format!("meets it on average, but not on each of {} seeds", nearest.runs.len()),
                 false => format!("comes nearest: {}", nearest.worst(&answer.objective)),
             };
@@ -43,13 +43,13 @@ pub fn refusal(answer: &Answer) -> String {
     }
 }
 
-/// `p99<200us at 400K requests per second with at most 50 % CPU`.
+/// Formats an objective: `p99<200us at 400K requests per second with at most 50 % CPU`.
 pub fn objective_text(objective: &Objective) -> String {
     let cpu = objective.cpu_max_percent.map_or(String::new(), |max| format!(" with at most {max} % CPU"));
     format!("{} at {} requests per second{cpu}", objective.slo, rate_text(objective.per_s))
 }
 
-/// The lines to type for the recommendation, each with what it is for; empty without one.
+/// Returns the commands to type for the recommendation, each with its purpose. There are none without a recommendation.
 pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, String)> {
     let Some(recommended) = &answer.recommended else { return Vec::new() };
     let setting = &recommended.setting;
@@ -60,7 +60,7 @@ pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, Strin
     }
     let caveat = setting.caveat().map(str::to_owned).unwrap_or_default();
     let mut lines = vec![(setting.apply_line(dev), caveat)];
-    // lull run reaches the sockets of IPv4 and IPv6, not those of AF_XDP.
+    // lull run works for sockets of IPv4 and IPv6, not for those of AF_XDP.
     let own = file.socket_options(&setting.mode).map(|options| (format!("# {options}"), String::new()));
     let half = |line: String| {
         let stays = if line.ends_with("--once") { "; without --once it stays and follows the program" } else { "" };
@@ -70,7 +70,7 @@ pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, Strin
     lines
 }
 
-/// What the recommendation buys and costs against base, in a sentence.
+/// Returns a sentence that compares the recommendation's latency and CPU with those of base.
 pub fn against_base(answer: &Answer) -> Option<String> {
     let recommended = answer.recommended.as_ref()?;
     let (base, objective) = (&answer.base, &answer.objective);
@@ -114,7 +114,7 @@ pub fn against_base(answer: &Answer) -> Option<String> {
     ))
 }
 
-/// Why this setting, in sentences.
+/// Returns sentences on why this setting was chosen.
 pub fn reasons(answer: &Answer) -> Vec<String> {
     let Some(recommended) = &answer.recommended else { return Vec::new() };
     let objective = &answer.objective;
@@ -141,7 +141,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         .iter()
         .filter(|tried| Some(&tried.setting) != said)
         .filter(|tried| cpu(tried) < cpu(recommended) && tried.carries() && tried.setting != recommended.setting)
-        // What other values did was said already.
+        // The results of other values were reported before.
         .filter(|tried| !(tried.setting.is_refined() && tried.excess(objective) < 1.0))
         .min_by(|a, b| a.excess(objective).total_cmp(&b.excess(objective)));
     if let Some(cheaper) = cheaper {
@@ -182,7 +182,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
     reasons
 }
 
-/// What lies on the other side of the spare, and its price, in a sentence.
+/// Returns a sentence on the best setting beyond the spare, and its price.
 fn near_miss(answer: &Answer) -> Option<String> {
     let (recommended, other) = (answer.recommended.as_ref()?, answer.near_miss()?);
     let (first, spare) = (answer.objective.slo.first().statistic, answer.objective.spare_percent);
@@ -202,13 +202,13 @@ fn near_miss(answer: &Answer) -> Option<String> {
     })
 }
 
-/// Whether a setting is none that the described service can have.
+/// Whether the described service cannot have this setting.
 fn is_left_out(tried: &Tried) -> bool {
     matches!(tried.error, Some(PredictError::Mode(_)))
 }
 
-/// What other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own do, in a sentence; `None` if
-/// none were tried.
+/// Returns a sentence on the results of other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes'
+/// own, or `None` if none were tried.
 fn refinement(answer: &Answer) -> Option<String> {
     let tried = answer.tried.iter().filter(|tried| tried.setting.is_refined() && !tried.runs.is_empty()).count();
     if tried == 0 {
@@ -237,7 +237,7 @@ fn refinement(answer: &Answer) -> Option<String> {
     })
 }
 
-/// How the answer stands at another load, in a sentence.
+/// Returns a sentence on how good the answer is at another load.
 pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
     // The limit of CPU belongs to the load that was asked for.
     let objective = &answer.objective.latency_only();
@@ -272,7 +272,7 @@ pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
     )
 }
 
-/// What holds at all the loads that were tried, in a sentence.
+/// Returns a sentence on the setting that holds at all the loads that were tried.
 pub fn steady(answer: &Answer) -> String {
     let recommended = answer.recommended.as_ref().map(|tried| &tried.setting);
     match answer.steady() {
@@ -290,7 +290,7 @@ pub fn steady(answer: &Answer) -> String {
     }
 }
 
-/// What else the reader has to know.
+/// Returns further notes for the reader.
 pub fn notes(file: &WorldFile, answer: &Answer) -> Vec<String> {
     let modes: Vec<Mode> = answer.recommended.iter().map(|tried| tried.setting.mode.clone()).collect();
     let left_out: Vec<&Tried> = answer.tried.iter().filter(|tried| is_left_out(tried)).collect();
@@ -304,7 +304,7 @@ pub fn notes(file: &WorldFile, answer: &Answer) -> Vec<String> {
     mixed_queues(file, &modes).into_iter().chain(left_out).collect()
 }
 
-/// How a setting stands to the objective, for a column.
+/// Returns how a setting compares with the objective, for a column.
 pub fn standing(answer: &Answer, tried: &Tried) -> String {
     let objective = &answer.objective;
     let recommended = answer.recommended.as_ref().is_some_and(|one| one.setting == tried.setting);

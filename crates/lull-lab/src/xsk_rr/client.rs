@@ -1,4 +1,4 @@
-//! The client: it sends requests when they are due, and takes the answers.
+//! The client: it sends requests when they are due, and receives the answers.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,13 +10,13 @@ use super::flight::{Flight, Sent};
 use super::record::{Percentiles, ReceiveTimes, Report, histogram};
 use super::{RawSocket, Settings, frame};
 
-/// A closed loop that has heard nothing for so long gives up on all answers that it waits for.
+/// A closed loop that has had no answer for this time gives up on all outstanding ones.
 const GIVE_UP_NS: u64 = 1_000_000_000;
-/// For so long after the window its requests are sent that could not be sent in time, and its answers are waited for, and so long
-/// after the last of them.
+/// For this time after the window the client sends requests that could not be sent in time, and waits for the window's
+/// answers. It also waits for this time after the last of them.
 const GRACE_NS: u64 = 2_000_000_000;
 
-/// What sender and receiver share.
+/// The state that sender and receiver share.
 pub(super) struct Shared<'a, S> {
     pub(super) socket: &'a S,
     pub(super) settings: &'a Settings,
@@ -24,18 +24,18 @@ pub(super) struct Shared<'a, S> {
     pub(super) flight: Flight,
     /// The last number that was sent.
     pub(super) sent: AtomicU64,
-    /// Requests that are answered or given up.
+    /// The number of requests that were answered or given up.
     pub(super) done: AtomicU64,
-    /// Requests of the window that were sent.
+    /// The number of requests of the window that were sent.
     pub(super) counted: AtomicU64,
-    /// Requests of the window that were due and were never sent; known when the sender has ended.
+    /// The number of requests of the window that were due and were never sent. It is known when the sender has ended.
     pub(super) unsent: AtomicU64,
-    /// The sender has ended: no request follows.
+    /// Whether the sender has ended, so that no request follows.
     pub(super) all_sent: AtomicBool,
-    /// Begin of the window and its end.
+    /// The beginning of the window and its end.
     pub(super) window_ns: (u64, u64),
     pub(super) stop: &'a AtomicBool,
-    /// Threads that spin share a core, so they let one another run.
+    /// Whether threads that spin share a core, and so have to let one another run.
     pub(super) yields: bool,
 }
 
@@ -55,15 +55,15 @@ impl<'a, S> Shared<'a, S> {
         (self.window_ns.0..self.window_ns.1).contains(&at_ns)
     }
 
-    /// Requests of the window whose answers are waited for at `now_ns`, when the run was stopped: those of the last second. What
-    /// was sent before is lost.
+    /// Returns the number of the window's requests whose answers were awaited at `now_ns`, when the run was stopped:
+    /// those of the last second. Earlier ones count as lost.
     pub(super) fn under_way(&self, now_ns: u64) -> u64 {
         let waited_for =
             |sent: Sent| self.counts(sent.intended_ns) && now_ns.saturating_sub(sent.sent_ns) <= GIVE_UP_NS;
         self.flight.count(self.sent.load(Ordering::Acquire), waited_for)
     }
 
-    /// Whether even what comes late is waited for no longer.
+    /// Whether late answers are no longer awaited either.
     fn is_past_grace(&self, now_ns: u64) -> bool {
         now_ns >= self.window_ns.1 + GRACE_NS
     }
@@ -81,18 +81,18 @@ impl<'a, S> Shared<'a, S> {
 pub(super) struct Sender<'a, S> {
     shared: &'a Shared<'a, S>,
     request: Vec<u8>,
-    /// When the next request of an open loop is due.
+    /// The time at which the next request of an open loop is due.
     due_ns: u64,
 }
 
 impl<'a, S: RawSocket> Sender<'a, S> {
     pub(super) fn new(shared: &'a Shared<'a, S>, addresses: frame::Addresses) -> Sender<'a, S> {
         let request = frame::request(addresses, shared.settings.payload_bytes);
-        // One that starts late owes the window's requests nevertheless.
+        // A sender that starts late still owes all requests of the window.
         Sender { shared, request, due_ns: shared.clock.now_ns().min(shared.window_ns.0) }
     }
 
-    /// Sends the next request if it is due; whether it did.
+    /// Sends the next request if it is due. Returns whether it did.
     pub(super) fn step(&mut self, now_ns: u64) -> io::Result<bool> {
         let Shared { socket, settings, clock, flight, sent, done, counted, .. } = self.shared;
         let number = sent.load(Ordering::Relaxed) + 1;
@@ -118,8 +118,9 @@ impl<'a, S: RawSocket> Sender<'a, S> {
         Ok(true)
     }
 
-    /// Ends the sending when no request of the window is due any more, or what could not be sent is given up; whether it did.
-    /// What a full ring or a slow program kept back is sent late, as its latency from the intended send has to show.
+    /// Ends the sending if no request of the window is due any more, or if those that could not be sent are given up.
+    /// Returns whether it did. Requests that a full ring or a slow program kept back are sent late, and their latency
+    /// from the intended send has to show that.
     fn try_end(&self, now_ns: u64) -> bool {
         let Shared { settings, window_ns, unsent, all_sent, .. } = self.shared;
         let is_through = settings.period_ns.map_or(now_ns, |_| self.due_ns) >= window_ns.1;
@@ -134,7 +135,7 @@ impl<'a, S: RawSocket> Sender<'a, S> {
         true
     }
 
-    /// Sends whatever is due, and does nothing else.
+    /// Sends all requests that are due, and does nothing else.
     pub(super) fn run(mut self) -> io::Result<()> {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let now_ns = self.shared.clock.now_ns();
@@ -149,32 +150,32 @@ impl<'a, S: RawSocket> Sender<'a, S> {
     }
 }
 
-/// What the receiver saw.
+/// The counts of the receiver.
 pub(super) struct Received {
     pub(super) from_send: Histogram<u64>,
     pub(super) from_intended: Histogram<u64>,
     pub(super) receive_times: ReceiveTimes,
-    /// Answers that differ from what was sent.
+    /// Answers that differ from the request.
     pub(super) corrupt: u64,
-    /// Answers to nothing that is under way: a second time, or after it was given up.
+    /// Answers to requests that are not outstanding: second answers, or those to a request that was given up.
     pub(super) unexpected: u64,
-    /// Frames that are none of this program's.
+    /// Frames that do not belong to this program.
     pub(super) foreign: u64,
-    /// When the run was stopped; `None` if it ended by itself.
+    /// The time at which the run was stopped, or `None` if it ended by itself.
     pub(super) stopped_ns: Option<u64>,
 }
 
-/// Takes the answers, and sends the requests, too, unless another thread does.
+/// Receives the answers, and also sends the requests unless another thread does.
 pub(super) struct Receiver<'a, S> {
     shared: &'a Shared<'a, S>,
-    /// `None` when another thread sends, or when all is sent.
+    /// `None` if another thread sends, or if all is sent.
     sender: Option<Sender<'a, S>>,
     seen: Received,
-    /// The last request that was given up, and all before it that had no answer.
+    /// The last request that was given up, together with all earlier ones that had no answer.
     given_up: u64,
-    /// Until when it does not look at its ring: the application's delay.
+    /// The time until which it does not read its ring: the application's delay.
     blind_until_ns: u64,
-    /// When something was answered last, or given up.
+    /// The time of the last answer, or of the last request that was given up.
     progress_ns: u64,
     interval: Histogram<u64>,
     report_at_ns: u64,
@@ -235,7 +236,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
                 if calls {
                     let begin_ns = clock.now_ns();
                     socket.receive_call();
-                    // The window's last answers are waited for as the others are.
+                    // The window's last answers are awaited for as long as the others.
                     if begin_ns >= self.shared.window_ns.0 {
                         self.seen.receive_times.add(clock.now_ns().saturating_sub(begin_ns));
                     }
@@ -249,7 +250,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
     fn is_over(&self, now_ns: u64) -> bool {
         let Shared { sent, done, all_sent, .. } = self.shared;
         let is_answered = || sent.load(Ordering::Acquire) == done.load(Ordering::Relaxed);
-        // One that takes its answers slowly, on a core that others have as well, has not lost those that stand in its ring.
+        // A receiver that is slow, on a core that it shares, has not lost the answers that are still in its ring.
         let is_past_grace = || self.shared.is_past_grace(now_ns) && now_ns >= self.progress_ns.saturating_add(GRACE_NS);
         all_sent.load(Ordering::Acquire) && (is_answered() || is_past_grace())
     }
@@ -271,7 +272,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
         done.fetch_add(1, Ordering::Release);
         (self.progress_ns, self.blind_until_ns) = (at_ns, at_ns.saturating_add(settings.delay_ns));
         if self.shared.counts(sent.intended_ns) {
-            // The clocks of two cores may be a little apart.
+            // The clocks of two cores may differ a little.
             let from_send_ns = at_ns.saturating_sub(sent.sent_ns).max(1);
             self.seen.from_send.saturating_record(from_send_ns);
             self.seen.from_intended.saturating_record(at_ns.saturating_sub(sent.intended_ns).max(1));
@@ -286,7 +287,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
         self.report_at_ns = self.report_at_ns.saturating_add(report_ns);
     }
 
-    /// A closed loop whose answers are lost would stand still.
+    /// Without this, a closed loop whose answers are lost would stop.
     fn give_up(&mut self, now_ns: u64) {
         let Shared { settings, sent, done, .. } = self.shared;
         if settings.period_ns.is_none() && now_ns.saturating_sub(self.progress_ns) > GIVE_UP_NS {
@@ -308,7 +309,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const ADDRESSES: frame::Addresses = frame::Addresses { from: [2; 6], to: [4; 6] };
 
-    /// Keeps what is sent, as long as it has room; nothing comes back by itself.
+    /// A socket that keeps the sent frames while it has room, and receives nothing by itself.
     struct Keeps {
         room: AtomicBool,
         sent: Mutex<Vec<Vec<u8>>>,
@@ -340,7 +341,7 @@ mod tests {
         fn receive_call(&self) {}
     }
 
-    /// Begins a run whose window of 10 ms begins now.
+    /// Begins a run with a window of 10 ms that begins now.
     fn run_of(settings: &Settings, room: bool, check: impl FnOnce(&Shared<'_, Keeps>, u64)) {
         let (socket, clock, stop) = (Keeps::new(room), Clock::new(), AtomicBool::new(false));
         let now_ns = clock.now_ns();
@@ -378,7 +379,7 @@ mod tests {
             receiver.took(&shared.socket.frame(1));
             assert_eq!(shared.under_way(shared.clock.now_ns()), 2);
             assert_eq!(shared.under_way(now_ns + 2 * GIVE_UP_NS), 0, "what is waited for no longer is lost");
-            // A request that had no room was begun, and is not sent.
+            // A request for which there was no room was begun, and is not sent.
             shared.socket.room.store(false, Ordering::Relaxed);
             assert!(!sender.step(now_ns).unwrap());
             assert_eq!(shared.under_way(shared.clock.now_ns()), 2);
@@ -409,7 +410,7 @@ mod tests {
             let sent = (0..).take_while(|_| sender.step(behind_ns).unwrap()).count();
             assert_eq!(sent, 10);
             assert!(sender.try_end(behind_ns) && !receiver.is_over(behind_ns), "answers are owed");
-            // The last was due 9 ms after the first.
+            // The last request was due 9 ms after the first.
             while shared.clock.now_ns() < now_ns + 9 * MS {
                 std::hint::spin_loop();
             }
@@ -445,7 +446,7 @@ mod tests {
             receiver.took(&shared.socket.frame(0));
             shared.all_sent.store(true, Ordering::Relaxed);
             let mut reported = Vec::new();
-            // It ends at once: everything is answered.
+            // It ends at once, because everything is answered.
             let received = receiver.run(&mut |report| reported.push(report.answered)).unwrap();
             assert_eq!((reported, received.receive_times.calls()), (vec![1], 0));
         });

@@ -1,26 +1,26 @@
-//! The requests under way: when each was sent, and when it should have been.
+//! The outstanding requests: when each was sent, and when it should have been sent.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Requests that can be remembered.
+/// The number of requests that can be stored.
 pub(super) const SLOTS: usize = 1 << 16;
 
 #[derive(Default)]
 struct Slot {
-    /// The request's number; 0 when it was answered.
+    /// The request's number, or 0 when it was answered.
     number: AtomicU64,
     intended_ns: AtomicU64,
     sent_ns: AtomicU64,
 }
 
-/// When a request was to be sent, and when it was.
+/// The time at which a request should have been sent, and the time at which it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) intended_ns: u64,
     pub(super) sent_ns: u64,
 }
 
-/// See the [module](self). The sender writes, the receiver takes.
+/// See the [module](self). The sender writes, and the receiver takes.
 pub(super) struct Flight(Box<[Slot]>);
 
 impl Flight {
@@ -28,10 +28,11 @@ impl Flight {
         Flight((0..SLOTS).map(|_| Slot::default()).collect())
     }
 
-    /// Remembers request `number`, from 1. What had its place is forgotten: it counts as lost.
+    /// Stores request `number`, which counts from 1. An older request in the same slot is overwritten, and counts as
+    /// lost.
     pub(super) fn begin(&self, number: u64, sent: Sent) {
         let slot = &self.0[number as usize % SLOTS];
-        // Whoever reads one of the new times finds the old number gone.
+        // A reader that sees one of the new times finds that the old number is gone.
         slot.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         slot.intended_ns.store(sent.intended_ns, Ordering::Relaxed);
@@ -39,7 +40,8 @@ impl Flight {
         slot.number.store(number, Ordering::Release);
     }
 
-    /// How many requests up to number `last` are remembered that `of` says yes to. Nobody sends or takes meanwhile.
+    /// Returns the number of stored requests up to number `last` for which `of` is true. It must not be called while
+    /// others send or take.
     pub(super) fn count(&self, last: u64, of: impl Fn(Sent) -> bool) -> u64 {
         let is_under_way = |slot: &&Slot| {
             let sent = Sent {
@@ -51,7 +53,7 @@ impl Flight {
         self.0.iter().filter(is_under_way).count() as u64
     }
 
-    /// The request that an answer is to; `None` for a second answer, or a number that was never sent.
+    /// Returns the request that an answer belongs to, or `None` for a second answer or a number that was never sent.
     pub(super) fn end(&self, number: u64) -> Option<Sent> {
         let slot = &self.0[number as usize % SLOTS];
         if number == 0 || slot.number.load(Ordering::Acquire) != number {
@@ -61,7 +63,7 @@ impl Flight {
             intended_ns: slot.intended_ns.load(Ordering::Relaxed),
             sent_ns: slot.sent_ns.load(Ordering::Relaxed),
         };
-        // The sender may have given the place to another request meanwhile; the times are then no pair.
+        // The sender may have given the slot to another request meanwhile; then the two times do not belong together.
         fence(Ordering::Acquire);
         let taken = slot.number.compare_exchange(number, 0, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then_some(sent)

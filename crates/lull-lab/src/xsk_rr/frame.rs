@@ -6,27 +6,27 @@ use lull_nic::wire::{ETHERNET, ETHERTYPE_IPV4, PROTOCOL_UDP, be16, put_checksum,
 
 /// Ethernet, IPv4 and UDP headers.
 pub const HEADERS: usize = ETHERNET + 20 + 8;
-/// What marks a payload as one of these.
+/// The mark of this program's payloads.
 const MAGIC: [u8; 8] = *b"lullxskr";
-/// Bytes of the mark and the number.
+/// The size of the mark and the number, in bytes.
 const NUMBERED: usize = MAGIC.len() + 8;
-/// Bytes of a payload: room for the mark and the number, and what an Ethernet frame carries.
+/// The size of a payload in bytes: at least the mark and the number, and at most what an Ethernet frame carries.
 pub const PAYLOAD_RANGE: RangeInclusive<usize> = NUMBERED..=1500 - 28;
 /// The longest frame.
 pub const FRAME_BYTES_MAX: usize = HEADERS + *PAYLOAD_RANGE.end();
-/// The discard port, should a frame ever reach somebody's stack.
+/// The discard port, in case a frame ever reaches a network stack.
 const PORT: u16 = 9;
 
-/// Where the two ends are.
+/// The addresses of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The client's Ethernet address.
     pub from: [u8; 6],
-    /// The server's.
+    /// The server's Ethernet address.
     pub to: [u8; 6],
 }
 
-/// A request with number 0.
+/// Makes a request with number 0.
 pub fn request(addresses: Addresses, payload_bytes: usize) -> Vec<u8> {
     let mut frame = vec![0; HEADERS + payload_bytes];
     frame[..6].copy_from_slice(&addresses.to);
@@ -37,11 +37,11 @@ pub fn request(addresses: Addresses, payload_bytes: usize) -> Vec<u8> {
     put16(ip, 2, (28 + payload_bytes) as u16);
     ip[8] = 64;
     ip[9] = PROTOCOL_UDP;
-    // Of the range for benchmarks (RFC 2544).
+    // The address is in the range for benchmarks (RFC 2544).
     ip[12..16].copy_from_slice(&[198, 18, 0, 1]);
     ip[16..20].copy_from_slice(&[198, 18, 0, 2]);
     put_checksum(&mut ip[..20], 10, 0);
-    // No checksum (RFC 768): the frame's own and the numbers in it do.
+    // There is no UDP checksum (RFC 768): the frame's own checksum and the numbers in it are enough.
     put16(ip, 20, PORT);
     put16(ip, 22, PORT);
     put16(ip, 24, (8 + payload_bytes) as u16);
@@ -54,7 +54,7 @@ fn pattern(number: u64, at: usize) -> u8 {
     (number as u8).wrapping_mul(31).wrapping_add(at as u8)
 }
 
-/// Writes a number into a request, and what belongs to it behind it.
+/// Writes a number into a request, and the bytes that depend on it behind it.
 pub fn number(frame: &mut [u8], number: u64) {
     let payload = &mut frame[HEADERS..];
     payload[MAGIC.len()..NUMBERED].copy_from_slice(&number.to_be_bytes());
@@ -63,14 +63,14 @@ pub fn number(frame: &mut [u8], number: u64) {
     }
 }
 
-/// The number of a frame; `None` if it is none of these.
+/// Returns the number of a frame, or `None` if it does not belong to this program.
 pub fn read(frame: &[u8]) -> Option<u64> {
     let payload = frame.get(HEADERS..)?;
     let number = payload.strip_prefix(&MAGIC)?.first_chunk()?;
     (be16(frame, 12) == ETHERTYPE_IPV4).then(|| u64::from_be_bytes(*number))
 }
 
-/// Whether everything behind the number of a frame of `payload_bytes` is what was sent.
+/// Whether everything behind the number of a frame of `payload_bytes` is as it was sent.
 pub fn is_whole(frame: &[u8], number: u64, payload_bytes: usize) -> bool {
     let payload = &frame[HEADERS..];
     // A short frame is padded on its way (IEEE 802.3 clause 4.2.3.3).
@@ -78,7 +78,7 @@ pub fn is_whole(frame: &[u8], number: u64, payload_bytes: usize) -> bool {
         && payload[..payload_bytes].iter().enumerate().skip(NUMBERED).all(|(at, byte)| *byte == pattern(number, at))
 }
 
-/// Makes a request the answer to it, from the server's own address.
+/// Turns a request into the answer to it, from the server's own address.
 pub fn turn_around(frame: &mut [u8], own: [u8; 6]) {
     frame.copy_within(6..12, 0);
     frame[6..12].copy_from_slice(&own);

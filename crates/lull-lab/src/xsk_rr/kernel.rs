@@ -1,7 +1,7 @@
 //! The benchmark on the kernel plane: AF_XDP sockets of the kernel, on the two ends of a veth pair or on one interface.
 //!
-//! The sockets are opened by the project's own loader. They copy, as the posted tool asks for (XDP_COPY), unless zero-copy is
-//! asked for and the driver has it; what it came to is said.
+//! The sockets are opened by lull's own loader. They copy, as the posted tool asks for (XDP_COPY), unless zero-copy is
+//! asked for and the driver has it. The output says which of the two is in use.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,12 +32,12 @@ use crate::check::{Evidence, enforcement};
 const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the trace is read.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
-/// Doorbells of one send call at most: a device that takes nothing for now is asked again by the next call.
+/// The most doorbells of one send call. If the device takes nothing for now, the next call asks it again.
 const DOORBELLS_MAX: usize = 64;
-/// Frames taken off the ring at a time.
+/// The number of frames taken off the ring at a time.
 const BATCH: usize = 64;
 
-/// An AF_XDP socket of the kernel's.
+/// An AF_XDP socket of the kernel.
 pub struct XdpSocket {
     device: Arc<Xdp>,
     rx: Mutex<Received>,
@@ -57,15 +57,17 @@ struct Sending {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Frames are moved whole.
+    // A thread that panicked has moved only whole frames.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl XdpSocket {
-    /// Opens queue `queue` of an interface of the calling thread's namespace, whose frames it takes all.
+    /// Opens queue `queue` of an interface of the calling thread's namespace. The socket takes all frames of the queue.
     ///
     /// # Errors
-    /// No right to, no such interface or queue, or another program has it.
+    ///
+    /// This fails if the process lacks the right, if there is no such interface or queue, or if another program has the
+    /// queue.
     pub fn open(interface: &str, queue: u32, settings: &Settings, zero_copy: bool) -> Result<XdpSocket, BenchError> {
         let mode = settings.polling.mode();
         let busy_poll = if settings.polling.calls_poll() {
@@ -92,7 +94,7 @@ impl XdpSocket {
         })
     }
 
-    /// Waits until frames can be sent: a carrier is told of with a delay (`linkwatch`).
+    /// Waits until frames can be sent, because the kernel reports a carrier with a delay (`linkwatch`).
     fn wait_for_link(&self) -> Result<(), BenchError> {
         let until = Instant::now() + LINK_TIMEOUT;
         while self.device.link() == Link::Down {
@@ -107,19 +109,19 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// The interface's Ethernet address.
+    /// Returns the interface's Ethernet address.
     pub fn mac(&self) -> [u8; 6] {
         self.device.info().mac
     }
 
-    /// How it works, in words.
+    /// Returns how it works, in words.
     pub fn words(&self) -> String {
         let report = self.device.report();
         let copies = if report.zero_copy.iter().all(|zero_copy| *zero_copy) { "zero-copy" } else { "copy mode" };
         format!("AF_XDP, {} program, {copies}", report.mode)
     }
 
-    /// Why calls on it cannot poll the driver; `None` if they do.
+    /// Returns why calls on it cannot poll the driver, or `None` if they do.
     fn cannot_busy_poll(&self) -> Option<String> {
         if let lull_nic::xdp::BusyPoll::Refused(why) = self.device.report().busy_poll {
             return Some(format!("the kernel refused SO_PREFER_BUSY_POLL: {why}"));
@@ -176,7 +178,7 @@ impl RawSocket for XdpSocket {
     }
 }
 
-/// Why the kernel cannot poll so; `None` if it can.
+/// Returns why the kernel cannot poll in this way, or `None` if it can.
 pub fn refusal(settings: &Settings) -> Option<String> {
     let mode = settings.polling.mode();
     if mode.group.is_some() {
@@ -191,7 +193,8 @@ pub fn refusal(settings: &Settings) -> Option<String> {
 /// Runs client and server on AF_XDP sockets at the two ends of a veth pair, in namespaces that end with it.
 ///
 /// # Errors
-/// No root, no `ip`, no tracefs, or a setting that the kernel refuses.
+///
+/// This fails without root, `ip` or tracefs, or if the kernel refuses a setting.
 pub fn veth(
     settings: &Settings,
     placement: &Placement,
@@ -236,7 +239,7 @@ pub fn veth(
     Ok((Shown { outcome, verdict, realtime_refused: None }, words))
 }
 
-/// What `run` does, and what the trace shows meanwhile.
+/// Returns the result of `run`, and what the trace shows meanwhile.
 fn traced(
     mut polls: Polls,
     mode: &Mode,
@@ -264,12 +267,13 @@ fn traced(
     Ok((outcome, traced))
 }
 
-/// Runs one end on an interface of this namespace: a client whose server is `server_mac`, or, without that, the server until
-/// `stop`. The interface's settings are left as they are. Where the client's calls poll, their polls are counted, and its NAPI's
-/// settings are held against those of the mode.
+/// Runs one end on an interface of this namespace: a client whose server is `server_mac`, or, without that, the server
+/// until `stop`. The interface's settings are not changed. If the client's calls poll, their polls are counted, and its
+/// NAPI's settings are compared with those of the mode.
 ///
 /// # Errors
-/// As [`XdpSocket::open`].
+///
+/// This fails for the same reasons as [`XdpSocket::open`].
 pub fn one(
     (interface, queue, zero_copy): (&str, u32, bool),
     server_mac: Option<[u8; 6]>,
@@ -299,7 +303,7 @@ pub fn one(
         Some(Ok(polls)) => {
             let (outcome, mut traced) = traced(polls, &mode, run)?;
             let answered = outcome.as_ref().map_or(0, |outcome| outcome.answered);
-            // Its NAPIs may have threads, which these calls rule out.
+            // The interface's NAPIs may have threads. The mode excludes them, so their sleeps are not counted.
             (outcome, Ok(traced.evidence(&lock(&threads), answered, 0)))
         }
     };
@@ -318,8 +322,8 @@ pub fn one(
     Ok((shown, words))
 }
 
-/// Whether a mode whose calls poll was in force on an interface that somebody else has set: its sockets can poll, its NAPI has
-/// the mode's settings, and what was counted is what the mode does.
+/// Whether a mode whose calls poll was in force on an interface with settings of another program: its sockets can poll,
+/// its NAPI has the mode's settings, and the counted polls are those of the mode.
 fn verdict_of_one(
     (interface, mode): (&str, &Mode),
     cannot: Option<String>,
@@ -350,7 +354,7 @@ fn verdict_of_one(
     }
 }
 
-/// What is in force on the NAPI of this id.
+/// Returns the settings in force on the NAPI with this id.
 fn settings_of(interface: &str, napi_id: u32) -> Result<NapiSettings, String> {
     let (mut netdev, roots) = (Netdev::new(), Roots::default());
     let device = LinuxDevice::open(interface, &mut netdev, &roots).map_err(|error| error.to_string())?;
@@ -361,7 +365,7 @@ fn settings_of(interface: &str, napi_id: u32) -> Result<NapiSettings, String> {
     Ok(values.into())
 }
 
-/// Puts the interface's half of a mode in force on every NAPI, with its threads on `core`; the threads.
+/// Puts the interface's half of a mode in force on every NAPI, with its threads on `core`. Returns the threads.
 fn set_mode(device: &str, mode: &Mode, core: usize) -> Result<Vec<i32>, BenchError> {
     let mut netdev = Netdev::new();
     let device = LinuxDevice::open(device, &mut netdev, &Roots::default()).map_err(linux)?;

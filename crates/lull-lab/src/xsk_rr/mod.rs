@@ -1,13 +1,14 @@
-//! AF_XDP request/response: how long a small frame takes there and back, by who polls the queues.
+//! AF_XDP request/response: how long a small frame takes there and back, by what polls the queues.
 //!
-//! The program is that of the threaded busy-poll letter (`xsk_rr`, posted with its first version): a client sends frames at
-//! a fixed rate whatever comes back, or keeps so many outstanding; the server sends each back; after an answer the client
-//! does not look at its ring for the application's delay. Here frames are numbered, where the posted tool matches answers in
-//! order, so that a lost frame is a lost frame; and latency is measured from the actual send, as published, and from the
-//! moment at which it should have been sent. What a full ring or a slow program kept back is sent late, and counts.
+//! The program is that of the threaded busy-poll letter (`xsk_rr`, posted with its first version). A client sends
+//! frames at a fixed rate, whatever comes back, or keeps a number of them outstanding. The server sends each back.
+//! After an answer the client does not read its ring for the application's delay. Here frames are numbered, while the
+//! posted tool matches answers in order, so that a lost frame counts as lost. The latency is measured from the actual
+//! send, as published, and from the moment at which the frame should have been sent. Frames that a full ring or a slow
+//! program kept back are sent late, and count.
 //!
 //! It runs on any [`RawSocket`]: on lull's own packet sockets over the in-memory NIC and TAP ([`user`]), and on AF_XDP
-//! sockets of the kernel ([`kernel`]). [`table`] puts the published cells beside ours.
+//! sockets of the kernel ([`kernel`]). [`table`] compares the published cells with lull's.
 
 mod client;
 mod flight;
@@ -31,7 +32,7 @@ pub use record::{Percentiles, ReceiveTimes, Report};
 pub use run::{Ends, Outcome, run};
 pub use socket::RawSocket;
 
-/// Who polls the queues of both ends.
+/// What polls the queues of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Polling {
     /// Interrupts.
@@ -48,12 +49,12 @@ pub enum Polling {
     Group,
 }
 
-/// All of them, in the order of the table.
+/// All ways of polling, in the order of the table.
 pub const POLLINGS: [Polling; 6] =
     [Polling::Interrupts, Polling::Inline, Polling::Separate, Polling::Threaded, Polling::ThreadedBusy, Polling::Group];
 
 impl Polling {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Polling::Interrupts => "interrupts",
@@ -65,7 +66,7 @@ impl Polling {
         }
     }
 
-    /// The delivery mode that it is: the queue's settings and the sockets' options.
+    /// Returns the delivery mode: the queue's settings and the sockets' options.
     pub fn mode(self) -> Mode {
         let name = match self {
             Polling::Interrupts => "base",
@@ -85,7 +86,7 @@ impl Polling {
         matches!(self, Polling::Inline | Polling::Separate)
     }
 
-    /// Whether something polls that takes a core of its own at each end.
+    /// Whether a poller takes a core of its own at each end.
     pub fn has_poller(self) -> bool {
         !matches!(self, Polling::Interrupts | Polling::Inline)
     }
@@ -102,43 +103,43 @@ impl std::str::FromStr for Polling {
     }
 }
 
-/// SO_BUSY_POLL_BUDGET where calls poll.
+/// SO_BUSY_POLL_BUDGET if calls poll.
 pub const BUSY_POLL_BUDGET: u32 = 64;
 
-/// Most requests under way.
+/// The most outstanding requests.
 pub const OUTSTANDING_MAX: usize = flight::SLOTS / 2;
 
-/// What is run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who polls.
+    /// What polls.
     pub polling: Polling,
-    /// Time between requests of an open loop, in nanoseconds (`-P`); `None`: a closed loop.
+    /// Time between requests of an open loop, in nanoseconds (`-P`). `None` means a closed loop.
     pub period_ns: Option<u64>,
     /// Requests that a closed loop keeps outstanding (`-o`).
     pub outstanding: usize,
-    /// For so many nanoseconds after an answer the client does not look at its ring (`-d`).
+    /// How long the client does not read its ring after an answer, in nanoseconds (`-d`).
     pub delay_ns: u64,
-    /// Bytes behind the UDP header (`-B`).
+    /// The size of the payload behind the UDP header (`-B`), in bytes.
     pub payload_bytes: usize,
-    /// Requests are sent by a thread of their own (`-T`).
+    /// Whether requests are sent by a thread of their own (`-T`).
     pub send_thread: bool,
-    /// Receive calls are made by a thread that does nothing else (`-t`).
+    /// Whether receive calls are made by a thread that does nothing else (`-t`).
     pub receive_thread: bool,
-    /// No receive calls at all (`-n`).
+    /// Whether there are no receive calls at all (`-n`).
     pub no_receive_call: bool,
-    /// Every byte of an answer is compared (`-v`).
+    /// Whether every byte of an answer is compared (`-v`).
     pub verify: bool,
-    /// A report each so often (`-l`).
+    /// The interval between reports (`-l`).
     pub report: Option<Duration>,
     /// Time before the window.
     pub warm_up: Duration,
-    /// What counts.
+    /// The measured window.
     pub window: Duration,
 }
 
 impl Settings {
-    /// The settings of a way of polling: who makes receive calls, if anybody.
+    /// Returns the settings of a way of polling, which decide whether and in which thread receive calls are made.
     pub fn new(polling: Polling) -> Settings {
         Settings {
             polling,
@@ -156,10 +157,11 @@ impl Settings {
         }
     }
 
-    /// Checks limits, and what excludes one another.
+    /// Checks limits, and settings that exclude one another.
     ///
     /// # Errors
-    /// The setting, its value and its limit.
+    ///
+    /// The error names the setting, its value and its limit.
     pub fn check(&self) -> Result<(), BenchError> {
         let invalid = |why: String| Err(BenchError::Invalid(why));
         if !frame::PAYLOAD_RANGE.contains(&self.payload_bytes) {

@@ -1,32 +1,32 @@
-//! Which core has which part of the program.
+//! The placement of the program's parts on cores.
 
 use super::Settings;
 
 /// The cores of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The client's thread: it receives, and sends unless another does.
+    /// The core of the client's thread, which receives, and also sends unless another thread does.
     pub client: usize,
-    /// The client's sending thread.
+    /// The core of the client's sending thread.
     pub sender: Option<usize>,
-    /// What polls for the client besides its own thread.
+    /// The core that polls for the client besides its own thread's.
     pub client_poller: Option<usize>,
-    /// The server's thread.
+    /// The core of the server's thread.
     pub server: usize,
-    /// What polls for the server besides its own thread.
+    /// The core that polls for the server besides its own thread's.
     pub server_poller: Option<usize>,
-    /// Interrupts of the client's queue.
+    /// The core of the interrupts of the client's queue.
     pub client_irq: usize,
-    /// Interrupts of the server's queue.
+    /// The core of the interrupts of the server's queue.
     pub server_irq: usize,
-    /// Threads that spin share a core, so that the scheduler decides about the figures.
+    /// Whether threads that spin share a core, so that the figures depend on the scheduler.
     pub oversubscribed: bool,
 }
 
-/// Which ends run in this process.
+/// The ends that run in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Here {
-    /// Client and server.
+    /// Both client and server.
     Both,
     /// The client; the server is another program.
     Client,
@@ -34,22 +34,23 @@ pub enum Here {
     Server,
 }
 
-/// A cell that this machine cannot show.
+/// This machine has too few cores for a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not enough cores: it takes {needs}, and there are {has}")]
 pub struct NotEnoughCores {
-    /// Cores that it takes.
+    /// The number of cores that it takes.
     pub needs: usize,
-    /// Cores that there are.
+    /// The number of cores that there are.
     pub has: usize,
 }
 
 impl Placement {
-    /// Deals out `cores` to both ends, or to the one that runs here. The letter's interrupts have cores of their own: so here,
-    /// where some are left.
+    /// Deals out `cores` to both ends, or to the one that runs here. As in the letter, interrupts have cores of their
+    /// own, if some are left.
     ///
     /// # Errors
-    /// There are too few, and they are not to be shared (`oversubscribe`).
+    ///
+    /// This fails if there are too few and they are not to be shared (`oversubscribe`).
     pub fn new(
         settings: &Settings,
         here: Here,
@@ -75,14 +76,14 @@ impl Placement {
         let (client_poller, server_poller) = (next(pollers && has_client), next(pollers && has_server));
         let spare = cores.len() >= needs + ends && !pollers;
         let irqs = (next(spare && has_client), next(spare && has_server));
-        // An end that is not here runs nothing, wherever it is said to be.
+        // An end that is not here runs nothing, so its cores do not matter.
         let (client, server) = (client.or(server).unwrap_or(cores[0]), server.or(client).unwrap_or(cores[0]));
         let client_irq = irqs.0.or(client_poller).unwrap_or(client);
         let server_irq = irqs.1.or(server_poller).unwrap_or(server);
         Ok(Placement { client, sender, client_poller, server, server_poller, client_irq, server_irq, oversubscribed })
     }
 
-    /// What the reader has to know of it.
+    /// Returns what the reader has to know about it.
     pub fn note(&self) -> Option<&'static str> {
         if self.oversubscribed {
             return Some("threads that spin share a core: the scheduler decides about these figures");

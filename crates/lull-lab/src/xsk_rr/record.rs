@@ -1,12 +1,12 @@
-//! What a run measured.
+//! The measurements of a run.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Range of the histograms: 1 ns to 100 s, at 3 significant digits.
+/// The largest value of the histograms, which range from 1 ns to 100 s at 3 significant digits.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
-/// A fresh histogram of nanoseconds.
+/// Makes an empty histogram of nanoseconds.
 pub(super) fn histogram() -> Histogram<u64> {
     match Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3) {
         Ok(histogram) => histogram,
@@ -14,23 +14,23 @@ pub(super) fn histogram() -> Histogram<u64> {
     }
 }
 
-/// The percentiles that the letter has, in nanoseconds.
+/// The letter's percentiles, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Percentiles {
-    /// A twentieth is below.
+    /// The 5th percentile.
     pub p5: u64,
     /// The median.
     pub p50: u64,
-    /// A twentieth is above.
+    /// The 95th percentile.
     pub p95: u64,
-    /// A hundredth is above.
+    /// The 99th percentile.
     pub p99: u64,
-    /// The longest.
+    /// The longest latency.
     pub max: u64,
 }
 
 impl Percentiles {
-    /// `None` of nothing: a latency of 0 would look like a good one.
+    /// Returns the percentiles, or `None` if the histogram is empty, because a latency of 0 would look like a good one.
     pub(super) fn of(histogram: &Histogram<u64>) -> Option<Percentiles> {
         if histogram.is_empty() {
             return None;
@@ -39,7 +39,7 @@ impl Percentiles {
         Some(Percentiles { p5: at(5.0), p50: at(50.0), p95: at(95.0), p99: at(99.0), max: histogram.max() })
     }
 
-    /// In the table's order: p5, p50, p95, p99.
+    /// Returns p5, p50, p95 and p99, in the table's order.
     pub fn row(&self) -> [u64; 4] {
         [self.p5, self.p50, self.p95, self.p99]
     }
@@ -48,7 +48,8 @@ impl Percentiles {
 /// Time inside receive calls, by powers of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReceiveTimes {
-    /// Calls that took at least `2^n` and less than `2^(n+1)` ns; those of less than a nanosecond are in the first.
+    /// The number of calls that took at least `2^n` and less than `2^(n+1)` ns. Calls of less than a nanosecond are in
+    /// the first.
     pub by_log2_ns: Vec<u64>,
 }
 
@@ -68,7 +69,7 @@ impl ReceiveTimes {
         self.by_log2_ns.iter_mut().zip(&other.by_log2_ns).for_each(|(sum, calls)| *sum += calls);
     }
 
-    /// All calls.
+    /// Returns the number of all calls.
     pub fn calls(&self) -> u64 {
         self.by_log2_ns.iter().sum()
     }
@@ -77,9 +78,9 @@ impl ReceiveTimes {
 /// One interval of a run, as `-l` asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Answers in it.
+    /// The number of answers in it.
     pub answered: u64,
-    /// Latency from the actual send; `None` without an answer.
+    /// Latency from the actual send, or `None` without an answer.
     pub from_send_ns: Option<Percentiles>,
 }
 

@@ -15,42 +15,44 @@ use super::record::{Percentiles, ReceiveTimes, Report};
 use super::{Placement, RawSocket, Settings, server};
 use crate::bench::BenchError;
 
-/// How often it is looked whether somebody stops the run.
+/// The interval at which to check whether the run was stopped.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What there is to run on: both ends, or one whose other end is another program's.
+/// The sockets to run on: both ends, or one whose other end belongs to another program.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a, S> {
     /// The client's socket.
     pub client: Option<&'a S>,
     /// The server's socket.
     pub server: Option<&'a S>,
-    /// Where the two are.
+    /// The addresses of the two.
     pub addresses: Addresses,
-    /// Where thread ids go, for whoever tells who polled: those of the server, and without one here those of the client.
+    /// The list to which thread ids are added, to find out what polled: those of the server, or, without one here,
+    /// those of the client.
     pub threads: &'a Mutex<Vec<i32>>,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Requests of the window that were sent.
+    /// The number of the window's requests that were sent.
     pub sent: u64,
-    /// Those of them that were answered.
+    /// The number of those that were answered.
     pub answered: u64,
-    /// Those that were not, and were waited for no longer.
+    /// The number of those that were not answered, and that the run stopped waiting for.
     pub lost: u64,
-    /// Those whose answers were still waited for when the run was stopped.
+    /// The number of those whose answers were still awaited when the run was stopped.
     pub under_way: u64,
-    /// Requests of an open loop's window that were due and were never sent, as there was no room or no time for them.
+    /// The number of requests of an open loop's window that were due and never sent, because there was no room or no
+    /// time for them.
     pub unsent: u64,
-    /// Answers that differ from what was sent; looked for with `-v` alone.
+    /// Answers that differ from the request. Only `-v` looks for them.
     pub corrupt: u64,
-    /// Answers to nothing that is under way.
+    /// Answers to requests that are not outstanding.
     pub unexpected: u64,
-    /// Received frames that are none of this program's.
+    /// Received frames that do not belong to this program.
     pub foreign: u64,
-    /// Seconds of the window, as far as it ran.
+    /// The length of the window in seconds, as far as it ran.
     pub seconds: f64,
     /// Latency from the actual send, in nanoseconds; `None` if nothing was answered.
     pub from_send_ns: Option<Percentiles>,
@@ -58,7 +60,7 @@ pub struct Outcome {
     pub from_intended_ns: Option<Percentiles>,
     /// Time inside the client's receive calls, from the window's begin until its last answer.
     pub receive_calls: ReceiveTimes,
-    /// Requests that the server answered, the warm-up's included.
+    /// The number of requests that the server answered, including those of the warm-up.
     pub served: u64,
     #[serde(skip)]
     histograms: [Histogram<u64>; 2],
@@ -85,7 +87,7 @@ impl Outcome {
         }
     }
 
-    /// Adds another pair's run at the same time.
+    /// Adds the outcome of another pair that ran at the same time.
     pub fn add(&mut self, other: &Outcome) {
         for (sum, histogram) in self.histograms.iter_mut().zip(&other.histograms) {
             // Both have the same bounds.
@@ -106,7 +108,7 @@ impl Outcome {
     }
 }
 
-/// Ends the others when one thread ends, however it does.
+/// Ends the other threads when one ends for any reason.
 struct EndsAll<'a>(&'a AtomicBool);
 
 impl Drop for EndsAll<'_> {
@@ -115,19 +117,19 @@ impl Drop for EndsAll<'_> {
     }
 }
 
-/// What all threads of a run go by.
+/// The state that all threads of a run share.
 #[derive(Clone, Copy)]
 struct Stage<'a> {
     settings: &'a Settings,
     placement: &'a Placement,
-    /// The run ends.
+    /// Set when the run ends.
     over: &'a AtomicBool,
 }
 
 type Handle<'scope, T> = std::thread::ScopedJoinHandle<'scope, io::Result<T>>;
 
 impl Stage<'_> {
-    /// What a thread that spins does when it finds nothing to do.
+    /// Pauses a spinning thread that has found nothing to do.
     fn pause(&self) {
         if self.placement.oversubscribed {
             std::thread::yield_now();
@@ -148,7 +150,7 @@ impl Stage<'_> {
     }
 }
 
-/// Tells who the calling thread is, if anybody asks.
+/// Adds the id of the calling thread to the list, if there is one.
 fn tell(ids: Option<&Mutex<Vec<i32>>>) {
     if let Some(ids) = ids {
         ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(thread_id());
@@ -180,7 +182,8 @@ fn serve<'scope, 'env, S: RawSocket>(
 /// Runs the threads of `ends`, each on its core. Without a client it serves until `stop`, and measures nothing.
 ///
 /// # Errors
-/// A setting out of its limits, a core that cannot be had, a device that is gone.
+///
+/// This fails if a setting is outside its limits, if a core cannot be used, or if a device is gone.
 pub fn run<S: RawSocket>(
     ends: Ends<'_, S>,
     settings: &Settings,
@@ -217,7 +220,7 @@ pub fn run<S: RawSocket>(
         }
         let Some(measured) = measured else { return Ok(None) };
         let (counts, received) = measured?;
-        // Whoever stops the run cuts its window short.
+        // Stopping the run cuts its window short.
         let window_ns = clock.now_ns().clamp(window_ns.0, window_ns.1) - window_ns.0;
         Ok(Some(Outcome::new(counts, window_ns as f64 / 1e9, received, served)))
     })
@@ -227,8 +230,8 @@ fn joined<T>(thread: Handle<'_, T>) -> io::Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Runs the client's threads: how many requests of the window were sent, how many were not, and how many were under way when it was
-/// stopped; and what came back.
+/// Runs the client's threads. Returns how many requests of the window were sent, how many were not, and how many were
+/// outstanding when it was stopped, and the counts of the receiver.
 fn measure<S: RawSocket>(
     shared: &Shared<'_, S>,
     (addresses, ids): (Addresses, Option<&Mutex<Vec<i32>>>),

@@ -1,11 +1,11 @@
-//! The server: every request goes back to where it came from.
+//! The server: every request is sent back to its sender.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{RawSocket, Settings, frame};
 
-/// Answers requests until `over`; how many that were. `pause` is what it does when there is nothing to do.
+/// Answers requests until `over` is set. Returns their number. `pause` is called if there is nothing to do.
 pub(super) fn serve<S: RawSocket>(
     socket: &S,
     own: [u8; 6],

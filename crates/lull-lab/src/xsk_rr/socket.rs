@@ -1,21 +1,22 @@
-//! What the benchmark asks of a socket.
+//! The interface of the sockets that the benchmark runs on.
 
 use std::io;
 
 use lull_net::PacketSocket;
 
-/// A socket for whole frames: AF_XDP's calls, whoever implements them. Threads share it.
+/// A socket for whole frames, with AF_XDP's calls. Threads share it.
 pub trait RawSocket: Send + Sync {
-    /// Sends a frame; false if there is no room for it now.
+    /// Sends a frame. Returns false if there is no room for it now.
     ///
     /// # Errors
-    /// The device is gone.
+    ///
+    /// This fails if the device is gone.
     fn send(&self, frame: &[u8]) -> io::Result<bool>;
 
-    /// Takes a received frame off the ring, without a call; its bytes.
+    /// Takes a received frame off the ring, without a call. Returns its size in bytes.
     fn try_recv(&self, buffer: &mut [u8]) -> Option<usize>;
 
-    /// A receive call that takes no frame (`recvfrom`): polls the queue if the socket's options say so.
+    /// Makes a receive call that takes no frame (`recvfrom`). It polls the queue if the socket's options say so.
     fn receive_call(&self);
 }
 

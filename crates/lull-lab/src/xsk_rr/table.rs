@@ -1,5 +1,5 @@
-//! The letter's table: five rates and delays by four ways of polling, ours beside the published cells, and what else is
-//! asked about it.
+//! The letter's table: five rates and delays by four ways of polling, with lull's cells beside the published ones, and
+//! answers to further questions about it.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use super::{Here, NotEnoughCores, Outcome, POLLINGS, Percentiles, Placement, Pol
 use crate::bench::BenchError;
 use crate::cell::Enforcement;
 
-/// What the letter counted of the time inside `recvfrom`, polling inline at 32,000 requests a second with a delay of 30 us:
-/// the shortest time of a bucket in nanoseconds, and calls. Each bucket ends where the next one begins.
+/// The letter's counts of the time inside `recvfrom`, polling inline at 32,000 requests a second with a delay of 30 us:
+/// the shortest time of a bucket in nanoseconds, and the number of calls. Each bucket ends where the next one begins.
 pub const PUBLISHED_RECEIVE_CALLS: [(u64, u64); 6] =
     [(128, 24_073), (256, 55_633), (512, 20_974), (1_024, 34_234), (2_048, 3_266), (4_096, 19)];
-/// The cell that it is of.
+/// The cell that these counts belong to.
 const RECEIVE_CALLS_AT: (u32, u64) = (32_000, 30);
 
-/// What the table is run on.
+/// The sockets on which the table is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
     /// lull's packet sockets.
@@ -29,12 +29,12 @@ pub enum Where {
     Veth,
 }
 
-/// Who polls in a row of the table.
+/// What polls in a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowKind {
     /// One pair of ends.
     Polling(Polling),
-    /// Two pairs by interrupts, each at half the rate: as many cores as a pair with pollers has.
+    /// Two pairs by interrupts, each at half the rate, which take as many cores as a pair with pollers.
     TwoInterruptPairs,
 }
 
@@ -46,7 +46,7 @@ impl RowKind {
         }
     }
 
-    /// Its column in the published table.
+    /// Returns its column in the published table.
     fn published_column(self) -> Option<usize> {
         match self {
             RowKind::Polling(Polling::Interrupts) => Some(0),
@@ -62,23 +62,23 @@ impl RowKind {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum State {
-    /// It does.
+    /// The cell shows it.
     InForce,
-    /// It ran, but something else polled.
+    /// The cell ran, but something else polled.
     NotInForce {
         /// What was found instead.
         reason: String,
     },
     /// This plane cannot do it, and nothing ran.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Nothing ran.
+    /// There are too few cores, and nothing ran.
     NotEnoughCores {
-        /// Cores that it takes.
+        /// The number of cores that it takes.
         needs: usize,
-        /// Cores that there are.
+        /// The number of cores that there are.
         has: usize,
     },
 }
@@ -110,29 +110,29 @@ impl std::fmt::Display for State {
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Requests a second.
+    /// Requests per second.
     pub per_s: u32,
     /// The application's delay, in microseconds.
     pub delay_us: u64,
-    /// Who polls.
+    /// What polls.
     pub polling: &'static str,
-    /// Whether the row shows that.
+    /// Whether the row shows what it is labelled with.
     pub state: State,
     /// Latency from the actual send at p5, p50, p95 and p99, in nanoseconds.
     pub ours_ns: Option<[u64; 4]>,
-    /// The same from when requests should have been sent.
+    /// Latency from when requests should have been sent, with the same percentiles.
     pub ours_from_intended_ns: Option<[u64; 4]>,
-    /// The published one.
+    /// The published latency.
     pub published_ns: Option<[u64; 4]>,
-    /// Requests without an answer.
+    /// The number of requests without an answer.
     pub lost: u64,
-    /// Requests that were due and were never sent.
+    /// The number of requests that were due and never sent.
     pub unsent: u64,
     /// Time inside the client's receive calls.
     pub receive_calls: ReceiveTimes,
 }
 
-/// The published percentiles of a cell, in nanoseconds.
+/// Returns the published percentiles of a cell, in nanoseconds.
 pub fn published((per_s, delay_us): (u32, u64), column: usize) -> Option<[u64; 4]> {
     let cell = |percentile: u32| {
         let prefix = format!("{per_s},{delay_us},{percentile},");
@@ -141,16 +141,16 @@ pub fn published((per_s, delay_us): (u32, u64), column: usize) -> Option<[u64; 4
     Some([cell(5)?, cell(50)?, cell(95)?, cell(99)?])
 }
 
-/// How the table is run.
+/// The options with which the table is run.
 #[derive(Clone, Debug)]
 pub struct TableConfig {
-    /// On what.
+    /// The sockets.
     pub place: Where,
-    /// The cores that there are.
+    /// The cores that may be used.
     pub cores: Vec<usize>,
     /// Whether cells that lack cores run nevertheless.
     pub oversubscribe: bool,
-    /// Whether interrupts go before ordinary threads.
+    /// Whether interrupts have precedence over ordinary threads.
     pub realtime: bool,
     /// Payload, in bytes.
     pub payload_bytes: usize,
@@ -158,7 +158,8 @@ pub struct TableConfig {
     pub window: Duration,
 }
 
-/// Cores with which every cell has a sending thread, as published: that, the two programs, and a poller for each.
+/// With this number of cores every cell has a sending thread, as published: that thread, the two programs, and a poller
+/// for each.
 const CORES_FOR_SEND_THREAD: usize = 5;
 
 impl TableConfig {
@@ -226,13 +227,14 @@ impl TableConfig {
     }
 }
 
-/// A cell that ran, or why none did.
+/// A cell that ran, or the reason why none did.
 type Cell = Result<Shown, State>;
 
-/// Runs the table; `each` hears of every row as it is done. It ends early when `stop` says so.
+/// Runs the table. `each` is called with every row when it is done. It ends early when `stop` is set.
 ///
 /// # Errors
-/// What a cell meets that is not of its own making.
+///
+/// This fails if a cell fails for a reason outside itself.
 pub fn run(config: &TableConfig, stop: &AtomicBool, each: &mut dyn FnMut(&Row)) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     let kinds = POLLINGS.map(RowKind::Polling).into_iter().chain([RowKind::TwoInterruptPairs]);
@@ -275,7 +277,7 @@ fn row(point: (u32, u64), kind: RowKind, cell: Cell) -> Row {
     }
 }
 
-/// The heading of [`line()`]'s columns.
+/// Returns the heading of [`line()`]'s columns.
 pub fn heading() -> String {
     let mut text = format!("{:>8} {:>6}  {:<19}", "rate/s", "delay", "");
     for percentile in ["p5", "p50", "p95", "p99"] {
@@ -284,7 +286,7 @@ pub fn heading() -> String {
     text + "  lost unsent"
 }
 
-/// A row as text: each percentile as ours, published, and their ratio.
+/// Returns a row as text: each percentile with lull's value, the published one, and their ratio.
 pub fn line(row: &Row) -> String {
     let mut text = format!("{:>8} {:>6}  {:<19}", row.per_s, row.delay_us, row.polling);
     for at in 0..4 {
@@ -304,7 +306,7 @@ pub fn line(row: &Row) -> String {
     text + &format!(" {:>5} {:>6}  {}", count(row.lost), count(row.unsent), row.state)
 }
 
-/// Receive times as text, with the published ones beside them where there are some.
+/// Returns receive times as text, beside the published ones if there are some.
 pub fn receive_calls(times: &ReceiveTimes, beside_published: bool) -> String {
     let total = times.calls();
     let published_total: u64 = PUBLISHED_RECEIVE_CALLS.iter().map(|(_, calls)| calls).sum();
@@ -329,7 +331,7 @@ pub fn receive_calls(times: &ReceiveTimes, beside_published: bool) -> String {
     text
 }
 
-/// The row whose receive times the letter has, too.
+/// Returns the row whose receive times the letter has, too.
 pub fn with_published_receive_calls(rows: &[Row]) -> Option<&Row> {
     rows.iter().find(|row| {
         (row.per_s, row.delay_us) == RECEIVE_CALLS_AT

@@ -1,5 +1,5 @@
-//! The benchmark on lull's own packet sockets: over the in-memory NIC, over two TAPs with a bridge of the kernel's between
-//! them, and on one end of whatever device there is.
+//! The benchmark on lull's own packet sockets: over the in-memory NIC, over two TAPs with a bridge of the kernel
+//! between them, and on one end of any device.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::bench::kernel::pair::ip;
 use crate::cell::Enforcement;
 use crate::check::{Evidence, enforcement};
 
-/// Between which devices the frames go.
+/// The devices between which the frames go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// The in-memory NIC.
@@ -29,18 +29,18 @@ pub enum Wire {
     Taps,
 }
 
-/// What a run came to, and whether what it is labelled with polled.
+/// The outcome of a run, and whether its way of polling was in force.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// The figures.
     pub outcome: Outcome,
-    /// Whether it was in force: at both ends of lull's sockets, and at the server's of the kernel's.
+    /// Whether it was in force: at both ends of lull's sockets, and at the server's end of the kernel's.
     pub verdict: Enforcement,
-    /// Why interrupts do not go before ordinary threads, if that was asked for.
+    /// Why interrupts have no precedence over ordinary threads, if that was asked for.
     pub realtime_refused: Option<String>,
 }
 
-/// A packet socket and what it needs.
+/// A packet socket with its host and device.
 struct End {
     socket: PacketSocket,
     mac: [u8; 6],
@@ -74,15 +74,16 @@ fn end(
     Ok(End { socket, mac })
 }
 
-/// A host with a CPU for each end that is here.
+/// Makes a host with a CPU for each end that is here.
 fn host(cores: Vec<usize>, settings: &Settings, realtime: bool) -> Result<Host, BenchError> {
     let cpus = cores.into_iter().map(Some).collect();
-    // Interrupts go before ordinary threads, as on the letter's machine; NAPI threads and groups are ordinary threads.
+    // Interrupts have precedence over ordinary threads, as on the letter's machine. NAPI threads and groups are
+    // ordinary threads.
     let realtime = realtime && !settings.polling.has_poller();
     Ok(Host::new(HostConfig { cpus, realtime, ..HostConfig::default() })?)
 }
 
-/// Whether the way of polling was in force for a socket, by the core's own counters.
+/// Whether the way of polling was in force for a socket, by lull-core's own counters.
 fn verdict(host: &Host, socket: &PacketSocket, before: &Stats, settings: &Settings, answered: u64) -> Enforcement {
     let napi = socket.napi();
     let stats = host.napi_stats(napi) - *before;
@@ -94,7 +95,8 @@ fn verdict(host: &Host, socket: &PacketSocket, before: &Stats, settings: &Settin
 /// Runs client and server at the two ends of a wire.
 ///
 /// # Errors
-/// A setting out of its limits, no right to make TAPs, a core that cannot be had.
+///
+/// This fails if a setting is outside its limits, if the process may not make TAPs, or if a core cannot be used.
 pub fn both(
     wire: Wire,
     settings: &Settings,
@@ -133,7 +135,8 @@ pub fn both(
 /// Runs one end on `device`: a client whose server is `server_mac`, or, without that, the server until `stop`.
 ///
 /// # Errors
-/// A setting out of its limits, a core that cannot be had, a device that is gone.
+///
+/// This fails if a setting is outside its limits, if a core cannot be used, or if a device is gone.
 pub fn one(
     device: Arc<dyn Device>,
     server_mac: Option<[u8; 6]>,
@@ -160,7 +163,7 @@ pub fn one(
     }))
 }
 
-/// Two TAPs that a bridge of the kernel's connects, in a namespace that lasts as long as they do.
+/// Makes two TAPs that a bridge of the kernel connects, in a namespace that lasts as long as they do.
 fn taps() -> Result<[Arc<dyn Device>; 2], BenchError> {
     let make = || -> Result<[Arc<dyn Device>; 2], BenchError> {
         lull_nic::namespace::enter_private()?;

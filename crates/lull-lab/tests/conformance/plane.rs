@@ -18,17 +18,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The port that the datagrams go to.
 const PORT: u16 = 7;
-/// Nothing here waits for this long unless it is lost.
+/// Any wait of this length means that something was lost.
 const LOST: Duration = Duration::from_secs(120);
-/// From how far ahead a timer counts as a suspension's, against the deferral's timeout of the present settings.
+/// A timer counts as a suspension's if it is longer than this multiple of the deferral's timeout in force.
 const SUSPENSION_FACTOR: u64 = 3;
 
-/// What was seen since it was last asked.
+/// The counts since they were last read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Polls by the application.
     pub busy_polls: u64,
-    /// Polls by softirq, whatever raised it.
+    /// Polls by softirq, however it was raised.
     pub softirq_polls: u64,
     /// Polls by the NAPI's thread.
     pub thread_polls: u64,
@@ -40,23 +40,23 @@ pub struct Seen {
     pub suspensions: u64,
 }
 
-/// One socket in one epoll context behind one NAPI, and somebody who sends to it.
+/// One socket in one epoll context behind one NAPI, and a sender.
 pub trait Plane {
-    /// Its name, for failures.
+    /// Returns its name, for failures.
     fn name(&self) -> &'static str;
-    /// Settings of the NAPI and the context, with nothing pending from before, and counts from here on.
+    /// Sets the NAPI and the context. Nothing is pending from before, and the counts start anew.
     fn set(&mut self, napi: NapiSettings, epoll: EpollParams);
     /// Sends datagrams.
     fn send(&mut self, count: usize);
     /// Sends datagrams and waits, without epoll, until the socket is ready.
     fn deliver(&mut self, count: usize);
-    /// `epoll_wait`: how many events.
+    /// Calls `epoll_wait`. Returns the number of events.
     fn wait(&mut self, timeout: Duration) -> usize;
     /// Takes datagrams, waiting for them without epoll.
     fn take(&mut self, count: usize);
     /// Lets time pass outside of all calls.
     fn rest(&mut self, time: Duration);
-    /// What was seen since the last call.
+    /// Returns the counts since the last call.
     fn seen(&mut self) -> Seen;
 }
 
@@ -73,7 +73,7 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// A pair of namespaces, if this process may make them and trace.
+    /// Makes a pair of namespaces, if this process may make them and trace.
     pub fn new() -> Result<Linux, String> {
         let pair = Pair::make(1, ServerStack::Kernel).map_err(|error| error.to_string())?;
         let polls = Polls::open(pair.server.device(), Options { timers: true, ..Options::default() });
@@ -108,7 +108,7 @@ impl Linux {
         poll(&mut fds, Some(&timespec(timeout))).is_ok_and(|count| count > 0)
     }
 
-    /// A context that knows no NAPI, as a new one.
+    /// Makes a new context, which knows no NAPI yet.
     fn renew_epoll(&mut self) {
         self.epoll = epoll::create(CreateFlags::CLOEXEC).expect("an epoll context");
         epoll::add(&self.epoll, &self.server, EventData::new_u64(1), EventFlags::IN).expect("a socket");
@@ -129,7 +129,7 @@ impl Plane for Linux {
                 self.netdev.set(present.id, &change).expect("settings within the limits");
             }
         };
-        // Whatever timer is pending from before fires, and leads back to the interrupt.
+        // A timer that is still pending fires, and leads back to the interrupt.
         set(&present.settings, &NapiSettings::default());
         std::thread::sleep(Duration::from_nanos(longest_ns) + Duration::from_millis(5));
         set(&NapiSettings::default(), &napi);
@@ -263,7 +263,7 @@ impl Plane for Lull {
     fn set(&mut self, napi: NapiSettings, params: EpollParams) {
         let present = std::mem::replace(&mut self.settings, napi);
         let longest_ns = present.irq_suspend_timeout_ns.max(present.gro_flush_timeout_ns);
-        // Whatever timer is pending from before fires, and leads back to the interrupt.
+        // A timer that is still pending fires, and leads back to the interrupt.
         self.network.set_napi_all(&NapiSettings::default()).expect("settings within the limits");
         std::thread::sleep(Duration::from_nanos(longest_ns) + Duration::from_millis(5));
         while self.server.recv_from(&mut [0; 64]).is_ok() {}

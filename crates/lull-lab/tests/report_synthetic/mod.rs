@@ -21,7 +21,7 @@ impl Noise {
         Noise(seed)
     }
 
-    /// A factor around 1, within `share`.
+    /// Returns a factor around 1, within `share`.
     pub fn factor(&mut self, share: f64) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         1.0 + share * (2.0 * ((self.0 >> 33) as f64 / (1u64 << 31) as f64) - 1.0)
@@ -33,7 +33,7 @@ pub fn plan(modes: &[&str], loads: &str) -> Plan {
     Plan::fit(modes, Load::parse_list(loads).unwrap(), Asked::default(), LIMIT_DEFAULT).unwrap()
 }
 
-/// A run as a machine like the published one would measure it.
+/// Returns a run as a machine like the published one would measure it.
 pub fn run(testcase: &str, load: Load, number: u32, window_s: f64, noise: &mut Noise) -> RunResult {
     let base_max = 1_054_805.0;
     let at_max = published().iter().find(|r| r.testcase == testcase && r.load == Load::Max).unwrap();
@@ -72,7 +72,7 @@ pub fn run(testcase: &str, load: Load, number: u32, window_s: f64, noise: &mut N
     }
 }
 
-/// All runs of a plan.
+/// Returns all runs of a plan.
 pub fn runs(plan: &Plan) -> Vec<RunResult> {
     let mut noise = Noise::new(7);
     let window_s = plan.window.as_secs_f64();
@@ -115,15 +115,15 @@ pub fn report(plan: &Plan, runs: Vec<RunResult>) -> Report {
     }
 }
 
-/// Twelve modes at four loads, all as it should be.
+/// Returns twelve modes at four loads, without any problem.
 pub fn complete() -> Report {
     let plan = plan(&MODES_DEFAULT, "25%,50%,75%,MAX");
     let runs = runs(&plan);
     report(&plan, runs)
 }
 
-/// The same on a machine where much fails: late timers, a mode that is not in force, a generator at its limit, a late
-/// one, and a signal in the middle of the second run.
+/// Returns the same on a machine with many problems: late timers, a mode that is not in force, a generator at its
+/// limit, a late one, and a signal in the middle of the second run.
 pub fn troubled() -> Report {
     let plan = plan(&MODES_DEFAULT, "25%,50%,75%,MAX");
     let mut runs = runs(&plan);
@@ -144,7 +144,7 @@ pub fn troubled() -> Report {
     report(&plan, runs)
 }
 
-/// What is left if the first signal comes after five cells of the first run.
+/// Returns what is left if the first signal comes after five cells of the first run.
 pub fn barely_begun() -> Report {
     let plan = plan(&MODES_DEFAULT, "25%,50%,75%,MAX");
     let mut runs = runs(&plan);
@@ -152,7 +152,7 @@ pub fn barely_begun() -> Report {
     report(&plan, runs)
 }
 
-/// One mode at two absolute rates.
+/// Returns one mode at two absolute rates.
 pub fn one_mode() -> Report {
     let plan = plan(&["suspend20"], "20K,40K");
     let mut noise = Noise::new(3);

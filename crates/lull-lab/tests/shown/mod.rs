@@ -1,5 +1,5 @@
-//! Tables of cases, measured for as long as it takes until every row shows what it names: on a busy machine a thread may not
-//! run once in a short window.
+//! Tables of cases, measured until every row shows what it names, because on a busy machine a thread may not run once
+//! in a short window.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,20 +9,21 @@ use lull_lab::cell::Enforcement;
 use lull_lab::progress::ProgressMode;
 
 const WINDOW_FIRST: Duration = Duration::from_millis(400);
-/// A table that shows nothing in a window of this length or more is returned as it is, for the test to fail.
+/// A table that shows nothing in a window of this length or more is returned unchanged, so that the test fails.
 const WINDOW_LAST: Duration = Duration::from_secs(20);
 
-/// One run of 50 ms to settle and a window.
+/// One run, with 50 ms to settle and a window.
 pub fn effort(stop: &AtomicBool, window: Duration) -> Effort<'_> {
     Effort { runs: 1, warm_up: Duration::from_millis(50), window, stop, progress: ProgressMode::Off }
 }
 
-/// Whether what the row names was in force. When timers fired is the machine's.
+/// Whether what the row names was in force. The time at which timers fired depends on the machine.
 pub fn is_shown(row: &CaseRow) -> bool {
     row.verdict.as_ref().is_some_and(Enforcement::shows_mode)
 }
 
-/// What `run` measures, in longer and longer windows, until every row is in force and has a positive value of each measure.
+/// Measures with `run`, in longer and longer windows, until every row is in force and has a positive value of each
+/// measure.
 pub fn table(measures: &[&str], run: impl Fn(&Effort<'_>) -> CaseTable) -> CaseTable {
     let stop = AtomicBool::new(false);
     let mut window = WINDOW_FIRST;

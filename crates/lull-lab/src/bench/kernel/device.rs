@@ -1,5 +1,5 @@
-//! A device of the user's under the service: its NAPIs are set as `lull apply` sets them, so that `lull undo` gives back what
-//! they had if this process cannot.
+//! A device of the user's under the service. Its NAPIs are set as `lull apply` sets them, so that `lull undo` can
+//! restore their earlier settings if this process cannot.
 
 use std::net::TcpListener;
 
@@ -13,18 +13,18 @@ use lull_units::{counted, numbers};
 use super::pair::{Side, linux};
 use crate::bench::{BenchConfig, BenchError, PORT};
 
-/// Which device, and what reaches its peer.
+/// The device, and the command that reaches its peer.
 #[derive(Clone, Debug)]
 pub struct DeviceSetup {
     /// The device's name.
     pub device: String,
-    /// What runs lull on the peer, in a shell's words.
+    /// The command that runs lull on the peer, in a shell's words.
     pub load_by: String,
-    /// Where lull keeps what was in force before.
+    /// Where lull keeps the settings that were in force before.
     pub options: Options,
 }
 
-/// The device, held until it is given back.
+/// The device, which is held until its earlier settings are restored.
 pub(super) struct UsersDevice {
     session: Session,
     pub(super) side: Side,
@@ -32,7 +32,7 @@ pub(super) struct UsersDevice {
 }
 
 impl UsersDevice {
-    /// Takes the device, whose queues' interrupts have to be on the service's cores.
+    /// Takes the device. The interrupts of its queues have to be on the service's cores.
     pub(super) fn take(setup: &DeviceSetup, config: &BenchConfig, cores: &[usize]) -> Result<UsersDevice, BenchError> {
         let name = &setup.device;
         let mut session = Session::open(name, &setup.options).map_err(linux)?;
@@ -72,14 +72,14 @@ impl UsersDevice {
     }
 }
 
-/// How a device holds interrupts back, by what its driver says of each knob.
+/// Returns how a device holds interrupts back, by what its driver reports for each knob.
 fn moderation(mut value: impl FnMut(Knob) -> Option<u32>) -> Interrupts {
-    // A driver that does not say holds nothing back.
+    // If a driver does not report a knob, it holds nothing back.
     let mut known = |knob| value(knob).unwrap_or(0);
     let rx = Held { usecs: known(Knob::RxUsecs), frames: known(Knob::RxFrames) };
     let adaptive = known(Knob::AdaptiveRx) != 0;
     let finds_tx_itself = adaptive && known(Knob::AdaptiveTx) != 0;
-    // One that says nothing of sent frames raises one interrupt for both.
+    // A driver that does not report a knob for sent frames raises one interrupt for both directions.
     let tx_usecs = value(Knob::TxUsecs).filter(|_| !finds_tx_itself);
     let tx = tx_usecs.map(|usecs| Held { usecs, frames: value(Knob::TxFrames).unwrap_or(0) });
     Interrupts { adaptive, rx, tx, completions: false }
@@ -94,7 +94,8 @@ impl Drop for UsersDevice {
     }
 }
 
-/// Whether the model's machine is this one: a queue a worker, each with a NAPI, and its interrupt on a worker's core.
+/// Checks that the device fits the model's machine: one queue per worker, each with a NAPI, and its interrupt on a
+/// worker's core.
 fn fits(snapshot: &Snapshot, queues: usize, cores: &[usize]) -> Result<(), String> {
     let name = &snapshot.device;
     if !snapshot.up {

@@ -1,4 +1,4 @@
-//! The threads of a device's NAPIs, on the cores that a measurement gives them.
+//! The threads of a device's NAPIs, which a measurement moves to the cores that it chooses.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,11 @@ use crate::bench::kernel::pair::linux;
 /// How long a NAPI thread may take to appear.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until each NAPI of the device is threaded and has its thread, and lets these threads run on `cores` alone.
+/// Waits until each NAPI of the device is threaded and has its thread, and restricts these threads to `cores`.
 ///
 /// # Errors
-/// A thread never appears, or is not visible in this PID namespace; then nothing was moved.
+///
+/// This fails if a thread never appears, or is not visible in this PID namespace. Then no thread was moved.
 pub fn pin(netdev: &mut Netdev, ifindex: u32, cores: &[usize]) -> Result<Vec<i32>, BenchError> {
     let until = Instant::now() + TIMEOUT;
     let threads = loop {

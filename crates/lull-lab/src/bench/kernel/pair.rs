@@ -1,8 +1,8 @@
-//! Two network namespaces and a veth pair between them: the machine that the server is on, and the client's.
+//! Two network namespaces and a veth pair between them: the server's machine, and the client's.
 //!
 //! The namespaces have no names: they, and the pair in them, are gone with the last thread or descriptor that holds
-//! them, however this process ends. The devices are named for this process (`lull-PIDs0`, `lull-PIDc0`), so that a
-//! trace by name shows one of them alone.
+//! them, however this process ends. The devices are named after this process (`lull-PIDs0`, `lull-PIDc0`), so that a
+//! trace by name shows one device alone.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,22 +18,22 @@ use crate::bench::BenchError;
 
 /// The prefix of both addresses.
 const PREFIX_BITS: u8 = 24;
-/// Hardware addresses of the server's and the client's end: fixed, so that neighbours need not be asked for.
+/// Hardware addresses of the server's and the client's end. They are fixed, so that no neighbour requests are needed.
 const HARDWARE: [&str; 2] = ["02:00:00:00:0a:02", "02:00:00:00:0a:01"];
 
-/// The network of the hop behind the server, and its two ends there: the server's, and the far one.
+/// The addresses on the network behind the server: the server's, and the far one.
 const HOP: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 1, 2), Ipv4Addr::new(10, 0, 1, 1)];
 
-/// Whose network stack serves.
+/// The network stack that serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerStack {
-    /// The kernel's: it has the address, and GRO, so that there is a NAPI for each queue.
+    /// The kernel's stack serves. The device has the address, and GRO, so that there is a NAPI for each queue.
     Kernel,
-    /// Lull's: the kernel has no address there.
+    /// Lull's stack serves. The kernel has no address on the device.
     Lull,
 }
 
-/// One end: a namespace and the device in it.
+/// One end of the pair: a namespace and the device in it.
 #[derive(Debug)]
 pub struct Side {
     namespace: OwnedFd,
@@ -42,21 +42,22 @@ pub struct Side {
 }
 
 impl Side {
-    /// A device of the namespace that the calling thread is in, with its own IPv4 address.
+    /// Takes a device of the namespace that the calling thread is in, with the IPv4 address that it has there.
     ///
     /// # Errors
-    /// It has none, or there is no `ip` (iproute2).
+    ///
+    /// This fails if the device has no address, or if there is no `ip` (iproute2).
     pub fn here(device: &str) -> Result<Side, BenchError> {
         let namespace = File::open("/proc/thread-self/ns/net")?.into();
         Ok(Side { namespace, device: device.to_owned(), address: address_of(device)? })
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// Its address.
+    /// Returns the device's address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -64,7 +65,8 @@ impl Side {
     /// Moves the calling thread into the namespace.
     ///
     /// # Errors
-    /// No right to (CAP_SYS_ADMIN).
+    ///
+    /// This fails if the process lacks CAP_SYS_ADMIN.
     pub fn enter(&self) -> io::Result<()> {
         Ok(move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
@@ -72,7 +74,8 @@ impl Side {
     /// Does `work` in the namespace, in a thread of its own.
     ///
     /// # Errors
-    /// No right to enter it.
+    ///
+    /// This fails if the process may not enter the namespace.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| self.enter().map(|()| work()));
@@ -81,21 +84,22 @@ impl Side {
     }
 }
 
-/// Both ends.
+/// Both ends of a veth pair.
 #[derive(Debug)]
 pub struct Pair {
-    /// Where the server is.
+    /// The server's end.
     pub server: Side,
-    /// Where the load comes from: TSO off, so that what arrives carries its NAPI's id.
+    /// The client's end. TSO is off, so that every packet that arrives carries its NAPI's id.
     pub client: Side,
 }
 
 impl Pair {
-    /// Makes both namespaces and the pair, with `queues` queues each way, addresses, and neighbours that the kernel need
-    /// not ask for. IPv6 is off, so that nothing but the load is on the line.
+    /// Makes both namespaces and the pair, with `queues` queues each way, addresses, and permanent neighbour entries.
+    /// IPv6 is off, so that only the load is on the line.
     ///
     /// # Errors
-    /// No right to make namespaces, or no `ip` (iproute2).
+    ///
+    /// This fails if the process may not make namespaces, or if there is no `ip` (iproute2).
     pub fn make(queues: usize, stack: ServerStack) -> Result<Pair, BenchError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -133,11 +137,12 @@ impl Pair {
 }
 
 impl Pair {
-    /// Makes a third namespace behind the server, which forwards to it what the client sends there: the far end, and the
-    /// server's device towards it.
+    /// Makes a third namespace behind the server, which forwards to it what the client sends there. Returns the far
+    /// end, and the server's device towards it.
     ///
     /// # Errors
-    /// As [`Pair::make`].
+    ///
+    /// This fails for the same reasons as [`Pair::make`].
     pub fn hop(&self) -> Result<(Side, String), BenchError> {
         let near = format!("{}h", self.server.device());
         let far = Side { namespace: namespace()?, device: format!("{near}f"), address: IpAddr::V4(HOP[1]) };
@@ -158,18 +163,18 @@ impl Pair {
         far.within(|| ip(&end))??;
         let route = format!("route add {}/32 via {}\n", far.address, self.server.address);
         self.client.within(|| ip(&route))??;
-        // A namespace has settings of its own, which a thread inside it sees.
+        // A namespace has settings of its own, which only a thread inside it sees.
         self.server.within(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
         Ok((far, near))
     }
 }
 
-/// What the kernel plane said.
+/// Turns an error of the kernel plane into one of the bench.
 pub(crate) fn linux(error: lull_linux::Error) -> BenchError {
     BenchError::Invalid(error.to_string())
 }
 
-/// A fresh network namespace without IPv6, held by the descriptor alone.
+/// Makes a network namespace without IPv6, which only the descriptor holds.
 fn namespace() -> Result<OwnedFd, BenchError> {
     let make = || -> Result<OwnedFd, BenchError> {
         lull_nic::namespace::enter_private()?;
@@ -187,7 +192,7 @@ fn namespace() -> Result<OwnedFd, BenchError> {
     std::thread::scope(|scope| scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
-/// The first IPv4 address of a device in the namespace of the calling thread.
+/// Returns the first IPv4 address of a device in the namespace of the calling thread.
 fn address_of(device: &str) -> Result<IpAddr, BenchError> {
     let cannot = |why: String| BenchError::Invalid(format!("cannot find the address of {device}: {why}"));
     let output = Command::new("ip").args(["-4", "-json", "addr", "show", "dev", device]).output();

@@ -11,12 +11,13 @@ use crate::bench::{BenchConfig, BenchError, Run};
 use crate::load::log::LoadLog;
 use crate::load::{ANNOUNCEMENT, Arrivals, Pace, Summary};
 
-/// How long a run may take besides its warm-up and window: reaching the peer, connections, records, the last answers.
+/// The time that a run may take besides its warm-up and window: to reach the peer, to connect, to store the records and
+/// to wait for the last answers.
 const OVERHEAD_MAX: Duration = Duration::from_secs(60);
 
-/// What runs on the peer.
+/// The generator on the peer.
 pub struct Peer {
-    /// A shell's words, after which `load` and its arguments follow: `ssh client lull`.
+    /// The command in a shell's words, such as `ssh client lull`. `load` and its arguments follow it.
     command: String,
     server: SocketAddr,
     threads: usize,
@@ -27,7 +28,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A peer that is reached by `command`, for a service at `server`. Nothing runs yet.
+    /// Describes a peer that is reached by `command`, for a service at `server`. Nothing runs yet.
     pub fn new(command: &str, server: SocketAddr, config: &BenchConfig) -> Peer {
         Peer {
             command: command.to_owned(),
@@ -42,7 +43,8 @@ impl Peer {
     /// Runs a load. `begun` is called when its window begins, or when the load has ended without one.
     ///
     /// # Errors
-    /// What the command said, if it failed, or that it took far too long.
+    ///
+    /// The error holds what the command said if it failed, or says that it took far too long.
     pub fn run(&mut self, pace: Pace, run: &Run<'_>, begun: impl FnOnce() + Send) -> Result<Summary, BenchError> {
         let mut child = self.spawn(pace, run)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -94,7 +96,7 @@ impl Peer {
         option("--warm-up", run.warm_up.as_secs_f64().to_string());
         option("--seconds", run.window.as_secs_f64().to_string());
         option("--hdr", "-".to_owned());
-        // A client of its own each time: each repetition has other arrivals, and they are those of the other modes.
+        // Each repetition uses a seed of its own, and so has arrivals of its own, which are the same in every mode.
         option("--seed", (1 + u64::from(run.run)).to_string());
         if arrivals == Some(Arrivals::Facebook) {
             option("--arrivals", "facebook".to_owned());
@@ -123,7 +125,7 @@ enum Ended {
     Stopped,
 }
 
-/// Waits for the command, and ends it if it is to stop or takes far too long.
+/// Waits for the command, and ends it if the run is stopped or the command takes far too long.
 fn wait(child: &mut Child, run: &Run<'_>) -> io::Result<Ended> {
     let limit = run.warm_up + run.window + OVERHEAD_MAX;
     let until = Instant::now() + limit;
@@ -138,7 +140,7 @@ fn wait(child: &mut Child, run: &Run<'_>) -> io::Result<Ended> {
         }
         let stopped = run.stop.load(Ordering::Relaxed);
         if stopped || Instant::now() > until {
-            // It may end by itself just now.
+            // The command may end by itself at this moment.
             let _ = child.kill();
             child.wait()?;
             return Ok(if stopped { Ended::Stopped } else { Ended::Late(limit) });
@@ -147,8 +149,8 @@ fn wait(child: &mut Child, run: &Run<'_>) -> io::Result<Ended> {
     }
 }
 
-/// Reads what the command says, and calls `begun` at the announcement of the window, or at the end without one. What else
-/// it said last.
+/// Reads what the command says, and calls `begun` when the window is announced, or at the end if it never is. Returns
+/// the last other line that the command said.
 fn said_until(stderr: Option<ChildStderr>, begun: impl FnOnce()) -> String {
     let mut begun = Some(begun);
     let mut last = String::new();
@@ -173,7 +175,7 @@ fn after_colon(said: &str) -> String {
 
 /// Waits until the window of a peer's run begins, or the run is stopped.
 pub(super) fn wait_for(begun: &AtomicBool, stop: &AtomicBool) {
-    // The window is a tenth of a second at the least: what is read a millisecond late is as good.
+    // The window lasts at least a tenth of a second, so reading a millisecond late is good enough.
     while !begun.swap(false, Ordering::AcqRel) && !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(1));
     }

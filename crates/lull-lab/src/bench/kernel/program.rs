@@ -1,4 +1,4 @@
-//! The service of a bench on the kernel plane: Debian's memcached as it is, or ours.
+//! The service of a bench on the kernel plane: Debian's memcached as it is, or lull's own.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -19,32 +19,32 @@ use crate::service::{KernelService, Limits};
 
 /// How long memcached may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long one connection to it may take meanwhile.
+/// How long one connection to memcached may take meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Its memory limit, in MiB.
+/// The memory limit of memcached, in MiB.
 const MEMORY_MIB: u32 = 4096;
 
 /// Which service to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceKind {
-    /// memcached if it is installed, else ours.
+    /// memcached if it is installed, and lull's own service otherwise.
     #[default]
     Auto,
     /// memcached.
     Memcached,
-    /// Ours, over the kernel's sockets.
+    /// Lull's own service, over the kernel's sockets.
     Own,
 }
 
-/// A service that runs.
+/// A running service.
 pub enum Program {
     /// memcached, in a process of its own.
     Memcached(Memcached),
-    /// Ours, in threads of this process.
+    /// Lull's own service, in threads of this process.
     Own(KernelService),
 }
 
-/// A memcached that ends when this is dropped, and when this process ends however it does.
+/// A memcached that ends when this is dropped, and also when this process ends in any other way.
 pub struct Memcached {
     child: Child,
     process: Process,
@@ -54,10 +54,13 @@ impl Program {
     /// Starts the service in the server's namespace on `cores`, with room for all connections. It listens when this
     /// returns.
     ///
-    /// Has to be called by a thread that lives as long as the service: memcached is killed when its starter ends.
+    /// This has to be called by a thread that lives as long as the service, because memcached is killed when the thread
+    /// that started it ends.
     ///
     /// # Errors
-    /// memcached was asked for and is not installed, or does not start; ours cannot listen.
+    ///
+    /// This fails if memcached was asked for and is not installed or does not start, or if lull's own service cannot
+    /// listen.
     pub fn start(
         kind: ServiceKind,
         server: &Side,
@@ -81,7 +84,7 @@ impl Program {
         Ok(Program::Own(server.within(|| KernelService::on_kernel(address, cores, store, Limits::default()))??))
     }
 
-    /// What it is, for the notes.
+    /// Returns a description of the service for the notes.
     pub fn describe(&self) -> &'static str {
         match self {
             Program::Memcached(_) => "memcached as installed",
@@ -89,7 +92,7 @@ impl Program {
         }
     }
 
-    /// Its threads.
+    /// Returns the ids of its threads.
     pub fn tids(&self) -> Vec<i32> {
         match self {
             Program::Memcached(memcached) => threads_of(memcached.child.id() as i32),
@@ -97,10 +100,11 @@ impl Program {
         }
     }
 
-    /// The application's half of a mode.
+    /// Puts the application's half of a mode in force.
     ///
     /// # Errors
-    /// The service has ended, or the kernel refuses a value.
+    ///
+    /// This fails if the service has ended, or if the kernel refuses a value.
     pub fn set_mode(&self, mode: &Mode) -> Result<(), BenchError> {
         match self {
             Program::Own(service) => Ok(service.set_mode(mode)?),
@@ -114,7 +118,7 @@ impl Program {
         }
     }
 
-    /// What a mode asks of the application that this one does not do; `None` if nothing.
+    /// Returns what a mode asks of the application that this one does not do, or `None` if it does everything.
     pub fn cannot(&self, mode: &Mode) -> Option<String> {
         if mode.socket_busy_poll_usecs != 0 {
             return Some(format!("{mode} sets SO_BUSY_POLL on every socket, and {} does not", self.describe()));
@@ -122,7 +126,7 @@ impl Program {
         None
     }
 
-    /// What the reader of a table has to know of it.
+    /// Returns what the reader of a table has to know about the service.
     pub fn note(&self) -> String {
         let what = match self {
             Program::Own(_) => return format!("The service is {}.", self.describe()),
@@ -139,10 +143,10 @@ impl Memcached {
     fn start(server: &Side, address: SocketAddr, cores: &[usize], config: &BenchConfig) -> io::Result<Memcached> {
         let here = std::fs::File::open("/proc/thread-self/ns/net")?;
         let cores_before = rustix::thread::sched_getaffinity(None)?;
-        // The child is where its starter is, on the cores of its starter.
+        // The child inherits the namespace and the cores of the thread that starts it.
         let spawned = server.enter().and_then(|()| lull_host::pin_thread(cores)).and_then(|()| {
             let threads = cores.len().to_string();
-            // Threads by NAPI id, where each can have one of its own.
+            // memcached chooses threads by NAPI id if each NAPI can have a thread of its own.
             let by_napi = if config.queues() == cores.len() { vec!["-N", &threads] } else { Vec::new() };
             Command::new("setpriv")
                 .args(["--pdeathsig", "KILL", "--", "memcached", "-u", "root", "-U", "0"])
@@ -163,7 +167,7 @@ impl Memcached {
         let until = Instant::now() + START_TIMEOUT;
         while server.within(|| TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_err())? {
             if let Some(status) = child.try_wait()? {
-                // setpriv's status for a program that it cannot find, as a shell's.
+                // setpriv reports a program that it cannot find with the same status as a shell.
                 return Err(match status.code() {
                     Some(127) => io::ErrorKind::NotFound.into(),
                     _ => io::Error::other(format!("memcached ended at once ({status})")),
@@ -183,13 +187,13 @@ impl Memcached {
 
 impl Drop for Memcached {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The threads of a process; none if it has ended.
+/// Returns the ids of a process's threads, or none if it has ended.
 pub(crate) fn threads_of(pid: i32) -> Vec<i32> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
     let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();

@@ -10,8 +10,8 @@ use crate::check::{Evidence, ThreadsRest};
 
 use super::usage::Used;
 
-/// From how far ahead a timer counts as a suspension's: half way between the two timeouts. A mode that does not suspend
-/// has no such time, so that any timer is its deferral's.
+/// Returns the least duration with which a timer counts as a suspension's: half way between the two timeouts. A mode
+/// that does not suspend has no such duration, so that every timer counts as its deferral's.
 fn split_ns(mode: &Mode) -> u64 {
     let napi = &mode.napi;
     match napi.irq_suspend_timeout_ns {
@@ -20,11 +20,11 @@ fn split_ns(mode: &Mode) -> u64 {
     }
 }
 
-/// The longest time between two polls of a thread that found nothing in which it did nothing else: to serve a request takes
-/// several system calls, and more.
+/// The longest time between two empty polls of a thread that did nothing else in between. Serving a request takes
+/// several system calls, and so more time than this.
 const VAIN_ROUND_NS_MAX: u64 = 5_000;
 
-/// What a window's trace came to.
+/// The counters of a window's trace.
 #[derive(Default)]
 pub(crate) struct Traced {
     pub account: Account,
@@ -33,11 +33,11 @@ pub(crate) struct Traced {
     deadlines: HashMap<u64, u64>,
     lateness_ns: Vec<u64>,
     pub timers_set: u64,
-    /// When threads last polled, if they found nothing.
+    /// The time of each thread's last poll, if it found nothing.
     found_nothing_at: HashMap<i32, u64>,
-    /// Nanoseconds that threads polled in vain, round after round.
+    /// The time that threads spent in consecutive empty polls, in nanoseconds.
     pub vain_ns: u64,
-    /// Events that the ring buffers had no room for.
+    /// The number of events that the ring buffers had no room for.
     pub lost: u64,
 }
 
@@ -58,8 +58,8 @@ impl Traced {
                 }
             }
             What::TimerFired { timer } => {
-                // CPUs are read one after the other: a timer that was set again elsewhere meanwhile has another
-                // deadline.
+                // The CPUs' buffers are read one after the other: a timer that another CPU has set again meanwhile has
+                // another deadline.
                 if let Some(late) = self.deadlines.remove(&timer).and_then(|at| record.at_ns.checked_sub(at)) {
                     self.lateness_ns.push(late);
                 }
@@ -69,7 +69,7 @@ impl Traced {
         }
     }
 
-    /// A thread polled, and took so many packets.
+    /// Counts a poll of a thread, which took `work` packets.
     fn polled(&mut self, record: &Record, work: u32) {
         let before = match work {
             0 => self.found_nothing_at.insert(record.tid, record.at_ns),
@@ -79,8 +79,9 @@ impl Traced {
         self.vain_ns += round_ns.filter(|ns| *ns <= VAIN_ROUND_NS_MAX).unwrap_or(0);
     }
 
-    /// How busy the server's cores were with more than polling in vain; `None` where threads polled in vain and the trace has holes.
-    /// While a thread of the server waits for a core, who polls there in vain leaves it no room: it is as good as work.
+    /// Returns how busy the server's cores were apart from empty polls, or `None` if threads polled in vain and the
+    /// trace has lost events. Empty polls count as work while a thread of the server waits for a core, because they
+    /// leave it no room.
     pub fn busy_percent(&self, used: &Used, cores: usize) -> Option<f64> {
         let Used { seconds, busy_percent, waited_s, .. } = *used;
         let spare_s = (self.vain_ns as f64 / 1e9 - waited_s).max(0.0);
@@ -88,7 +89,7 @@ impl Traced {
         (self.lost == 0 || self.vain_ns == 0).then(|| (busy_percent - vain_percent).max(0.0))
     }
 
-    /// Adds all NAPIs up: they are the server's.
+    /// Adds the counters of all NAPIs up, since they are all the server's.
     pub fn sum(&mut self) {
         for account in self.accounts.napis().values() {
             account.by.iter().for_each(|(who, tally)| *self.account.by.entry(*who).or_default() += *tally);
@@ -133,7 +134,7 @@ impl Traced {
             thread_polls: threads.polls,
             threads_rest: ThreadsRest::Sleeps { sleeps: thread_sleeps, empty_polls: threads.empty },
             softirq_polls: polls(&|who| matches!(who, Who::Softirq { .. } | Who::Timer { .. } | Who::Ksoftirqd { .. })),
-            // Linux has no groups of CPUs that poll.
+            // Linux has no CPU groups that poll.
             group_polls: 0,
             deferrals: self.account.timers.0,
             suspensions: self.account.timers.1,
@@ -154,7 +155,8 @@ mod tests {
     #[test]
     fn rounds_that_find_nothing_are_in_vain_and_requests_between_two_polls_are_not() {
         let mut traced = Traced::default();
-        // Two rounds in vain, one that finds a packet, the request, one in vain behind it, a sleep, one more.
+        // The thread polls twice in vain, finds a packet, serves the request, polls in vain again, sleeps, and polls
+        // once more.
         for (at_ns, work) in [(0, 0), (1_000, 0), (2_500, 0), (3_000, 1), (9_000, 0), (10_000, 0), (900_000, 0)] {
             traced.add(&poll(at_ns, work));
         }

@@ -1,10 +1,10 @@
-//! What the kernel counts around a window, whoever polled: run time of the threads that serve and deliver, busy time
-//! and softirq time of the server's cores, and how often its threads slept.
+//! Counters of the kernel around a window, for all threads that poll: the run time of the threads that serve and
+//! deliver, the busy time and the softirq time of the server's cores, and how often the server's threads slept.
 //!
-//! The server's CPU time is the run time of its threads, of NAPI threads and of its cores' ksoftirqd, and the softirq
-//! time of those cores. The run time of a thread has the softirqs that interrupted it in it, so these count twice;
-//! those that ran while the core idled count once. It is an upper bound, then, and never more than the cores were busy.
-//! What other programs did on those cores is not in it.
+//! The server's CPU time is the run time of its threads, of NAPI threads and of its cores' ksoftirqd, plus the softirq
+//! time of those cores. A thread's run time includes the softirqs that interrupted it, so these count twice; those that
+//! ran while the core idled count once. The sum is therefore an upper bound, and it is limited to the time that the
+//! cores were busy. It does not include what other programs did on those cores.
 
 use std::fs;
 use std::time::Instant;
@@ -20,9 +20,9 @@ pub struct Usage {
     idle_ticks: u64,
     /// Ticks in softirq.
     softirq_ticks: u64,
-    /// Run time of the threads that serve or deliver, in nanoseconds; `None` where the kernel does not tell.
+    /// Run time of the threads that serve or deliver, in nanoseconds. `None` if the kernel does not report it.
     run_ns: Option<u64>,
-    /// How long the server's threads could have run and waited for a core.
+    /// The time for which the server's threads could have run and waited for a core.
     waited_ns: u64,
     /// Times that a thread of the server went to sleep.
     sleeps: u64,
@@ -33,15 +33,15 @@ pub struct Usage {
 /// The threads whose run time is the server's CPU time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Threads<'a> {
-    /// The service's.
+    /// The service's threads.
     pub server: &'a [i32],
-    /// Its cores' ksoftirqd.
+    /// The ksoftirqd threads of its cores.
     pub ksoftirqds: &'a [i32],
-    /// The NAPIs' own, if they have some.
+    /// The threads of the NAPIs, if they have some.
     pub napi: &'a [i32],
 }
 
-/// What happened between two moments.
+/// What was used between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Used {
     /// Wall time, in seconds.
@@ -50,11 +50,11 @@ pub struct Used {
     pub busy_percent: f64,
     /// CPU time of the server, in seconds.
     pub cpu_s: f64,
-    /// The same, in percent of the cores.
+    /// The CPU time of the server in percent of the cores.
     pub cpu_percent: f64,
-    /// How long the server's threads could have run and waited for a core, in seconds.
+    /// The time for which the server's threads could have run and waited for a core, in seconds.
     pub waited_s: f64,
-    /// Time in softirq, in milliseconds, to the kernel's tick.
+    /// Time in softirq in milliseconds, with the precision of the kernel's tick.
     pub softirq_ms: f64,
     /// Times that a thread of the server went to sleep.
     pub sleeps: u64,
@@ -80,7 +80,7 @@ impl Usage {
         }
     }
 
-    /// What happened since `before` on so many cores.
+    /// Returns what was used since `before` on this number of cores.
     pub fn since(&self, before: &Usage, cores: usize) -> Used {
         let seconds = (self.at - before.at).as_secs_f64();
         let idle_s = self.idle_ticks.saturating_sub(before.idle_ticks) as f64 / USER_HZ;
@@ -111,7 +111,7 @@ fn core_ticks(stat: &str, core: usize) -> Option<Vec<u64>> {
     Some(line.split_whitespace().skip(1).map_while(|ticks| ticks.parse().ok()).collect())
 }
 
-/// The threads that take softirqs over on these cores.
+/// Returns the ids of the threads that take softirqs over on these cores.
 pub fn ksoftirqds(cores: &[usize]) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let tid = |entry: fs::DirEntry| {
@@ -123,12 +123,12 @@ pub fn ksoftirqds(cores: &[usize]) -> Vec<i32> {
     entries.filter_map(tid).collect()
 }
 
-/// Run time of a thread; `None` if it has ended, or the kernel does not count it.
+/// Returns the run time of a thread, or `None` if it has ended or the kernel does not count it.
 pub(crate) fn run_ns(tid: i32) -> Option<u64> {
     schedstat(tid, 0)
 }
 
-/// How long a thread could have run and waited for a core, likewise.
+/// Returns how long a thread could have run and waited for a core, or `None` for the same reasons.
 fn waited_ns(tid: i32) -> Option<u64> {
     schedstat(tid, 1)
 }
@@ -137,7 +137,7 @@ fn schedstat(tid: i32, field: usize) -> Option<u64> {
     fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?.split_whitespace().nth(field)?.parse().ok()
 }
 
-/// Voluntary switches of a thread; `None` if it has ended.
+/// Returns the number of voluntary switches of a thread, or `None` if it has ended.
 pub(crate) fn sleeps(tid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())

@@ -1,4 +1,4 @@
-//! TCP_RR on Linux's stack: a veth pair between two network namespaces of its own, with which everything is gone that was set.
+//! TCP_RR on Linux's stack: a veth pair between two network namespaces, whose settings end with them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,15 +22,16 @@ use crate::cell::Enforcement;
 use crate::check::enforcement;
 use crate::flood::kernel::set_napis;
 
-/// The deferral that stands in for rx-usecs 16, of which a frame waits for 15 us.
+/// The deferral that stands in for rx-usecs 16, with which a frame waits for 15 us.
 pub(super) const DEFERRAL_NS: u64 = 15_000;
-/// Why coalescing is refused here.
+/// The reason why coalescing is refused here.
 pub(super) const NO_COALESCING: &str = "cannot set rx-usecs on the kernel plane: a veth has no coalescing; name a deferral instead (--modes base,defer15,busyread)";
-/// What the reader of the table has to know.
+/// A note for the reader of the table.
 pub(super) const NOTE: &str = "A veth has no interrupt and no coalescing: whoever sends runs the receiver's softirq on its own core, \
                                and deferX, which polls every X us, stands in for rx-usecs. The trace that shows who polled \
                                costs each poll part of a microsecond.";
-/// Ring buffer of a trace, in KiB for each CPU: what one end polls between two looks of the reader.
+/// The size of a trace's ring buffer, in KiB for each CPU: it holds the polls of one end between two reads of the
+/// trace.
 const TRACE_KIB: u32 = 16 * 1024;
 
 impl Connection for TcpStream {
@@ -45,7 +46,7 @@ impl Connection for TcpStream {
     }
 }
 
-/// When the window was, in the time of the trace.
+/// The time of the window, by the clock of the trace.
 struct Window {
     from_ns: AtomicU64,
     to_ns: AtomicU64,
@@ -56,7 +57,7 @@ impl Window {
         Window { from_ns: AtomicU64::new(u64::MAX), to_ns: AtomicU64::new(u64::MAX) }
     }
 
-    /// Its beginning, and at the second call its end.
+    /// Marks the window's beginning, and at the second call its end.
     fn mark(&self) {
         let now_ns = polls::now_ns();
         let begins = self.from_ns.compare_exchange(u64::MAX, now_ns, Ordering::Release, Ordering::Relaxed);
@@ -70,20 +71,20 @@ impl Window {
     }
 }
 
-/// One run of a row, in namespaces of its own.
+/// Measures one run of a row, in namespaces of its own.
 pub(super) fn measure(mode: &Mode, cores: &[usize], effort: &Effort<'_>) -> Result<Observed, BenchError> {
     if let Err(error) = lull_linux::plan::check_kernel_has(mode) {
         let verdict = Enforcement::Refused { reason: error.to_string() };
         return Ok(Observed { values: vec![None; 5], verdict, load: None });
     }
     let pair = Pair::make(1, ServerStack::Kernel)?;
-    // Both ends receive by a NAPI, and no frame is one that a veth takes past it.
+    // With GRO both ends receive by a NAPI, and no frame bypasses it on the veth.
     pair.client.within(|| offload::set(pair.client.device(), Offload::Gro, true))?.map_err(linux)?;
     pair.server.within(|| offload::set(pair.server.device(), Offload::Tso, false))?.map_err(linux)?;
     let (client, server) = connect(&pair, mode)?;
     let mut napi_threads = set_napis(&pair.client, mode, cores[0])?;
     napi_threads.extend(set_napis(&pair.server, mode, cores[1])?);
-    // The timers are those of all NAPIs.
+    // The timers of all NAPIs count.
     let open =
         |device: &str, timers| Polls::open(device, Options { timers, buffer_kib: TRACE_KIB }).map_err(trace_error);
     let mut traces = [open(pair.client.device(), true)?, open(pair.server.device(), false)?];
@@ -109,7 +110,7 @@ pub(super) fn measure(mode: &Mode, cores: &[usize], effort: &Effort<'_>) -> Resu
             serving_tid.store(thread_id(), Ordering::Release);
             super::echo(&server, over)
         });
-        // The client's end is closed when it has asked enough, or failed, which ends the server.
+        // The client's end is closed when it is done or has failed, which ends the server.
         let asking = scope.spawn(move || pin_thread(&cores[..1]).and_then(|()| super::transact(&client, effort, mark)));
         let asked = asking.join().map_err(|_| BenchError::Invalid("the client panicked".to_owned()));
         over.store(true, Ordering::Release);
@@ -126,7 +127,7 @@ pub(super) fn measure(mode: &Mode, cores: &[usize], effort: &Effort<'_>) -> Resu
     let sleeps = after.since(&before, cores.len()).napi_sleeps;
     let evidence = traced.evidence(&[client_tid, serving_tid.into_inner()], latencies.len(), sleeps);
     let verdict = match enforcement(mode, &evidence) {
-        // What is missing may be what was lost.
+        // The evidence that is missing may be among the lost events.
         Enforcement::NotInForce { reason } if traced.lost != 0 => {
             Enforcement::NotInForce { reason: format!("{reason}; the trace lost {} events", traced.lost) }
         }
@@ -135,7 +136,7 @@ pub(super) fn measure(mode: &Mode, cores: &[usize], effort: &Effort<'_>) -> Resu
     Ok(observed(&latencies, seconds, evidence.softirq_polls, evidence.busy_polls, verdict))
 }
 
-/// One connection between the two ends: the client's, and the server's.
+/// Makes one connection between the two ends. Returns the client's socket and the server's.
 fn connect(pair: &Pair, mode: &Mode) -> Result<(TcpStream, TcpStream), BenchError> {
     let address = SocketAddr::from((pair.server.address(), PORT));
     let listener = pair.server.within(|| TcpListener::bind(address))??;

@@ -11,17 +11,17 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, so
 use crate::load::checker::Checker;
 use crate::load::workload::{Query, Workload};
 
-/// Output buffers that grew beyond this are given back when they are empty.
+/// An output buffer that grew beyond this is freed when it is empty.
 const KEPT_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Debug)]
 pub(super) enum State {
-    /// To be opened.
+    /// It has to be opened.
     Waiting,
     /// The kernel is connecting.
     Connecting(OwnedFd),
-    /// Open.
+    /// It is open.
     Up(OwnedFd),
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Link {
     pub checker: Checker,
     out: Vec<u8>,
     sent: usize,
-    /// Whether epoll watches for room to write.
+    /// Whether epoll watches the socket for room to write.
     pub watches_write: bool,
 }
 
@@ -56,7 +56,7 @@ impl Link {
         }
     }
 
-    /// Appends a request to what is to be written.
+    /// Appends a request to the bytes that have to be written.
     pub fn enqueue(&mut self, workload: &Workload, pending: Pending) {
         let at = self.out.len();
         self.out.resize(at + workload.request_bytes(pending.request), 0);
@@ -64,7 +64,7 @@ impl Link {
         self.pending.push_back(pending);
     }
 
-    /// Writes as much as the kernel takes; true if all of it.
+    /// Writes as much as the kernel takes. Returns true if that was all.
     pub fn flush(&mut self) -> io::Result<bool> {
         let State::Up(fd) = &self.state else { return Ok(true) };
         while self.sent < self.out.len() {
@@ -85,7 +85,7 @@ impl Link {
     }
 }
 
-/// Starts a connection; the socket becomes writable when it is up or has failed.
+/// Starts a connection. The socket becomes writable when it is up or has failed.
 pub(super) fn open(server: SocketAddr) -> io::Result<OwnedFd> {
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -97,7 +97,7 @@ pub(super) fn open(server: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// What became of a connection that [`open`] started.
+/// Returns the result of a connection that [`open`] started.
 pub(super) fn connect_result(fd: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::socket_error(fd)??)
 }

@@ -25,13 +25,13 @@ use crate::load::schedule::{Schedule, seed_of_run};
 use crate::load::workload::{Query, Workload};
 use crate::load::{LoadError, Pace};
 
-/// Events taken at a time.
+/// The number of events taken at a time.
 const EVENTS: usize = 128;
-/// Bytes read at a time.
+/// The number of bytes read at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// Requests sent before arrivals are looked at again.
+/// The number of requests sent before the worker checks for arrivals again.
 const TX_BATCH: usize = 32;
-/// Longest sleep: how late `stop` is noticed.
+/// The longest sleep, which is how late `stop` is noticed.
 const SLEEP_NS_MAX: u64 = 50_000_000;
 
 /// A run, as all threads share it.
@@ -42,11 +42,11 @@ pub(super) struct Run<'a> {
     pub stop: &'a AtomicBool,
     pub failed: &'a AtomicBool,
     pub threads: usize,
-    /// Which repetition it is.
+    /// The number of the repetition.
     pub number: u32,
 }
 
-/// A preload's part of the records: every `step`th from `next` on.
+/// A worker's part of the records of a preload: every `step`th, starting with `next`.
 #[derive(Clone, Copy, Debug)]
 struct Preload {
     next: u64,
@@ -62,7 +62,7 @@ pub(super) struct Worker {
     epoll: OwnedFd,
     links: Vec<Link>,
     to_open: VecDeque<u32>,
-    /// Lost connections and when to open them again, in order of time.
+    /// The lost connections and the time at which to open each again, in order of time.
     to_reopen: VecDeque<(u64, u32)>,
     opening: usize,
     established: usize,
@@ -71,9 +71,9 @@ pub(super) struct Worker {
     recorder: Recorder,
     rng: Rng,
     preload: Option<Preload>,
-    /// Intended and eligible times of the requests that were drawn and not written yet, all of one connection.
+    /// Intended and eligible times of the requests that were drawn and not written yet. All belong to one connection.
     unsent: Vec<(u64, u64)>,
-    /// Connections with news, and what news.
+    /// The connections that have events, and their events.
     events: Vec<(u32, epoll::EventFlags)>,
     input: Vec<u8>,
     last_progress_ns: u64,
@@ -124,7 +124,8 @@ impl Worker {
         &self.recorder
     }
 
-    /// Requests unanswered and not sent, and connections lost, of the last run.
+    /// Returns the numbers of unanswered requests, of requests that were not sent, and of lost connections of the last
+    /// run.
     pub fn left_over(&self) -> (u64, u64, u64) {
         let backlog = self.schedule.backlog(self.recorder.window().to_ns);
         (self.schedule.outstanding(), backlog, self.lost_connections)
@@ -150,7 +151,8 @@ impl Worker {
 
     pub fn run(&mut self, run: &Run<'_>) -> Result<(), LoadError> {
         if !self.config.spin {
-            // A thread's timers may be 50 us late by default, to be batched. Refused or not, the lag is measured.
+            // By default a thread's timers may be 50 us late, so that the kernel can batch them. If the change is
+            // refused, the lag is measured all the same.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         }
         self.begin(run);
@@ -162,7 +164,7 @@ impl Worker {
     fn begin(&mut self, run: &Run<'_>) {
         let now_ns = self.clock.now_ns();
         for index in 0..self.links.len() as u32 {
-            // What an earlier run left unanswered must not be taken for this one's answers.
+            // Requests that an earlier run left unanswered must not be taken for this one's.
             if !self.links[index as usize].pending.is_empty() {
                 self.lose(index, now_ns, "unanswered requests".to_owned());
             }
@@ -214,7 +216,7 @@ impl Worker {
             let wake_ns = due_ns.min(until_ns).min(now_ns + SLEEP_NS_MAX);
             self.wait(now_ns, wake_ns)?;
             let woken_ns = self.clock.now_ns();
-            // Asking in vain is idleness, so is sleeping; a spinning thread's asking with success is work.
+            // Time spent asleep or in vain counts as idle. If a spinning thread finds something, it counts as work.
             let mut worked = !self.events.is_empty();
             self.recorder.turn(turn_from_ns, woken_ns, self.config.spin && worked);
             self.handle_events()?;
@@ -241,10 +243,10 @@ impl Worker {
         self.preload.is_some_and(|preload| preload.next >= u64::from(self.workload.records()))
     }
 
-    /// Collects events, sleeping until there are some or it is `until_ns`.
+    /// Collects events. It sleeps until there are some, or until `until_ns`.
     fn wait(&mut self, now_ns: u64, until_ns: u64) -> Result<(), LoadError> {
         let sleep_ns = if self.config.spin { 0 } else { until_ns.saturating_sub(now_ns) };
-        // At most SLEEP_NS_MAX, which is below a second.
+        // The sleep lasts at most SLEEP_NS_MAX, which is below a second.
         let timeout = Timespec { tv_sec: 0, tv_nsec: sleep_ns as _ };
         let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
         self.events.clear();
@@ -272,7 +274,7 @@ impl Worker {
 
     fn handle(&mut self, index: u32, flags: epoll::EventFlags) -> Result<(), LoadError> {
         match &self.links[index as usize].state {
-            // An event of a socket that was closed in this batch.
+            // This is an event of a socket that was closed in this batch.
             State::Waiting => Ok(()),
             State::Connecting(_) => self.connected(index),
             State::Up(_) => {
@@ -297,7 +299,7 @@ impl Worker {
             .map_err(|error| LoadError::Os { what: "watch a socket", source: error.into() })
     }
 
-    /// Writes what a connection has to write, and watches for room if that is not all.
+    /// Writes the pending output of a connection, and watches for room if some of it is left.
     fn flush(&mut self, index: u32) -> Result<(), LoadError> {
         let line = &mut self.links[index as usize];
         match line.flush() {
@@ -350,8 +352,8 @@ impl Worker {
         true
     }
 
-    /// Sends what is due, a batch at most. What is due on one connection, request behind request, leaves by one call, as
-    /// mutilate's does: libevent writes what a turn of the loop has put into a connection's buffer.
+    /// Sends the requests that are due, at most a batch. Consecutive requests of one connection leave by one call, as
+    /// mutilate's do, because libevent writes all that a turn of the loop has put into a connection's buffer.
     fn send_due(&mut self, now_ns: u64) -> bool {
         let mut drawn = 0;
         let mut unsent = None;
@@ -368,7 +370,7 @@ impl Worker {
                 Some(preload) => {
                     let record = preload.next;
                     preload.next += preload.step;
-                    // `exhausted` has seen that it is a record, of which there are fewer than 2^32.
+                    // `exhausted` has checked that it is a record, of which there are fewer than 2^32.
                     Query::set(record as u32)
                 }
                 None => self.workload.draw(&mut self.rng),

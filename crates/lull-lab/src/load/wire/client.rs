@@ -1,4 +1,4 @@
-//! The client: receives, answers, sends what is due, rings the doorbell, over and over.
+//! The client's loop: it receives, handles answers, sends what is due, and rings the doorbell.
 
 mod lifecycle;
 mod run;
@@ -22,45 +22,45 @@ use crate::load::schedule::Schedule;
 use crate::load::workload::{Query, Workload};
 use crate::load::{LoadError, Pace};
 
-/// Requests sent before the device is told, so that the first of many due does not wait for all.
+/// The number of requests sent before the device is told, so that the first of many due requests does not wait for all.
 const TX_BATCH: usize = 32;
-/// A lost connection is opened again after this.
+/// The time after which a lost connection is opened again.
 const REOPEN_NS: u64 = 100_000_000;
-/// Ports that connections are opened from; those below are for servers.
+/// The first port that connections are opened from. Those below are for servers.
 const PORT_FIRST: u16 = 1024;
-/// "No connection" in the table of ports.
+/// Stands for "no connection" in the table of ports.
 const NOBODY: u32 = u32::MAX;
 
-/// What the run is doing.
+/// The state of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// There is no load.
     Idle,
-    /// Sending until this time.
+    /// It sends until this time.
     Sending { until_ns: u64 },
-    /// Waiting for the last answers, until this time at the latest.
+    /// It waits for the last answers, until this time at the latest.
     Draining { until_ns: u64 },
     /// The load has ended.
     Done,
 }
 
-/// A memcached load generator on a queue of a NIC. One thread owns it and polls.
+/// A memcached load generator on a queue of a NIC. One thread owns the queue and polls it.
 pub struct WireClient<C> {
     config: WireConfig,
     clock: C,
     workload: Arc<Workload>,
     rx: Box<dyn RxQueue>,
-    /// Keeps the interrupt line, which stays masked.
+    /// This keeps the interrupt line, which stays masked.
     _irq: Arc<dyn lull_nic::IrqLine>,
     egress: Egress,
     peer_known: bool,
     connections: Vec<Connection>,
-    /// Lower bounds of the connections' deadlines, side by side to be scanned.
+    /// Lower bounds of the connections' deadlines, stored side by side so that they can be scanned.
     deadlines: Vec<u64>,
     /// The rings of requests: `ring` slots for each connection, a power of two.
     slots: Vec<Slot>,
     ring: usize,
-    /// Connection of each local port.
+    /// The connection of each local port.
     ports: Vec<u32>,
     next_port: u16,
     /// Whether answers to a local port come back to this client's queue.
@@ -70,14 +70,14 @@ pub struct WireClient<C> {
     established: usize,
     phase: Phase,
     load: Pace,
-    /// Records left to preload; `None`: requests are drawn.
+    /// The next record to preload, or `None` if requests are drawn.
     preload_next: Option<u32>,
     schedule: Schedule,
     recorder: Recorder,
     rng: Rng,
     round_trip: RoundTrip,
     batch: Vec<Frame>,
-    /// Intended and eligible times of what was sent since the last doorbell.
+    /// Intended and eligible times of the requests that were sent since the last doorbell.
     unrung: Vec<(u64, u64)>,
     turn_from_ns: u64,
     next_sweep_ns: u64,
@@ -88,15 +88,16 @@ pub struct WireClient<C> {
     last_failure: &'static str,
     raise_ns: Option<Box<dyn FnMut() -> u64 + Send>>,
     raise_ns_before: u64,
-    /// Which repetition this is.
+    /// The number of the repetition.
     run: u32,
 }
 
 impl<C: Clock> WireClient<C> {
-    /// A client with no connection yet. The queue's interrupt stays masked: the client polls.
+    /// Makes a client with no connection yet. The queue's interrupt stays masked, because the client polls.
     ///
     /// # Errors
-    /// [`LoadError::Invalid`] if a setting is outside its limits.
+    ///
+    /// This fails with [`LoadError::Invalid`] if a setting is outside its limits.
     pub fn new(
         config: WireConfig,
         workload: Arc<Workload>,
@@ -152,16 +153,17 @@ impl<C: Clock> WireClient<C> {
     }
 
     /// Tells the client how to read the nanoseconds that its doorbells have spent raising the peer's interrupts so far
-    /// (a counter that only grows), to be reported apart: on a real NIC the device spends them.
+    /// (a counter that only grows). They are reported apart, because with a real NIC the device spends them.
     pub fn set_raise_counter(&mut self, raise_ns: impl FnMut() -> u64 + Send + 'static) {
         self.raise_ns = Some(Box::new(raise_ns));
     }
 
-    /// Tells the client which of its ports' answers come back to its queue, on a device where several clients have one each.
-    /// It opens connections from those alone.
+    /// Tells the client which of its ports' answers come back to its queue, on a device on which several clients have
+    /// one queue each. The client opens connections from those ports alone.
     ///
     /// # Errors
-    /// [`LoadError::Invalid`] if there are fewer such ports than connections.
+    ///
+    /// This fails with [`LoadError::Invalid`] if there are fewer such ports than connections.
     pub fn set_comes_back(&mut self, comes_back: impl Fn(u16) -> bool + Send + 'static) -> Result<(), LoadError> {
         let ports = (PORT_FIRST..=u16::MAX).filter(|port| comes_back(*port)).count();
         if ports < self.connections.len() {
@@ -172,30 +174,31 @@ impl<C: Clock> WireClient<C> {
         Ok(())
     }
 
-    /// Connections that the client has, up or not.
+    /// Returns the number of connections that the client has, up or not.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Connections that are up.
+    /// Returns the number of connections that are up.
     pub fn established(&self) -> usize {
         self.established
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// The recorder of the present or last run, for its histograms.
+    /// Returns the recorder of the current or last run, for its histograms.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Opens all connections, polling until they are up.
+    /// Opens all connections, and polls until they are up.
     ///
     /// # Errors
-    /// [`LoadError::Connect`] if they are not within `timeout`.
+    ///
+    /// This fails with [`LoadError::Connect`] if they are not up within `timeout`.
     pub fn connect_all(&mut self, timeout: Duration) -> Result<(), LoadError> {
         let deadline_ns = self.clock.now_ns().saturating_add(nanoseconds(timeout));
         loop {
@@ -215,8 +218,8 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// Closes all connections, polling until the server has closed them too or `timeout` has passed; those left over
-    /// are reset. The client is of no use afterwards.
+    /// Closes all connections, and polls until the server has closed them too or `timeout` has passed. Connections that
+    /// are left over are reset. The client cannot be used afterwards.
     pub fn close_all(&mut self, timeout: Duration) {
         self.phase = Phase::Idle;
         self.to_open.clear();
@@ -255,7 +258,7 @@ impl<C: Clock> WireClient<C> {
         &mut self.slots[index]
     }
 
-    /// One turn of the loop; true if there was anything to do.
+    /// Does one turn of the loop.
     fn step(&mut self) {
         let mut worked = self.receive();
         let now_ns = self.clock.now_ns();
@@ -275,7 +278,7 @@ impl<C: Clock> WireClient<C> {
         self.turn_from_ns = end_ns;
     }
 
-    /// Tells the device of what was sent, and books the time.
+    /// Tells the device of the sent requests, and records the time that it took.
     fn ring_doorbell(&mut self) -> u64 {
         let from_ns = self.clock.now_ns();
         for (intended_ns, eligible_ns) in self.unrung.drain(..) {
@@ -291,7 +294,8 @@ impl<C: Clock> WireClient<C> {
         let mut batch = std::mem::take(&mut self.batch);
         let taken = self.rx.poll(self.config.rx_batch, &mut self.egress.pool, &mut |frame, _pool| batch.push(frame));
         if taken > 0 {
-            // One time for the batch, read when all of it was there: no answer counts as earlier than it came.
+            // The batch has one time, which is read when all of it was there, so that no answer counts as earlier than
+            // it came.
             let now_ns = self.clock.now_ns();
             for frame in batch.drain(..) {
                 match self.egress.template().read(&frame) {
@@ -317,7 +321,7 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// Sends what is due, a batch at most.
+    /// Sends the requests that are due, at most a batch.
     fn send_due(&mut self, now_ns: u64) -> bool {
         let Phase::Sending { until_ns } = self.phase else {
             self.egress.congested();

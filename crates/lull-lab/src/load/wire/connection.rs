@@ -5,23 +5,23 @@ use crate::load::workload::Query;
 
 /// Nothing is scheduled.
 pub(super) const NEVER: u64 = u64::MAX;
-/// Least retransmission timeout (Linux's `TCP_RTO_MIN`).
+/// The least retransmission timeout (Linux's `TCP_RTO_MIN`).
 pub(super) const RTO_NS_MIN: u64 = 200_000_000;
-/// Largest, after backing off.
+/// The largest retransmission timeout, after backing off.
 pub(super) const RTO_NS_MAX: u64 = 2_000_000_000;
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No connection; a new one is opened at `rto_at`.
+    /// There is no connection; a new one is opened at `rto_at`.
     Waiting,
-    /// SYN sent.
+    /// The SYN is sent.
     SynSent,
-    /// Open.
+    /// It is open.
     Established,
-    /// Our FIN is sent; waiting for its acknowledgement and the peer's.
+    /// The client's FIN is sent, and the acknowledgement of it and the peer's FIN are outstanding.
     FinSent,
-    /// Closed for good.
+    /// It is closed for good.
     Closed,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum State {
 pub(super) struct Slot {
     pub intended_ns: u64,
     pub request: Query,
-    /// Sequence number behind its last byte.
+    /// The sequence number behind the request's last byte.
     pub end_seq: u32,
 }
 
@@ -40,29 +40,30 @@ pub(super) struct Connection {
     pub retries: u8,
     pub duplicate_acks: u8,
     pub port: u16,
-    /// Largest payload to send.
+    /// The largest payload to send.
     pub mss: u16,
-    /// First sequence number not acknowledged; an answer acknowledges its request.
+    /// The first sequence number that is not acknowledged. An answer acknowledges its request.
     pub snd_una: u32,
-    /// Next to send.
+    /// The next sequence number to send.
     pub snd_nxt: u32,
-    /// Highest sent so far.
+    /// The highest sequence number sent so far.
     pub snd_max: u32,
-    /// Behind the last request enqueued.
+    /// The sequence number behind the last queued request.
     pub snd_end: u32,
     pub snd_wnd: u32,
     pub rcv_nxt: u32,
     /// Payload received since the last acknowledgement.
     pub unacknowledged: u32,
-    /// Count of requests answered and enqueued; their slots are in between.
+    /// The number of requests that were answered, followed by the number that were queued. The slots in use are in
+    /// between.
     pub answered: u32,
     pub enqueued: u32,
     pub checker: Checker,
-    /// When to send again, or to open again.
+    /// When to send again, or to open the connection again.
     pub rto_at: u64,
     /// When to acknowledge at the latest.
     pub ack_at: u64,
-    /// When the segment that the round trip is measured with was sent; 0: none is measured.
+    /// When the segment was sent with which the round trip is measured; 0 if none is measured.
     pub timed_at: u64,
     pub timed_seq: u32,
 }
@@ -92,19 +93,19 @@ impl Connection {
         }
     }
 
-    /// Bytes sent and not acknowledged.
+    /// Returns the number of bytes sent and not acknowledged.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.snd_nxt.wrapping_sub(self.snd_una)
     }
 
-    /// Bytes that the peer's window still takes.
+    /// Returns the number of bytes that the peer's window still takes.
     #[inline]
     pub fn room(&self) -> u32 {
         self.snd_wnd.saturating_sub(self.in_flight())
     }
 
-    /// Notes that everything before `seq` has arrived; true if that is news.
+    /// Records that everything before `seq` has arrived. Returns true if that is new.
     #[inline]
     pub fn acknowledge(&mut self, seq: u32) -> bool {
         if !before(self.snd_una, seq) || before(self.snd_max, seq) {
@@ -119,7 +120,7 @@ impl Connection {
         true
     }
 
-    /// The earlier of the two timers.
+    /// Returns the earlier of the two timers.
     pub fn deadline(&self) -> u64 {
         self.rto_at.min(self.ack_at)
     }
@@ -150,7 +151,7 @@ impl RoundTrip {
         self.smoothed_ns = (7 * self.smoothed_ns + rtt_ns) / 8;
     }
 
-    /// The timeout after `retries` retransmissions.
+    /// Returns the timeout after `retries` retransmissions.
     #[inline]
     pub fn timeout_ns(&self, retries: u8) -> u64 {
         let base = (self.smoothed_ns + 4 * self.variation_ns).clamp(RTO_NS_MIN, RTO_NS_MAX);

@@ -7,7 +7,7 @@ use lull_nic::{Frame, FramePool, TxQueue};
 
 use super::packet::{self, Fields, HEADER_BYTES, SYN, Template};
 
-/// Frames that the pool keeps: what is in flight on the rings of a busy client comes back to it.
+/// The number of frames that the pool keeps. Frames that were on the rings of a busy client come back to it.
 const POOL_FRAMES: usize = 16 * 1024;
 
 pub(super) struct Egress {
@@ -17,7 +17,7 @@ pub(super) struct Egress {
     /// Frames that found the ring full, in order. Nothing new is sent while there are any, so there are at most those
     /// of one batch and its answers.
     waiting: VecDeque<Frame>,
-    /// Frames on the ring that the device has not been told of.
+    /// The number of frames on the ring that the device has not been told of.
     unrung: usize,
 }
 
@@ -72,7 +72,7 @@ impl Egress {
         }
     }
 
-    /// Whether the ring was full; tries again what waits.
+    /// Whether the ring was full. It first tries to send the waiting frames again.
     #[inline]
     pub fn congested(&mut self) -> bool {
         while let Some(frame) = self.waiting.pop_front() {

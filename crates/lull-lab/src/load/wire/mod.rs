@@ -21,12 +21,12 @@ use super::{LoadError, PATIENCE_NS};
 
 pub use client::WireClient;
 
-/// Most connections of a client: each needs a port, and one that is opened again needs another.
+/// The most connections of a client: each needs a port, and one that is opened again needs another.
 pub const CONNECTIONS_MAX: usize = 30_000;
-/// Largest payload of a segment: an Ethernet frame of 1500 bytes of packet.
+/// The largest payload of a segment, which makes an IP packet of 1500 bytes.
 pub const MSS_BYTES_MAX: u16 = 1460;
 
-/// How a [`WireClient`] is set up.
+/// The configuration of a [`WireClient`].
 #[derive(Clone, Debug)]
 pub struct WireConfig {
     /// The client's Ethernet address.
@@ -43,20 +43,23 @@ pub struct WireConfig {
     pub connections: usize,
     /// Largest TCP payload that the client sends and asks for in bytes, 64 to [`MSS_BYTES_MAX`].
     pub mss_bytes: u16,
-    /// Leave TCP checksums to the device ([`lull_nic::Offloads::tx_checksum`]).
+    /// Whether to leave TCP checksums to the device ([`lull_nic::Offloads::tx_checksum`]).
     pub tx_checksum_offload: bool,
-    /// Frames to take from the device at a time, 1 to 1024. Answers of one batch share a receive time.
+    /// The number of frames to take from the device at a time, 1 to 1024. The answers of one batch share a receive
+    /// time.
     pub rx_batch: usize,
-    /// Nanoseconds without an answer, with requests outstanding or no connection up, after which a run fails.
+    /// The time without an answer, with requests outstanding or no connection up, after which a run fails, in
+    /// nanoseconds.
     pub silence_ns_max: u64,
-    /// Nanoseconds to wait for outstanding answers at the end of a run.
+    /// The time to wait for outstanding answers at the end of a run, in nanoseconds.
     pub drain_ns_max: u64,
-    /// Seed of arrivals, of which record is asked for and of sequence numbers. Clients of one run should differ.
+    /// The seed of arrivals, of the records that are asked for and of sequence numbers. Clients of one run should
+    /// differ.
     pub seed: u64,
 }
 
 impl WireConfig {
-    /// A client at `local` for a server at `peer`, with defaults for the rest.
+    /// Makes the configuration of a client at `local` for a server at `peer`, with defaults for the rest.
     pub fn new(local: ([u8; 6], Ipv4Addr), peer: (Ipv4Addr, u16), connections: usize) -> WireConfig {
         WireConfig {
             local_mac: local.0,

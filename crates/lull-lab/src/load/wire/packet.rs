@@ -32,7 +32,7 @@ pub(super) struct Segment {
     pub payload_bytes: usize,
 }
 
-/// An ARP message's sender, and what it asks.
+/// An ARP message's sender, and the address that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arp {
     pub request: bool,
@@ -41,16 +41,16 @@ pub(super) struct Arp {
     pub target: Ipv4Addr,
 }
 
-/// What a frame holds, as far as this client cares.
+/// The content of a frame, as far as this client uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     Segment(Segment),
     Arp(Arp),
-    /// Not for us, malformed, or with a wrong checksum.
+    /// The frame is for another station, malformed, or has a wrong checksum.
     Other,
 }
 
-/// Header of the segments of one client: all its connections differ in the source port alone.
+/// The header of one client's segments: all its connections differ only in the source port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Template {
     header: [u8; HEADER_BYTES],
@@ -113,7 +113,7 @@ impl Template {
         data[TCP_AT + 13] = fields.flags;
         let pseudo = self.pseudo_sum + u64::from((tcp_bytes as u32).to_be());
         let checksum = if self.offload {
-            // What a device that completes checksums expects to find: the sum of the pseudo-header.
+            // A device that completes checksums expects to find the sum of the pseudo-header here.
             fold(pseudo)
         } else {
             !fold(pseudo + sum(&data[TCP_AT..]))
@@ -156,7 +156,7 @@ impl Template {
         let tcp_header = usize::from(data[tcp_at + 12] >> 4) * 4;
         let payload_at = tcp_at + tcp_header;
         let in_frame = if frame.next().is_none() { data.len() } else { frame.chain_len() };
-        // A segmentation offload may leave a total length of more than the field holds, as 0.
+        // With segmentation offload the total length may be more than the field holds, and is then 0.
         let end = if ip_bytes == 0 { in_frame } else { IP_AT + ip_bytes };
         if !for_us || tcp_header < 20 || payload_at > data.len() || end > in_frame || end < payload_at {
             return None;
@@ -183,7 +183,7 @@ pub(super) fn write_arp(frame: &mut Frame, request: bool, from: ([u8; 6], Ipv4Ad
     let data = frame.data_mut();
     data[0..6].copy_from_slice(if request { &[0xff; 6] } else { &to.0 });
     data[6..12].copy_from_slice(&from.0);
-    // Type ARP; Ethernet and IPv4 addresses of 6 and 4 bytes; the operation.
+    // The fields are type ARP; Ethernet and IPv4 addresses of 6 and 4 bytes; the operation.
     data[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 0x08, 0x00, 6, 4, 0, if request { 1 } else { 2 }]);
     data[22..28].copy_from_slice(&from.0);
     data[28..32].copy_from_slice(&from.1.octets());

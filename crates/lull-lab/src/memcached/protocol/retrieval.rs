@@ -1,5 +1,5 @@
-//! Retrievals: the keys of a line, looked up as far as the output has room, and lines that are longer than a line may
-//! be.
+//! Retrievals: it looks up the keys of a line as far as the output has room, and handles lines that are longer than a
+//! normal line may be.
 
 use super::super::command::{self, BAD_EXPTIME, BAD_FORMAT, Retrieval, next_token};
 use super::super::item::{KEY_BYTES_MAX, expiry_s};
@@ -7,11 +7,12 @@ use super::super::reply::look_up;
 use super::super::store::Store;
 use super::{Keys, LINE_BYTES_MAX, OUTPUT_PAUSE_BYTES, Session, State, Step, trim_cr};
 
-/// Blanks before a retrieval that is longer than a line.
+/// The most blanks before a retrieval that is longer than a line.
 const LEADING_BLANKS_MAX: usize = 100;
 
 impl Session {
-    /// `line` is full and holds no line end: a long retrieval is worked on as it arrives, anything else is garbage.
+    /// Handles a full `line` without a line end: a long retrieval is processed as it arrives, and anything else is an
+    /// error.
     pub(super) fn begin_long_line(&mut self, out: &mut Vec<u8>, now_s: u32) {
         let blanks = self.line.iter().take_while(|byte| **byte == b' ').count();
         let begun = next_token(&self.line).and_then(|(verb, rest)| {
@@ -24,7 +25,7 @@ impl Session {
         };
         let mut expires_s = 0;
         if retrieval.touch {
-            // An expiry time that does not end within the first 2 KiB is as bad as one that is not a number.
+            // An expiry time that does not end within the first 2 KiB is handled like one that is not a number.
             let rest = &self.line[at..];
             match next_token(rest).filter(|(_, after)| !after.is_empty()) {
                 Some((token, after)) if command::signed(token).is_some() => {
@@ -54,7 +55,7 @@ impl Session {
     ) {
         let mut expires_s = 0;
         if retrieval.touch {
-            // `command::parse` has seen to it that there is an argument.
+            // `command::parse` has checked that there is an argument.
             let (token, rest) = next_token(keys).unwrap_or((&[], &[]));
             let Some(exptime) = command::signed(token) else {
                 out.extend_from_slice(BAD_EXPTIME);
@@ -63,7 +64,7 @@ impl Session {
             expires_s = expiry_s(exptime, now_s);
             keys = rest;
         }
-        // A key that is too long spoils the command as a whole, before anything is printed.
+        // A key that is too long makes the whole command an error, before anything is printed.
         if keys.len() > KEY_BYTES_MAX && keys.split(|byte| *byte == b' ').any(|key| key.len() > KEY_BYTES_MAX) {
             out.extend_from_slice(BAD_FORMAT);
             return;
@@ -80,7 +81,7 @@ impl Session {
         out.extend_from_slice(b"END\r\n");
     }
 
-    /// Goes on with a retrieval whose keys are in `line`.
+    /// Continues a retrieval whose keys are in `line`.
     pub(super) fn take_keys(
         &mut self,
         Keys { retrieval, expires_s, mut complete }: Keys,
@@ -107,7 +108,7 @@ impl Session {
         let mut bad_key = false;
         while let Some((key, rest)) = next_token(keys) {
             let unfinished = rest.is_empty() && !complete;
-            // A line end's first half may hang on the unfinished token.
+            // The first half of a line end may be part of the unfinished token.
             bad_key = key.len() > KEY_BYTES_MAX + usize::from(unfinished) || key.contains(&0);
             if unfinished || bad_key || out.len() >= OUTPUT_PAUSE_BYTES {
                 keys = &keys[keys.iter().take_while(|byte| **byte == b' ').count()..];

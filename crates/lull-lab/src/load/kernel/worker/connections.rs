@@ -1,4 +1,4 @@
-//! Connections come up, are lost and are opened again.
+//! Opens connections, and opens lost ones again.
 
 use std::io;
 
@@ -9,13 +9,13 @@ use crate::load::LoadError;
 use crate::load::clock::Clock;
 use crate::load::kernel::link::{self, Link, State};
 
-/// Connections being opened at a time: what any listener's queue holds.
+/// The number of connections that are being opened at a time, which fits into the queue of any listener.
 const OPENING_MAX: usize = 64;
-/// A lost connection is opened again after this.
+/// The time after which a lost connection is opened again.
 const REOPEN_NS: u64 = 100_000_000;
 
 impl Worker {
-    /// A socket that was connecting has come up, or failed.
+    /// Handles a socket that was connecting and has come up or failed.
     pub(super) fn connected(&mut self, index: u32) -> Result<(), LoadError> {
         let now_ns = self.clock.now_ns();
         let line = &mut self.links[index as usize];
@@ -38,7 +38,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A connection is gone: books its requests as lost and has it opened again later.
+    /// Handles the loss of a connection: its requests count as lost, and it is opened again later.
     pub(super) fn lose(&mut self, index: u32, now_ns: u64, why: String) {
         let line = &mut self.links[index as usize];
         if let State::Up(_) = line.state {
@@ -53,7 +53,7 @@ impl Worker {
         self.last_failure = why;
     }
 
-    /// Opens connections that wait for it, a few at a time.
+    /// Opens some of the connections that wait for it, a few at a time.
     pub(super) fn open_more(&mut self, now_ns: u64) -> Result<(), LoadError> {
         while let Some((at_ns, index)) = self.to_reopen.front().copied()
             && at_ns <= now_ns

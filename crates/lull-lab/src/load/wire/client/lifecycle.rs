@@ -1,25 +1,26 @@
-//! A connection's life: how it is opened, what its deadlines do, how it ends.
+//! A connection's life: how it is opened, what its deadlines do, and how it ends.
 
 use super::super::connection::{Connection, NEVER, State};
 use super::super::packet::{ACK, FIN, Fields, RST, SYN};
 use super::{NOBODY, PORT_FIRST, Phase, REOPEN_NS, WireClient};
 use crate::load::clock::Clock;
 
-/// Connections being opened at a time: what any listener's queue holds.
+/// The number of connections that are being opened at a time, which fits into the queue of any listener.
 const OPENING_MAX: usize = 64;
-/// How often deadlines are looked at.
+/// The interval at which deadlines are checked.
 const SWEEP_NS: u64 = 5_000_000;
-/// Retransmissions of a segment before the connection counts as lost.
+/// The number of retransmissions of a segment after which the connection counts as lost.
 const RETRIES_MAX: u8 = 8;
 
 impl<C: Clock> WireClient<C> {
-    /// The server's FIN is in: ours goes out at once, and the connection is opened again from another port.
+    /// Handles the server's FIN: the client's goes out at once, and the connection is opened again from another port.
     pub(super) fn server_closes(&mut self, connection: u32, now_ns: u64) {
         let line = &self.connections[connection as usize];
         if line.state == State::FinSent {
             self.send_ack(connection);
         } else {
-            // If this FIN is lost, the server's next segment is answered with a reset, which ends it as well.
+            // If this FIN is lost, the server's next segment is answered with a reset, which ends the connection as
+            // well.
             let seq = line.snd_nxt;
             self.send_bare(connection, seq, FIN | ACK);
         }
@@ -49,7 +50,7 @@ impl<C: Clock> WireClient<C> {
         self.lose(connection, now_ns, why);
     }
 
-    /// A connection is gone: books its requests as lost and has it opened again later.
+    /// Handles the loss of a connection: its requests count as lost, and it is opened again later.
     pub(super) fn lose(&mut self, connection: u32, now_ns: u64, why: &'static str) {
         let line = &mut self.connections[connection as usize];
         self.ports[usize::from(line.port)] = NOBODY;
@@ -74,7 +75,7 @@ impl<C: Clock> WireClient<C> {
         self.lower_deadline(connection, now_ns + REOPEN_NS);
     }
 
-    /// Opens connections that wait for it, a few at a time.
+    /// Opens some of the connections that wait for it, a few at a time.
     pub(super) fn open_more(&mut self, now_ns: u64) {
         if !self.peer_known {
             if now_ns >= self.next_arp_ns {
@@ -100,8 +101,8 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// The next port that is not in use and whose answers come back. The limit on connections is less than half of all ports,
-    /// and several clients that share a device have addresses of their own.
+    /// Returns the next port that is not in use and whose answers come back. The limit on connections is less than half
+    /// of all ports, and several clients that share a device have addresses of their own.
     fn free_port(&mut self) -> u16 {
         loop {
             let port = self.next_port;
@@ -122,12 +123,12 @@ impl<C: Clock> WireClient<C> {
         self.lower_deadline(connection, rto_at);
     }
 
-    /// Looks at all deadlines.
+    /// Checks all deadlines.
     pub(super) fn sweep(&mut self, now_ns: u64) {
         self.next_sweep_ns = now_ns + SWEEP_NS;
         for connection in 0..self.deadlines.len() as u32 {
             if self.deadlines[connection as usize] <= now_ns {
-                // Set before: what expires may lower it.
+                // It is set before the deadline is handled, which may lower it.
                 self.deadlines[connection as usize] = NEVER;
                 self.expire(connection, now_ns);
                 let deadline = self.connections[connection as usize].deadline();

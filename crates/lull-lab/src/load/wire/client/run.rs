@@ -11,11 +11,13 @@ use crate::load::schedule::{Schedule, seed_of_run};
 use crate::load::{LoadError, Pace};
 
 impl<C: Clock> WireClient<C> {
-    /// Puts a load on: `warmup` that does not count, then `duration` that does, then a wait for the last answers.
-    /// `stop` ends it early.
+    /// Runs a load: `warmup` that does not count, then `duration` that does, then a wait for the last answers. `stop`
+    /// ends it early.
     ///
     /// # Errors
-    /// [`LoadError::NoProgress`] if the server falls silent, [`LoadError::Invalid`] if the load is outside its limits.
+    ///
+    /// This fails with [`LoadError::NoProgress`] if the server falls silent, and with [`LoadError::Invalid`] if the
+    /// load is outside its limits.
     pub fn run(
         &mut self,
         load: Pace,
@@ -35,25 +37,28 @@ impl<C: Clock> WireClient<C> {
     /// Sets all records through the protocol, each once.
     ///
     /// # Errors
-    /// As [`WireClient::run`], and [`LoadError::Preload`] if not every record was stored.
+    ///
+    /// This fails for the same reasons as [`WireClient::run`], and with [`LoadError::Preload`] if not every record was
+    /// stored.
     pub fn preload(&mut self, stop: &AtomicBool) -> Result<Summary, LoadError> {
         self.run(Pace::Preload { depth: 4 }, Duration::ZERO, Duration::ZERO, stop)?.of_preload(stop.load(Relaxed))
     }
 
-    /// Which repetition the loads from now on are: each has arrivals of its own, which are the same for every client that has
-    /// this seed. It is 0 at first.
+    /// Sets the repetition that later loads belong to. Each repetition has arrivals of its own, which are the same for
+    /// every client that has this seed. The first is 0.
     pub fn set_run(&mut self, run: u32) {
         self.run = run;
     }
 
-    /// Starts a load; then call [`WireClient::poll`] until it returns false, and [`WireClient::finish`].
+    /// Starts a load. Then call [`WireClient::poll`] until it returns false, and [`WireClient::finish`].
     ///
     /// # Errors
-    /// [`LoadError::Invalid`] if the load is outside its limits.
+    ///
+    /// This fails with [`LoadError::Invalid`] if the load is outside its limits.
     pub fn begin(&mut self, load: Pace, warmup: Duration, duration: Duration) -> Result<(), LoadError> {
         load.check()?;
         let now_ns = self.clock.now_ns();
-        // What an earlier run left unanswered must not be taken for this one's answers.
+        // Requests that an earlier run left unanswered must not be taken for this one's.
         for connection in 0..self.connections.len() as u32 {
             let line = &self.connections[connection as usize];
             if line.answered != line.enqueued {
@@ -81,18 +86,19 @@ impl<C: Clock> WireClient<C> {
         Ok(())
     }
 
-    /// Ends the present load early: what was measured so far counts.
+    /// Ends the current load early. What was measured so far counts.
     pub fn stop(&mut self) {
         if let Phase::Sending { .. } = self.phase {
             self.phase = Phase::Sending { until_ns: 0 };
         }
     }
 
-    /// Does one turn of each of several begun loads, whose clients share a thread; see [`WireClient::poll`]. What one does is no
-    /// time of the others. False when all are over.
+    /// Does one turn of each of several begun loads, whose clients share a thread; see [`WireClient::poll`]. The time
+    /// that one client takes does not count for the others. Returns false when all are over.
     ///
     /// # Errors
-    /// As [`WireClient::poll`].
+    ///
+    /// This fails for the same reasons as [`WireClient::poll`].
     pub fn poll_each<'c>(clients: impl IntoIterator<Item = &'c mut WireClient<C>>) -> Result<bool, LoadError>
     where
         C: 'c,
@@ -105,10 +111,11 @@ impl<C: Clock> WireClient<C> {
         Ok(goes_on)
     }
 
-    /// Does one turn of a begun load. False when it is over.
+    /// Does one turn of a begun load. Returns false when it is over.
     ///
     /// # Errors
-    /// [`LoadError::NoProgress`] if the server has fallen silent; the load is over then.
+    ///
+    /// This fails with [`LoadError::NoProgress`] if the server has fallen silent. The load is then over.
     pub fn poll(&mut self) -> Result<bool, LoadError> {
         self.step();
         let now_ns = self.turn_from_ns;
@@ -116,7 +123,7 @@ impl<C: Clock> WireClient<C> {
             Phase::Idle | Phase::Done => return Ok(false),
             Phase::Sending { until_ns } => {
                 if now_ns >= until_ns || self.exhausted() {
-                    // A preload counts to its last answer.
+                    // A preload lasts until its last answer.
                     if !self.exhausted() {
                         self.recorder.end_window(now_ns);
                     }
@@ -141,7 +148,7 @@ impl<C: Clock> WireClient<C> {
         Ok(true)
     }
 
-    /// The figures of the load that has ended.
+    /// Returns the figures of the load that has ended.
     pub fn finish(&mut self) -> Summary {
         self.phase = Phase::Idle;
         let raise_ns = self.raise_ns.as_mut().map_or(0, |raise_ns| raise_ns());

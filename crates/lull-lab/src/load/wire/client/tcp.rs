@@ -9,14 +9,14 @@ use crate::load::clock::Clock;
 use crate::load::schedule::Due;
 use crate::load::workload::Query;
 
-/// An answer is acknowledged after this, or when deadlines are looked at next, if no request carries the
-/// acknowledgement.
+/// If no request carries the acknowledgement of an answer, it is sent after this time, at the next check of the
+/// deadlines.
 const ACK_DELAY_NS: u64 = 20_000_000;
-/// Duplicate acknowledgements that stand for a loss.
+/// The number of duplicate acknowledgements that are taken for a loss.
 const DUPLICATE_ACKS: u8 = 3;
 
 impl<C: Clock> WireClient<C> {
-    /// Puts a request behind those of its connection, and sends it as far as the window allows.
+    /// Queues a request behind those of its connection, and sends as much of it as the window allows.
     #[inline]
     pub(super) fn enqueue(&mut self, due: Due, request: Query, now_ns: u64) {
         let bytes = self.workload.request_bytes(request) as u32;
@@ -37,7 +37,7 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// Sends what is enqueued, as far as the peer's window allows.
+    /// Sends queued requests, as far as the peer's window allows.
     pub(super) fn pump(&mut self, connection: u32, now_ns: u64) {
         let (mut index, enqueued) = {
             let line = &self.connections[connection as usize];
@@ -53,7 +53,7 @@ impl<C: Clock> WireClient<C> {
             }
             let wanted = left.min(u32::from(line.mss));
             let bytes = wanted.min(line.room());
-            // No silly windows: a part is only worth a segment when nothing else is under way.
+            // To avoid silly windows, part of a request is only sent if nothing else is under way.
             if bytes == 0 || (bytes < wanted && line.in_flight() > 0) {
                 if line.rto_at == NEVER {
                     line.rto_at = now_ns + RTO_NS_MIN;
@@ -132,7 +132,7 @@ impl<C: Clock> WireClient<C> {
                         self.lose(connection, now_ns, "connection reset by the server");
                     }
                 } else if segment.flags & SYN != 0 {
-                    // Our acknowledgement of the handshake was lost.
+                    // The client's acknowledgement of the handshake was lost.
                     self.send_ack(connection);
                 } else if segment.flags & ACK != 0 {
                     self.segment_in_established(connection, segment, frame, now_ns);
@@ -142,7 +142,7 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// Tells the server that a connection of old is no more, so that it does not keep it.
+    /// Tells the server that an old connection no longer exists, so that it does not keep it.
     fn refuse(&mut self, segment: Segment) {
         if segment.flags & RST != 0 {
             return;
@@ -164,7 +164,7 @@ impl<C: Clock> WireClient<C> {
             line.rcv_nxt = segment.seq.wrapping_add(1);
             line.snd_una = segment.ack;
             line.snd_wnd = u32::from(segment.window);
-            // 536 is what a peer takes that does not say (RFC 9293, 3.7.1).
+            // A peer that states no MSS takes 536 (RFC 9293, 3.7.1).
             let mss = if segment.mss == 0 { 536 } else { segment.mss };
             line.mss = mss.clamp(64, self.config.mss_bytes);
             line.rto_at = NEVER;
@@ -182,7 +182,7 @@ impl<C: Clock> WireClient<C> {
     fn segment_in_established(&mut self, connection: u32, segment: Segment, frame: &Frame, now_ns: u64) {
         self.take_acknowledgement(connection, segment, now_ns);
         let line = &mut self.connections[connection as usize];
-        // What of the payload is old, and whether any of it is new and next.
+        // Part of the payload may be old. The rest must follow directly.
         let old = line.rcv_nxt.wrapping_sub(segment.seq);
         let bytes = segment.payload_bytes as u32;
         let fin = segment.flags & FIN != 0;
@@ -191,7 +191,7 @@ impl<C: Clock> WireClient<C> {
             return;
         }
         if old > len || old == len && old > 0 {
-            // A duplicate, or something ahead of a gap: say what is wanted.
+            // The segment is a duplicate, or behind a gap, so an acknowledgement says what is wanted.
             self.send_ack(connection);
             return;
         }
@@ -254,7 +254,7 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// Takes the payload but for its first `old` bytes; false if it answers nothing.
+    /// Takes the payload except for its first `old` bytes. Returns false if it answers nothing.
     #[inline]
     fn deliver(&mut self, connection: u32, segment: Segment, old: usize, frame: &Frame, now_ns: u64) -> bool {
         let mut skip = segment.payload_at + old;
@@ -291,7 +291,7 @@ impl<C: Clock> WireClient<C> {
             bytes = &bytes[used..];
             let Some(outcome) = outcome else { continue };
             line.answered = line.answered.wrapping_add(1);
-            // Who answers a request has received it, whatever became of the acknowledgement.
+            // A server that answers a request has received it, whatever became of the acknowledgement.
             if line.acknowledge(slot.end_seq) && line.snd_una == line.snd_end {
                 line.rto_at = NEVER;
                 line.timed_at = 0;
