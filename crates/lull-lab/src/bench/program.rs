@@ -37,6 +37,16 @@ const MEMORY_MIB: u32 = 1024;
 /// The exit status of a refused command.
 const REFUSED: i32 = 2;
 
+/// The notes of every table of this bench.
+const NOTES: [&str; 3] = [
+    "The service is memcached as installed, under `lull run`: the preload library takes its sockets to lull's stack. \
+     Each run has a process of its own, since the mode is an option of `lull run`.",
+    "memcached waits without a timeout: in fullbusy, where the published runs waited 1 ms at a time, its queues are \
+     polled until it has had no event for 100 ms.",
+    "CPU is the run time of all of its threads, those that deliver among them. Empty columns are what the process \
+     does not tell: calls of epoll_wait are the program's own, and system calls are not counted.",
+];
+
 /// The NIC under the program.
 pub enum ProgramNic {
     /// A TAP in the network namespace of the caller, which `lull run` makes and removes.
@@ -255,14 +265,7 @@ impl Bench for ProgramBench {
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes = vec![
-            "The service is memcached as installed, under `lull run`: the preload library takes its sockets to lull's stack.              Each run has a process of its own, as a mode is the launcher's."
-                .to_owned(),
-            "memcached waits without a timeout: in fullbusy, where the published runs waited 1 ms at a time, its queues are              polled until it has had no event for 100 ms."
-                .to_owned(),
-            "CPU is the run time of all of its threads, those that deliver among them. Empty columns are what the process              does not tell: calls of epoll_wait are the program's own, and system calls are not counted."
-                .to_owned(),
-        ];
+        let mut notes = NOTES.map(str::to_owned).to_vec();
         notes.extend(self.config.several_napis(
             "their connections are dealt out by memcached, so that a context has sockets on all of them, and attends to each.",
         ));
@@ -384,5 +387,15 @@ impl Drop for Program {
         }
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_sentences_with_single_blanks() {
+        NOTES.iter().for_each(|note| assert!(!note.contains("  "), "{note}"));
     }
 }
