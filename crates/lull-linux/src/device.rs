@@ -316,7 +316,8 @@ fn virtio_interrupts(device: &str, roots: &Roots) -> BTreeMap<u32, u32> {
 }
 
 /// Whether a number that the kernel gave as that of a NAPI's thread is one here. The kernel gives the number of the
-/// initial PID namespace; elsewhere it may be some other thread, which has to be left alone.
+/// initial PID namespace; elsewhere it may be some other thread, which has to be left alone. Newer kernels (6.18.44)
+/// give 0 there, which a system call takes for the thread that makes it.
 pub fn is_napi_thread(pid: i32, roots: &Roots) -> bool {
     roots.read_proc(&format!("{pid}/comm")).is_ok_and(|name| name.starts_with("napi/"))
 }
