@@ -65,7 +65,7 @@ fn doctor_says_what_an_interface_has() {
     }
     let said = on_a_veth("$0 doctor xdp:x0");
     assert!(said.status.success(), "{}", text(&said));
-    for part in ["native", "veth has no zero-copy", "queues: 0 can", "names no NAPI", "KiB are pinned for each queue"] {
+    for part in ["native", "veth has no zero-copy", "queues: 0 can", "has no NAPI", "KiB are pinned for each queue"] {
         assert!(text(&said).contains(part), "{part}: {}", text(&said));
     }
     let json = on_a_veth("$0 doctor xdp:x0 --json");
