@@ -1,4 +1,4 @@
-//! Settings of NAPIs and of their threads, put in force all or none.
+//! Changes of settings of NAPIs and of their threads. A change is put in force as a whole, or not at all.
 
 use lull_core::{NapiSettings, Threaded};
 use lull_host::{Host, NapiInfo};
@@ -7,15 +7,15 @@ use lull_units::numbers_text;
 
 use crate::schema::Change;
 
-/// What one NAPI had before it was first changed.
+/// The settings of a NAPI before its first change.
 #[derive(Clone, Debug)]
 pub(crate) struct Former {
     pub(crate) settings: NapiSettings,
-    /// Where and how its thread ran, if that was changed.
+    /// Where and how its thread ran, if a change has touched that.
     pub(crate) thread: Option<Scheduling>,
 }
 
-/// What one NAPI becomes.
+/// The settings that a NAPI is to have.
 pub(crate) struct Planned {
     pub(crate) info: NapiInfo,
     settings: NapiSettings,
@@ -23,17 +23,17 @@ pub(crate) struct Planned {
     policy: Option<ThreadPolicy>,
 }
 
-/// What was in force on one NAPI before a change.
+/// The settings that were in force on a NAPI before a change.
 pub(crate) struct Before {
     settings: NapiSettings,
     thread: Option<(i32, Scheduling)>,
 }
 
 impl Planned {
-    /// The NAPI after a change.
+    /// The plan to change a NAPI.
     ///
     /// # Errors
-    /// What makes no sense on it, in words.
+    /// The change makes no sense on this NAPI; the text says why.
     pub(crate) fn change(info: &NapiInfo, change: &Change, online: &[usize]) -> Result<Planned, String> {
         let settings = change.of(info.settings);
         let (cpus, policy) = (change.thread_cpus.clone(), change.thread_policy);
@@ -47,14 +47,14 @@ impl Planned {
         Ok(Planned { info: info.clone(), settings, cpus, policy })
     }
 
-    /// The NAPI as it was.
+    /// The plan to give a NAPI back what it had.
     pub(crate) fn back(info: &NapiInfo, former: &Former) -> Planned {
         let thread = former.thread.as_ref();
         let (cpus, policy) = (thread.map(|it| it.cpus.clone()), thread.map(|it| it.policy));
         Planned { info: info.clone(), settings: former.settings, cpus, policy }
     }
 
-    /// What was there before it, if it changed anything.
+    /// What the plan has overwritten; `None` if it changed nothing.
     pub(crate) fn overwrote(&self, before: &Before) -> Option<Former> {
         let is_other = |it: &Scheduling| {
             self.cpus.as_ref().is_some_and(|cpus| *cpus != it.cpus)
@@ -73,7 +73,7 @@ impl Planned {
         if self.cpus.is_none() && self.policy.is_none() {
             return Ok(before);
         }
-        // Looked up now: turning `threaded` on may have just started it.
+        // The thread is looked up now, as turning `threaded` on may have just started it.
         let Some(thread) = host.napis().iter().find(|info| info.index == *index).and_then(|info| info.thread) else {
             return Err((before, format!("NAPI {id} of {device} has no thread any more; try again")));
         };
@@ -91,17 +91,17 @@ impl Planned {
     }
 }
 
-/// Puts it all in force, or nothing; what was there before, in the same order.
+/// Puts the whole plan in force, or nothing of it. Returns what was in force before, in the order of the plan.
 ///
 /// # Errors
-/// The first refusal; what was changed until then is given back. What cannot be is named, with what helps.
+/// The first refusal. What was changed until then is given back; what cannot be given back is named, with the remedy.
 pub(crate) fn apply(host: &Host, plan: &[Planned]) -> Result<Vec<Before>, String> {
     let mut done = Vec::new();
     for planned in plan {
         match planned.carry_out(host) {
             Ok(before) => done.push(before),
             Err((half, why)) => {
-                // The step that failed may have gone half its way.
+                // The step that failed may have been carried out in part.
                 done.push(half);
                 let kept =
                     plan.iter().zip(&done).filter_map(|(planned, before)| give_back(host, &planned.info, before));
@@ -112,7 +112,7 @@ pub(crate) fn apply(host: &Host, plan: &[Planned]) -> Result<Vec<Before>, String
     Ok(done)
 }
 
-/// Gives a NAPI back what was in force before; what it keeps of what was just set, in words, where that is refused.
+/// Gives a NAPI back what was in force before. If that is refused, the returned text says what the NAPI keeps.
 fn give_back(host: &Host, info: &NapiInfo, before: &Before) -> Option<String> {
     let NapiInfo { index, id, device, .. } = info;
     let thread = before.thread.as_ref().and_then(|(thread, former)| {
@@ -122,7 +122,7 @@ fn give_back(host: &Host, info: &NapiInfo, before: &Before) -> Option<String> {
             "thread {thread} of NAPI {id} of {device} does not have {policy} on CPUs {cpus} again, as it had before ({refused}): \
              {remedy}, and set that"
         );
-        // One that has ended has left nothing behind.
+        // A thread that has ended needs nothing back.
         (refused.raw_os_error() != Some(libc::ESRCH)).then_some(words)
     });
     let settings = host.set_napi(*index, &before.settings).err().and_then(|refused| {
@@ -131,7 +131,7 @@ fn give_back(host: &Host, info: &NapiInfo, before: &Before) -> Option<String> {
              changes it",
             std::process::id()
         );
-        // One that is gone has nothing that it could be given.
+        // Neither does a NAPI that is gone.
         host.napis().iter().any(|info| info.index == *index).then_some(words)
     });
     match (thread, settings) {
@@ -148,7 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// A former policy that the kernel refuses by now, as a real-time one to a process that has given its rights up.
+    /// A former policy may be one that the kernel refuses by now, like a real-time policy for a process that has given
+    /// its rights up.
     #[test]
     fn what_cannot_be_given_back_is_named_beside_what_was_refused_first() {
         let host = Host::new(HostConfig::default()).unwrap();
@@ -157,7 +158,7 @@ mod tests {
         let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
         let _network = Network::new(&host, std::sync::Arc::new(ours), config).unwrap();
         let info = host.napis().remove(0);
-        // The calling thread stands for that of the NAPI.
+        // The calling thread stands for the NAPI's thread here.
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let before = |policy| {
             let now = sched::scheduling(thread).unwrap();

@@ -1,4 +1,4 @@
-//! The command's side: finds the socket of a process and asks.
+//! The command's side: it finds the socket of a process and sends it requests.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -13,11 +13,11 @@ use crate::place::Places;
 use crate::reach::{left, reach};
 use crate::schema::{ANSWER_BYTES_MAX, Answer, Request};
 
-/// How long a question may take until its answer is there: a process that is stopped, or of somebody who means ill, must not
-/// hold an operator's terminal for ever.
+/// How long it may take until a request is answered. A process that is stopped, or that belongs to somebody malicious,
+/// must not block an operator's terminal for ever.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A process that runs lull's user plane, found by its socket. Each question is a connection of its own.
+/// A process that runs lull's user plane, found by its socket. Each request takes a connection of its own.
 #[derive(Debug)]
 pub struct Client {
     pid: u32,
@@ -25,12 +25,14 @@ pub struct Client {
     patience: Option<Patience>,
 }
 
-/// What is left for several processes together, of which each question may take half: many that are silent take no longer than
-/// one. All processes of one user share one, so that a user takes nothing from others; those of a program do for a controller.
+/// The time that several processes share. Each request may take half of what is left, so that many silent processes
+/// take no longer than one. All processes of a user share one such time, so that a user takes no time from others; for
+/// a controller, the processes of a program do.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     left: Arc<Mutex<Duration>>,
-    /// Whoever answers takes nothing from the others, however many they are.
+    /// Whether only silent processes use the time up. Those that answer then take nothing from the others, however many
+    /// they are.
     with_silence_only: bool,
 }
 
@@ -39,7 +41,7 @@ impl Patience {
         Patience { left: Arc::new(Mutex::new(time)), with_silence_only: false }
     }
 
-    /// With processes that are known to be what they say: they do not answer late to take others' time.
+    /// For processes that are known not to answer late on purpose, to take others' time.
     pub(crate) fn with_silence(time: Duration) -> Patience {
         Patience { with_silence_only: true, ..Patience::of_user(time) }
     }
@@ -76,8 +78,8 @@ impl Client {
         Err(failure)
     }
 
-    /// Every process that offers a socket and may be asked by this user. What killed processes of this user left is
-    /// removed, and any other file that nobody listens behind is passed over.
+    /// Finds every process that offers a socket and that this user may ask. Files that killed processes of this user
+    /// left behind are removed. Any other file behind which nobody listens is skipped.
     pub fn connect_all(places: &Places) -> Vec<Client> {
         places.sweep();
         let mut users: BTreeMap<u32, Patience> = BTreeMap::new();
@@ -89,20 +91,20 @@ impl Client {
         places.files().into_iter().filter_map(found).collect()
     }
 
-    /// The process, by its number in this PID namespace.
+    /// The process's number in this PID namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// From now on its questions take from what it shares with others.
+    /// From now on the process's requests take their time from what it shares with others.
     pub(crate) fn share(&mut self, patience: &Patience) {
         self.patience = Some(patience.clone());
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// The process refused, fell silent, ended, or answered what this version does not know.
+    /// The process refused, did not answer in time, ended, or sent an answer that this version does not know.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
         let within = self.patience.as_ref().map_or(ANSWER_TIMEOUT, Patience::next);
         let begun = Instant::now();
@@ -131,7 +133,7 @@ impl Client {
     }
 }
 
-/// However the answer dribbles in, all of it comes before the end.
+/// Sends a request and reads the answer. All of it comes before `end`, in however many pieces.
 fn exchange(mut stream: &UnixStream, request: &[u8], end: Instant) -> io::Result<Vec<u8>> {
     stream.set_write_timeout(Some(left(end)?))?;
     stream.write_all(request)?;
@@ -145,7 +147,7 @@ fn exchange(mut stream: &UnixStream, request: &[u8], end: Instant) -> io::Result
         match stream.read(&mut part) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => answer.extend_from_slice(&part[..count]),
-            // The time that is left says what it was.
+            // The time that is left decides what it was.
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
         }
@@ -153,8 +155,8 @@ fn exchange(mut stream: &UnixStream, request: &[u8], end: Instant) -> io::Result
     Ok(answer)
 }
 
-/// An answer with the control characters of its texts spelled out: what a process says must not steer the terminal that it is
-/// printed on. In JSON a backslash is only in texts.
+/// An answer whose texts have their control characters spelled out, since the text of a process must not control the
+/// terminal that it is printed on. In JSON, a backslash occurs only in texts.
 fn printable(json: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(json.len());
     let mut rest = json;
@@ -180,18 +182,19 @@ fn printable(json: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The number that four hexadecimal digits are.
+/// The number that four hexadecimal digits stand for.
 fn code(digits: &[u8]) -> Option<u32> {
     let digits = std::str::from_utf8(digits.get(..4)?).ok()?;
     digits.chars().try_fold(0, |code, digit| Some(16 * code + digit.to_digit(16)?))
 }
 
-/// Who listens behind a socket file, by process and user. One that is too busy to be connected to at once is not waited for.
+/// Returns which process listens behind a socket file, and its user. If it is too busy to be connected to at once, this
+/// does not wait for it.
 fn look(path: &Path) -> io::Result<(u32, u32)> {
     open(path, None).map(|(_, pid, uid)| (pid, uid))
 }
 
-/// Connects, and asks the kernel who listens: the process and its user.
+/// Connects, and asks the kernel which process listens, and as which user.
 fn open(path: &Path, until: Option<Instant>) -> io::Result<(UnixStream, u32, u32)> {
     let stream = reach(path, until)?;
     let Peer { pid, uid } = peer::of(&stream)?;
@@ -228,7 +231,7 @@ mod tests {
             let mut answers = 1;
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
-                // One that only looks who listens asks nothing.
+                // A client that only looks who listens sends no request.
                 let mut line = String::new();
                 if io::BufReader::new(&stream).read_line(&mut line).unwrap() == 0 {
                     continue;

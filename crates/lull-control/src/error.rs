@@ -1,9 +1,9 @@
-//! What can go wrong between a command and a process, each with its remedy.
+//! The errors between a command and a process, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a process could not be reached or did not do as asked.
+/// Why a process could not be reached, or did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,13 +16,13 @@ pub enum Error {
         /// The process.
         pid: u32,
     },
-    /// The process is one of another PID namespace.
+    /// The process is in another PID namespace.
     #[error(
         "a process of the program is in a PID namespace of its own and cannot be asked from here: make that namespace outside, \
          around lull (as `unshare --pid --fork lull run ...` does)"
     )]
     OutOfSight,
-    /// Nothing listens behind the file.
+    /// Nothing listens behind the socket's file.
     #[error("process {pid} is gone: nothing listens at {}; a service started again makes a new socket", path.display())]
     Gone {
         /// The process.
@@ -30,7 +30,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Whoever listens behind the file is not the process.
+    /// Another process than the one that was asked for listens behind the file.
     #[error(
         "the socket {} belongs to process {found}, not to process {pid}: remove the file if nobody needs it",
         path.display()
@@ -43,7 +43,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The operating system refused.
+    /// The operating system refused something.
     #[error("cannot {what} {}: {source}; {remedy}", path.display())]
     Os {
         /// What was tried.
@@ -55,7 +55,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The connection ended or fell silent in the middle of an answer.
+    /// The connection ended, or no more came, before the answer was complete.
     #[error("process {pid} did not answer: {source}; it may be stopped or ending, so try again")]
     Silent {
         /// The process.
@@ -70,7 +70,7 @@ pub enum Error {
     Foreign {
         /// The process.
         pid: u32,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         why: String,
     },
     /// The process refused.
@@ -78,7 +78,7 @@ pub enum Error {
     Refused {
         /// The process.
         pid: u32,
-        /// Its words, with the object and the remedy.
+        /// Its reason, with the object and the remedy.
         why: String,
     },
 }

@@ -1,11 +1,11 @@
-//! Groups of a host, as the schema has them, and changes of them.
+//! The groups of a host in the form of the schema, and changes of them.
 
 use lull_core::settings::WEIGHT_DEFAULT;
 use lull_host::{GroupId, GroupInfo, GroupPollerInfo, Host, HostError, NapiInfo};
 
 use crate::schema::{Group, GroupChange, GroupMember, GroupPoller};
 
-/// The groups of a host.
+/// Lists the groups of a host.
 pub(crate) fn groups(host: &Host) -> Vec<Group> {
     let napis = host.napis();
     host.groups().iter().map(|info| group(info, &napis)).collect()
@@ -52,11 +52,11 @@ fn poller(poller: &GroupPollerInfo) -> GroupPoller {
     }
 }
 
-/// Carries a change out: CPUs come before NAPIs, and NAPIs go before CPUs. The first refusal says what it was about, and
-/// what was done before it is taken back.
+/// Carries a change out. CPUs are attached before NAPIs are added, and NAPIs are removed before CPUs are detached. If a
+/// part is refused, what was done before it is taken back.
 ///
 /// # Errors
-/// What was refused, in words.
+/// The first refusal; the text says what was refused.
 pub(crate) fn change(host: &Host, change: &GroupChange) -> Result<Group, String> {
     let id = chosen(host, change.group)?;
     let before = info(host, id)?;
@@ -70,7 +70,7 @@ pub(crate) fn change(host: &Host, change: &GroupChange) -> Result<Group, String>
     Ok(group(&info(host, id)?, &host.napis()))
 }
 
-/// A part of a change.
+/// One part of a change.
 enum Step {
     Attach(u16),
     Add { napi: u32, weight: u32 },
@@ -89,7 +89,7 @@ impl Step {
     }
 }
 
-/// The parts of a change, in their order. A core or NAPI that there is not is none of them, but refused.
+/// The parts of a change, in their order. It is an error to name a core or a NAPI that does not exist.
 fn steps(host: &Host, change: &GroupChange) -> Result<Vec<Step>, String> {
     let weight = change.weight.unwrap_or(WEIGHT_DEFAULT);
     let attach = change.attach.iter().map(|core| cpu_of(host, *core).map(Step::Attach));
@@ -99,7 +99,7 @@ fn steps(host: &Host, change: &GroupChange) -> Result<Vec<Step>, String> {
     attach.chain(add).chain(remove).chain(detach).collect()
 }
 
-/// Makes a group what it was. Its last CPU may have gone, and all members with it.
+/// Makes a group what it was before. Its last CPU may have been detached, and all members with it.
 fn take_back(host: &Host, before: &GroupInfo) -> Result<(), String> {
     let now = info(host, before.id)?;
     let cpus = |info: &GroupInfo| info.pollers.iter().map(|it| it.info.cpu).collect::<Vec<u16>>();
@@ -118,7 +118,7 @@ fn info(host: &Host, id: GroupId) -> Result<GroupInfo, String> {
     host.groups().into_iter().find(|group| group.id == id).ok_or_else(|| format!("{id:?} was just removed"))
 }
 
-/// The group that is named, or the only one.
+/// The group that the request names, or else the only one.
 fn chosen(host: &Host, group: Option<u32>) -> Result<GroupId, String> {
     let all: Vec<GroupId> = host.groups().iter().map(|info| info.id).collect();
     let list = || all.iter().map(|id| id.index().to_string()).collect::<Vec<_>>().join(", ");

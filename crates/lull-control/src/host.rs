@@ -1,4 +1,4 @@
-//! The answers of a host.
+//! What a host answers to requests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::change::{Former, Planned, apply};
 use crate::group;
 use crate::schema::{Answer, Change, Cpu, EpollContext, Napi, Request, Set, Shown, Sockets};
 
-/// Lists the sockets of a process.
+/// Lists the sockets of a process; `None` if it has no network.
 pub type ListSockets = Box<dyn Fn() -> Option<Sockets> + Send>;
 
 /// Answers requests about one host.
@@ -20,14 +20,15 @@ pub(crate) struct Answers {
     host: WeakHost,
     service: String,
     sockets: ListSockets,
-    /// What NAPIs had before their first change, by their place in the host's table and their id: a NAPI that was disabled
-    /// and whose place another one took is not given the former one's settings.
+    /// What NAPIs had before their first change, by their place in the host's table and their id. With the id, a NAPI
+    /// that takes the place of a disabled one is not given that one's settings.
     former: BTreeMap<(u32, u32), Former>,
-    /// What a controller said last, and when.
+    /// A controller's last report, and when it came.
     decided: Option<(Box<Decided>, Instant)>,
 }
 
-/// A controller that has said nothing for so long is gone: it speaks after every window, of a second at the most.
+/// A controller that has not reported for this long counts as gone: it reports after every window, and a window lasts a
+/// second at most.
 const CONTROLLER_SILENT_MAX: Duration = Duration::from_secs(10);
 
 impl fmt::Debug for Answers {
@@ -65,7 +66,7 @@ impl Answers {
         }
     }
 
-    /// Whether a controller is at work, as far as is known; if it has fallen silent, it is not any more.
+    /// Whether a controller is at work. One that has not reported for too long is forgotten here.
     pub(crate) fn has_controller(&mut self) -> bool {
         if let Some(host) = self.host.upgrade() {
             self.look_after_controller(&host, Instant::now());
@@ -73,20 +74,21 @@ impl Answers {
         self.decided.is_some()
     }
 
-    /// A controller that was killed has taken nothing back: its last timeouts are nobody's, and would stay in force for a load
-    /// that they were not chosen for. So what was there before is given back, which is the mode that was asked for.
+    /// Forgets a controller that was killed. It could not take its last timeouts back, and they would stay in force for
+    /// a load that they were not chosen for. So what was there before is given back, which is the mode that was asked
+    /// for.
     fn look_after_controller(&mut self, host: &Host, now: Instant) {
         let is_silent = |(_, at): &(_, Instant)| now.saturating_duration_since(*at) > CONTROLLER_SILENT_MAX;
         if self.decided.as_ref().is_some_and(is_silent) {
             self.decided = None;
             host.time_answers(false);
-            // What was in force before is within every limit; a NAPI that is gone has nothing to be given back to.
+            // The former settings are within every limit, and a NAPI that is gone needs nothing back.
             self.undo(host);
         }
     }
 
-    /// Drops what instances had that are gone, or that have come back as another NAPI. One that is disabled may come back
-    /// with what it has.
+    /// Forgets the former settings of instances that are gone, or that have come back as another NAPI. An instance that
+    /// is disabled may come back with the settings that it has.
     fn forget_removed(&mut self, host: &Host) {
         let napis = host.napis();
         let is_there = |index, id| napis.iter().any(|info| info.index == index && (info.id == id || info.id == 0));
@@ -189,7 +191,7 @@ impl Answers {
         if let Err(why) = apply(host, &plan) {
             return Answer::Refused(why);
         }
-        // What a NAPI had that is disabled now is given back when it is there again.
+        // A NAPI that is disabled now is given its settings back when it is enabled again.
         for planned in &plan {
             self.former.remove(&(planned.info.index, planned.info.id));
         }
@@ -212,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// A network, and the port at the other end: without that the device is gone.
+    /// A network, and the port at its other end, without which the device would be gone.
     fn network(host: &Host) -> (Network, mem::MemPort) {
         let (ours, peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
         let addresses = vec![("10.0.0.2".parse().unwrap(), 24)];
@@ -242,7 +244,7 @@ mod tests {
         assert!(answers.decided.is_none());
         assert!(host.napis().iter().all(|info| info.settings == former), "{:?}", host.napis());
         assert_eq!(host.answer_times(network.napis()[0]), None, "requests are timed for nobody");
-        // It comes back, and is known again.
+        // When it comes back it is known again.
         answers.answer(&Request::Decided(decided));
         assert!(answers.decided.is_some());
     }

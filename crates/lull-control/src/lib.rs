@@ -1,16 +1,18 @@
-//! The control socket: how `lull show`, `lull stat` and `lull set` talk to a process that runs lull's user plane.
+//! The control socket, by which `lull show`, `lull stat` and `lull set` talk to a process that runs lull's user plane.
 //!
-//! Linux's own plane answers over netlink; a process with a plane of its own answers over a unix socket that belongs to
-//! its owner alone. There is one schema ([`schema`]), which every such process speaks and to which later parts of the
-//! user plane add fields. Three types to know:
+//! Linux's own plane answers over netlink; a process with a plane of its own answers over a unix socket that only its
+//! owner may use. There is one schema ([`schema`]), which every such process speaks, and to which further parts of the
+//! user plane add fields. There are three types to know:
 //!
-//! - [`Offer`]: the server's side; a process makes one for its [`lull_host::Host`] and keeps it for as long as it serves;
-//! - [`Client`]: one connection to such a process;
-//! - [`schema::Request`] and [`schema::Answer`]: what passes between them, a line of JSON each way.
+//! - [`Offer`]: the server's side. A process makes one for its [`lull_host::Host`] and keeps it for as long as it
+//!   serves.
+//! - [`Client`]: the command's side, for one such process.
+//! - [`schema::Request`] and [`schema::Answer`]: the messages between them, each a line of JSON.
 //!
-//! The modules in the order that a request meets them: [`place`] (where sockets lie, and which processes have one),
-//! [`client`] (and [`Program`], the processes of one), [`schema`], [`server`], `host` (the answers of a host), `change` (settings put in force, all or none), `group` (groups of CPUs).
-//! [`slo`] chooses timeouts for an objective, by the same requests.
+//! The modules, in the order in which a request meets them, are [`place`] (where sockets lie, and which processes have
+//! one), [`client`] (and [`Program`], the processes of a program), [`schema`], [`server`], `host` (the answers of a
+//! host), `change` (settings that are put in force as a whole) and `group` (groups of CPUs). [`slo`] chooses timeouts
+//! for an objective, by the same requests.
 //!
 //! # Example
 //!

@@ -1,7 +1,7 @@
-//! Who is at the other end of a socket (SO_PEERCRED).
+//! The process at the other end of a socket (SO_PEERCRED).
 //!
-//! A process that this PID namespace does not see has the number 0, as `lull show` on a host has to a process in a container;
-//! rustix's type has no room for it.
+//! A process that this PID namespace does not see has the number 0. A process in a container sees `lull show` on its
+//! host so. rustix's type cannot hold this number.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 
 pub(crate) struct Peer {
     pub(crate) uid: u32,
-    /// None: this PID namespace does not see it.
+    /// `None` if this PID namespace does not see the process.
     pub(crate) pid: Option<u32>,
 }
 
@@ -18,7 +18,8 @@ pub(crate) fn of(stream: &UnixStream) -> io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of_val(&found) as libc::socklen_t;
     let (socket, value) = (stream.as_raw_fd(), (&raw mut found).cast());
-    // SAFETY: the kernel writes at most `length` bytes to `found`, which outlives the call; each pattern of them is a value.
+    // SAFETY: the kernel writes at most `length` bytes to `found`, which outlives the call. Any bytes are a valid value
+    // of it.
     let done = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length) };
     if done < 0 {
         return Err(io::Error::last_os_error());

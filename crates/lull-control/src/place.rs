@@ -1,9 +1,10 @@
-//! Where control sockets lie: a directory of each user's own, with a file for each process.
+//! Where control sockets lie: each user has a directory, with a file for each process.
 //!
-//! Root's directory is `/run/lull/control`; another user's is `/run/user/UID/lull`, or `/tmp/lull-UID` where the machine
-//! has none. The name of a file is the process id as the process itself knows it, and which PID namespace that is from:
-//! processes of several containers may share the directory and have the same number. That is only a hint to others, for whom
-//! the number differs: a client believes what the kernel says of the peer (SO_PEERCRED) and not the name.
+//! Root's directory is `/run/lull/control`. Another user's is `/run/user/UID/lull`, or `/tmp/lull-UID` if the machine
+//! has no such directory. The name of a file consists of the process id as the process itself knows it, and of a number
+//! for its PID namespace, because processes of several containers may share the directory and have the same id. The
+//! name is only a hint, as a process may have another id elsewhere: a client believes what the kernel says of the peer
+//! (SO_PEERCRED), and not the name.
 
 use std::fs;
 use std::io;
@@ -17,24 +18,24 @@ use rustix::process::Pid;
 use crate::error::Error;
 use crate::reach::reach;
 
-/// Extension of the files.
+/// The extension of the sockets' files.
 const EXTENSION: &str = "sock";
-/// A file that is younger may be one that is bound, and not listened behind yet.
+/// A file that is younger than this may be one that is bound already, but not listened behind yet.
 const MAKING: Duration = Duration::from_secs(1);
 
 /// The directories in which sockets may lie.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Where this process would make its own; the first that can be had.
+    /// Where this process would make its own socket. The first directory that can be had is taken.
     own: Vec<PathBuf>,
-    /// Where others' are looked for: directories, and parents of directories with the pattern of their names.
+    /// Where sockets of others are looked for: directories, and parents of directories with the pattern of their names.
     searched: Vec<Searched>,
 }
 
 #[derive(Clone, Debug)]
 enum Searched {
     Directory(PathBuf),
-    /// `parent/PREFIXnumber/rest`.
+    /// All directories `parent/PREFIXnumber/rest`.
     Children {
         parent: PathBuf,
         prefix: &'static str,
@@ -43,7 +44,7 @@ enum Searched {
 }
 
 impl Default for Places {
-    /// The machine's.
+    /// The usual places on this machine.
     fn default() -> Places {
         let uid = rustix::process::geteuid().as_raw();
         let by_user = [PathBuf::from(format!("/run/user/{uid}/lull")), PathBuf::from(format!("/tmp/lull-{uid}"))];
@@ -59,12 +60,12 @@ impl Default for Places {
 }
 
 impl Places {
-    /// One directory and no other: for tests, and for a service that keeps its socket elsewhere.
+    /// A single directory: for tests, and for a service that keeps its socket elsewhere.
     pub fn only(directory: &Path) -> Places {
         Places { own: vec![directory.to_owned()], searched: vec![Searched::Directory(directory.to_owned())] }
     }
 
-    /// The directory for this process's own socket, made if it is not there. It is the owner's alone.
+    /// The directory for this process's own socket, which is made if it does not exist. Only its owner may enter it.
     pub(crate) fn make(&self) -> Result<PathBuf, Error> {
         let mut last = None;
         for directory in &self.own {
@@ -78,7 +79,7 @@ impl Places {
         Err(Error::Os { what: "make the directory of control sockets", path, remedy, source })
     }
 
-    /// The socket files there are, in the order of their names. Directories that may not be read are passed over.
+    /// The socket files that exist, sorted by name. Directories that may not be read are skipped.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> =
             self.directories().iter().flat_map(|directory| entries(directory)).filter(|path| is_socket(path)).collect();
@@ -86,23 +87,23 @@ impl Places {
         files
     }
 
-    /// Removes what processes that were killed left in this user's own directories: files that nobody listens behind, of
-    /// processes that do not exist, and that are not being made at this moment.
+    /// Removes what killed processes left in this user's own directories: files behind which nobody listens, of
+    /// processes that do not exist, and that are not just being made.
     pub fn sweep(&self) {
         let euid = rustix::process::geteuid().as_raw();
         for directory in self.directories() {
-            // In a directory of somebody else's, a link could lead anywhere.
+            // A link in somebody else's directory could lead anywhere.
             if !fs::symlink_metadata(&directory).is_ok_and(|it| it.is_dir() && it.uid() == euid) {
                 continue;
             }
             entries(&directory).iter().filter(|path| is_left(path)).for_each(|path| {
-                // Another command may have been faster.
+                // Another command may have removed it first.
                 let _ = fs::remove_file(path);
             });
         }
     }
 
-    /// The files that may be process `pid`'s: those with its number first, then all others, for a number may be that of
+    /// The files that may be process `pid`'s: first those with its number, then all others, whose number may be of
     /// another PID namespace.
     pub(crate) fn candidates(&self, pid: u32) -> Vec<PathBuf> {
         let (named, others): (Vec<_>, Vec<_>) = self.files().into_iter().partition(|path| number(path) == Some(pid));
@@ -115,7 +116,7 @@ impl Places {
             match searched {
                 Searched::Directory(directory) => directories.push(directory.clone()),
                 Searched::Children { parent, prefix, rest } => {
-                    // A user's number is what follows: others may make directories of any name in `/tmp`.
+                    // Only a number may follow the prefix, because anybody may make directories of any name in `/tmp`.
                     let named = |path: &PathBuf| {
                         let number = path.file_name().and_then(|name| name.to_str()?.strip_prefix(prefix));
                         number.is_some_and(|it| it.parse::<u32>().is_ok())
@@ -129,9 +130,9 @@ impl Places {
     }
 }
 
-/// The name of the file of process `pid` of this process's PID namespace.
+/// The name of the file of process `pid` in this process's PID namespace.
 pub(crate) fn file_name(pid: u32) -> String {
-    // Without /proc, namespaces cannot be told from each other.
+    // Without /proc, namespaces cannot be told from one another.
     let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino());
     format!("{pid}-{namespace}.{EXTENSION}")
 }
@@ -145,7 +146,7 @@ fn is_socket(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
-/// Whether this is the socket of a process that is gone.
+/// Whether this is the socket of a process that no longer exists.
 fn is_left(path: &Path) -> bool {
     let pid = number(path).and_then(|number| Pid::from_raw(number.try_into().ok()?));
     let is_gone = |pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
@@ -153,7 +154,7 @@ fn is_left(path: &Path) -> bool {
     is_socket(path)
         && pid.is_some_and(is_gone)
         && fs::symlink_metadata(path).and_then(|it| it.modified()).is_ok_and(is_settled)
-        // The number may be that of another PID namespace, where the process lives on and listens.
+        // The number may be of another PID namespace, in which the process lives on and listens.
         && reach(path, None).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
@@ -162,12 +163,13 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// A directory that others may enter, or that is somebody else's, is refused: in `/tmp` anybody can make one first.
+/// Makes a directory for its owner alone. It refuses one that others may enter or that belongs to somebody else,
+/// because anybody can make one in `/tmp` first.
 fn make_private(directory: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = directory.parent().ok_or(error)?;
-            // `/run/lull` may be looked into by everybody; nobody's home is made here.
+            // Everybody may look into `/run/lull`. No other parent directory is made here.
             if parent.parent().is_none_or(|grandparent| !grandparent.is_dir()) || parent.starts_with("/run/user") {
                 return Err(io::ErrorKind::NotFound.into());
             }
@@ -215,7 +217,7 @@ mod tests {
         fs::remove_dir_all(path).unwrap();
     }
 
-    /// Makes a socket file that nobody listens behind, last changed so many seconds ago.
+    /// Makes a socket file behind which nobody listens, and that was last changed so many seconds ago.
     fn left_behind(path: &Path, seconds: u64) {
         drop(std::os::unix::net::UnixListener::bind(path).unwrap());
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -231,7 +233,7 @@ mod tests {
         ended.wait().unwrap();
         let gone = ended.id();
         let alive = std::process::id();
-        // Above the kernel's PID_MAX_LIMIT, there is never a process.
+        // These numbers are above the kernel's PID_MAX_LIMIT, so no process ever has them.
         let (listening, young) = (5_000_001, 5_000_002);
         left_behind(&path.join(file_name(gone)), 60);
         left_behind(&path.join(file_name(alive)), 60);

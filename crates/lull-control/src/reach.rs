@@ -1,4 +1,4 @@
-//! A connection to a socket file, for which nobody is waited longer than was said.
+//! A connection to a socket's file, which is waited for no longer than the caller says.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Connects, and waits for a listener whose queue is full no longer than until then, or not at all.
+/// Connects. If the listener's queue is full, this waits until the given time at most, or not at all if there is none.
 pub(crate) fn reach(path: &Path, until: Option<Instant>) -> io::Result<UnixStream> {
     let how = if until.is_none() { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | how, None)?;
     let address = SocketAddrUnix::new(path)?;
     loop {
         if let Some(end) = until {
-            // It bounds a connect as well.
+            // This timeout bounds a connect as well.
             set_socket_timeout(&socket, Timeout::Send, Some(left(end)?))?;
         }
         match connect(&socket, &address) {
@@ -26,7 +26,7 @@ pub(crate) fn reach(path: &Path, until: Option<Instant>) -> io::Result<UnixStrea
     }
 }
 
-/// The time until the end.
+/// The time that is left until the end, or an error if there is none.
 pub(crate) fn left(end: Instant) -> io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -1,6 +1,6 @@
-//! What passes over a connection to a control socket: one [`Request`] and one [`Answer`], each a line of JSON.
+//! The messages over a connection to a control socket: one [`Request`] and one [`Answer`], each a line of JSON.
 //!
-//! Fields are only ever added. A reader passes over fields that it does not know, and a field that a writer does not have
+//! Fields are only ever added. A reader ignores fields that it does not know, and a field that a writer does not have
 //! yet is its type's default, so that a command and a service of neighbouring versions understand each other.
 
 use std::collections::BTreeMap;
@@ -11,38 +11,38 @@ use lull_linux::sched::{Scheduling, ThreadPolicy};
 use lull_slo::{Decided, Latencies};
 use serde::{Deserialize, Serialize};
 
-/// The longest answer, in bytes: that of a process with two hundred thousand sockets.
+/// The longest answer, in bytes. That of a process with two hundred thousand sockets is as long.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The longest request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// What is asked of a process.
+/// A request to a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Request {
-    /// Everything that is in force, with its counters. Two of these an interval apart make a `lull stat`.
+    /// Asks for everything that is in force, with its counters. Two answers an interval apart make a `lull stat`.
     Show,
-    /// Its sockets, and what its stacks have counted.
+    /// Asks for its sockets, and for what its stacks have counted.
     Sockets,
-    /// Changes settings of NAPIs: all that the selection names, or none.
+    /// Changes settings of NAPIs: of all that the selection names, or of none.
     Set(Set),
     /// Changes a busy-polling CPU group.
     Group(GroupChange),
-    /// Times requests until they are answered, from now on or no longer.
+    /// Turns the timing of requests until their answers on or off.
     TimeAnswers(bool),
-    /// A controller has decided: it is shown from now on, with the rest.
+    /// Reports what a controller has decided. From now on it is shown with the rest.
     Decided(Box<Decided>),
     /// Gives every NAPI back the settings that it had before the first [`Request::Set`], and its thread its CPUs and
     /// policy.
     Undo,
 }
 
-/// A change of a group, by its number; where that is `None` the process has one group.
+/// A change of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupChange {
-    /// The group.
+    /// The group's number; `None` if the process has one group only.
     pub group: Option<u32>,
     /// Cores of the machine that are attached.
     pub attach: Vec<usize>,
@@ -50,7 +50,7 @@ pub struct GroupChange {
     pub detach: Vec<usize>,
     /// NAPIs that become members, by their ids.
     pub add: Vec<u32>,
-    /// Packets that each of these may take per visit; `None` is what a NAPI may take in softirq.
+    /// How many packets each of these may take per visit; `None` stands for what a NAPI may take in softirq.
     pub weight: Option<u32>,
     /// NAPIs that leave, by their ids.
     pub remove: Vec<u32>,
@@ -60,19 +60,19 @@ pub struct GroupChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Set {
-    /// The ids of the NAPIs; all of the process where it is empty.
+    /// The ids of the NAPIs; if there are none, all NAPIs of the process are meant.
     pub napi_ids: Vec<u32>,
-    /// What becomes of each.
+    /// The change of each of them.
     pub change: Change,
 }
 
-/// New values; what is `None` stays as it is.
+/// New values. A setting that is `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Change {
     /// Empty polls for which the interrupt stays masked.
     pub defer_hard_irqs: Option<u32>,
-    /// Nanoseconds between them.
+    /// Nanoseconds between these polls.
     pub gro_flush_timeout_ns: Option<u64>,
     /// Nanoseconds for which an application may keep the interrupt masked.
     pub irq_suspend_timeout_ns: Option<u64>,
@@ -85,7 +85,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// The settings after the change of `before`. A deferral that somebody asks for is Linux's, whether anybody polls or not.
+    /// The settings that `before` becomes by the change. A deferral that somebody asks for is Linux's, whether anybody
+    /// polls or not.
     pub fn of(&self, before: NapiSettings) -> NapiSettings {
         NapiSettings {
             defer_hard_irqs: self.defer_hard_irqs.unwrap_or(before.defer_hard_irqs),
@@ -100,22 +101,22 @@ impl Change {
     }
 }
 
-/// What a process answers.
+/// A process's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Answer {
-    /// To [`Request::Show`].
+    /// The answer to [`Request::Show`].
     Shown(Shown),
-    /// To [`Request::Sockets`].
+    /// The answer to [`Request::Sockets`].
     Sockets(Sockets),
-    /// To [`Request::Set`] and [`Request::Undo`]: the NAPIs that were changed, as they are now.
+    /// The answer to [`Request::Set`] and [`Request::Undo`]: the NAPIs that were changed, as they are now.
     Changed(Vec<Napi>),
-    /// To [`Request::TimeAnswers`] and [`Request::Decided`]: it was done.
+    /// The answer to [`Request::TimeAnswers`] and [`Request::Decided`]: it was done.
     Done,
-    /// To [`Request::Group`]: the group as it is now.
+    /// The answer to [`Request::Group`]: the group as it is now.
     Group(Group),
-    /// The request was refused, in words that name the object and the remedy. Nothing was changed.
+    /// The request was refused. The text names the object and the remedy, and nothing was changed.
     Refused(String),
 }
 
@@ -123,15 +124,15 @@ pub enum Answer {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shown {
-    /// The process, by the number that it knows itself by.
+    /// The process id, as the process itself knows it.
     pub pid: u32,
-    /// What it is, in its own words.
+    /// What the process is, as it says itself.
     pub service: String,
     /// The version of lull that it runs.
     pub version: String,
-    /// Nanoseconds of its clock when the counters were read.
+    /// The time of its clock when the counters were read, in nanoseconds.
     pub now_ns: u64,
-    /// Its NAPIs, by device and queue.
+    /// Its NAPIs, sorted by device and queue.
     pub napis: Vec<Napi>,
     /// Its CPUs.
     pub cpus: Vec<Cpu>,
@@ -139,7 +140,7 @@ pub struct Shown {
     pub contexts: Vec<EpollContext>,
     /// Its busy-polling CPU groups.
     pub groups: Vec<Group>,
-    /// What a controller of its timeouts has decided, if it has one.
+    /// The last decision of the controller of its timeouts, if it has one.
     pub controller: Option<Box<Decided>>,
 }
 
@@ -149,15 +150,15 @@ pub struct Shown {
 pub struct Group {
     /// Its number.
     pub index: u32,
-    /// After how many nanoseconds without packets its last poller rests; never, if absent.
+    /// After how many nanoseconds without packets its last poller rests; `None` if it never does.
     pub rest_ns: Option<u64>,
-    /// What empty passes may take of one CPU, in percent.
+    /// The share of one CPU that empty passes may take, in percent.
     pub empty_percent: Option<u32>,
-    /// What all passes may take of one CPU, in percent.
+    /// The share of one CPU that all passes may take, in percent.
     pub total_percent: Option<u32>,
-    /// Percent of busy time above which one more poller is woken.
+    /// The share of busy time, in percent, above which one more poller is woken.
     pub wake_above: u32,
-    /// Percent of busy time that the others would have, below which a poller parks.
+    /// The share of busy time, in percent, that the other pollers would have, below which a poller parks.
     pub park_below: u32,
     /// The NUMA node of its CPUs.
     pub node: Option<usize>,
@@ -171,15 +172,15 @@ pub struct Group {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupMember {
-    /// Its id.
+    /// The NAPI's id.
     pub napi_id: u32,
-    /// Its device.
+    /// The name of its device.
     pub device: String,
-    /// Its queue.
+    /// The number of its queue.
     pub queue: usize,
-    /// Packets that it may take per visit.
+    /// How many packets it may take per visit.
     pub weight: u32,
-    /// Polls by the group so far.
+    /// How often the group has polled it so far.
     pub polls: u64,
 }
 
@@ -193,11 +194,11 @@ pub struct GroupPoller {
     pub core: Option<usize>,
     /// The kernel's id of its thread.
     pub thread: i32,
-    /// What it does: `polls`, `rests` or `parked`.
+    /// What it does: `polls`, `rests` or is `parked`.
     pub state: String,
-    /// For how many nanoseconds it has had the member that it serves now, if it serves one.
+    /// For how many nanoseconds it has had the member that it serves now; `None` if it serves none.
     pub claim_age_ns: Option<u64>,
-    /// What it did so far.
+    /// What it has done so far.
     pub stats: PollerStats,
 }
 
@@ -205,43 +206,43 @@ pub struct GroupPoller {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sockets {
-    /// The process, by the number that it knows itself by.
+    /// The process id, as the process itself knows it.
     pub pid: u32,
-    /// What it is, in its own words.
+    /// What the process is, as it says itself.
     pub service: String,
-    /// Each socket on each queue that it hears from.
+    /// Each socket, once for each queue whose packets it receives.
     pub sockets: Vec<Socket>,
     /// What the stacks of its queues have counted, by the counters' names.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// One socket, or a connection that outlives its socket.
+/// A socket, or a connection that outlives its socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Socket {
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// As `ss` names it: `ESTAB`, `LISTEN`, `TIME-WAIT` and so on.
+    /// The state, as `ss` names it: `ESTAB`, `LISTEN`, `TIME-WAIT` and so on.
     pub state: String,
     /// Its own address and port.
     pub local: String,
-    /// Its peer's, if it has one.
+    /// Its peer's address and port, if it has one.
     pub peer: Option<String>,
-    /// The queue that it hears from.
+    /// The queue whose packets it receives.
     pub queue: usize,
     /// The id of that queue's NAPI.
     pub napi_id: u32,
-    /// The smoothed round trip in microseconds, once there was one.
+    /// The smoothed round-trip time in microseconds; `None` until one was measured.
     pub rtt_us: Option<u32>,
-    /// Times that something was sent again.
+    /// How often something was sent again.
     pub retransmits: u32,
-    /// Bytes that are not acknowledged; of a listener, the connections that may wait.
+    /// Bytes that are not acknowledged; for a listener, how many connections may wait.
     pub send_queue: usize,
-    /// Bytes that were not read; of a listener, the connections that wait to be accepted.
+    /// Bytes that were not read; for a listener, how many connections wait to be accepted.
     pub receive_queue: usize,
     /// SO_PRIORITY.
     pub priority: u8,
-    /// SO_MAX_PACING_RATE, if it bounds anything.
+    /// SO_MAX_PACING_RATE, if it is set.
     pub pacing_bytes_per_s: Option<u64>,
 }
 
@@ -253,33 +254,34 @@ pub struct Napi {
     pub device: String,
     /// The device's index in the process.
     pub ifindex: u32,
-    /// The queue.
+    /// The queue's number.
     pub queue: usize,
     /// Its id; 0 while it is disabled.
     pub id: u32,
     /// The process's CPU that takes its interrupt.
     pub cpu: u16,
-    /// What is in force.
+    /// The settings that are in force.
     pub settings: NapiSettings,
     /// The settings before the first change over the socket, if there was one.
     pub former: Option<NapiSettings>,
     /// The names of the bits of its state word.
     pub state: String,
-    /// The kernel's id of its NAPI thread, if it has one; it stays when `threaded` is turned off.
+    /// The kernel's id of its NAPI thread, if it has one. The thread stays when `threaded` is turned off.
     pub thread: Option<i32>,
     /// Where and how that thread runs.
     pub scheduling: Option<Scheduling>,
-    /// Where and how it ran before the first change of that over the socket, if there was one.
+    /// Where and how the thread ran before that was first changed over the socket, if it was.
     pub former_scheduling: Option<Scheduling>,
-    /// The queueing discipline, if it sends for the queue of the same number of the device without `-tx` at its name's end.
+    /// The queueing discipline, if this NAPI sends. It sends for the queue of the same number of the device whose name
+    /// lacks `-tx` at the end.
     pub qdisc: Option<String>,
-    /// Interrupts that were taken.
+    /// How many interrupts were taken.
     pub interrupts: u64,
-    /// How late its timers were: how many of them in each bucket of [`lull_host::LatenessSnapshot`].
+    /// How late its timers were: how many there are in each bucket of [`lull_host::LatenessSnapshot`].
     pub timer_lateness: Vec<u64>,
-    /// What happened on it so far.
+    /// What has happened on it so far.
     pub stats: Stats,
-    /// What requests took from the ring to the answer, if they are timed.
+    /// How long requests took from the ring to the answer, if they are timed.
     pub answers: Option<Latencies>,
 }
 
@@ -291,15 +293,16 @@ pub struct Cpu {
     pub index: u16,
     /// The machine's core that its interrupt contexts are pinned to.
     pub core: Option<usize>,
-    /// Hard interrupts taken.
+    /// How many hard interrupts were taken.
     pub interrupts: u64,
     /// Nanoseconds in softirq.
     pub softirq_ns: u64,
-    /// Threads woken.
+    /// How many threads were woken.
     pub wakeups: u64,
-    /// Kernel timers set.
+    /// How often a kernel timer was set.
     pub timer_ops: u64,
-    /// Nanoseconds that threads polled without pause here and found nothing; those of a group's pollers are theirs.
+    /// Nanoseconds that threads polled here without pause and found nothing. Those of a group's pollers are counted
+    /// with the group.
     pub vain_ns: u64,
 }
 
@@ -307,7 +310,7 @@ pub struct Cpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EpollContext {
-    /// How many of its sockets hear from each NAPI, by the NAPI's id.
+    /// How many of its sockets receive from each NAPI, by the NAPI's id.
     pub sockets: BTreeMap<u32, usize>,
     /// Its busy-poll parameters.
     pub params: EpollParams,

@@ -1,4 +1,4 @@
-//! The process's side: a thread that answers on the control socket.
+//! The server's side: a thread of the process answers on the control socket.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,17 +22,17 @@ use crate::place::{Places, file_name};
 use crate::reach::left;
 use crate::schema::{Answer, REQUEST_BYTES_MAX, Request};
 
-/// How long a client may take for its request, and for reading the answer. Clients are served one after the other, and one
-/// that is stopped must not keep the others waiting for long.
+/// How long a client may take to send its request, and to read the answer. Clients are served one after the other, and
+/// one that is stopped must not keep the others waiting for long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is written at a time.
+/// How many bytes are written at a time.
 const PART_BYTES: usize = 16 * 1024;
 
-/// How often it is looked whether a controller is still there.
+/// How often the thread looks whether a controller is still there.
 const CONTROLLER_LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// A control socket that is offered. Dropping it ends the thread and removes the file.
+/// A control socket on offer. Dropping it ends the thread and removes the file.
 ///
 /// It does not keep the host alive: once the last handle of the host is gone, requests are refused with that reason.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Offers `host` to `lull show`, `lull stat` and `lull set`, by the number of this process. `service` says in a word
-    /// or two what the process is.
+    /// Offers `host` to `lull show`, `lull stat` and `lull set`, by the process id of this process. `service` says in a
+    /// word or two what the process is.
     ///
     /// # Errors
     /// No directory of the user's own can be had, or the socket cannot be made in it.
@@ -53,8 +53,8 @@ impl Offer {
         Offer::start_with_sockets(host, service, places, Box::new(|| None))
     }
 
-    /// As [`Offer::start`], for a process that has sockets to show. `sockets` is called for each `lull ss`; nothing while there
-    /// is no network. The process and the service need not be filled in.
+    /// As [`Offer::start`], for a process that has sockets to show. `sockets` is called for each `lull ss`, and returns
+    /// `None` while there is no network. It need not fill in the process and the service.
     ///
     /// # Errors
     /// Those of [`Offer::start`].
@@ -70,7 +70,7 @@ impl Offer {
             let path = path.clone();
             move |source| Error::Os { what, path, remedy: "the service runs without a control socket", source }
         };
-        // The number is ours alone while we live: what lies there was left by a process that died.
+        // No other process has this number while this one lives, so a file that lies there was left by one that died.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("replace the control socket")(error));
@@ -86,22 +86,22 @@ impl Offer {
         let (asked, ends) = (answers.clone(), stopping.clone());
         let serve = move || {
             loop {
-                // A process without a controller is not woken for one.
+                // A process without a controller is not woken to look for one.
                 let looks = lock(&asked).has_controller();
                 let comes = poll(&mut [PollFd::new(&listener, PollFlags::IN)], looks.then_some(&CONTROLLER_LOOK_EVERY));
                 if comes != Ok(1) {
                     continue;
                 }
-                // Nobody else takes what has come.
+                // Only this thread takes connections, so the one that has come is still there.
                 let client = own::made_for_no_child(|| listener.accept().map(|(client, _)| OwnedFd::from(client)));
                 if ends.load(Ordering::Acquire) {
                     return;
                 }
                 match client {
-                    // Whatever a client does wrong ends its own connection only.
+                    // A client's error ends only its own connection.
                     Ok(client) => drop(converse(client.into(), &asked)),
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                    // Out of descriptors, perhaps: the next client may find one free.
+                    // There may be no free descriptor; when the next client comes, there may be one.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
             }
@@ -111,12 +111,12 @@ impl Offer {
         Ok(Offer { path, answers, stopping, thread: Some(thread) })
     }
 
-    /// Answers a request of this process's own, as it answers those that come over the socket.
+    /// Answers a request of this process itself, just as those that come over the socket.
     pub fn ask(&self, request: &Request) -> Answer {
         answer(&self.answers, request)
     }
 
-    /// The socket's file.
+    /// The path of the socket's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -125,21 +125,21 @@ impl Offer {
 impl Drop for Offer {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        // The thread waits in `accept`: a connection is what it wakes for. If the file was removed by somebody there is
-        // no way to reach it, and it ends with the process.
+        // The thread waits for a connection, and one wakes it. If somebody has removed the file, the thread cannot be
+        // reached, and ends with the process.
         let reached = UnixStream::connect(&self.path).is_ok();
         let _ = fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take().filter(|_| reached) {
-            // A thread that panicked has said so on stderr.
+            // A thread that panicked has reported that on stderr.
             let _ = thread.join();
         }
     }
 }
 
-/// Answers one client's one request. A client asks again over a new connection, so that nobody who stays connected keeps
-/// the others, or the end of the service, waiting.
+/// Answers the one request of a client. A client takes a new connection for each request, so that one that stays
+/// connected keeps neither the others nor the end of the service waiting.
 fn converse(stream: UnixStream, answers: &Mutex<Answers>) -> io::Result<()> {
-    // The file's mode keeps others out already; after a `setuid` of ours, this does as well.
+    // The file's mode keeps other users out already; after this process has called `setuid`, this check does.
     let uid = peer::of(&stream)?.uid;
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
         return Ok(());
@@ -157,16 +157,16 @@ fn converse(stream: UnixStream, answers: &Mutex<Answers>) -> io::Result<()> {
     reply(&stream, text.as_bytes())
 }
 
-/// Writes the answer. However slowly the client reads, all of it is written within [`CLIENT_TIMEOUT`].
+/// Writes the answer, all of it within [`CLIENT_TIMEOUT`], however slowly the client reads.
 fn reply(mut stream: &UnixStream, mut answer: &[u8]) -> io::Result<()> {
     let end = Instant::now() + CLIENT_TIMEOUT;
     while !answer.is_empty() {
-        // The kernel grants the timeout anew to each buffer that it needs for what is written; it needs one for a part.
+        // The kernel grants the timeout anew for each buffer that it needs for a write; a part needs only one.
         stream.set_write_timeout(Some(left(end)?))?;
         match stream.write(&answer[..answer.len().min(PART_BYTES)]) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(count) => answer = &answer[count..],
-            // The time that is left says what it was.
+            // The time that is left decides what it was.
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error),
         }
@@ -178,12 +178,12 @@ fn answer(answers: &Mutex<Answers>, request: &Request) -> Answer {
     lock(answers).answer(request)
 }
 
-/// A request that panicked has changed what it changed; what is remembered is whole entries.
+/// A panic in a request leaves its changes behind, but never half of an entry.
 fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
     answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The client's line. However it dribbles in, all of it comes within [`CLIENT_TIMEOUT`].
+/// Reads the client's line. All of it comes within [`CLIENT_TIMEOUT`], in however many pieces.
 fn request(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
     let end = Instant::now() + CLIENT_TIMEOUT;
     let mut line = Vec::new();

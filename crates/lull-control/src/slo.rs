@@ -1,8 +1,9 @@
-//! The timeouts of processes on lull's own stack, chosen for an objective of latency while they run.
+//! Chooses the timeouts of processes on lull's own stack for an objective of latency, while they run.
 //!
-//! The law is `lull-slo`'s. Its readings are what processes show: polls and packets of each NAPI, how long requests took from
-//! the ring to the answer, and how busy their CPUs are; what it chooses goes the way of `lull set`. So `lull undo` knows
-//! what was there before, and what a process has ends with it. What somebody else sets is set again after the next window.
+//! The law is that of `lull-slo`. Its readings are what processes show: the polls and packets of each NAPI, how long
+//! requests took from the ring to the answer, and how busy the CPUs are. What it chooses is set as by `lull set`. So
+//! `lull undo` knows what was there before, and the settings of a process end with it. A setting that somebody else
+//! changes is set again after the next window.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,30 +23,31 @@ use crate::place::Places;
 use crate::schema::{Answer, Change, Napi, Request, Set, Shown};
 use crate::{Client, Offer, Program};
 
-/// How often it is looked whether a controller is to end.
+/// How often a sleeping controller looks whether it is to end.
 const STOP_EVERY: Duration = Duration::from_millis(20);
 
-/// A process that has queues and cannot be asked for longer than this is not only starting.
+/// A process that has queues and could not be asked for longer than this is not just starting.
 const STARTING: Duration = Duration::from_secs(5);
 
-/// How long those of a program's processes that do not show what they have may take together: a stopped one must not take the
-/// windows of the others, which take a controller for gone that says nothing for ten seconds. Those that answer take no part of it.
+/// How long those processes of a program together may take that do not answer what they have. A stopped process must
+/// not take the time of the others, which count a controller as gone that has not reported for ten seconds. Processes
+/// that answer use none of this time.
 const SHOWN_WITHIN: Duration = Duration::from_millis(600);
 
-/// The same for what is set and told: whoever has just answered is not stopped, unless it was since, and a busy machine may take
-/// its time.
+/// The same for settings and reports. It is longer because a process that has just answered is not stopped, unless it
+/// was stopped since, and a busy machine may be slow.
 const DONE_WITHIN: Duration = Duration::from_secs(3);
 
-/// Whose timeouts are chosen.
+/// The processes whose timeouts are chosen.
 #[derive(Debug)]
 pub enum Whom {
-    /// This process's own.
+    /// This process itself.
     Own(Arc<Offer>),
-    /// Those of a program's processes. They come and go.
+    /// The processes of a program, which come and go.
     Program(Program),
 }
 
-/// A process, as it is asked.
+/// One such process, with the way to ask it.
 enum Asked<'a> {
     Own(&'a Offer),
     Other(Client),
@@ -72,7 +74,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The process, by its number here.
+    /// The process's number in this PID namespace.
     fn pid(&self) -> u32 {
         match self {
             Asked::Own(_) => std::process::id(),
@@ -82,18 +84,20 @@ impl Asked<'_> {
 }
 
 impl Whom {
-    /// Those that are there now, with what they show; `silent` is told of those that cannot be asked or do not answer.
+    /// The processes that are there now, with what they show. `silent` records those that cannot be asked or do not
+    /// answer.
     fn shown(&self, silent: &mut Silent) -> Vec<(Asked<'_>, Shown)> {
         let program = match self {
             Whom::Own(offer) => {
                 let mut own = Asked::Own(offer);
-                // One whose network is closed is ending.
+                // A process whose network is closed is ending.
                 return own.show().ok().map(|shown| (own, shown)).into_iter().collect();
             }
             Whom::Program(program) => program,
         };
         let mut clients = program.clients(&Places::default());
-        // Whoever was silent may be so again, and takes nothing from those that answer.
+        // A process that was silent may be silent again, and is asked last, so that it takes no time from those that
+        // answer.
         clients.sort_by_key(|(pid, _)| silent.has(*pid));
         let (to_show, to_do) = (Patience::with_silence(SHOWN_WITHIN), Patience::with_silence(DONE_WITHIN));
         let (mut all, mut unheard) = (Vec::new(), Vec::new());
@@ -117,13 +121,13 @@ impl Whom {
     }
 }
 
-/// Processes that cannot be asked or do not answer, with since when, and why at first. Those that are starting offer their
-/// sockets a moment later, and those that are ending are gone then.
+/// Processes that cannot be asked or do not answer, each with the time since when, and the first reason. A process that
+/// is starting offers its socket a moment later, and one that is ending is gone a moment later.
 #[derive(Default)]
 struct Silent(BTreeMap<u32, (Instant, String)>);
 
 impl Silent {
-    /// These are silent now, and nobody else.
+    /// Says that these are silent now, and no others.
     fn are(&mut self, unheard: Vec<(u32, String)>) {
         let mut before = std::mem::take(&mut self.0);
         let since = |(pid, why)| (pid, before.remove(&pid).unwrap_or_else(|| (Instant::now(), why)));
@@ -134,32 +138,33 @@ impl Silent {
         self.0.contains_key(&pid)
     }
 
-    /// What to say of them.
+    /// The complaint about one that has been silent for too long, if there is one.
     fn complaint(&self) -> Option<String> {
         let (_, why) = self.0.values().find(|(since, _)| since.elapsed() >= STARTING)?;
         Some(format!("timeouts stay as they are where nobody can be asked: {why}"))
     }
 }
 
-/// The NAPIs that receive: timeouts are theirs.
+/// The NAPIs that receive, which are those that have timeouts.
 fn receiving(shown: &Shown) -> impl Iterator<Item = &Napi> {
     shown.napis.iter().filter(|napi| napi.id != 0 && napi.qdisc.is_none())
 }
 
-/// What was counted when.
+/// What was counted, and when.
 struct Counted {
     at: Instant,
-    /// By process and id: a queue's next process has the ids of the former one.
+    /// The counts by process and id. The process is needed because a queue's next process has the ids of the former
+    /// one.
     napis: BTreeMap<(u32, u32), (Stats, Latencies)>,
     cpus: Vec<usize>,
     ticks: Option<Ticks>,
 }
 
 impl Counted {
-    /// Of processes, by their numbers.
+    /// The counts of processes, by their numbers.
     fn of<'s>(processes: impl Iterator<Item = (u32, &'s Shown)> + Clone, roots: &Roots) -> Counted {
         let napis = processes.clone().flat_map(|(pid, shown)| receiving(shown).map(move |napi| (pid, napi)));
-        // Threads without a core of their own may be on any.
+        // Threads that are bound to no core may be on any.
         let cores: Option<Vec<usize>> = processes.flat_map(|(_, shown)| &shown.cpus).map(|cpu| cpu.core).collect();
         let mut cpus = cores.unwrap_or_default();
         cpus.sort_unstable();
@@ -174,19 +179,20 @@ impl Counted {
         }
     }
 
-    /// What happened since then. Latency is known from the first request on.
+    /// What has happened since `before`. Latency is known from the first request on.
     fn since(&self, before: &Counted) -> Reading {
         let mut answers = Latencies::default();
         let mut napis = Vec::new();
         for (&(pid, id), (stats, latencies)) in &self.napis {
-            // When what one has counted that was not heard then happened is not known: it begins with this sight of it.
+            // If a process was not heard then, it is not known when it counted what it has. Its counting begins with
+            // this time.
             let Some((former, timed)) = before.napis.get(&(pid, id)) else { continue };
             match stats.since(*former) {
                 Some(since) => {
                     napis.push(NapiReading::of(id, &since));
                     answers.add(&latencies.since(timed));
                 }
-                // It was reset meanwhile, and has counted from its beginning.
+                // The NAPI was reset meanwhile, and has counted from 0 since.
                 None => {
                     napis.push(NapiReading::of(id, stats));
                     answers.add(latencies);
@@ -209,14 +215,14 @@ impl Counted {
     }
 }
 
-/// Chooses timeouts until `stop` is set. `mode` is the one that was asked for. Each change and each other standing is told to
-/// `log` in a line.
+/// Chooses timeouts until `stop` is set. `mode` is the one that was asked for. Each change, and each standing that
+/// differs from the last, is reported to `log` in a line.
 pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBool, log: &mut dyn FnMut(&str)) {
     let (roots, mut told) = (Roots::default(), Told::default());
     let mut decided = Decided::new(&controller, mode);
     log(&format!("{} from {mode}: requests are timed from the ring to the answer", controller.slo()));
     let (mut before, mut silent): (Option<Counted>, _) = (None, Silent::default());
-    // Whether what the last window decided was refused.
+    // Whether a process refused what the last window decided.
     let mut refused = false;
     while !wait(Duration::from_nanos(WINDOW_NS_MIN), stop) {
         let mut processes = whom.shown(&mut silent);
@@ -242,7 +248,7 @@ pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBo
         };
         let reading = now.since(then);
         if reading.napis.is_empty() {
-            // None of them was heard then.
+            // None of these processes was heard at that time.
             before = Some(now);
             continue;
         }
@@ -258,11 +264,11 @@ pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBo
                 told.complaint(&why, log);
                 refused = true;
             }
-            // One that is ending has nobody to show it to.
+            // A process that is ending has nobody to show it to.
             let _ = asked.ask(&Request::Decided(Box::new(decided.clone())));
         }
         told.standing(standing, &reading, &changed, log);
-        // What came while it decided is of the next window.
+        // What came while it decided belongs to the next window.
         before = Some(now);
     }
 }
@@ -292,7 +298,7 @@ fn put_in_force(
     Ok(())
 }
 
-/// What a controller sets anew, in words. Who polls is not its own to set.
+/// The settings that a controller changes, in words. Who polls is not among what it sets.
 fn difference(before: &NapiSettings, now: &NapiSettings) -> Vec<String> {
     let words =
         |name: &str, before: String, now: String| (before != now).then(|| format!("{name} {now} (was {before})"));
@@ -305,7 +311,7 @@ fn difference(before: &NapiSettings, now: &NapiSettings) -> Vec<String> {
     all.into_iter().flatten().collect()
 }
 
-/// Sleeps; whether it is to stop.
+/// Sleeps for that time. Returns true as soon as it is to stop.
 fn wait(time: Duration, stop: &AtomicBool) -> bool {
     let until = Instant::now() + time.min(Duration::from_nanos(WINDOW_NS_MAX));
     while !stop.load(Ordering::Relaxed) {
@@ -324,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    /// What is counted of one NAPI of each of these processes.
+    /// What is counted of one NAPI of each of these processes, which are given with their polls and packets.
     fn counted(napis: &[(u32, u64, u64)]) -> Counted {
         let napi = |&(pid, polls, work)| ((pid, 1), (Stats { polls, work, ..Stats::default() }, Latencies::default()));
         Counted { at: Instant::now(), napis: napis.iter().map(napi).collect(), cpus: Vec::new(), ticks: None }
@@ -345,7 +351,7 @@ mod tests {
     #[test]
     fn a_queues_next_process_is_not_compared_with_the_former_one() {
         assert_eq!(work(&counted(&[(8, 9, 3)]), &counted(&[(7, 5, 100)])), 0);
-        // A NAPI that was reset in its process has counted from its beginning, whichever counter tells.
+        // A NAPI that was reset in its process has counted from 0 since, whichever of its counters tells that.
         assert_eq!(work(&counted(&[(7, 9, 3)]), &counted(&[(7, 5, 100)])), 3);
     }
 

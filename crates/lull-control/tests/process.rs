@@ -16,7 +16,7 @@ use lull_linux::sched::{ThreadPolicy, scheduling};
 use lull_net::{Epoll, GroupCpus, Network, NetworkConfig};
 use lull_nic::mem::{self, MemConfig};
 
-/// A directory of this test's own, removed at its end.
+/// A directory of this test's own, which is removed at its end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -90,7 +90,7 @@ fn a_setting_of_one_napi_is_in_force_and_is_undone() {
     assert!(after.napis[1].thread.is_some() && after.napis[0].thread.is_none());
     assert_eq!(plane.host.napis()[1].settings, after.napis[1].settings, "the host itself says so");
 
-    // A second change does not become what undo goes back to.
+    // A second change does not change what undo goes back to.
     let change = Change { defer_hard_irqs: Some(9), ..Change::default() };
     client.ask(&Request::Set(Set { napi_ids: Vec::new(), change })).unwrap();
     let Answer::Changed(undone) = client.ask(&Request::Undo).unwrap() else { panic!("it was an undo") };
@@ -101,7 +101,7 @@ fn a_setting_of_one_napi_is_in_force_and_is_undone() {
     }
 }
 
-/// The nice value of this process: what anybody may give a thread, and take back.
+/// The nice value of this process, which anybody may give a thread and take back.
 fn own_nice() -> i32 {
     match scheduling(std::process::id() as i32).unwrap().policy {
         ThreadPolicy::Other(nice) | ThreadPolicy::Batch(nice) => nice,
@@ -139,7 +139,7 @@ fn the_threads_of_napis_get_cpus_and_a_policy_and_are_given_back_what_they_had()
     assert_eq!((Some(now.cpus.clone()), Some(now.policy)), (change.thread_cpus, change.thread_policy));
     assert_eq!((&after[1].scheduling, &after[1].former_scheduling), (&Some(now), &Some(had.clone())));
     assert_eq!((after[0].thread, &after[0].former), (None, &None));
-    // A second change does not become what undo goes back to.
+    // A second change does not change what undo goes back to.
     let again = Change { thread_policy: Some(ThreadPolicy::Other(own_nice())), ..Change::default() };
     client.ask(&Request::Set(Set { napi_ids: vec![ids[1]], change: again })).unwrap();
     assert_eq!(show(&mut client).napis[1].former_scheduling, Some(had.clone()));
@@ -164,7 +164,7 @@ fn a_thread_that_cannot_be_scheduled_leaves_everything_as_it_was() {
     assert!(said.contains("no thread") && said.contains("threaded=on"), "{said}");
     let said = refused(Change { thread_cpus: Some(vec![4_000]), ..of_threads() });
     assert!(said.contains("CPU 4000"), "{said}");
-    // The kernel itself refuses this one, when the settings are in force already.
+    // The kernel itself refuses this change, when the settings are in force already.
     let change = Change { defer_hard_irqs: Some(7), thread_policy: Some(ThreadPolicy::Unknown(77)), ..of_threads() };
     let said = refused(change);
     assert!(said.contains("cannot schedule its thread") && said.contains("os error 22"), "{said}");
@@ -232,7 +232,7 @@ fn a_client_that_goes_on_asking_keeps_neither_the_others_nor_the_end_waiting() {
     let mut other = connect(&scratch);
     assert_eq!(show(&mut other).napis.len(), 2);
     assert_eq!(show(&mut watching).napis.len(), 2);
-    // Both are still there; the service ends all the same.
+    // Both clients are still connected; the service ends all the same.
     drop(offer);
     let gone = watching.ask(&Request::Show).unwrap_err();
     assert!(matches!(gone, Error::NoSocket { .. } | Error::Gone { .. }), "{gone}");
@@ -249,7 +249,7 @@ fn a_client_that_reads_slowly_keeps_neither_the_others_nor_the_end_waiting() {
     let mut part = vec![0; 32 * 1024];
     let first = slow.read(&mut part).unwrap();
     assert!(first > 0, "the answer has begun");
-    // There is always room for a little more of it, and all of it would take many seconds.
+    // There is always room for a little more of the answer, and all of it would take many seconds.
     let reads = std::thread::spawn(move || {
         let (mut last, mut parts) = (part[first - 1], 0);
         while let Ok(count) = slow.read(&mut part)
@@ -276,12 +276,12 @@ fn what_a_killed_process_left_is_told_from_one_that_never_was() {
     let path = offer.path().to_owned();
     drop(offer);
     assert!(!path.exists());
-    // A listener that is dropped leaves its file, as a killed process does.
+    // A listener that is dropped leaves its file behind, as a killed process does.
     drop(UnixListener::bind(&path).unwrap());
     let gone = Client::connect(me, &scratch.places()).unwrap_err();
     assert!(matches!(gone, Error::Gone { .. }) && gone.to_string().contains("is gone"), "{gone}");
     assert!(Client::connect_all(&scratch.places()).is_empty());
-    // The next one of that number takes its place.
+    // The next process of that number takes the file's place.
     let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
     assert_eq!(show(&mut connect(&scratch)).pid, me);
 }
@@ -296,12 +296,12 @@ fn a_socket_that_says_to_be_another_process_is_not_believed() {
     std::fs::rename(offer.path(), scratch.0.join(others)).unwrap();
     let error = Client::connect(other, &scratch.places()).unwrap_err();
     assert!(matches!(error, Error::Impostor { found, .. } if found == std::process::id()), "{error}");
-    // By its own number it is found, whatever the file is called: names differ between PID namespaces.
+    // The process is found by its own number, whatever the file is called, as names differ between PID namespaces.
     assert_eq!(show(&mut connect(&scratch)).napis.len(), 2);
     std::mem::forget(offer);
 }
 
-/// A listener of this process in a directory of its own, beside those of real processes. It takes no connection.
+/// A listener of this process in a directory of its own. It accepts no connection.
 fn silent(scratch: &Scratch, name: &str) -> UnixListener {
     std::fs::create_dir_all(&scratch.0).unwrap();
     UnixListener::bind(scratch.0.join(name)).unwrap()
@@ -313,10 +313,10 @@ fn fill(scratch: &Scratch, listener: &UnixListener, name: &str) -> UnixStream {
     UnixStream::connect(scratch.0.join(name)).unwrap()
 }
 
-/// What takes longer has no end: a busy machine takes its time, too.
+/// After this time something counts as hanging; a busy machine is slow as well.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// What a test does within a time; it hangs in a thread of its own.
+/// Returns what `does` returns, and fails if that takes longer than `time`.
 fn within<T: Send + 'static>(time: Duration, does: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(does()));
@@ -338,7 +338,7 @@ fn a_socket_whose_queue_is_full_is_passed_over() {
 #[test]
 fn silent_processes_of_a_user_take_no_longer_than_one_and_leave_others_their_time() {
     let scratch = Scratch::new();
-    // Each for itself would take ten seconds, and all of them several times what hangs.
+    // Each of them alone would take ten seconds, so that all together would take several times [`HANGS`].
     let _listeners: Vec<UnixListener> = (0..40).map(|nth| silent(&scratch, &format!("{nth}.sock"))).collect();
     let mut clients = Client::connect_all(&scratch.places());
     assert_eq!(clients.len(), 40);
@@ -364,7 +364,7 @@ fn an_answer_that_dribbles_in_has_an_end_and_its_control_characters_do_nothing()
     let mut client = Client::connect_all(&scratch.places()).swap_remove(0);
     let said = client.ask(&Request::Show).unwrap_err().to_string();
     assert!(said.ends_with("refused: \\u{1b}[2Jno"), "{said}");
-    // The answer itself has no end.
+    // The second answer has no end.
     assert!(matches!(within(HANGS, move || client.ask(&Request::Show)), Err(Error::Silent { .. })));
     serves.join().unwrap();
 }
@@ -426,7 +426,7 @@ fn a_group_is_shown_and_changed_while_it_polls() {
         let refused = client.ask(&Request::Group(change)).unwrap_err().to_string();
         assert!(refused.contains(word), "{refused}");
     }
-    // What was done before a refusal is taken back, the last CPU with all members included.
+    // What was done before a refusal is taken back, even after the last CPU was detached with all members.
     let has = |client: &mut Client| {
         let group = show(client).groups.swap_remove(0);
         let mut members: Vec<(u32, u32)> = group.members.iter().map(|it| (it.napi_id, it.weight)).collect();

@@ -17,14 +17,14 @@ use lull_nic::mem::{self, MemConfig};
 use lull_slo::{Bounds, Controller, Slo};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Set in a process that this test starts of itself.
+/// This variable is set in a process that the test starts of itself.
 const CHILD: &str = "LULL_TEST_PROCESS_WITH_QUEUES";
-/// Longer than a process takes a controller for present that says nothing.
+/// This is longer than the time after which a process takes a silent controller for gone.
 const SILENCE: Duration = Duration::from_secs(13);
-/// Whatever has not come by then does not come, on a busy machine either.
+/// What has not come after this time does not come, even on a busy machine.
 const LOST: Duration = Duration::from_secs(120);
 
-/// What the test starts of itself; there is nothing to see in it otherwise.
+/// This is what runs in the processes that the test starts of itself; in the test's own process it does nothing.
 #[test]
 fn process_with_queues() {
     if std::env::var_os(CHILD).is_none() {
@@ -37,14 +37,14 @@ fn process_with_queues() {
     let _network = Network::new(&host, Arc::new(ours), config).unwrap();
     let _offer = Offer::start(&host, "test", &Places::default()).unwrap();
     println!("\nready");
-    // Until the test ends, in whatever way.
+    // It runs until the test ends, in whatever way that happens.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
 /// A process with queues.
 struct Process {
     child: Child,
-    /// It ends when this is closed.
+    /// The process ends when this is closed.
     stdin: Option<ChildStdin>,
 }
 
@@ -59,7 +59,7 @@ impl Process {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"), "the process ended early");
-        // What the harness prints at the end has to go somewhere.
+        // Somebody has to read what the test harness prints at the end.
         std::thread::spawn(move || lines.count());
         let stdin = child.stdin.take();
         Process { child, stdin }
@@ -98,7 +98,7 @@ fn wait_until(what: &str, mut come: impl FnMut() -> bool) {
     }
 }
 
-/// Of two processes one is stopped: that which is asked first, or the other.
+/// Stops one of two processes: the one that is asked first, or the other.
 fn one_is_stopped(first: bool) {
     let mut processes = [Process::start(), Process::start()];
     processes.sort_by_key(Process::pid);
@@ -110,7 +110,7 @@ fn one_is_stopped(first: bool) {
     let controller = Controller::new(slo.clone(), Bounds::new(&slo, &mode, None).unwrap());
     let (stop, said) = (AtomicBool::new(false), Mutex::new(Vec::<String>::new()));
     std::thread::scope(|scope| {
-        // However this ends, the controller does, or the scope would wait for it.
+        // The controller ends however this ends, or the scope would wait for it.
         let _ends = Ends(&stop);
         scope.spawn(|| {
             keep(&whom, controller, "suspend20", &stop, &mut |line| said.lock().unwrap().push(line.to_owned()));
@@ -125,7 +125,7 @@ fn one_is_stopped(first: bool) {
             assert!(shown.controller.is_some(), "stopped first: {first}: {shown:?}");
             begun.elapsed() > SILENCE && is_told()
         });
-        // What came back is heard again, by the controller as well.
+        // The process that goes on is heard again, by the controller as well.
         stopped.signal(Signal::CONT);
         let windows =
             |process: &Process| process.show().controller.map(|decided| decided.windows.values().sum::<u64>());

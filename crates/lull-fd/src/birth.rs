@@ -1,5 +1,5 @@
-//! New contexts and sockets of a program on the kernel plane get their parameters. Whatever goes wrong, the program has the
-//! descriptor that it asked for, and `errno` as it was.
+//! New contexts and sockets of a program on the kernel plane get their parameters here. Whatever goes wrong, the
+//! program has the descriptor that it asked for, and its `errno` is not changed.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ use lull_core::zero_timeout::ZERO_TIMEOUT_SHARE;
 use crate::linux::{self, KeptError, Refused, Socket};
 use crate::{Config, Table, say};
 
-/// A context that the kernel has just made, or an error of its.
+/// Gives a context that the kernel has just made its parameters. `fd` is what the call returned, which may be an error.
 pub fn context(table: &Table, config: &Config, fd: c_int) -> c_int {
     let Some(params) = config.epoll() else { return fd };
     if fd < 0 {
@@ -32,7 +32,7 @@ pub fn context(table: &Table, config: &Config, fd: c_int) -> c_int {
     fd
 }
 
-/// A socket that the kernel has just made, or an error of its.
+/// Gives a socket that the kernel has just made its options. `fd` is what the call returned, which may be an error.
 pub fn socket(config: &Config, fd: c_int, domain: c_int) -> c_int {
     if let Some(wanted) = config.socket()
         && fd >= 0
@@ -44,8 +44,9 @@ pub fn socket(config: &Config, fd: c_int, domain: c_int) -> c_int {
     fd
 }
 
-/// A connection that the kernel has just handed out, or an error of its. A connection inherits its listener's options
-/// (`sk_clone_lock`), so only one without any is from a listener that was made elsewhere, such as a service manager's.
+/// Gives a connection that the kernel has just handed out its options. `fd` is what the call returned, which may be an
+/// error. A connection inherits its listener's options (`sk_clone_lock`). So one that has none comes from a listener
+/// that was made elsewhere, for instance by a service manager.
 pub fn accepted(config: &Config, fd: c_int) -> c_int {
     let Some(wanted) = config.socket() else { return fd };
     if fd < 0 {
@@ -58,7 +59,8 @@ pub fn accepted(config: &Config, fd: c_int) -> c_int {
     fd
 }
 
-/// A socket of which the kernel has just said whether it listens: one that shares its address gets a program for its group.
+/// Gives the group of a socket a program, if the socket listens now and shares its address. `result` is what `listen`
+/// returned.
 pub fn listening(config: &Config, fd: c_int, result: c_int) -> c_int {
     if !config.steering().is_on() || result != 0 {
         return result;
@@ -76,7 +78,7 @@ pub fn listening(config: &Config, fd: c_int, result: c_int) -> c_int {
     result
 }
 
-/// The program has attached one of its own, or tried to: its groups are its own.
+/// Called when the program attaches a program of its own, or tries to. From then on its groups are its own affair.
 #[cold]
 pub fn steers_itself(config: &Config) {
     if config.steering().is_on() {
@@ -96,7 +98,7 @@ fn set(config: &Config, fd: c_int, wanted: &Socket) {
     }
 }
 
-/// Says, once a process, that the queue was polled for a timeout of zero.
+/// Reports, once per process, that the queue was polled for calls with a timeout of zero.
 #[cold]
 pub fn say_lifted() {
     static SAID: AtomicBool = AtomicBool::new(false);

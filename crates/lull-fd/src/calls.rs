@@ -1,4 +1,4 @@
-//! A call of `epoll_wait` or one of its kin, waited for as [`wait`] has it, by Linux's calls.
+//! A call of `epoll_wait` or of its kin, which waits as [`wait`] does, by Linux's calls.
 
 use libc::{c_int, epoll_event, sigset_t};
 
@@ -6,13 +6,13 @@ use crate::linux::{self, Blocked, Poller};
 use crate::wait::{self, Kernel, Round, Waited};
 use crate::{Config, Table, time};
 
-/// One of the three calls, as the program has made it.
+/// One of the three calls, as the program made it.
 pub struct Call<'a, Real> {
     /// The context.
     pub epfd: c_int,
     /// Room for the events.
     pub events: *mut epoll_event,
-    /// How many there is room for.
+    /// How many events there is room for.
     pub max: c_int,
     /// The signals that the program has blocked for this call.
     pub own_mask: Option<&'a sigset_t>,
@@ -20,8 +20,8 @@ pub struct Call<'a, Real> {
     pub real: Real,
 }
 
-/// Waits for `asked_ns`, with signals blocked around the whole where it takes more than one call. Returns what the call returns,
-/// with its `errno`, and whether the queue was polled for a timeout of zero.
+/// Waits for `asked_ns`. If that takes more than one call, signals are blocked around all of them. Returns what the
+/// program's call returns, with its `errno`, and whether the queue was polled for a timeout of zero.
 ///
 /// # Safety
 /// The program vouches for the call's events.
@@ -49,7 +49,7 @@ pub unsafe fn polled_for<Real: Fn(i64, Option<&sigset_t>) -> c_int>(
     let waited = wait::long(&Masked { call, config, mask }, context, asked_ns, kernel_polls_ns);
     let error = linux::last_error();
     blocked.restore();
-    // A handler may have run just now.
+    // A handler may have run in the call above and changed it.
     linux::set_error(error);
     (returned(waited), false)
 }
@@ -64,7 +64,7 @@ fn returned(waited: Waited) -> c_int {
     }
 }
 
-/// A call and the mask that its waits let signals in by.
+/// A call, and the mask of signals for its waits.
 struct Masked<'a, 'b, Real> {
     call: &'a Call<'b, Real>,
     config: &'a Config,
@@ -84,7 +84,7 @@ impl<Real: Fn(i64, Option<&sigset_t>) -> c_int> Kernel for Masked<'_, '_, Real> 
     }
 
     fn now_ns(&self) -> u64 {
-        // It does not go back before the boot.
+        // The clock is never negative.
         time::now_ns().unsigned_abs()
     }
 

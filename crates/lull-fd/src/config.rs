@@ -1,4 +1,4 @@
-//! What the environment asks for.
+//! The settings that the environment asks for.
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -11,16 +11,18 @@
 //! | `LULL_SOCKET_BUSY_POLL` | SO_BUSY_POLL of every IPv4 and IPv6 socket, microseconds, 1 to 2^31-1 |
 //! | `LULL_SOCKET_BUDGET` | SO_BUSY_POLL_BUDGET, packets, 1 to 65535; takes CAP_NET_ADMIN |
 //! | `LULL_SOCKET_PREFER` | SO_PREFER_BUSY_POLL, 0 or 1; 1 takes CAP_NET_ADMIN |
-//! | `LULL_STEER` | `queue`, `cpu` or a classic BPF program: what chooses among listeners with SO_REUSEPORT |
-//! | `LULL_QUIET` | set: nothing is said on stderr |
+//! | `LULL_STEER` | `queue`, `cpu` or a classic BPF program, which chooses among listeners with SO_REUSEPORT |
+//! | `LULL_QUIET` | if it is set, nothing is written to stderr |
 //!
-//! With `LULL_EPOLL_TIMEOUT_MS` a context whose sockets have NAPI ids is polled for where the kernel does not do it: a
-//! longer wait until 100 ms have passed without an event, then it sleeps; calls with timeout 0 that find nothing again
-//! and again for at most a sixteenth of the time. No call takes longer than the program asks for. Without NAPI ids
-//! (loopback, a veth whose peer has TSO on) there is nothing to poll, and every call is the C library's.
-//! Epoll contexts are left alone unless one of the first three is set (the others are then 0), sockets unless
-//! `LULL_SOCKET_BUSY_POLL` is. Children inherit the environment and with it the library. A value outside its limits
-//! turns the whole library into a pass-through, and that is said once.
+//! With `LULL_EPOLL_TIMEOUT_MS`, a context whose sockets have NAPI ids is polled for where the kernel does not do it. A
+//! longer wait is polled for until 100 ms have passed without an event, and then it sleeps. Calls with timeout 0 that
+//! find nothing again and again are polled for in at most a sixteenth of the time. No call takes longer than the
+//! program asks for. Without NAPI ids (on loopback, or a veth whose peer has TSO on) there is nothing to poll, and
+//! every call is the C library's.
+//!
+//! Epoll contexts are left alone unless one of the first three is set, and then the others of these are 0. Sockets are
+//! left alone unless `LULL_SOCKET_BUSY_POLL` is set. Children inherit the environment, and with it the library. A value
+//! outside its limits turns the whole library into a pass-through, and that is reported once.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -33,50 +35,51 @@ use crate::decimal::decimal;
 use crate::linux::Socket;
 use crate::steer::Steering;
 
-/// The longest time that the kernel is let poll for at once, in milliseconds: signals wait for it.
+/// The longest time for which the kernel may poll at once, in milliseconds. It is bounded because signals wait for it.
 const TIMEOUT_MS_MAX: u64 = 1_000;
 /// The most events that a call may be limited to.
 const EVENTS_MAX: u64 = 1 << 20;
-/// In `epoll`: parameters are to be set.
+/// This bit of `epoll` says that parameters are to be set.
 const EPOLL_ON: u64 = 1 << 63;
 
-/// What the environment asks for: nothing at first.
+/// The settings that the environment asks for; none at first.
 #[derive(Debug, Default)]
 pub struct Config {
-    /// Parameters of epoll contexts in one word: usecs, budget above 32 bits, prefer above 48, [`EPOLL_ON`]; 0: leave
-    /// alone.
+    /// Parameters of epoll contexts in one word: the usecs, the budget from bit 32 on, prefer from bit 48 on, and
+    /// [`EPOLL_ON`]. With 0, contexts are left alone.
     epoll: AtomicU64,
-    /// How long the kernel polls at a time in a mode that keeps polling, in milliseconds; 0: this is none.
+    /// How long the kernel polls at a time in a mode that keeps polling, in milliseconds; 0 if the mode does not keep
+    /// polling.
     timeout_ms: AtomicI32,
     /// Whether calls with timeout 0 are left alone.
     zero_stays: AtomicBool,
-    /// The most events a call; 0: as many as the program asks for.
+    /// The most events that a call returns; 0 for as many as the program asks for.
     events_max: AtomicI32,
-    /// SO_BUSY_POLL in microseconds; 0: sockets are left alone.
+    /// SO_BUSY_POLL in microseconds; with 0, sockets are left alone.
     socket_usecs: AtomicI32,
     socket_budget: AtomicI32,
     socket_prefer: AtomicBool,
-    /// What chooses among listeners that share an address.
+    /// The choice among listeners that share an address.
     steering: Steering,
 }
 
-/// A variable that is not what it may be.
+/// A variable with a value that it may not have.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The variable.
     pub name: &'static CStr,
-    /// What it may be.
+    /// The values that it may have.
     pub may_be: MayBe,
 }
 
-/// What a variable may be.
+/// The values that a variable may have.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MayBe {
     /// A number.
     Number {
-        /// The least that it may be.
+        /// The least allowed value.
         min: u64,
-        /// The most that it may be.
+        /// The greatest allowed value.
         max: u64,
     },
     /// `queue`, `cpu` or a program.
@@ -93,7 +96,7 @@ impl fmt::Display for MayBe {
 }
 
 impl Config {
-    /// Nothing is asked for.
+    /// The settings of an environment that asks for nothing.
     pub const fn new() -> Config {
         Config {
             epoll: AtomicU64::new(0),
@@ -107,10 +110,10 @@ impl Config {
         }
     }
 
-    /// Reads the variables. Nothing is asked for if one of them is wrong.
+    /// Reads the variables. If one of them is wrong, nothing is set.
     ///
     /// # Errors
-    /// The first that is wrong.
+    /// The first variable that is wrong.
     pub fn read<'a>(&self, variable: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> Result<(), Wrong> {
         let number = |name, min, max| match variable(name) {
             None => Ok(None),
@@ -146,7 +149,7 @@ impl Config {
         Ok(())
     }
 
-    /// What epoll contexts get, if anything.
+    /// The parameters of epoll contexts, if they get any.
     pub fn epoll(&self) -> Option<libc::epoll_params> {
         let word = self.epoll.load(Relaxed);
         (word & EPOLL_ON != 0).then_some(libc::epoll_params {
@@ -157,7 +160,7 @@ impl Config {
         })
     }
 
-    /// Epoll contexts are left alone from now on, and nothing is polled for.
+    /// From now on epoll contexts are left alone, and nothing is polled for.
     pub fn epoll_off(&self) {
         self.epoll.store(0, Relaxed);
         self.timeout_ms.store(0, Relaxed);
@@ -175,7 +178,8 @@ impl Config {
         !self.zero_stays.load(Relaxed)
     }
 
-    /// How many events a call may return that asks for so many. What is no number of events is the kernel's to refuse.
+    /// How many events a call may return that asks for `asked`. A number that no call may ask for is left to the kernel
+    /// to refuse.
     #[inline]
     pub fn events(&self, asked: c_int) -> c_int {
         match self.events_max.load(Relaxed) {
@@ -184,20 +188,20 @@ impl Config {
         }
     }
 
-    /// What sockets get, if anything.
+    /// The options of sockets, if they get any.
     pub fn socket(&self) -> Option<Socket> {
         let usecs = self.socket_usecs.load(Relaxed);
         let (budget, prefer) = (self.socket_budget.load(Relaxed), self.socket_prefer.load(Relaxed));
         (usecs != 0).then_some(Socket { usecs, budget, prefer })
     }
 
-    /// What chooses among listeners that share an address.
+    /// The choice among listeners that share an address.
     #[inline]
     pub fn steering(&self) -> &Steering {
         &self.steering
     }
 
-    /// Sockets are left alone from now on.
+    /// From now on sockets are left alone.
     pub fn socket_off(&self) {
         self.socket_usecs.store(0, Relaxed);
     }

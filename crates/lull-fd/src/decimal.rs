@@ -1,6 +1,6 @@
-//! Numbers as the environment has them.
+//! Numbers in the environment.
 
-/// A decimal number of at most ten digits and nothing else.
+/// Reads a decimal number of at most ten digits, and nothing else.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 10 {
         return None;

@@ -1,7 +1,8 @@
-//! Open files by their numbers: lock-free to look up, refcounted, safe in signal handlers.
+//! Open files by their numbers. A look-up takes no lock, files are counted references, and all of this is safe in
+//! signal handlers.
 //!
-//! A number is a word that names an open file; several numbers may name one (`dup`). A file stays for as long as a number
-//! names it or a call uses it, as behind Linux's `fget` and `fput`.
+//! A number is a word that names an open file; several numbers may name one file (`dup`). A file stays for as long as a
+//! number names it or a call uses it, as with Linux's `fget` and `fput`.
 //!
 //! ```text
 //! word of a number   generation | place + 1       0: the number is not of this table
@@ -9,13 +10,13 @@
 //!                                                 generation grows, and the place is free
 //! ```
 //!
-//! A look-up reads the number's word and adds a reference to the place, but only while the place still has that generation
-//! and somebody holds it. So a place that was freed and filled again is never taken for what it held before. Places are
-//! never given back to the allocator, so that a late look-up reads a word and not freed memory.
+//! A look-up reads the number's word and adds a reference to the place, but only while the place still has that
+//! generation and has references. So a place that was freed and filled again is never taken for what it held before.
+//! Places are never given back to the allocator, so that a late look-up reads a word and not freed memory.
 //!
-//! Putting a file in and taking the last reference away change a list of free places, which is a stack with a count of
-//! its changes beside the head: a head that has come back (ABA) has another count. Nothing here waits for another thread, so
-//! a `fork` at any moment leaves a table that can be used.
+//! A list of free places changes when a file is put in and when its last reference goes. It is a stack with a count of
+//! its changes beside the head, so that a head that has come back (ABA) has another count. Nothing here waits for
+//! another thread, so a `fork` at any moment leaves a table that can be used.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -32,20 +33,21 @@ const CHUNKS_MAX: usize = NUMBERS_MAX / CHUNK_SIZE;
 
 /// The table. Keep it in a `static`.
 pub struct Files<T: 'static> {
-    /// By number.
+    /// The words, by number.
     words: Chunks<AtomicU64>,
-    /// Behind the last number that has ever named a file. Who looks at all numbers, as after each `fork`, touches no page of the
-    /// table beyond it.
+    /// One more than the highest number that has ever named a file. A caller that looks at all numbers, as after each
+    /// `fork`, touches no page of the table beyond it.
     numbers_end: AtomicU32,
     places: Chunks<Place<T>>,
-    /// Places that were made so far.
+    /// How many places were made so far.
     made: AtomicU32,
-    /// The first free place plus one, and above 32 bits the count of changes.
+    /// The first free place plus one, and from bit 32 on the count of changes.
     free: AtomicU64,
 }
 
-/// Values by their index, in chunks that are made when the first of their values is used. What is not used takes no memory, of which
-/// a program may allow itself little (RLIMIT_DATA and RLIMIT_AS count what is never touched as well). A chunk is never freed.
+/// Values by their index, in chunks that are made when the first value of a chunk is used. What is not used takes no
+/// memory: a program may allow itself only little of it (RLIMIT_DATA and RLIMIT_AS count even memory that is never
+/// touched). A chunk is never freed.
 struct Chunks<T> {
     #[cfg(not(loom))]
     chunks: [AtomicPtr<T>; CHUNKS_MAX],
@@ -60,8 +62,8 @@ struct Place<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: a value is written by the one who took its place off the free list, and read by those who hold a reference, as
-// with `Arc`.
+// SAFETY: a value is written by the thread that took its place off the free list, and read by those that hold a
+// reference, as with `Arc`.
 unsafe impl<T: Send + Sync> Sync for Files<T> {}
 
 const REFERENCES: u64 = u32::MAX as u64;
@@ -111,13 +113,13 @@ impl<T> Files<T> {
         self.words.get(usize::try_from(number).ok()?)
     }
 
-    /// Whether the number is of this table.
+    /// Whether the number names a file of this table.
     #[inline]
     pub fn contains(&self, number: i32) -> bool {
         self.word(number).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// The open file behind a number.
+    /// The open file that a number names.
     #[inline]
     pub fn get(&'static self, number: i32) -> Option<Open<T>> {
         let word = self.word(number)?;
@@ -125,7 +127,7 @@ impl<T> Files<T> {
         while name != 0 {
             let index = name as u32 - 1;
             let place = self.place(index);
-            // Acquired, so that whoever finds the file gone sees what the number names since.
+            // This load acquires, so that a thread which finds the file gone sees what the number names since.
             let mut now = place.word.load(Ordering::Acquire);
             while generation(now) == generation(name) && now & REFERENCES != 0 {
                 match place.word.compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Acquire) {
@@ -133,7 +135,7 @@ impl<T> Files<T> {
                     Err(other) => now = other,
                 }
             }
-            // The file has gone since. The number names another by now, or none.
+            // The file has gone meanwhile. By now the number names another file, or none.
             let again = word.load(Ordering::Acquire);
             if again == name {
                 return None;
@@ -143,25 +145,25 @@ impl<T> Files<T> {
         None
     }
 
-    /// Puts a file into the table, without a number yet. Nothing if the table is full.
+    /// Puts a file into the table, without a number yet. Returns `None` if the table is full.
     pub fn open(&'static self, value: T) -> Option<Open<T>> {
         let index = self.pop_free().or_else(|| self.make())?;
         let place = self.place(index);
         let generation = place.word.load(Ordering::Relaxed) & !REFERENCES;
-        // SAFETY: the place was free, and only the one who took it off the list may write it.
+        // SAFETY: the place was free, and only the thread that took it off the list may write it.
         unsafe { (*place.value.get()).write(value) };
         place.word.store(generation | 1, Ordering::Release);
         Some(Open { files: self, place: index })
     }
 
-    /// Makes the number name this file. Returns what it named before: the caller drops it after everything is done. False
-    /// in place of that if the number is beyond the table.
+    /// Makes the number name this file. Returns the file that it named before, which the caller drops when everything
+    /// else is done. If the number is beyond the table, the new file comes back as an error.
     pub fn install(&'static self, number: i32, file: Open<T>) -> Result<Option<Open<T>>, Open<T>> {
         let word = usize::try_from(number).ok().and_then(|number| self.words.made(number, || AtomicU64::new(0)));
         let Some(word) = word else { return Err(file) };
         let end = number as u32 + 1;
         if self.numbers_end.load(Ordering::Relaxed) < end {
-            // Before the number names it: a `fork` between the two leaves a child that finds it.
+            // This happens before the number names the file, so that the child of a `fork` between the two finds it.
             self.numbers_end.fetch_max(end, Ordering::Release);
         }
         let name = file.name();
@@ -170,24 +172,24 @@ impl<T> Files<T> {
         Ok(self.held_by_number(before))
     }
 
-    /// The number names nothing any more. Returns what it named.
+    /// Makes the number name nothing. Returns the file that it named.
     pub fn take(&'static self, number: i32) -> Option<Open<T>> {
         let word = self.word(number)?;
-        // Most numbers that are closed were never here.
+        // Most numbers that are closed never named a file of this table.
         if word.load(Ordering::Relaxed) == 0 {
             return None;
         }
         self.held_by_number(word.swap(0, Ordering::AcqRel))
     }
 
-    /// The number names nothing any more, if it names this file.
+    /// Makes the number name nothing, if it names this file. Returns that file.
     pub fn take_if(&'static self, number: i32, file: &Open<T>) -> Option<Open<T>> {
         let name = file.name();
         let taken = self.word(number)?.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
         taken.ok().and_then(|before| self.held_by_number(before))
     }
 
-    /// The reference that a number held.
+    /// The reference that a number's word stands for.
     fn held_by_number(&'static self, name: u64) -> Option<Open<T>> {
         (name != 0).then(|| Open { files: self, place: name as u32 - 1 })
     }
@@ -198,7 +200,7 @@ impl<T> Files<T> {
         (0..end).filter(|&number| self.contains(number))
     }
 
-    /// Whether any number names this file now. It looks at all of them.
+    /// Whether any number names this file now. This looks at all numbers.
     pub fn is_named(&self, file: &Open<T>) -> bool {
         let (end, name) = (self.numbers_end.load(Ordering::Acquire) as i32, file.name());
         (0..end).filter_map(|number| self.word(number)).any(|word| word.load(Ordering::Relaxed) == name)
@@ -208,7 +210,7 @@ impl<T> Files<T> {
         self.places.get(index as usize).expect("an index is known only after its chunk was made")
     }
 
-    /// A place that nobody has had yet.
+    /// Makes a place that was never used before.
     fn make(&self) -> Option<u32> {
         let index = self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| {
             ((made as usize) < NUMBERS_MAX).then_some(made + 1)
@@ -254,15 +256,15 @@ impl<T> Chunks<T> {
         Chunks { chunks: (0..CHUNKS_MAX).map(|_| AtomicPtr::new(null_mut())).collect() }
     }
 
-    /// A value, if its chunk was made.
+    /// The value of an index, if its chunk was made.
     #[inline]
     fn get(&self, index: usize) -> Option<&T> {
         let chunk = self.chunks.get(index / CHUNK_SIZE)?.load(Ordering::Acquire);
-        // SAFETY: a chunk that was published has so many values, and is never freed.
+        // SAFETY: a chunk that was published has this many values, and is never freed.
         (!chunk.is_null()).then(|| unsafe { &*chunk.add(index % CHUNK_SIZE) })
     }
 
-    /// A value, whose chunk is made if it is not there. Nothing if the index is beyond the last.
+    /// The value of an index, whose chunk is made if it does not exist. Returns `None` if the index is beyond the last.
     fn made(&self, index: usize, empty: impl Fn() -> T) -> Option<&T> {
         let chunk = self.chunks.get(index / CHUNK_SIZE)?;
         if chunk.load(Ordering::Acquire).is_null() {
@@ -270,7 +272,7 @@ impl<T> Chunks<T> {
             let made = Box::into_raw(values).cast::<T>();
             let published = chunk.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
             if published.is_err() {
-                // SAFETY: another thread was first; this one's chunk is still its own.
+                // SAFETY: another thread published its chunk first, and this one's was not published.
                 drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(made, CHUNK_SIZE)) });
             }
         }
@@ -289,12 +291,12 @@ impl<T> Open<T> {
         self.files.place(self.place)
     }
 
-    /// What a number's word says for it. The generation stands still while there is a reference.
+    /// What the word of a number that names this file is. The generation stays the same while there is a reference.
     fn name(&self) -> u64 {
         self.place().word.load(Ordering::Relaxed) & !REFERENCES | u64::from(self.place + 1)
     }
 
-    /// How many numbers and calls hold it, this reference included.
+    /// How many numbers and calls refer to the file, this reference included.
     pub fn references(&self) -> u32 {
         (self.place().word.load(Ordering::Relaxed) & REFERENCES) as u32
     }
@@ -337,7 +339,7 @@ impl<T> Open<T> {
     #[cold]
     fn free(&mut self, generation: u64) {
         let place = self.place();
-        // SAFETY: the last reference is gone, and nobody gets another to a place without one.
+        // SAFETY: this was the last reference, and nobody gets a reference to a place that has none.
         unsafe { (*place.value.get()).assume_init_drop() };
         place.word.store(generation.wrapping_add(1) << 32, Ordering::Release);
         self.files.push_free(self.place);
@@ -350,7 +352,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    /// A table of its own for each place that asks for one.
+    /// Each use of this macro has a table of its own.
     macro_rules! files {
         ($type:ty) => {{
             static FILES: Files<$type> = Files::new();
@@ -387,7 +389,7 @@ mod tests {
         drop(files.take(5));
         let second = files.open(2).unwrap();
         assert_eq!(second.place, place, "the free place is used again");
-        // A look-up that read the number's word before it was taken.
+        // This is what a look-up has that read the number's word before the file was taken.
         files.word(7).unwrap().store(name, Ordering::Relaxed);
         assert!(files.get(7).is_none(), "the name is of the former file");
         files.word(7).unwrap().store(0, Ordering::Relaxed);

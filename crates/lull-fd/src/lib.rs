@@ -1,38 +1,39 @@
-//! What is known of an unmodified program's descriptors, and what is done with a wait on one of its epoll contexts.
+//! What is known of the descriptors of an unmodified program, and how a wait on one of its epoll contexts is made.
 //!
-//! This crate has no hooks: `lull-preload` takes a program's calls over and asks here what to do. It knows no transport
-//! either: [`Kernel`] is the world that a wait happens in, so everything can be tested without preloading.
+//! This crate has no hooks: `lull-preload` takes a program's calls over and asks this crate what to do. It knows no
+//! transport either: [`Kernel`] stands for the world in which a wait happens, so that everything can be tested without
+//! preloading.
 //!
-//! Three types to know:
+//! There are three types to know:
 //!
 //! - [`Table`]: which internet sockets are on which epoll context, by their numbers;
-//! - [`Config`]: what the environment asks for;
-//! - [`Kernel`]: the calls that a wait is made of; [`linux`] has those of Linux.
+//! - [`Config`]: the settings that the environment asks for;
+//! - [`Kernel`]: the calls of which a wait consists; [`linux`] has those of Linux.
 //!
-//! The modules in the order that a wait passes them:
+//! The modules, in the order in which a wait passes them:
 //!
 //! | module | what is in there |
 //! | --- | --- |
-//! | [`config`] | what the environment asks for, read once at load; the limit of events a call |
+//! | [`config`] | the settings of the environment, which are read once at load; the limit of events per call |
 //! | [`table`] | descriptors and contexts |
-//! | [`wait`] | a wait of a given length: what the kernel polls for, what is polled for here, when it sleeps |
-//! | [`time`] | timeouts of the three calls, as nanoseconds |
-//! | [`files`] | open files by their numbers: lock-free, refcounted, with generations |
-//! | [`birth`] | new contexts and sockets get their parameters |
-//! | [`calls`] | a call of the program's, waited for so |
+//! | [`wait`] | a wait of a given length: what the kernel polls for, what is polled for here, and when it sleeps |
+//! | [`time`] | the timeouts of the three calls, in nanoseconds |
+//! | [`files`] | open files by their numbers, with counted references, generations, and no lock |
+//! | [`birth`] | parameters of new contexts and sockets |
+//! | [`calls`] | a call of the program's that waits so |
 //! | [`next`] | the C library's function of a name that is taken over |
 //! | `naked` | functions that are taken over and that Rust cannot define |
-//! | `decimal` | numbers as the environment has them |
-//! | `steer` | listeners that share an address get a program that chooses among them |
-//! | [`say`] | one line on stderr, at most once a process |
-//! | [`linux`] | one poll of a queue, NAPI ids, signals blocked: plain system calls |
+//! | `decimal` | numbers in the environment |
+//! | `steer` | programs that choose among listeners that share an address |
+//! | [`say`] | lines on stderr |
+//! | [`linux`] | plain system calls: one poll of a queue, NAPI ids, blocked signals |
 //!
 //! # Promises
 //!
-//! No lock, no thread, no thread-local, and no allocation but where a [`Files`] grows: what is here is safe in signal handlers
-//! and after `fork`. All
-//! state is words in a [`Table`] that the caller keeps, usually a `static`; it is zeroes at first, so memory is only
-//! used for the numbers that the program uses.
+//! There is no lock, no thread and no thread-local, and memory is allocated only where a [`Files`] grows, so that
+//! everything here is safe in signal handlers and after `fork`. All state is words in a [`Table`] that the caller
+//! keeps, usually in a `static`. The words are 0 at first, so that memory is used only for the numbers that the program
+//! uses.
 //!
 //! # Example
 //!

@@ -1,7 +1,8 @@
 //! The table of open files under loom.
 //!
-//! What a file holds is a cell of loom's: it is written when the file is made and when it is dropped, so loom reports a
-//! reader whom the table did not order after the one and before the other. There are two numbers and two places.
+//! A file holds a cell of loom's, which is written when the file is made and when it is dropped. So loom reports a
+//! reader for which the table does not order the first write before it and the second one after it. There are two
+//! numbers and two places.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +10,7 @@ use loom::thread;
 
 use crate::files::{Files, Open};
 
-/// What a dropped file holds.
+/// The value of a file that was dropped.
 const GONE: u32 = 0;
 
 struct File {
@@ -17,12 +18,12 @@ struct File {
     dropped: &'static AtomicU32,
 }
 
-// SAFETY: what is claimed of the table is tested here: the value is only read while there is a reference.
+// SAFETY: this is the claim about the table that is tested here: the value is only read while there is a reference.
 unsafe impl Sync for File {}
 
 impl File {
     fn read(&self) -> u32 {
-        // SAFETY: as above; loom reports an access at the same time as a write.
+        // SAFETY: as above; loom reports an access beside a write.
         self.value.with(|value| unsafe { *value })
     }
 }
@@ -51,7 +52,7 @@ impl World {
         self.files.open(File { value: UnsafeCell::new(value), dropped: self.dropped })
     }
 
-    /// Makes the number name a new file; what it named before is closed.
+    /// Makes the number name a new file, and closes the one that it named before.
     fn install(&self, number: i32, value: u32) {
         let file = self.open(value).expect("there is a place");
         drop(self.files.install(number, file).unwrap_or_else(|_| panic!("the number is in the table")));
@@ -82,7 +83,7 @@ fn loom_a_number_that_is_closed_and_used_again_is_never_read_as_what_it_was() {
             assert!(seen.is_none_or(|value| value == 1), "{seen:?}");
         });
         drop(world.files.take(0));
-        // It may get the place that the first one had.
+        // The new file may get the place that the first one had.
         world.install(1, 2);
         assert_eq!(world.read(1), Some(2));
         looker.join().unwrap();
@@ -123,13 +124,13 @@ fn loom_two_who_close_one_number_close_its_file_once() {
     });
 }
 
-/// A place that leaves the list of free ones and comes back while another thread is about to take it (ABA): that thread must
-/// not believe what it has read of the list.
+/// A place may leave the free list and come back while another thread is about to take it (ABA). That thread must not
+/// believe what it has read of the list before.
 #[test]
 fn loom_a_free_place_is_given_to_one_only() {
     check(3, || {
         let world = World::new();
-        // Both places are free, and were used before.
+        // Both places are free and were used before.
         drop([world.open(1).unwrap(), world.open(2).unwrap()]);
         let other = thread::spawn(move || world.open(3).map(|file| (file.read(), file)));
         let first = world.open(4);

@@ -1,16 +1,16 @@
-//! Functions of the C library that Rust cannot define, since they have any number of arguments (`execl`, `dprintf`), or return twice
-//! (`vfork`).
+//! Functions of the C library that Rust cannot define, because they have any number of arguments (`execl`, `dprintf`)
+//! or return twice (`vfork`).
 
-/// Declares variadic functions: the arguments that came in registers are put in front of those on the stack, which makes an array of
-/// them all. The bodies are told the first argument and the array.
+/// Declares variadic functions. The arguments that came in registers are put in front of those on the stack, which
+/// makes an array of all of them. The bodies get the first argument and the array.
 #[macro_export]
 macro_rules! variadic {
     ($($name:ident => $body:ident;)*) => {
         $(
-            /// As the C library's.
+            /// As the C library's function.
             ///
             /// # Safety
-            /// As the C library's.
+            /// As for the C library's function.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $name() {
@@ -32,17 +32,17 @@ macro_rules! variadic {
     };
 }
 
-/// Declares functions that ask where to go on, and go there with their arguments and their caller as they were. What is asked is told
-/// the first argument, and returns an address.
+/// Declares functions that jump to an address, with their arguments and their return address unchanged. The address is
+/// what the function after `where` returns, which gets the first argument.
 #[macro_export]
 macro_rules! goes_on {
     ($($(#[$doc:meta])* fn $name:ident, where $which:path;)*) => {
         $(
-            /// As the C library's.
+            /// As the C library's function.
             $(#[$doc])*
             ///
             /// # Safety
-            /// As the C library's.
+            /// As for the C library's function.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $name() {

@@ -3,26 +3,26 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// One function of the C library. Its name ends with a zero.
+/// One function of the C library.
 pub struct Next {
     symbol: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
 impl Next {
-    /// The function of that name, which ends with a zero.
+    /// The function of that name. The name has to end with a zero.
     pub const fn of(symbol: &'static str) -> Next {
         let Ok(symbol) = CStr::from_bytes_with_nul(symbol.as_bytes()) else { panic!("it ends with a zero") };
         Next { symbol, address: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// Its address, null if it was not looked up yet or the C library has no such function.
+    /// Its address; null if it was not looked up yet, or if the C library has no such function.
     #[inline]
     pub fn address(&self) -> *mut c_void {
         self.address.load(Relaxed)
     }
 
-    /// Its address, looked up now if it was not yet.
+    /// Its address, which is looked up now if it was not before.
     pub fn found(&self) -> *mut c_void {
         if self.address().is_null() {
             self.look_up();
@@ -30,7 +30,7 @@ impl Next {
         self.address()
     }
 
-    /// Looks it up, in what was loaded behind this library.
+    /// Looks the function up in the libraries that were loaded behind this one.
     #[cold]
     pub fn look_up(&self) {
         // SAFETY: the symbol ends with a zero.

@@ -1,8 +1,8 @@
-//! Lines on stderr, each at most once a process, and only where they can do no harm.
+//! Lines on stderr, which are written only where they can do no harm.
 //!
-//! A daemon may have closed descriptor 2 and got it back as a client's socket: a line there would break its protocol.
-//! So the file behind descriptor 2 is remembered at load, and nothing is written to another one. A full or broken pipe
-//! is left alone as well: no blocking, no SIGPIPE.
+//! A daemon may have closed descriptor 2, and that number may be a client's socket by now: a line there would break its
+//! protocol. So the file behind descriptor 2 is remembered at load, and nothing is written to another one. Nor is
+//! anything written to a full or broken pipe, as that would block or raise SIGPIPE.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,16 +10,16 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Longest line; the rest is cut off. Below PIPE_BUF, so that lines of several processes do not mix.
+/// The longest line; the rest is cut off. It is shorter than PIPE_BUF, so that lines of several processes do not mix.
 const LINE_BYTES_MAX: usize = 256;
 
 static SAID: AtomicBool = AtomicBool::new(false);
 static QUIET: AtomicBool = AtomicBool::new(false);
-/// Device and inode of stderr at load; 0 and 0 if there was none.
+/// The device and inode of stderr at load; 0 and 0 if there was none.
 static STDERR_DEV: AtomicU64 = AtomicU64::new(0);
 static STDERR_INO: AtomicU64 = AtomicU64::new(0);
 
-/// Says nothing from now on.
+/// From now on nothing is written.
 pub fn quiet() {
     QUIET.store(true, Relaxed);
 }
@@ -32,7 +32,7 @@ pub fn remember_stderr() {
     }
 }
 
-/// Writes why something is not set, unless this process said why before.
+/// Writes the reason why something is not set, unless this process has written one before.
 #[cold]
 pub fn once(message: fmt::Arguments<'_>) {
     if !SAID.swap(true, Relaxed) {
@@ -56,14 +56,15 @@ pub fn line(message: fmt::Arguments<'_>) {
     if let Some(end) = line.bytes.get_mut(length) {
         *end = b'\n';
     }
-    // A short write loses the end of a message, nothing else.
+    // A short write only loses the end of a message.
     let _ = rustix::io::write(stderr(), line.bytes.get(..=length).unwrap_or_default());
 }
 
-/// The calls here go to the kernel itself: the C library's functions are taken over, and `poll` would send what this thread holds back
-/// on its connections, by a lock that it may have at this moment.
+/// The standard error. The calls with it go to the kernel itself, because the C library's functions are taken over:
+/// `poll` would send what this thread holds back on its connections, under a lock that the thread may hold at this
+/// moment.
 fn stderr() -> BorrowedFd<'static> {
-    // SAFETY: the number is borrowed for one call each time, and what it names is looked at first.
+    // SAFETY: the number is borrowed for one call at a time, and what it names is checked first.
     unsafe { BorrowedFd::borrow_raw(2) }
 }
 
@@ -71,7 +72,7 @@ fn stderr_file() -> Option<(u64, u64)> {
     rustix::fs::fstat(stderr()).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Whether a line can be written at once: not to a full pipe, nor to one that nobody reads.
+/// Whether a line can be written at once. It cannot to a full pipe, nor to one that nobody reads.
 fn writable() -> bool {
     let stderr = stderr();
     let mut entries = [PollFd::new(&stderr, PollFlags::OUT)];

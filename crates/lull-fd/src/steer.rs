@@ -1,7 +1,8 @@
-//! Listeners of a program on the kernel plane get a program for their reuseport group, which chooses among them.
+//! Programs that choose among the listeners of a reuseport group, for a program on the kernel plane.
 //!
-//! How many there are is read from the table that `/proc/thread-self/net/tcp` shows, in which listeners come first: members of
-//! a group may be in several processes, and each has its turn when it begins to listen.
+//! The number of listeners is read from the table that `/proc/thread-self/net/tcp` shows, in which listeners come
+//! first. The members of a group may be in several processes, and each of them attaches the program anew when it begins
+//! to listen.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -12,18 +13,18 @@ use lull_bpf::{INSTRUCTIONS_MAX, Instruction, steer};
 use crate::decimal::decimal;
 use crate::linux;
 
-/// What is asked for, in one byte.
+/// The kinds of choice, of which one is stored in a byte.
 const NONE: u8 = 0;
 const QUEUE: u8 = 1;
 const CPU: u8 = 2;
 const PROGRAM: u8 = 3;
 
-/// What chooses among listeners. It is read once at load, and then only turned off.
+/// The choice among listeners. It is read once at load, and afterwards can only be turned off.
 #[derive(Debug)]
 pub struct Steering {
     kind: AtomicU8,
     length: AtomicU16,
-    /// The program's instructions, as the kernel has them.
+    /// The program's instructions, in the kernel's layout.
     program: [AtomicU64; INSTRUCTIONS_MAX],
 }
 
@@ -34,13 +35,13 @@ impl Default for Steering {
 }
 
 impl Steering {
-    /// Nothing is asked for.
+    /// The choice when nothing is asked for.
     pub const fn new() -> Steering {
         let program = [const { AtomicU64::new(0) }; INSTRUCTIONS_MAX];
         Steering { kind: AtomicU8::new(NONE), length: AtomicU16::new(0), program }
     }
 
-    /// Takes `queue`, `cpu`, or a program as `tcpdump -ddd` prints it; nothing if it is none of these.
+    /// Reads `queue`, `cpu`, or a program as `tcpdump -ddd` prints it. Returns `None` if the text is none of these.
     pub(crate) fn read(&self, text: &[u8]) -> Option<()> {
         let kind = match text {
             b"queue" => QUEUE,
@@ -70,26 +71,26 @@ impl Steering {
         Some(())
     }
 
-    /// Whether anything is asked for.
+    /// Whether a choice is asked for.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.kind.load(Relaxed) != NONE
     }
 
-    /// Listeners are left alone from now on.
+    /// From now on listeners are left alone.
     pub fn off(&self) {
         self.kind.store(NONE, Relaxed);
     }
 
-    /// Gives the group of a socket that listens its program.
+    /// Gives the group of a listening socket its program.
     ///
     /// # Errors
-    /// What was done, and the kernel's error.
+    /// What was tried, and the kernel's error.
     pub(crate) fn attach(&self, fd: c_int) -> Result<(), (&'static str, c_int)> {
         let kind = self.kind.load(Relaxed);
         if kind == PROGRAM {
             let program = self.program.as_ptr().cast::<Instruction>();
-            // SAFETY: so many places were filled, and an atomic word has the layout of a word.
+            // SAFETY: as many places were filled, and an atomic word has the layout of a word.
             let program = unsafe { core::slice::from_raw_parts(program, usize::from(self.length.load(Relaxed))) };
             return linux::attach_reuseport(fd, program).map_err(|error| ("attach a program", error));
         }
@@ -103,7 +104,7 @@ impl Steering {
     }
 }
 
-/// An instruction as the kernel has it.
+/// An instruction in the kernel's layout.
 fn bytes(it: Instruction) -> u64 {
     let ([c0, c1], [k0, k1, k2, k3]) = (it.code.to_ne_bytes(), it.k.to_ne_bytes());
     u64::from_ne_bytes([c0, c1, it.jt, it.jf, k0, k1, k2, k3])
@@ -113,7 +114,7 @@ fn number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
     T::try_from(decimal(digits)?).ok()
 }
 
-/// The text by which a local address stands in the table, such as `0100007F:1F90 `.
+/// The text of a local address in the table, such as `0100007F:1F90`.
 struct Text {
     bytes: [u8; 40],
     length: usize,
@@ -149,7 +150,7 @@ impl Text {
     }
 }
 
-/// How many sockets listen on the address of this one, itself among them.
+/// How many sockets listen on the address of this one, this one included.
 fn count(fd: c_int) -> Result<u32, c_int> {
     let (table, text): (&CStr, Text) = match linux::local_address(fd)? {
         linux::Local::V4(ip, port) => (c"/proc/thread-self/net/tcp", Text::of(&ip, port)),
@@ -165,30 +166,30 @@ fn count(fd: c_int) -> Result<u32, c_int> {
         });
         goes_on
     })?;
-    // It is there itself.
+    // This socket itself listens there.
     Ok(listeners.max(1))
 }
 
-/// Whether a line of the table is a listener's of that address; nothing once connections begin.
+/// Whether a line of the table is that of a listener on the address; `None` where connections begin.
 fn is_listener(line: &[u8], address: &[u8]) -> Option<bool> {
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let (local, state) = (fields.nth(1).unwrap_or_default(), fields.nth(1).unwrap_or_default());
     match state {
         b"0A" => Some(local == address),
-        // The header.
+        // This line is the header.
         b"st" | b"" => Some(false),
         _ => None,
     }
 }
 
-/// Cuts what is read into lines, of which the beginning is enough.
+/// Cuts what is read into lines. Only the beginning of a line is kept.
 #[derive(Default)]
 struct Lines {
     line: LineBytes,
     length: usize,
 }
 
-/// More than the four fields in front take.
+/// This is longer than the first four fields together.
 struct LineBytes([u8; 128]);
 
 impl Default for LineBytes {
@@ -251,9 +252,9 @@ mod tests {
         assert_eq!(Text::of(&v6, 80).as_bytes(), b"00000000000000000000000001000000:0050");
     }
 
-    /// A socket that shares its address, and listens.
+    /// A socket that shares its address and listens, or `None` if it cannot be had.
     fn sharing(domain: c_int, at: Option<SocketAddr>) -> Option<TcpListener> {
-        // SAFETY: a new descriptor, an option of the size of an int, and an address that outlives the call.
+        // SAFETY: the descriptor is new, the option has the size of an int, and the address outlives the call.
         unsafe {
             let fd = libc::socket(domain, libc::SOCK_STREAM, 0);
             let listener = TcpListener::from_raw_fd(fd);

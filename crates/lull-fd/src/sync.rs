@@ -1,4 +1,4 @@
-//! Atomics, or loom's in their place.
+//! The standard library's atomics, or loom's in their place.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,21 +1,21 @@
 //! Which internet sockets are on which epoll context, by their numbers.
 //!
-//! # What a word is worth
+//! # How reliable a word is
 //!
-//! Descriptors are closed unseen (`fclose`, `closefrom` inside the C library, another process of a `fork`), and
-//! `dup2` and `close` race with everything. So a word here is a hint, and the table is built so that a stale one can do
-//! no harm:
+//! Descriptors are closed without being seen (by `fclose` or `closefrom` inside the C library, or by another process of
+//! a `fork`), and `dup2` and `close` race with everything. So a word here is only a hint, and the table is built so
+//! that an outdated one does no harm:
 //!
-//! - A socket's word names the context by number *and generation*. A context that is born again under the same number
-//!   has a new generation, which makes every word of its predecessor void.
-//! - A word of a number that was closed, and that stands for another file by now, is found out when it is used: what is
-//!   no internet socket has no NAPI id. If it is another socket of the program, that one's queue is polled once, which
-//!   delivers its packets a little sooner. No event can get lost or go astray by that, because nothing here is ever
-//!   added to a context of the program.
+//! - A socket's word names the context by number *and generation*. A new context under the same number has a new
+//!   generation, which makes every word of its predecessor void.
+//! - The number of a word may have been closed and stand for another file by now. This is found out when the word is
+//!   used: a file that is no internet socket has no NAPI id. If it is another socket of the program, its queue is
+//!   polled once, which delivers its packets a little sooner. No event can get lost or go to the wrong place by that,
+//!   because nothing here is ever added to a context of the program.
 //! - All words are changed by single atomic stores without order: no reader depends on two of them agreeing.
 //!
-//! Numbers above [`DESCRIPTORS_MAX`] are not known, and of two contexts whose numbers are the same modulo
-//! [`CONTEXTS_MAX`] only the one used last is: their waits are what they would be without lull.
+//! Numbers above [`DESCRIPTORS_MAX`] are not known. Of several contexts whose numbers are the same modulo
+//! [`CONTEXTS_MAX`], only the one that was used last is known. Waits that involve the others are as without lull.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -26,43 +26,44 @@ use lull_core::ZeroTimeout;
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
 /// How many epoll contexts are known at a time.
 pub const CONTEXTS_MAX: usize = 1 << 10;
-/// How many numbers one search for a socket goes through, and how many sockets it asks for their NAPI.
+/// How many numbers one search for a socket goes through at most; [`ASKED_MAX`] says how many sockets it asks for their
+/// NAPI.
 const SEARCHED_MAX: u32 = 1024;
 const ASKED_MAX: u32 = 8;
-/// One in so many candidates is searched for anew, so that a context on several NAPIs is polled on each of them.
+/// One in this many candidates is searched for anew, so that a context on several NAPIs is polled on each of them.
 const SEARCH_EVERY: u32 = 8;
 
-/// The table. It is large and mostly zeroes: keep it in a `static`.
+/// The table. It is large and mostly zeroes, so keep it in a `static`.
 pub struct Table {
-    /// By descriptor: the context that it was added to last, as [`Context::name`]; 0 if none.
+    /// By descriptor: the [`Context::name`] of the context that it was added to last; 0 if there is none.
     sockets: [AtomicU64; DESCRIPTORS_MAX],
-    /// By descriptor modulo their number.
+    /// The contexts, by descriptor modulo [`CONTEXTS_MAX`].
     contexts: [Context; CONTEXTS_MAX],
-    /// The highest descriptor that is in `sockets`.
+    /// The highest descriptor in `sockets`.
     highest: AtomicU32,
 }
 
 /// One epoll context.
 #[repr(align(64))]
 pub struct Context {
-    /// Its number, and above 32 bits its generation; 0 if there was none yet. Generations begin at 1.
+    /// Its number, and from bit 32 on its generation; 0 if there was no context yet. Generations begin at 1.
     name: AtomicU64,
-    /// Whether an internet socket was ever added.
+    /// Whether an internet socket was ever added to it.
     has_sockets: AtomicU32,
-    /// The socket that was added last, or was found fit last.
+    /// The socket that was added last, or that was the last candidate.
     hint: AtomicU32,
     /// Where the next search begins.
     cursor: AtomicU32,
     candidates: AtomicU32,
     /// The NAPI that was polled last.
     last_napi: AtomicU32,
-    /// When a wait found nothing for the first time since the last event; 0: the last one found something.
+    /// When a wait found nothing for the first time since the last event; 0 if the last wait found something.
     idle_since_ns: AtomicU64,
-    /// Its calls with timeout 0.
+    /// The rule for its calls with timeout 0.
     pub zero: ZeroTimeout,
 }
 
-/// A context together with the table, to look its sockets up.
+/// A context together with the table, in which its sockets are looked up.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
     table: &'a Table,
@@ -93,7 +94,7 @@ impl Context {
         }
     }
 
-    /// A new context under this number.
+    /// Begins a new context under this number.
     fn begin(&self, epfd: u32) -> u64 {
         let generation = (self.name.load(Relaxed) >> 32) as u32;
         // Generation 0 stands for no context at all.
@@ -127,15 +128,15 @@ impl Table {
         Some((self.contexts.get(number as usize % CONTEXTS_MAX)?, number))
     }
 
-    /// An epoll context was made under this number: nothing is on it.
+    /// Called when an epoll context was made under this number. Nothing is on it.
     pub fn born(&self, epfd: c_int) {
         if let Some((context, number)) = self.slot(epfd) {
             context.begin(number);
         }
     }
 
-    /// The internet socket `fd` was added to the context. One that was not seen being made (inherited, or a duplicate)
-    /// is known from here on.
+    /// Called when the internet socket `fd` was added to the context. A context that was not seen being made (because
+    /// it was inherited, or is a duplicate) is known from here on.
     pub fn added(&self, epfd: c_int, fd: c_int) {
         let (Some((context, number)), Some(word)) = (self.slot(epfd), self.socket(fd)) else { return };
         let name = match context.name.load(Relaxed) {
@@ -148,10 +149,10 @@ impl Table {
         context.has_sockets.store(1, Relaxed);
     }
 
-    /// `fd` was taken off the context.
+    /// Called when `fd` was taken off the context.
     pub fn removed(&self, epfd: c_int, fd: c_int) {
         let (Some((context, _)), Some(word)) = (self.slot(epfd), self.socket(fd)) else { return };
-        // Only if it is on no other context since.
+        // The word changes only if the socket has not been added to another context since.
         let _ = word.compare_exchange(context.name.load(Relaxed), 0, Relaxed, Relaxed);
     }
 
@@ -170,7 +171,7 @@ impl Table {
 }
 
 impl Known<'_> {
-    /// Its calls with timeout 0.
+    /// The rule for its calls with timeout 0.
     pub fn zero(&self) -> &ZeroTimeout {
         &self.context.zero
     }
@@ -180,7 +181,7 @@ impl Known<'_> {
         Some(self.context.idle_since_ns.load(Relaxed)).filter(|&since_ns| since_ns != 0)
     }
 
-    /// A wait found nothing, at this time. Returns since when it is so.
+    /// Called when a wait has found nothing, at this time. Returns since when waits have found nothing.
     pub fn found_nothing(&self, now_ns: u64) -> u64 {
         self.idle_since_ns().unwrap_or_else(|| {
             self.context.idle_since_ns.store(now_ns.max(1), Relaxed);
@@ -188,7 +189,7 @@ impl Known<'_> {
         })
     }
 
-    /// A wait found events.
+    /// Called when a wait has found events.
     #[inline]
     pub fn found_events(&self) {
         if self.context.idle_since_ns.load(Relaxed) != 0 {
@@ -196,8 +197,8 @@ impl Known<'_> {
         }
     }
 
-    /// A socket on the context that has a NAPI id, as `napi_id` tells. Mostly the one of last time; now and then
-    /// another, on another NAPI if there is one.
+    /// A socket on the context that has a NAPI id according to `napi_id`. Mostly it is the one of the last time; now
+    /// and then it is another, on another NAPI if there is one.
     pub fn candidate(&self, napi_id: impl Fn(c_int) -> u32) -> Option<Candidate> {
         let count = self.context.candidates.load(Relaxed);
         self.context.candidates.store(count.wrapping_add(1), Relaxed);
@@ -218,14 +219,14 @@ impl Known<'_> {
         Some(found)
     }
 
-    /// This socket was no good: the next candidate is another one, if there is one.
+    /// Called when this socket could not be polled. The next candidate is another one, if there is one.
     pub fn was_unfit(&self, socket: Candidate) {
         self.context.hint.store((socket.fd as u32).wrapping_add(1), Relaxed);
         self.context.cursor.store((socket.fd as u32).wrapping_add(1), Relaxed);
     }
 
-    /// The next socket of the context, in the order of numbers, whose NAPI is another than this one; one with the same
-    /// NAPI if there is no other.
+    /// The next socket of the context, in the order of numbers, whose NAPI is not `other_than`; if there is none, one
+    /// whose NAPI is.
     fn search(&self, other_than: u32, fit: impl Fn(u32) -> Option<Candidate>) -> Option<Candidate> {
         let numbers = self.table.highest.load(Relaxed) + 1;
         let from = self.context.cursor.load(Relaxed);
@@ -257,7 +258,7 @@ mod tests {
 
     const NAPI: u32 = 376;
 
-    /// A table of its own for each place that asks for one. It is too large for a stack.
+    /// Each use of this macro has a table of its own, as it is too large for a stack.
     macro_rules! table {
         () => {{
             static TABLE: Table = Table::new();
@@ -308,7 +309,7 @@ mod tests {
         for fd in 10..110 {
             table.added(5, fd);
         }
-        // Most have none: listeners, and connections that have not heard anything.
+        // Most of them have no NAPI: listeners, and connections that have received nothing.
         let napi = |fd| if fd % 10 == 3 { NAPI + (fd as u32 / 10) % 4 } else { 0 };
         let context = table.context(5).unwrap();
         let mut turns = HashMap::new();
@@ -344,7 +345,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain map: a candidate is always a socket that is on the context, and if there is one it is found.
+        /// This compares the table with a plain map: a candidate is always a socket that is on the context, and if
+        /// there is one it is found.
         #[test]
         fn candidates_are_on_the_context(steps in prop::collection::vec((0_u8..3, 3_i32..6, 6_i32..40), 1..80)) {
             let table = table!();

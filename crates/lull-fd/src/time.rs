@@ -1,19 +1,20 @@
-//! Timeouts of `epoll_wait` (milliseconds) and `epoll_pwait2` (a `timespec`) as nanoseconds.
+//! The timeouts of `epoll_wait` (milliseconds) and `epoll_pwait2` (a `timespec`), in nanoseconds.
 
 use libc::{c_int, timespec};
 
-/// A millisecond.
+/// A millisecond, in nanoseconds.
 pub const MILLISECOND_NS: i64 = 1_000_000;
 const SECOND_NS: i64 = 1_000_000_000;
 /// A timeout that never ends.
 pub const FOR_EVER_NS: i64 = -1;
 
-/// Nanoseconds of a timeout in milliseconds; every negative one is for ever.
+/// The nanoseconds of a timeout in milliseconds. Every negative timeout never ends.
 pub fn of_ms(ms: c_int) -> i64 {
     if ms < 0 { FOR_EVER_NS } else { i64::from(ms) * MILLISECOND_NS }
 }
 
-/// Milliseconds of a timeout, rounded up so that no wait becomes none. One that is too long for the type is shortened.
+/// The milliseconds of a timeout, rounded up so that no wait becomes 0. A timeout that is too long for the type is
+/// shortened.
 pub fn in_ms(ns: i64) -> c_int {
     if ns < 0 {
         -1
@@ -22,22 +23,22 @@ pub fn in_ms(ns: i64) -> c_int {
     }
 }
 
-/// Nanoseconds of a `timespec`; nothing for one that is no time, which is the kernel's to refuse.
+/// The nanoseconds of a `timespec`; `None` if it is not valid, which the kernel has to report.
 pub fn of_timespec(time: timespec) -> Option<i64> {
     let is_time = time.tv_sec >= 0 && (0..SECOND_NS).contains(&time.tv_nsec);
     is_time.then(|| time.tv_sec.saturating_mul(SECOND_NS).saturating_add(time.tv_nsec))
 }
 
-/// A `timespec` of a time that is not for ever.
+/// The `timespec` of a timeout that ends.
 pub fn in_timespec(ns: i64) -> timespec {
     timespec { tv_sec: ns / SECOND_NS, tv_nsec: ns % SECOND_NS }
 }
 
-/// The clock that the kernel's timeouts are on.
+/// The time on the clock that the kernel's timeouts use.
 #[inline]
 pub fn now_ns() -> i64 {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock exists in every kernel, and the struct is there to be written.
+    // SAFETY: every kernel has this clock, and the kernel writes to a struct that exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec * SECOND_NS + time.tv_nsec
 }

@@ -1,18 +1,20 @@
 //! A wait on an epoll context in a mode that keeps polling (fullbusy).
 //!
 //! Linux polls for a wait at its beginning, for `busy_poll_usecs`. If that finds nothing it forgets the context's NAPI
-//! (`ep_busy_loop`) and sleeps, and until the next event nobody polls any more: the packet that comes next waits for
+//! (`ep_busy_loop`) and sleeps, and until the next event nobody polls any more: the next packet waits for
 //! `gro_flush_timeout`, which is 5 ms in fullbusy. Calling `epoll_wait` again does not help, because the NAPI is
-//! forgotten. A call with timeout 0 never polls at all. So this polls the queue itself where the kernel does not:
+//! forgotten. A call with timeout 0 never polls at all. So this module polls the queue itself where the kernel does
+//! not:
 //!
 //! ```text
 //! timeout 0    look ── nothing, and the rule of lull_core::zero_timeout says so ──▶ one poll, look again
 //! longer       the kernel polls ── nothing ──▶ poll, look, poll, look .. ── no event for 100 ms ──▶ the kernel sleeps
 //! ```
 //!
-//! A poll goes through an epoll context of this crate's own, which holds nothing but one of the program's sockets; the
-//! program's contexts are only ever looked at. A signal ends the wait with EINTR wherever it comes: the caller blocks
-//! signals around the whole call, and each poll and each wait lets them in (`epoll_pwait`), as the kernel's does.
+//! A poll goes through an epoll context of this crate's own, which holds only one of the program's sockets at a time;
+//! the program's own contexts are only looked at. A signal ends the wait with EINTR whenever it comes: the caller
+//! blocks signals around the whole call, and each poll and each wait lets them in (`epoll_pwait`), as the kernel's own
+//! wait does.
 
 use libc::c_int;
 use lull_core::{POLLED_AFTER_EVENT_NS, ZeroTimeout};
@@ -20,50 +22,51 @@ use lull_core::{POLLED_AFTER_EVENT_NS, ZeroTimeout};
 use crate::table::{Candidate, Known};
 use crate::time::FOR_EVER_NS;
 
-/// The calls that a wait is made of. None of them may allocate or take a lock.
+/// The calls of which a wait consists. None of them may allocate or take a lock.
 pub trait Kernel {
-    /// An epoll context of one's own, to poll through.
+    /// An epoll context of lull's own, to poll through.
     type Poller;
 
-    /// The program's own call with this timeout ([`FOR_EVER_NS`]: none), letting in the signals that it lets in. Returns
-    /// what that returns, with `errno`.
+    /// Makes the program's own call with this timeout ([`FOR_EVER_NS`]: no timeout). It lets in the signals that the
+    /// program lets in. Returns what the call returns, with its `errno`.
     fn wait(&self, timeout_ns: i64) -> c_int;
-    /// The program's own call with timeout 0, letting in no signal and no cancellation.
+    /// Makes the program's own call with timeout 0, which lets in no signal and no cancellation.
     fn look(&self) -> c_int;
-    /// Monotonic time.
+    /// The monotonic time, in nanoseconds.
     fn now_ns(&self) -> u64;
-    /// The NAPI that a socket's last packet came from; 0 if none, or if it is no internet socket. The kernel itself says 0
-    /// for what is no id (`sk_getsockopt`); where its ids begin depends on how it was built.
+    /// The NAPI that a socket's last packet came from; 0 if there was none, or if this is no internet socket. The
+    /// kernel itself returns 0 for what is no id (`sk_getsockopt`); where its ids begin depends on how it was built.
     fn napi_id(&self, fd: c_int) -> u32;
-    /// Opens a poller; nothing if that cannot be had.
+    /// Opens a poller, or returns `None` if that fails.
     fn open(&self) -> Option<Self::Poller>;
-    /// Polls a socket's queue for one round, letting in the signals that the program's call lets in, if `interruptible`.
+    /// Polls a socket's queue for one round. If `interruptible`, it lets in the signals that the program's call lets
+    /// in.
     fn poll(&self, poller: &Self::Poller, socket: c_int, interruptible: bool) -> Round;
-    /// Closes a poller. Between opening and closing nothing is called that a thread can be cancelled in.
+    /// Closes a poller. Between opening and closing, no function is called in which a thread can be cancelled.
     fn close(&self, poller: Self::Poller);
 }
 
-/// What came of a poll.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
     /// The queue was polled.
     Polled,
-    /// A signal came, or there was nothing to poll through.
+    /// A signal came, or no poller could be opened.
     Interrupted,
-    /// It was not polled: the socket is closed, or has an error to report.
+    /// The queue was not polled: the socket is closed, or has an error to report.
     Unfit,
 }
 
-/// What came of a wait.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// What the last call has returned, with its `errno`.
+    /// The last call has returned this, with its `errno`.
     Returned(c_int),
-    /// A signal came: -1 and EINTR.
+    /// A signal came: the call returns -1 with EINTR.
     Interrupted,
 }
 
-/// A call with timeout 0. Returns what it found, and whether its queue was polled for it.
+/// Makes a call with timeout 0. Returns what it found, and whether the queue was polled for it.
 #[inline]
 pub fn zero<K: Kernel>(kernel: &K, context: Option<Known<'_>>) -> (c_int, bool) {
     let found = kernel.wait(0);
@@ -100,7 +103,7 @@ fn zero_again<K: Kernel>(kernel: &K, context: Known<'_>, rule: &ZeroTimeout) -> 
     if round == Round::Unfit {
         context.was_unfit(socket);
     }
-    // A call with timeout 0 is never interrupted: one that was not polled for has found nothing.
+    // A call with timeout 0 is never interrupted: if the queue was not polled for it, it has found nothing.
     let polled = round == Round::Polled;
     let found = if polled { kernel.wait(0) } else { 0 };
     rule.polled(began_ns, kernel.now_ns(), found != 0);
@@ -110,13 +113,13 @@ fn zero_again<K: Kernel>(kernel: &K, context: Known<'_>, rule: &ZeroTimeout) -> 
     (found, polled)
 }
 
-/// Whether a wait of this length takes more than one call, and so has to be made with signals blocked.
+/// Whether a wait of this length takes more than one call, so that signals have to be blocked around them.
 #[inline]
 pub fn takes_several_calls(context: Known<'_>, asked_ns: i64, kernel_polls_ns: i64) -> bool {
     asked_ns == FOR_EVER_NS || asked_ns > kernel_polls_ns || context.idle_since_ns().is_some()
 }
 
-/// A wait that is not of timeout 0. The kernel polls for `kernel_polls_ns` at the most (`busy_poll_usecs`); after that
+/// Makes a wait whose timeout is not 0. The kernel polls for `kernel_polls_ns` at most (`busy_poll_usecs`); after that
 /// the queue is polled from here.
 #[inline]
 pub fn long<K: Kernel>(kernel: &K, context: Known<'_>, asked_ns: i64, kernel_polls_ns: i64) -> Waited {
@@ -136,7 +139,7 @@ pub fn long<K: Kernel>(kernel: &K, context: Known<'_>, asked_ns: i64, kernel_pol
     idle(kernel, context, asked_ns, began_ns)
 }
 
-/// What is left of a wait that the kernel does not poll for any more.
+/// Makes the rest of a wait for which the kernel does not poll any more.
 #[cold]
 fn idle<K: Kernel>(kernel: &K, context: Known<'_>, asked_ns: i64, began_ns: u64) -> Waited {
     let idle_since_ns = context.found_nothing(began_ns);
@@ -153,7 +156,7 @@ fn idle<K: Kernel>(kernel: &K, context: Known<'_>, asked_ns: i64, began_ns: u64)
         kernel.close(poller);
     }
     let waited = match waited {
-        // The thread may be about to be cancelled by that signal, which this call notices.
+        // The signal may be the one that cancels the thread, which happens in this call.
         Some(Waited::Interrupted) => match kernel.wait(0) {
             0 => Waited::Interrupted,
             found => Waited::Returned(found),
@@ -167,7 +170,7 @@ fn idle<K: Kernel>(kernel: &K, context: Known<'_>, asked_ns: i64, began_ns: u64)
     waited
 }
 
-/// Polls and looks until something is found, or until it is over.
+/// Polls and looks until something is found, or until the time is over.
 fn poll_until<K: Kernel>(
     kernel: &K,
     context: Known<'_>,
@@ -190,7 +193,7 @@ fn poll_until<K: Kernel>(
     None
 }
 
-/// Leaves the rest of the wait to the kernel, which takes no longer ones than 24 days at a time.
+/// Leaves the rest of the wait to the kernel. Its calls take at most 24 days at a time.
 fn sleep<K: Kernel>(kernel: &K, left_ns: impl Fn() -> i64) -> Waited {
     loop {
         let left_ns = left_ns();

@@ -1,4 +1,5 @@
-//! Waits in a kernel of the test's own, with a clock of its own: what is polled for, how long, and what is returned.
+//! Waits in a kernel of the test's own, which has a clock of its own. They show what is polled for, how long, and what
+//! is returned.
 
 use std::cell::{Cell, RefCell};
 
@@ -9,14 +10,14 @@ use lull_fd::{Kernel, Round, Table, Waited, time::FOR_EVER_NS};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// What the kernel polls for at the beginning of a wait.
+/// How long the kernel polls at the beginning of a wait.
 const KERNEL_POLLS_NS: i64 = MS as i64;
 
-/// A kernel in which an event is ready from a time on, if somebody polls then or if it is delivered by itself.
+/// A kernel in which an event is ready from some time on, if somebody polls then or if it is delivered by itself.
 #[derive(Default)]
 struct Fake {
     now_ns: Cell<u64>,
-    /// When a packet comes.
+    /// When the packet comes.
     packet_ns: Option<u64>,
     /// When a signal comes that ends waits.
     signal_ns: Option<u64>,
@@ -47,7 +48,7 @@ impl Fake {
 impl Kernel for Fake {
     type Poller = ();
 
-    /// Polls for a millisecond at the first wait and sleeps in all others; nobody delivers while it sleeps.
+    /// Polls for a millisecond in the first wait and sleeps in all others. Nobody delivers while it sleeps.
     fn wait(&self, timeout_ns: i64) -> i32 {
         assert_eq!(self.open.get(), 0, "a thread may be cancelled here: nothing may be open");
         self.waits.borrow_mut().push(timeout_ns);
@@ -114,7 +115,7 @@ impl Kernel for Fake {
     }
 }
 
-/// A new context with two sockets, in a table of its own for each place that asks for one.
+/// A new context with two sockets. Each use of this macro has a table of its own.
 macro_rules! context {
     () => {{
         static TABLE: Table = Table::new();
@@ -169,11 +170,11 @@ fn a_context_without_events_sleeps_at_last_over_all_its_waits() {
     }
     let polls = kernel.polls.get();
     assert!(kernel.now_ns.get() >= POLLED_AFTER_EVENT_NS && polls > 1_000);
-    // From here on the whole wait is one call that sleeps.
+    // From here on the whole wait is a single call, which sleeps.
     kernel.waits.borrow_mut().clear();
     assert_eq!(wait::long(&kernel, context, asked_ns, KERNEL_POLLS_NS), Waited::Returned(0));
     assert_eq!((kernel.waits.take().len(), kernel.polls.get()), (1, polls));
-    // An event begins it all again.
+    // After an event it polls again as at first.
     kernel.delivered.set(true);
     assert_eq!(wait::long(&kernel, context, asked_ns, KERNEL_POLLS_NS), Waited::Returned(1));
     kernel.delivered.set(false);
@@ -221,8 +222,8 @@ fn a_socket_that_is_gone_is_passed_over() {
     assert!(kernel.now_ns.get() < 5 * MS + 10 * US);
 }
 
-/// Calls with timeout 0 until the time has come, with other work between. Returns how many there were, and what found
-/// the packet.
+/// Makes calls with timeout 0 until the given time, with other work between them. Returns how many calls there were,
+/// and when the packet was found.
 fn zeros(kernel: &Fake, context: Known<'_>, work_ns: u64, until_ns: u64) -> (u64, Option<u64>) {
     for call in 1.. {
         let (found, _) = wait::zero(kernel, Some(context));
@@ -244,7 +245,7 @@ fn a_loop_of_zero_timeouts_is_polled_for_and_keeps_its_time() {
         let kernel = Fake::default();
         let (calls, _) = zeros(&kernel, context!(), work_ns, 100 * MS);
         let own_ns = calls * (work_ns + 50);
-        // A sixteenth for polls that found nothing, and the clock that is read in some of the calls.
+        // A sixteenth goes to polls that find nothing, and some of the calls read the clock.
         assert!(own_ns >= kernel.now_ns.get() * 8 / 10, "{work_ns}: {own_ns} of {}", kernel.now_ns.get());
         assert!(kernel.polls.get() > 100, "{work_ns}: {}", kernel.polls.get());
 

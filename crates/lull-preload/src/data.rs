@@ -28,7 +28,7 @@ unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -
         // SAFETY: as above.
         return unsafe { netlink::recvfrom(fd, buffer, count, flags, null_mut(), null_mut(), real::recvmsg) };
     }
-    // SAFETY: the program's buffer.
+    // SAFETY: it is the program's buffer, for which the program vouches.
     let buffer = unsafe { memory::bytes_mut(buffer, count) };
     answer::count(|| socket::recv(fd, &mut [IoSliceMut::new(buffer)], Receive { flags }))
 }
@@ -41,7 +41,7 @@ unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int
         // SAFETY: as above.
         return unsafe { ask(fd, &netlink::message(&netlink::buffer(buffer, count), 1, null(), 0), flags) };
     }
-    // SAFETY: the program's buffer.
+    // SAFETY: it is the program's buffer, for which the program vouches.
     let buffer = unsafe { memory::bytes(buffer, count) };
     answer::count(|| socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
 }
@@ -54,7 +54,7 @@ unsafe fn read_from(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
         // SAFETY: as above.
         return unsafe { receive(fd, buffer, count, 0) };
     }
-    // SAFETY: the program's buffer.
+    // SAFETY: it is the program's buffer, for which the program vouches.
     let buffer = unsafe { memory::bytes_mut(buffer, count) };
     answer::count(|| socket::read(fd, &mut [IoSliceMut::new(buffer)]))
 }
@@ -67,12 +67,12 @@ unsafe fn write_to(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
         // SAFETY: as above.
         return unsafe { transmit(fd, buffer, count, 0) };
     }
-    // SAFETY: the program's buffer.
+    // SAFETY: it is the program's buffer, for which the program vouches.
     let buffer = unsafe { memory::bytes(buffer, count) };
     answer::count(|| socket::write(fd, &[IoSlice::new(buffer)]))
 }
 
-/// `sendmsg` on a socket of generic netlink. What it asks about lull's device is answered by lull.
+/// `sendmsg` on a socket of generic netlink. Requests about lull's own device are answered by lull.
 ///
 /// # Safety
 /// As `sendmsg`.
@@ -98,7 +98,7 @@ taken_over! {
     fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t,
         if is_ours(fd) => transmit(fd, buffer, count, flags);
 
-    /// A program that was built with checks calls it with the buffer's whole room.
+    /// A program that was built with checks calls this function with the size of the whole buffer.
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) -> ssize_t {
         enough(count, room);
         read(fd, buffer, count)
@@ -232,7 +232,7 @@ taken_over! {
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
         if is_lull(to) || is_lull(from) => answer::count(|| socket::sendfile(to, from, offset.as_mut(), count));
 
-    /// It is [`sendfile`], whose offset has 64 bits here as well.
+    /// This is [`sendfile`], whose offset has 64 bits here as well.
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         sendfile(to, from, offset, count)
     }

@@ -1,5 +1,6 @@
-//! `epoll_create`, `epoll_create1`: parameters at birth. `epoll_ctl`: which sockets are on a context. `epoll_wait`,
-//! `epoll_pwait`, `epoll_pwait2`: waits that are polled for, in a mode that keeps polling. What is done is `lull-fd`'s.
+//! `epoll_create` and `epoll_create1` give new contexts their parameters. `epoll_ctl` notes which sockets are on a
+//! context. `epoll_wait`, `epoll_pwait` and `epoll_pwait2` are polled for in a mode that keeps polling. `lull-fd` does
+//! the work.
 
 use core::mem::MaybeUninit;
 use core::time::Duration;
@@ -17,16 +18,16 @@ use crate::{CONFIG, Errno, answer, real};
 static TABLE: Table = Table::new();
 
 taken_over! {
-    /// The new context gets its parameters.
+    /// It gives the new context its parameters.
     fn epoll_create(size: c_int) -> c_int {
         if is_engaged() {
-            // The size is a hint that nobody has taken for long, but it has to be one.
+            // The size is a hint that has long been ignored, but it has to be positive.
             return if size > 0 { answer::number(|| lulls::epoll_create(0)) } else { answer::refused(libc::EINVAL) };
         }
         birth::context(&TABLE, &CONFIG, real::epoll_create(size))
     }
 
-    /// The new context gets its parameters.
+    /// It gives the new context its parameters.
     fn epoll_create1(flags: c_int) -> c_int {
         if is_engaged() {
             return answer::number(|| lulls::epoll_create(flags));
@@ -34,10 +35,10 @@ taken_over! {
         birth::context(&TABLE, &CONFIG, real::epoll_create1(flags))
     }
 
-    /// What is on a context is remembered in a mode that keeps polling.
+    /// It remembers what is on a context, in a mode that keeps polling.
     fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         if is_lull(epfd) || is_lull_to_wait(fd) {
-            // The event may be packed anywhere. A call that takes a member off may have a pointer to nowhere.
+            // The event may have any alignment. A call that takes a member off may have an invalid pointer.
             let event = (what != libc::EPOLL_CTL_DEL && !event.is_null()).then(|| event.read_unaligned());
             return answer::done(|| lulls::epoll_ctl(epfd, what, fd, event));
         }
@@ -117,7 +118,7 @@ taken_over! {
             (Some(ms), Some(asked_ns)) => {
                 polled_for(&Call { epfd, events, max, own_mask: mask.as_ref(), real }, asked_ns, ms)
             }
-            // What is no time is the kernel's to refuse.
+            // An invalid time is the kernel's to refuse.
             _ => real::epoll_pwait2(epfd, events, max, timeout, mask),
         }
     }
@@ -132,10 +133,11 @@ unsafe fn waited(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ns: 
     if events.is_null() {
         return answer::refused(libc::EFAULT);
     }
-    // SAFETY: as above; it may be memory that was never written. An event has no alignment.
+    // SAFETY: as above. The memory may never have been written, and an event may have any alignment.
     let events = unsafe { core::slice::from_raw_parts_mut(events.cast::<MaybeUninit<epoll_event>>(), room) };
     let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
-    // A call that does not wait lets no signal in: it is as before when the handler would run (`restore_saved_sigmask_unless`).
+    // A call that does not wait lets no signal in: the former mask is back before a handler could run
+    // (`restore_saved_sigmask_unless`).
     let mask = mask.filter(|_| timeout_ns != 0);
     answer::count_with_mask(mask, || lulls::epoll_wait(epfd, events, timeout))
 }
@@ -144,7 +146,7 @@ pub(crate) fn pointer(mask: Option<&sigset_t>) -> *const sigset_t {
     mask.map_or(core::ptr::null(), |mask| mask)
 }
 
-/// Waits as `lull-fd` has it.
+/// Waits as `lull-fd` does.
 #[inline]
 fn polled_for<Real: Fn(i64, Option<&sigset_t>) -> c_int>(call: &Call<'_, Real>, asked_ns: i64, ms: c_int) -> c_int {
     // SAFETY: the program vouches for its events.

@@ -1,5 +1,6 @@
-//! `execve` and its kin, `vfork`, `_Fork`: what is lull's is seen to before another program takes the process over.
-//! `posix_spawn`, `system` and `popen` execute in a child of their own inside the C library, which touches nothing of lull's.
+//! `execve` and its kin, `vfork` and `_Fork`. lull prepares its state before another program replaces this one.
+//! `posix_spawn`, `system` and `popen` execute programs in a child inside the C library, which touches nothing of
+//! lull's.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -17,7 +18,7 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Makes the call, with what is lull's seen to before it.
+/// Makes the call, after lull has prepared its state for it.
 ///
 /// # Safety
 /// The program vouches for its path.
@@ -74,7 +75,7 @@ taken_over! {
     }
 }
 
-/// The body of a variadic function: its arguments stand behind one another, as those of the others do.
+/// The body of a variadic function, whose arguments stand one behind the other, as an array.
 type Body = unsafe extern "C-unwind" fn(*const c_char, Strings) -> c_int;
 
 unsafe extern "C-unwind" fn execl_with(path: *const c_char, arguments: Strings) -> c_int {
@@ -88,7 +89,7 @@ unsafe extern "C-unwind" fn execlp_with(name: *const c_char, arguments: Strings)
 }
 
 unsafe extern "C-unwind" fn execle_with(path: *const c_char, arguments: Strings) -> c_int {
-    // SAFETY: as above; the environment is behind the null that ends the arguments.
+    // SAFETY: as above. The environment stands behind the null pointer that ends the arguments.
     unsafe {
         let end = (0..).find(|&nth| (*arguments.add(nth)).is_null()).unwrap_or(0);
         execve(path, arguments, (*arguments.add(end + 1)).cast())
@@ -104,9 +105,9 @@ lull_fd::variadic! {
 }
 
 lull_fd::goes_on! {
-    /// In the child of the real one every call would change what its parent has, so that where that has anything of lull's it is
-    /// `fork`, with a parent that waits until the child has executed a program or ended. No function of Rust's may call the real one,
-    /// which returns twice through its caller's frame: it is jumped to.
+    /// In the child of a real `vfork`, every call would change what its parent has. So if the parent has anything of
+    /// lull's, this is a `fork` in which the parent waits until the child has executed a program or ended. No function
+    /// of Rust may call the real `vfork`, since it returns twice through its caller's frame; it is jumped to.
     fn vfork, where which_vfork;
 }
 

@@ -1,42 +1,46 @@
-//! `liblull_preload.so`, for unmodified programs: on the kernel plane it gives their epoll contexts and sockets busy-poll
-//! parameters at birth; on the user plane it takes their sockets' calls to lull's own stack.
+//! `liblull_preload.so`, for unmodified programs. On the kernel plane it gives their epoll contexts and sockets
+//! busy-poll parameters when they are made; on the user plane it takes the calls on their sockets to lull's own stack.
 //!
-//! `lull run` starts a program with this library in `LD_PRELOAD`. It holds no delivery logic. On the kernel plane the kernel
-//! delivers, and this only sets what the kernel has knobs for, at the moment when the object that has the knob comes into
-//! being. On the user plane (`lull run --nic`), which `LULL_USER_PLANE` in the environment says, what is done with a call is
-//! `lull-posix`'s: a shim here decodes the C arguments, asks, and sets `errno`.
+//! `lull run` starts a program with this library in `LD_PRELOAD`. The library holds no delivery logic. On the kernel
+//! plane the kernel delivers, and this library only sets what the kernel has knobs for, at the moment when the object
+//! with the knob is made. The user plane (`lull run --nic`) is announced by `LULL_USER_PLANE` in the environment. There
+//! `lull-posix` does the work of a call: a shim here decodes the C arguments, asks it, and sets `errno`.
 //!
 //! | module | what is in there |
 //! | --- | --- |
 //! | `taken_over` | how a function is taken over |
 //! | `real` | the C library's own functions, looked up once at load |
-//! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's; `getifaddrs` |
-//! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
-//! | `system_call` | `syscall` by number; no io_uring |
+//! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on lull's numbers; `getifaddrs` |
+//! | `new` | calls that give out numbers, where what a number stood for before is forgotten; `close_range` |
+//! | `system_call` | `syscall`, for calls by number; there is no io_uring |
 //! | `exec` | programs that execute another one; `vfork` |
-//! | `stream` | `fdopen`, `dprintf`, `fclose`: what the C library does inside itself is the kernel's |
-//! | `poll`, `signal` | `poll`, `select`; when handlers of signals run; `raise`; `pthread_cancel` |
-//! | `answer` | results in C's way |
+//! | `stream` | `fdopen`, `dprintf`, `fclose`: what the C library reads and writes by itself becomes the kernel's |
+//! | `poll`, `signal` | `poll`, `select`; when handlers of signals run; `raise`, `kill`, `_exit`; `pthread_cancel` |
+//! | `answer` | results in the form that C expects |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
-//! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked; `listen`: what chooses among listeners |
+//! | `socket` | `socket`, `accept`, `accept4`: busy-poll options, if asked for; `listen`: the choice among listeners |
 //!
-//! What it does with the calls is in `lull-fd`, which needs no preloading to be tested; what the environment may ask for stands in
-//! [`lull_fd::config`].
+//! The work on the kernel plane is done in `lull-fd`, which needs no preloading to be tested. [`lull_fd::config`] lists
+//! what the environment may ask for.
 //!
 //! # What it promises
 //!
-//! - A number that is not lull's (one look at a word says so) goes straight to the C library's function.
-//! - A call that is not changed goes straight to the C library's function; `errno` is what that function left.
-//! - Whatever fails (before 6.9 there is no EPIOCSPARAMS; no right to a budget above 64) leaves the program as it would have been.
-//! - On the kernel plane no allocation, no lock, no thread: what it does is safe in signal handlers and after `fork`.
+//! - A call on a number that is not lull's, which one look at a word tells, goes straight to the C library's function.
+//! - A call that is not changed goes straight to the C library's function, and `errno` is what that function left.
+//! - If something fails (before Linux 6.9 there is no EPIOCSPARAMS; a budget above 64 takes a right), the program runs
+//!   as without the library.
+//! - On the kernel plane there is no allocation, no lock and no thread, so that everything is safe in signal handlers
+//!   and after `fork`.
 //!
 //! # What it cannot do
 //!
-//! - Statically linked programs, Go programs and programs with file capabilities or set-user-ID do not load it: `lull attach`
-//!   sets their parameters from outside. A library for a static C library (musl with `crt-static`) cannot be built.
-//! - Descriptors that come by other ways (`io_uring`, `SCM_RIGHTS` of kernel sockets, calls past the C library) are not seen.
+//! - Statically linked programs, Go programs, and programs with file capabilities or set-user-ID do not load it; `lull
+//!   attach` sets their parameters from outside. The library cannot be built for a static C library (musl with
+//!   `crt-static`).
+//! - Descriptors that come in other ways (`io_uring`, `SCM_RIGHTS` of kernel sockets, calls past the C library) are not
+//!   seen.
 //! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in
-//!   `do_poll`); a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).
+//!   `do_poll`); a blocking `recv` busy polls with SO_BUSY_POLL alone (`sk_busy_loop`).
 
 mod answer;
 mod data;
@@ -59,7 +63,7 @@ use lull_fd::config::Wrong;
 use lull_fd::linux::{KeptError as Errno, set_error};
 use lull_fd::say;
 
-/// What the environment asks for.
+/// The settings that the environment asks for.
 static CONFIG: Config = Config::new();
 
 /// Runs when the library is loaded, before the program's `main`.
@@ -76,7 +80,7 @@ extern "C" fn at_load() {
     lull_posix::start::at_load();
 }
 
-/// Runs when the program exits, after what it has asked for itself to be run then.
+/// Runs when the program exits, after the functions that the program itself has registered for its exit.
 #[used]
 // SAFETY: as above.
 #[unsafe(link_section = ".fini_array")]
@@ -99,8 +103,8 @@ fn read_environment() {
 }
 
 fn variable(name: &'static CStr) -> Option<&'static [u8]> {
-    // SAFETY: the name ends with a zero. At load no other thread changes the environment, and what `getenv` returned is
-    // read before this library's initialiser returns.
+    // SAFETY: the name ends with a zero. While libraries are loaded no other thread changes the environment, and what
+    // `getenv` returned is read before this library's initialiser returns.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes())

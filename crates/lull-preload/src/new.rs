@@ -1,5 +1,6 @@
-//! Calls that give out a number for something that is the kernel's. Whatever lull's the number stood for was closed unseen
-//! (`fclose`, `closefrom`, `posix_spawn` close inside the C library): it is forgotten here, before anybody reads from it.
+//! Calls that give out a number for something of the kernel's. The number may have stood for something of lull's that
+//! was closed without being seen, as `fclose`, `closefrom` and `posix_spawn` close inside the C library. It is
+//! forgotten here, before anybody reads from it.
 
 use core::ffi::{c_char, c_uint};
 
@@ -15,7 +16,7 @@ macro_rules! gives_a_number {
     ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => {
         taken_over! {
             $(
-                /// What is not there of a call without all arguments is passed on as it is found.
+                /// A call may lack its last arguments; what is found in their place is passed on.
                 fn $name($($arg: $type),*) -> c_int { files::given_out(real::$name($($arg),*)) }
             )*
         }
@@ -37,7 +38,7 @@ gives_a_number! {
     fn memfd_create(name: *const c_char, flags: c_uint);
 }
 
-/// Forgets what the two numbers of a call that succeeded stood for.
+/// Forgets what the two numbers of a call that succeeded stood for before.
 ///
 /// # Safety
 /// The call has written both.

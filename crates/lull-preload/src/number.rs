@@ -1,4 +1,5 @@
-//! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`; `getifaddrs`, which asks the kernel as an `ioctl` does.
+//! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`. `getifaddrs` is here because it asks the kernel as an
+//! `ioctl` does.
 
 use libc::{c_int, c_ulong};
 use lull_posix::signals::section;
@@ -8,7 +9,7 @@ use crate::taken_over::taken_over;
 use crate::{answer, real};
 
 taken_over! {
-    /// A descriptor of lull's own is closed to the program.
+    /// To the program, a descriptor that lull uses itself is closed.
     fn close(fd: c_int) -> c_int {
         if files::is_noted(fd) {
             return answer::number_at_point(|| files::close(fd).map(|()| 0));
@@ -40,7 +41,7 @@ taken_over! {
         files::duplicated(fd, real::dup3(fd, to, flags))
     }
 
-    /// The third argument is a number or a pointer, or is not there; it is passed on in any case.
+    /// The third argument is a number or a pointer, or is missing; it is passed on in any case.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         match lulls_fcntl(fd, command, argument) {
             Some(result) => result,
@@ -56,7 +57,7 @@ taken_over! {
         }
     }
 
-    /// The third argument is as [`fcntl`]'s.
+    /// The third argument is like that of [`fcntl`].
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
         if request == libc::SIOCGIFCONF {
             return interfaces::configuration(argument, || real::ioctl(fd, request, argument));

@@ -16,7 +16,7 @@ taken_over! {
         }
     }
 
-    /// A program that was built with checks calls it with the array's whole room.
+    /// A program that was built with checks calls this function with the size of the whole array.
     fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
         enough(count as usize * size_of::<pollfd>(), room);
         poll(fds, count, timeout)

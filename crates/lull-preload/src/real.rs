@@ -1,8 +1,9 @@
 //! The C library's own functions, looked up once at load.
 //!
-//! Another library's initialiser may call before this one's ran, and one that the C library does not have (`epoll_pwait2`
-//! before glibc 2.35) is never there. Both are the plain system call: a look-up at that moment may allocate, and the allocator
-//! may be what calls.
+//! A function cannot be called before it was looked up: another library's initialiser may call one before this
+//! library's has run, and the C library may not have one at all (`epoll_pwait2` before glibc 2.35). In both cases the
+//! plain system call is made in its place. To look it up at that moment is not possible, as that may allocate, and the
+//! caller may be the allocator.
 
 use core::ffi::{c_char, c_long, c_uint, c_void};
 
@@ -14,13 +15,14 @@ use libc::{
 use lull_fd::next::Next;
 use lull_posix::raw::in_place;
 
-/// What installs a handler.
+/// A function that installs a handler.
 pub(crate) type Signal = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 /// Strings, ended by a null pointer.
 type Strings = *const *const c_char;
 
-/// Declares the real functions with their C signatures, and the system call that stands in for each, with the arguments that it
-/// takes if they are not the function's. "C-unwind", because cancelling a thread (`pthread_cancel`) unwinds through these calls.
+/// Declares the real functions with their C signatures, and the system call that stands in for each. If the system call
+/// takes other arguments than the function, these are given as well. The functions are "C-unwind", because cancelling a
+/// thread (`pthread_cancel`) unwinds through them.
 macro_rules! next {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty, else $number:ident $(($($passed:expr),*))?;)*) => {
         #[allow(non_upper_case_globals)]
@@ -33,13 +35,13 @@ macro_rules! next {
             /// The C library's function of that name.
             ///
             /// # Safety
-            /// As that function.
+            /// As for that function.
             #[inline]
             #[allow(non_snake_case)] // Names are C's.
             pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
                 let address = found::$name.address();
                 if address.is_null() {
-                    // SAFETY: what the C library's wrapper would pass on goes to the kernel.
+                    // SAFETY: the kernel gets what the C library's wrapper would pass on.
                     return unsafe { in_place(libc::$number, next!(@passed [$($arg),*] $($($passed),*)?)) as $result };
                 }
                 // SAFETY: the C library's function of this name has this signature; the caller vouches for the
@@ -64,7 +66,8 @@ macro_rules! next {
     (@passed [$($arg:ident),*] $($passed:expr),+) => { [$($passed as usize),*] };
 }
 
-/// Declares functions that have no system call in their place: a call before this library's initialiser has run looks them up.
+/// Declares functions for which no system call stands in. A call before this library's initialiser has run looks them
+/// up.
 macro_rules! found {
     ($($(#[$doc:meta])* fn $name:ident: $type:ty;)*) => {
         $(
@@ -72,7 +75,7 @@ macro_rules! found {
             $(#[$doc])*
             pub(crate) fn $name() -> $type {
                 static NEXT: Next = Next::of(concat!(stringify!($name), "\0"));
-                // SAFETY: every C library has it, with this signature.
+                // SAFETY: every C library has this function, with this signature.
                 unsafe { core::mem::transmute::<*mut c_void, $type>(NEXT.found()) }
             }
         )*
@@ -83,7 +86,7 @@ macro_rules! found {
 }
 
 found! {
-    /// The kernel wants a way back from handlers, which is the C library's.
+    /// The kernel needs a way back from a handler, which is the C library's, so this is not a system call.
     fn sigaction: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     fn signal: Signal;
     fn __sysv_signal: Signal;
@@ -106,17 +109,17 @@ found! {
 
 static VFORK: Next = Next::of("vfork\0");
 
-/// Where the C library's `vfork` is, to be jumped to.
+/// The address of the C library's `vfork`, to be jumped to.
 pub(crate) fn vfork_address() -> *const c_void {
     VFORK.found()
 }
 
 static SYSCALL: Next = Next::of("syscall\0");
 
-/// The C library's function of that name; before it is looked up the system call itself stands in for it.
+/// The C library's function of that name. Before it is looked up, the system call itself stands in for it.
 ///
 /// # Safety
-/// As that function.
+/// As for that function.
 #[inline]
 pub(crate) unsafe fn syscall(which: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     type Function = unsafe extern "C-unwind" fn(c_long, ...) -> c_long;
@@ -129,7 +132,7 @@ pub(crate) unsafe fn syscall(which: c_long, a: usize, b: usize, c: usize, d: usi
     unsafe { core::mem::transmute::<*mut c_void, Function>(address)(which, a, b, c, d, e, f) }
 }
 
-/// Bytes of the kernel's signal set, of which the C library's `sigset_t` is a longer one.
+/// The size of the kernel's signal set, in bytes. The C library's `sigset_t` is longer, and begins with it.
 const KERNEL_SIGSET_BYTES: usize = 8;
 
 next! {

@@ -1,5 +1,5 @@
-//! `sigaction`, `signal`: handlers run at the end of calls that are lull's. `kill` and its kin, `_exit`, `abort`: who ends the process, or
-//! tells another, has sent what it wrote.
+//! `sigaction` and `signal`: handlers run at the end of calls that are lull's. `kill` and its kin, `_exit` and `abort`:
+//! a process that ends itself, or signals another one, has sent what it wrote.
 
 use libc::{c_int, pid_t, sighandler_t};
 use lull_posix::signals::{self, older};
@@ -24,7 +24,7 @@ taken_over! {
         }
     }
 
-    /// A thread that is inside a call of lull's holds locks.
+    /// A thread that is inside a call of lull's holds locks, so it is not cancelled there.
     fn pthread_cancel(thread: libc::pthread_t) -> c_int {
         if is_involved() { cancel::cancel(thread, real::pthread_cancel()) } else { real::pthread_cancel()(thread) }
     }
@@ -36,7 +36,8 @@ taken_over! {
 
     fn kill(to: pid_t, signal: c_int) -> c_int {
         leave::before_signal(to, signal);
-        // To the process, and not to the calling thread as by `raise`: another one may wait for it.
+        // The signal goes to the process, and not to the calling thread as with `raise`, because another thread may
+        // wait for it.
         real::kill()(to, signal)
     }
 
@@ -72,7 +73,7 @@ taken_over! {
 
     fn _Exit(status: c_int) -> ! { _exit(status) }
 
-    /// What it runs before the end may write, too, and what it writes leaves at once.
+    /// The functions that it runs before the end may write as well, and what they write leaves at once.
     fn quick_exit(status: c_int) -> ! {
         leave::before_end();
         real::quick_exit()(status)
@@ -106,14 +107,14 @@ taken_over! {
     }
 }
 
-/// The kernel's number of a thread, if it is the calling one; that of none otherwise.
+/// The kernel's number of a thread, if it is the calling one; otherwise 0, which is the number of none.
 fn number_of(thread: libc::pthread_t) -> pid_t {
     const ANOTHER: pid_t = 0;
-    // SAFETY: numbers.
+    // SAFETY: these calls take and return only numbers.
     unsafe { if libc::pthread_equal(thread, libc::pthread_self()) != 0 { libc::gettid() } else { ANOTHER } }
 }
 
-/// Installs a handler as `signal` does; an error is SIG_ERR, which is -1.
+/// Installs a handler as `signal` does. It returns SIG_ERR, which is -1, for an error.
 unsafe fn installs(
     real: real::Signal,
     number: c_int,
@@ -121,7 +122,7 @@ unsafe fn installs(
     lulls: impl FnOnce() -> lull_posix::Result<sighandler_t>,
 ) -> sighandler_t {
     if !is_involved() {
-        // SAFETY: as the program called it.
+        // SAFETY: this is the call that the program made.
         return unsafe { real(number, handler) };
     }
     lulls().unwrap_or_else(|error| answer::refused(error.number()) as sighandler_t)

@@ -1,5 +1,6 @@
-//! Calls about sockets. On the kernel plane `socket`, `accept` and `accept4` set busy-poll options of IPv4 and IPv6 sockets, for
-//! programs that block in `recv`, and `listen` says what chooses among listeners that share an address.
+//! Calls on sockets. On the kernel plane `socket`, `accept` and `accept4` set the busy-poll options of IPv4 and IPv6
+//! sockets, for programs that block in `recv`, and `listen` attaches the program that chooses among listeners that
+//! share an address.
 
 use core::ffi::c_void;
 
@@ -13,14 +14,14 @@ use crate::taken_over::taken_over;
 use crate::{CONFIG, answer, real};
 
 taken_over! {
-    /// A new IPv4 or IPv6 socket gets its options.
+    /// It gives a new IPv4 or IPv6 socket its options.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let fd = files::given_out(real::socket(domain, kind, protocol));
         netlink::made(fd, domain, protocol);
         birth::socket(&CONFIG, fd, domain)
     }
 
-    /// The accepted socket gets its options.
+    /// It gives the accepted socket its options.
     fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
         if lulls::accepts(fd) {
             return lulls_accept(fd, address, length, 0);
@@ -28,7 +29,7 @@ taken_over! {
         birth::accepted(&CONFIG, files::given_out(real::accept(fd, address, length)))
     }
 
-    /// The accepted socket gets its options.
+    /// It gives the accepted socket its options.
     fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
         if lulls::accepts(fd) {
             return lulls_accept(fd, address, length, flags);
@@ -40,7 +41,7 @@ taken_over! {
         if lulls::may_be_lulls() && !address.is_null() =>
             answer::done(|| memory::address(address, length).and_then(|address| lulls::bind(fd, address)));
 
-    /// A listener that shares its address gets its group's program.
+    /// It gives the group of a listener that shares its address a program.
     fn listen(fd: c_int, backlog: c_int) -> c_int {
         if lulls::may_be_lulls() {
             return answer::done(|| lulls::listen(fd, backlog));
@@ -49,7 +50,7 @@ taken_over! {
     }
 
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-        // The kernel refuses what is no address.
+        // An invalid address is left to the kernel, which refuses it.
         if is_involved()
             && !address.is_null()
             && let Ok(address) = memory::address(address, length)
@@ -110,7 +111,7 @@ unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t
         // SAFETY: the program vouches for its pointers.
         let written = unsafe { memory::write_address(accepted.peer(), address, length) };
         if written.is_err() {
-            // As the kernel, which gives the number back.
+            // The kernel gives the number back as well.
             let _ = files::close(accepted.fd);
         }
         written.map(|()| accepted.fd)

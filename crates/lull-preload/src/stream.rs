@@ -1,4 +1,5 @@
-//! `fdopen`, `dprintf` and their kin, which read and write inside the C library: the number is the kernel's before. `fclose`.
+//! `fdopen`, `dprintf` and their kin, which read and write inside the C library: the number is made the kernel's first.
+//! `fclose`.
 
 use core::ffi::c_void;
 
@@ -13,7 +14,8 @@ extern "C" fn refused<const RESULT: isize>() -> isize {
     RESULT
 }
 
-/// Declares them, with what says where each goes on, its result if the number cannot be the kernel's, and whether a stream keeps it.
+/// Declares these functions. For each there is the function that says where it goes on, the result if the number cannot
+/// be the kernel's, and whether a stream keeps the number.
 macro_rules! inside {
     ($($name:ident, $which:ident, $refused:literal, $kept:literal;)*) => {
         $(

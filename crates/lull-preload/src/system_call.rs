@@ -1,4 +1,4 @@
-//! `syscall`: calls by number that are lull's, past the C library's names.
+//! `syscall`, for calls by number that are lull's and are made without the C library's functions.
 
 use libc::{c_int, c_long, pid_t};
 use lull_posix::poll::{in_table, lulls_fds, lulls_sets};
@@ -10,7 +10,7 @@ use crate::taken_over::taken_over;
 use crate::{answer, data, epoll, exec, new, number, poll, real, socket};
 
 taken_over! {
-    /// A call has up to six arguments; what is not there is passed on as it is found.
+    /// A call has up to six arguments; what is found in place of missing ones is passed on.
     fn syscall(which: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         if is_involved()
             && let Some(result) = lulls(which, [a, b, c, d, e, f])
@@ -21,11 +21,11 @@ taken_over! {
     }
 }
 
-/// The flags of a call by number that makes a process which goes on where it was called, as `fork` does. Those of `clone3` are what its
-/// structure begins with (`clone(2)`).
+/// The flags of a call by number that makes a process which goes on where it was called, as `fork` does. `clone3` is
+/// given a structure that begins with its flags (`clone(2)`).
 ///
 /// # Safety
-/// As the call.
+/// As for the call.
 unsafe fn forks(which: c_long, a: usize, b: usize) -> Option<u64> {
     let flags = match which {
         #[cfg(target_arch = "x86_64")]
@@ -38,18 +38,18 @@ unsafe fn forks(which: c_long, a: usize, b: usize) -> Option<u64> {
     flags.filter(|flags| fork::makes_a_process(*flags))
 }
 
-/// One of this library's calls, with what the numbers stand for.
+/// Calls one of this library's functions with arguments that are given as numbers.
 macro_rules! call {
     ($module:ident::$name:ident($($argument:expr),*)) => {
         $module::$name($($argument as _),*) as c_long
     };
 }
 
-/// The calls that a program may make so, on numbers that are lull's. Nothing if a call is not lull's. What decides itself whose
-/// its number is, is asked without a look here.
+/// The calls by number that are lull's. Returns `None` if a call is not lull's. A function that decides by itself whose
+/// its number is, is called without a check here.
 ///
 /// # Safety
-/// As the call.
+/// As for the call.
 unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
     let fd = a as c_int;
     // SAFETY: as above.
@@ -81,7 +81,8 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
                 return None;
             }
             libc::SYS_bpf => bpf::by_number(|| real::syscall(which, a, b, c, d, e, f), [a, b, c]),
-            // Operations on a ring would go to the placeholders; every user of a ring has another way for kernels without.
+            // Operations on a ring would go to the placeholders. Every program that uses a ring has another way, for
+            // kernels without rings.
             libc::SYS_io_uring_setup => answer::refused(libc::ENOSYS) as c_long,
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => call!(epoll::epoll_create(a)),
@@ -112,7 +113,7 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             libc::SYS_poll => call!(poll::poll(a, b, c)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => call!(poll::select(a, b, c, d, e)),
-            // The kernel's own tell how much of the time is left, which the C library's do not.
+            // The kernel's own calls tell how much of the time is left, which those of the C library do not.
             libc::SYS_ppoll if lulls_fds(a as *mut _, b as _).is_some() => {
                 call!(poll::ppoll(a, b, c, pointer(kernels_set(d as _).as_ref())))
             }

@@ -1,7 +1,8 @@
-//! How a function of the C library is taken over.
+//! The macro by which a function of the C library is taken over.
 
-/// Declares functions of the C library that are taken over, with its names, arguments and results. With `if`, a call for which
-/// that holds is what follows `=>`, and every other goes to the C library's function, untouched.
+/// Declares functions of the C library that are taken over, with its names, arguments and results. With `if`, a call
+/// for which that condition holds is answered by what follows `=>`, and every other call goes to the C library's
+/// function, unchanged.
 macro_rules! taken_over {
     () => {};
     (
@@ -22,15 +23,15 @@ macro_rules! taken_over {
         fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block
         $($rest:tt)*
     ) => {
-        /// As the C library's.
+        /// As the C library's function.
         $(#[$doc])*
         ///
         /// # Safety
-        /// As the C library's.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
-            // SAFETY: the program vouches for its arguments as it does to the C library. They are passed on as they are, or read
-            // and written as the kernel would.
+            // SAFETY: the program vouches for its arguments as it does to the C library. They are passed on as they
+            // are, or read and written as the kernel would do it.
             unsafe { $body }
         }
         taken_over! { $($rest)* }

@@ -1,4 +1,4 @@
-//! The library in a C program that does with its calls what programs do (`probe.c`).
+//! The library in a C program (`probe.c`) that makes the calls that programs make.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// The C program; nothing where there is no C compiler, or a kernel without the parameters.
+/// The C program, or `None` if there is no C compiler or the kernel lacks the parameters.
 fn probe(test: &str) -> Option<&'static Path> {
     static PROBE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let probe = PROBE.get_or_init(|| {
@@ -40,7 +40,7 @@ fn probe(test: &str) -> Option<&'static Path> {
     probe.as_deref()
 }
 
-/// What a probe prints under the library with these variables, and what it says on stderr.
+/// What a probe prints under the library with these variables, and what it prints on stderr.
 #[track_caller]
 fn run(probe: &Path, what: &str, variables: &[(&str, &str)]) -> (String, String) {
     let mut command = Command::new(probe);
@@ -77,7 +77,7 @@ fn errors_are_those_of_the_c_library() {
 fn a_mode_that_keeps_polling_changes_no_result_and_no_time() {
     let Some(probe) = probe("a_mode_that_keeps_polling_changes_no_result_and_no_time") else { return };
     let all = "zero 0 0 0\nshort 0 0 0\nfor ever 1 1 1\n";
-    // A wait that was longer than asked would find the timer of 20 ms with timeout 0.
+    // A wait that lasted longer than asked would find the timer of 20 ms in the call with timeout 0.
     for due_ms in ["3600000", "20"] {
         let (said, _) = run(probe, "timeouts", &[SUSPEND[2], ("DUE_MS", due_ms)]);
         assert_eq!(said, all);
@@ -90,7 +90,8 @@ fn a_mode_that_keeps_polling_changes_no_result_and_no_time() {
 fn without_a_napi_to_poll_a_wait_sleeps_and_a_zero_timeout_is_none() {
     let Some(probe) = probe("without_a_napi_to_poll_a_wait_sleeps_and_a_zero_timeout_is_none") else { return };
     let keeps_polling = [&SUSPEND[..], &[("LULL_EPOLL_TIMEOUT_MS", "1")]].concat();
-    // As a second it would be a second; 10,000 calls of a millisecond each would sleep as often.
+    // If the timeout counted as a second, it would last a second; 10,000 calls of a millisecond each would sleep as
+    // often.
     for variables in [&SUSPEND[..], &keeps_polling] {
         let (said, warned) = run(probe, "slept", variables);
         assert_eq!((said.as_str(), warned.as_str()), ("for ever 1, slept seldom\n50 ms 0\nzero, slept seldom\n", ""));

@@ -1,5 +1,5 @@
-/* One thing at a time that programs do with the calls that the preload library takes over: probe WHAT. Prints what came of
- * it; a check that fails ends it with status 1. */
+/* "probe WHAT" does one of the things that programs do with the calls that the preload library takes over, and prints
+ * what came of it. If a check fails, it ends with status 1. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static void show(const char *name, int epfd) {
 	fflush(stdout);
 }
 
-/* Contexts however they come about. */
+/* Makes contexts in all possible ways. */
 static void contexts(void) {
 	int first = epoll_create(1), second = epoll_create1(EPOLL_CLOEXEC);
 	show("create", first);
@@ -63,7 +63,7 @@ static void contexts(void) {
 	must(waitpid(child, &status, 0) == child && status == 0, "the executed child");
 }
 
-/* errno is what it would be without the library. */
+/* Checks that errno is what it would be without the library. */
 static void errors(void) {
 	errno = 0;
 	must(epoll_create1(-1) == -1 && errno == EINVAL, "epoll_create1(-1)");
@@ -77,12 +77,12 @@ static void errors(void) {
 	errno = 77;
 	int epfd = epoll_create1(0), inet = socket(AF_INET, SOCK_STREAM, 0);
 	must(epfd >= 0 && inet >= 0 && errno == 77, "errno of calls that succeed");
-	/* The kernel refuses what is no context, and a table that is too small for nothing. */
+	/* The kernel refuses a call without room for events. */
 	must(epoll_wait(epfd, &event, 0, 0) == -1 && errno == EINVAL, "no room for events");
 	puts("ok");
 }
 
-/* A context with a timer that is due after so many milliseconds. */
+/* Returns a context with a timer that is due after so many milliseconds. */
 static int with_timer(int ms) {
 	int epfd = epoll_create1(0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
 	struct itimerspec due = {{0, 0}, {ms / 1000, (long)(ms % 1000) * 1000000}};
@@ -91,7 +91,7 @@ static int with_timer(int ms) {
 	return epfd;
 }
 
-/* How many events the three calls return: with timeout 0 before a timer is due, and with -1, 1 ms and no timeout. */
+/* Prints how many events the three calls return: with timeout 0, with 1 ms, and without a timeout. */
 static void timeouts(void) {
 	struct epoll_event event;
 	struct timespec zero = {0, 0}, short_one = {0, 1000000};
@@ -107,14 +107,14 @@ static void timeouts(void) {
 	printf(" %d\n", epoll_pwait2(with_timer(20), &event, 1, NULL, NULL));
 }
 
-/* How often this thread has slept. */
+/* Returns how often this thread has slept. */
 static long sleeps(void) {
 	struct rusage usage;
 	must(getrusage(RUSAGE_THREAD, &usage) == 0, "getrusage");
 	return usage.ru_nvcsw;
 }
 
-/* A datagram socket on loopback, which has no NAPI id. */
+/* Adds a datagram socket on loopback, which has no NAPI id. */
 static void add_socket(int epfd) {
 	struct epoll_event event = {EPOLLIN, {0}};
 	struct sockaddr_in loopback = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -123,7 +123,7 @@ static void add_socket(int epfd) {
 	must(epoll_ctl(epfd, EPOLL_CTL_ADD, udp, &event) == 0, "add");
 }
 
-/* Times that this thread slept while it waited for a second, and in calls with timeout 0. */
+/* Prints how often this thread slept while it waited for a second, and in calls with timeout 0. */
 static void slept(void) {
 	struct epoll_event event;
 	int epfd = with_timer(1000), other = with_timer(3600 * 1000);
@@ -140,7 +140,7 @@ static void slept(void) {
 	printf("zero, slept %s\n", sleeps() - before >= 50 ? "often" : "seldom");
 }
 
-/* Five that are ready, and room for ten: how many the three calls return, and how many are left for the next. */
+/* Prints how many of five ready members the three calls return with room for ten, and how many the last call finds. */
 static void batch(void) {
 	struct epoll_event events[10];
 	struct timespec soon = {1, 0};
@@ -181,7 +181,7 @@ static void on_signal(int number) {
 
 static atomic_int waiter_tid;
 
-/* Whether a thread of this process sleeps. */
+/* Returns whether a thread of this process sleeps. */
 static int is_asleep(int tid) {
 	char path[64], line[512] = "";
 	snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
@@ -206,9 +206,9 @@ static void *wait_and_count(void *unused) {
 	return unused;
 }
 
-/* A handler sets a flag, and epoll_wait(-1) ends with EINTR, as many programs have it. A signal whose handler has run in
- * the wait, and after which the thread sleeps in the same wait again, is lost. One that came between the mark and the
- * call is lost rightly, which takes that the thread was kept from its CPU just there: a few may be. */
+/* As in many programs, a handler sets a flag and epoll_wait(-1) ends with EINTR. A signal counts as lost if its handler
+ * has run in the wait and the thread sleeps in the same wait again. A few may be lost rightly, as they come between the
+ * mark and the call: for that, the thread must have been kept from its CPU just there. */
 static void signals(void) {
 	pthread_t waiter;
 	struct sigaction action = {.sa_handler = on_signal};
@@ -258,7 +258,7 @@ static void sockets(void) {
 	printf("listener %d\n", busy_poll(listener));
 	connection(listener);
 	printf("accepted %d\n", busy_poll(accept(listener, NULL, NULL)));
-	/* As a listener that a service manager has made. */
+	/* The listener is now like one that a service manager has made. */
 	setsockopt(listener, SOL_SOCKET, SO_BUSY_POLL, &zero, sizeof zero);
 	connection(listener);
 	printf("of another's listener %d\n", busy_poll(accept4(listener, NULL, NULL, SOCK_CLOEXEC)));
@@ -274,7 +274,7 @@ static void *wait_for_ever(void *epfd) {
 	return NULL;
 }
 
-/* Cancelling a thread unwinds its stack through the library's functions. */
+/* Cancels a thread, which unwinds its stack through the library's functions. */
 static void cancelled(void) {
 	int epfd = epoll_create1(0);
 	pthread_t thread;
@@ -287,7 +287,7 @@ static void cancelled(void) {
 	puts("cancelled");
 }
 
-/* Without rights, so that a budget above 64 is refused; descriptor 2 may have become something else by then. */
+/* Makes contexts without rights, so that a budget above 64 is refused. Descriptor 2 may be a client's by then. */
 static void refused(int stderr_is_a_client) {
 	int pair[2];
 	char got[256] = "";
