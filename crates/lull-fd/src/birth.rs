@@ -21,13 +21,13 @@ pub fn context(table: &Table, config: &Config, fd: c_int) -> c_int {
     config.epoll_off();
     match error {
         libc::ENOTTY => say::once(format_args!(
-            "this kernel cannot set busy-poll parameters of an epoll context (it needs Linux 6.9): none are set"
+            "this kernel cannot set busy-poll parameters of an epoll context (it needs Linux 6.9): none is set"
         )),
         libc::EPERM => say::once(format_args!(
             "no right to an epoll busy-poll budget of {}: above 64 it needs CAP_NET_ADMIN; no parameters are set",
             params.busy_poll_budget
         )),
-        error => say::once(format_args!("the kernel refuses the epoll parameters (error {error}): none are set")),
+        error => say::once(format_args!("the kernel refuses the epoll parameters (error {error}): none is set")),
     }
     fd
 }
@@ -72,7 +72,7 @@ pub fn listening(config: &Config, fd: c_int, result: c_int) -> c_int {
     {
         config.steering().off();
         say::once(format_args!(
-            "cannot steer a group of listeners: cannot {what} (error {error}); none are from here on"
+            "cannot steer a group of listeners: cannot {what} (error {error}); no group is steered from here on"
         ));
     }
     result
@@ -105,8 +105,8 @@ pub fn say_lifted() {
     let _errno = KeptError::keep();
     if !SAID.swap(true, Relaxed) {
         say::line(format_args!(
-            "calls of epoll_wait with timeout 0 find nothing again and again: the queue is polled for them, for at most \
-             1/{ZERO_TIMEOUT_SHARE} of the time (`lull run --no-lift` leaves them alone)"
+            "calls of epoll_wait with timeout 0 find nothing again and again, so the queue is polled for them, for at \
+             most 1/{ZERO_TIMEOUT_SHARE} of the time (`lull run --no-lift` leaves them alone)"
         ));
     }
 }
