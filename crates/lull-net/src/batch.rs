@@ -1,13 +1,15 @@
 //! The batch of events that a thread answers: from the `epoll_wait` that returned them to the next call that may wait.
 //!
-//! What the thread writes meanwhile may be held back ([`crate::shard`]'s `coalesce`), and every place where the thread may wait
-//! lets go of it first: who answers one peer and then waits for another must have answered. Those places are the calls of this
-//! crate that wait (`epoll_wait`; a call that blocks), the end of the thread, and [`about_to_wait`] for whoever waits elsewhere. Who ends the process
-//! lets go of what all threads hold back ([`crate::Network::let_go`]).
-//! What a thread does past all of them is bounded by the shard's own time.
+//! What the thread writes meanwhile may be held back ([`crate::shard`]'s `coalesce`). Every place where the thread may
+//! wait sends it first, since a thread that answers one peer and then waits for another must have answered. These
+//! places are the calls of this crate that wait (`epoll_wait`, and calls that block), the end of the thread, and
+//! [`about_to_wait`], which a thread calls before it waits elsewhere. A thread that ends the process sends what all
+//! threads hold back ([`crate::Network::let_go`]). What a thread does in other ways is bounded by the shard's own
+//! deadline.
 //!
-//! A call that would have blocked is no such place by itself: a server that reads until EAGAIN has one for each event. But who
-//! has been told so as often as the batch has events, while it holds something back, waits by asking again.
+//! A call that would have blocked is no such place by itself, as a server that reads until EAGAIN makes one for each
+//! event. But a thread that holds something back, and has made as many of these calls as the batch has events, waits by
+//! asking again.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -23,9 +25,9 @@ thread_local! {
     static PRESENT: Cell<Batch> = const { Cell::new(Batch::NONE) };
     /// The number of the last batch.
     static LAST: Cell<u8> = const { Cell::new(0) };
-    /// How many more calls may find nothing before that is a way to wait.
+    /// How many more calls may find nothing before that counts as waiting.
     static IN_VAIN: Cell<usize> = const { Cell::new(0) };
-    /// Whether `HELD` has something.
+    /// Whether `HELD` has any queues.
     static HOLDS: Cell<bool> = const { Cell::new(false) };
     static HELD: RefCell<Held> = const { RefCell::new(Held { queues: Vec::new(), process: 0 }) };
 }
@@ -33,7 +35,7 @@ thread_local! {
 /// The queues on which this thread holds something back.
 struct Held {
     queues: Vec<(Weak<Queue>, Weak<Delivery>)>,
-    /// The process in which it does. The child of a `fork` has a copy of what its parent holds back.
+    /// The process in which it does so. The child of a `fork` has a copy of what its parent holds back.
     process: u32,
 }
 
@@ -49,7 +51,7 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// The thread ends: nobody else would come back for it.
+    /// When the thread ends, nobody else would send what it holds back.
     fn drop(&mut self) {
         if !self.queues.is_empty() && self.process == std::process::id() {
             self.let_go();
@@ -63,13 +65,13 @@ pub(crate) fn present() -> Batch {
     PRESENT.get()
 }
 
-/// What is known of the batch since a call.
+/// Says which batch the calling thread answers from now on.
 #[inline]
 pub(crate) fn is_now(batch: Batch) {
     PRESENT.set(batch);
 }
 
-/// A call returns so many events: a batch begins.
+/// A batch begins, as a call returns so many events.
 #[inline]
 pub(crate) fn begins(events: usize) {
     let next = LAST.get().wrapping_add(1).max(1);
@@ -78,17 +80,17 @@ pub(crate) fn begins(events: usize) {
     IN_VAIN.set(events - 1);
 }
 
-/// The calling thread sends several times in turn, and waits for nothing between.
+/// The calling thread sends several times in turn, and waits for nothing in between.
 #[must_use = "what is sent shares a doorbell for as long as this lives"]
 #[derive(Debug)]
 pub struct InTurn {
-    /// The batch that it answers besides.
+    /// The batch that it was answering before.
     before: Batch,
     of_one_thread: PhantomData<*const ()>,
 }
 
-/// The calling thread is about to send `calls` times in turn: where a doorbell costs much ([`lull_nic::DeviceInfo::dear_doorbell`]), one
-/// serves many, until what is returned is dropped.
+/// The calling thread is about to send `calls` times in turn. Where a doorbell costs much
+/// ([`lull_nic::DeviceInfo::dear_doorbell`]), one doorbell serves many sends, until what is returned is dropped.
 pub fn in_turn(calls: usize) -> InTurn {
     let before = present();
     let next = LAST.get().wrapping_add(1).max(1);
@@ -106,14 +108,14 @@ impl Drop for InTurn {
     }
 }
 
-/// The batch is over: the thread is about to wait for the next.
+/// The batch is over, as the thread is about to wait for the next one.
 #[inline]
 pub(crate) fn ends() {
     PRESENT.set(Batch::NONE);
     about_to_wait();
 }
 
-/// A call finds nothing to read or accept, and does not wait for it.
+/// Called when a call finds nothing to read or accept, and does not wait for it.
 #[inline]
 pub(crate) fn in_vain() {
     if HOLDS.get() {
@@ -130,8 +132,9 @@ pub fn holds_back() -> bool {
     HOLDS.get()
 }
 
-/// Sends what the calling thread's writes hold back, so that nobody waits for it while the thread waits for something else. The
-/// calls of this crate that wait do this by themselves; it is for whoever is about to wait elsewhere.
+/// Sends what the calling thread's writes hold back, so that nobody waits for it while the thread waits for something
+/// else. The calls of this crate that wait do so by themselves; this function is for a thread that is about to wait
+/// elsewhere.
 #[inline]
 pub fn about_to_wait() {
     if HOLDS.get() {
@@ -141,27 +144,28 @@ pub fn about_to_wait() {
 
 #[cold]
 fn let_go() {
-    // Without a place of its own any more, the thread has let go when it ended.
+    // A thread that is ending may have lost its list already, and sent everything when it did.
     let _ = HELD.try_with(|held| held.try_borrow_mut().map(|mut held| held.let_go()));
 }
 
-/// The calling thread is the only one of a child of `fork`. What it holds back is its parent's to send.
+/// Called in a child of `fork`, by its only thread. What that thread holds back is the parent's to send.
 pub fn forget_held_back() {
-    // A thread that never held anything back has no list yet. To make one here would register its destructor with the loader, whose
-    // lock another of the parent's threads may have had at the fork.
+    // A thread that never held anything back has no list yet. To make one here would register its destructor with the
+    // loader, whose lock another of the parent's threads may have held during the fork.
     if HOLDS.replace(false) {
         let _ = HELD.try_with(|held| held.try_borrow_mut().map(|mut held| held.queues.clear()));
     }
 }
 
-/// Something is held back on `queue`, by this thread perhaps. False if it will not come back for it.
+/// Called when something is held back on `queue`, perhaps by this thread. Returns false if the thread will not come
+/// back to send it.
 #[inline]
 #[must_use]
 pub(crate) fn holds(queue: &Arc<Queue>, host: &Arc<Delivery>) -> bool {
     present().is_none() || note(queue, host)
 }
 
-/// False if the thread is ending.
+/// Notes the queue for this thread. Returns false if the thread is ending.
 fn note(queue: &Arc<Queue>, host: &Arc<Delivery>) -> bool {
     let noted = HELD.try_with(|held| {
         let Ok(mut held) = held.try_borrow_mut() else { return };

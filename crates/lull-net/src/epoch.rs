@@ -1,7 +1,7 @@
-//! By what clock the stacks of several processes tell the time: the kernel's, which all have.
+//! The time in the stacks of several processes. They tell it by the kernel's clock, which is the same for all of them.
 
-/// When a clock began, by the kernel's that all processes have. Of a few looks it is the one that took least: whoever looks may be
-/// kept from it in between.
+/// When a clock began, on the kernel's clock that all processes share. Of a few readings this takes the fastest one, as
+/// the thread may be interrupted in between.
 pub(crate) fn epoch_ns(now_ns: impl Fn() -> u64) -> u64 {
     let look = || {
         let (before, common, after) = (now_ns(), monotonic_ns(), now_ns());
@@ -11,7 +11,7 @@ pub(crate) fn epoch_ns(now_ns: impl Fn() -> u64) -> u64 {
     looks.into_iter().min().map_or(0, |(_, epoch_ns)| epoch_ns)
 }
 
-/// The kernel's clock that all processes have.
+/// The kernel's clock that all processes share.
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,7 +1,7 @@
 //! Epoll: readiness of many sockets and kernel descriptors, with its own busy-poll parameters.
 //!
-//! The policy (when to busy poll, suspend, resume) is [`lull_core::EpollWait`]'s; here are the ready list, the items and
-//! the waiters.
+//! The policy (when to busy poll, suspend and resume) is that of [`lull_core::EpollWait`]. This module has the ready
+//! list, the items and the waiters.
 
 pub(crate) mod context;
 mod event;
@@ -23,7 +23,7 @@ use event::EXCLUSIVE_OK;
 pub use event::{EpollStats, Event, Interest};
 use kernel::KernelSet;
 
-/// An epoll context. Clones are the same context; any thread that has a [`Worker`] may wait on it.
+/// An epoll context. Clones are the same context, and any thread that has a [`Worker`] may wait on it.
 #[derive(Clone)]
 pub struct Epoll(Arc<Handle>);
 
@@ -40,7 +40,7 @@ impl Epoll {
         Epoll(Arc::new(Handle { context }))
     }
 
-    /// A context that never busy polls, whatever the sysctl `busy_poll` says: for calls that only sleep in it.
+    /// A context that never busy polls, whatever the sysctl `busy_poll` says. It is for calls that only sleep in it.
     pub fn for_sleep(host: &Host) -> Epoll {
         Epoll(Arc::new(Handle { context: Arc::new(Context::new(host, &Sysctl::default())) }))
     }
@@ -52,16 +52,18 @@ impl Epoll {
     /// Sets the busy-poll parameters (EPIOCSPARAMS).
     ///
     /// # Errors
-    /// A parameter above its limit, or a budget above 64 without `privileged` (CAP_NET_ADMIN).
+    /// A parameter is above its limit, or the budget is above 64 without `privileged` (CAP_NET_ADMIN).
     pub fn set_busy_poll(&self, params: &EpollParams, privileged: bool) -> Result<(), SettingError> {
         self.context().busy.set_params(params, privileged)
     }
 
-    /// Puts a mode's half of an epoll context in force: its busy-poll parameters. What comes back says how long the application
-    /// has to wait: `epoll.wait(&worker, &mut events, 64, policy.timeout())`. The other half is [`crate::Network::set_mode`]'s.
+    /// Puts a mode's half of an epoll context in force, which is its busy-poll parameters. The returned policy says how
+    /// long the application has to wait: `epoll.wait(&worker, &mut events, 64, policy.timeout())`. The other half is
+    /// [`crate::Network::set_mode`]'s.
     ///
     /// # Errors
-    /// A parameter above its limit. A context of this stack is its program's, so budgets above 64 need no privilege.
+    /// A parameter is above its limit. A context of this stack belongs to its program, so a budget above 64 needs no
+    /// privilege.
     pub fn set_mode(&self, mode: &Mode) -> Result<AppPolicy, SettingError> {
         self.set_busy_poll(&mode.epoll, true)?;
         Ok(mode.app)
@@ -72,7 +74,7 @@ impl Epoll {
         self.context().busy.params()
     }
 
-    /// The NAPI that this context polls now; 0 if none.
+    /// The NAPI that this context polls now; 0 if there is none.
     pub fn napi_id(&self) -> u32 {
         self.context().busy.napi_id()
     }
@@ -88,30 +90,30 @@ impl Epoll {
         }
     }
 
-    /// Threads that sleep in it now: the next event wakes one of them (`waitqueue_active`).
+    /// How many threads sleep in it now; the next event wakes one of them (`waitqueue_active`).
     pub fn waiting(&self) -> usize {
         self.context().ready.waiting()
     }
 
-    /// Whether a socket of the set is ready in truth, which a wait would report (`ep_eventpoll_poll`). Kernel descriptors are not
-    /// looked at.
+    /// Whether a socket of the set is really ready, so that a wait would report it (`ep_eventpoll_poll`). Kernel
+    /// descriptors are not looked at.
     pub fn has_ready(&self) -> bool {
         self.context().ready.any(|item| item.is_ready())
     }
 
-    /// Calls `tell` at each edge of a socket of the set at which a wait would report something, with the socket's level written: for
-    /// who watches the context itself (`ep_poll_safewake`). It may run in any thread, under the lock of the socket's queue. The first
-    /// one stays.
+    /// Makes each edge of a socket of the set at which a wait would report something call `tell`, after the socket's
+    /// level was written. It is for a caller that watches the context itself (`ep_poll_safewake`). `tell` may run in
+    /// any thread, under the lock of the socket's queue. Only the first one that is given counts.
     pub fn on_edge(&self, tell: Box<dyn Fn() + Send + Sync>) {
         let _ = self.context().told.set(tell);
     }
 
-    /// Adds a socket (EPOLL_CTL_ADD). What is ready already is reported by the next wait. A socket may be in the set several times,
-    /// once under each of its names ([`Named`](crate::Named)), with an interest and a key for each.
+    /// Adds a socket (EPOLL_CTL_ADD). If it is ready already, the next wait reports it. A socket may be in the set several
+    /// times, once under each of its names ([`Named`](crate::Named)), with an interest and a key for each.
     ///
     /// # Errors
-    /// `AlreadyExists` if it is in the set; `InvalidInput` for EXCLUSIVE together with ONESHOT or RDHUP, as Linux, and for a
-    /// socket of another host, which no waiter of this context could deliver for.
+    /// `AlreadyExists` if it is in the set; `InvalidInput` for EXCLUSIVE together with ONESHOT or RDHUP, as on Linux,
+    /// and for a socket of another host, for which no waiter of this context could deliver.
     pub fn add(&self, source: &impl Source, key: u64, interest: Interest) -> io::Result<()> {
         if interest.contains(Interest::EXCLUSIVE) && !EXCLUSIVE_OK.contains(interest) {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
@@ -138,14 +140,15 @@ impl Epoll {
     /// Changes a socket's key and interest, and turns a one-shot on again (EPOLL_CTL_MOD).
     ///
     /// # Errors
-    /// `NotFound` if it is not in the set; `InvalidInput` if EXCLUSIVE is or was set, as Linux.
+    /// `NotFound` if it is not in the set; `InvalidInput` if EXCLUSIVE is given or was given before, as on Linux.
     pub fn modify(&self, source: &impl Source, key: u64, interest: Interest) -> io::Result<()> {
         let item = self.context().items().get(&Member::of(source)).cloned();
         let Some(item) = item else { return Err(io::Error::from_raw_os_error(libc_errno::ENOENT)) };
         if interest.contains(Interest::EXCLUSIVE) || item.is_exclusive() {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
         }
-        // A wait that copies events out sees the item as it was or as it will be, as under the kernel's `ep->mtx`.
+        // A wait that copies events out sees the item either as it was or as it will be, as under the kernel's
+        // `ep->mtx`.
         self.context().ready.between_takes(|| {
             item.key.store(key, Ordering::Relaxed);
             item.wanted.change(interest.bits());
@@ -156,7 +159,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Takes a socket out of the set (EPOLL_CTL_DEL). Dropping a socket does so by itself.
+    /// Takes a socket out of the set (EPOLL_CTL_DEL). Dropping a socket does so as well.
     ///
     /// # Errors
     /// `NotFound` if it is not in the set.
@@ -179,8 +182,9 @@ impl Epoll {
         items.iter().map(was).collect()
     }
 
-    /// Something that makes [`Epoll::wait`] report `key` as readable, once per [`Notifier::notify`], from any thread: how
-    /// other threads talk to one that waits. Costs no descriptor and, while the thread is awake, no system call.
+    /// An object that makes [`Epoll::wait`] report `key` as readable, once per [`Notifier::notify`], from any thread.
+    /// By it other threads talk to one that waits. It takes no descriptor and, while the thread is awake, no system
+    /// call.
     pub fn notifier(&self, key: u64) -> Notifier {
         Notifier(Item::new(self.context(), Member::NONE, key, Interest::READABLE | Interest::EDGE, Vec::new()))
     }
@@ -192,7 +196,7 @@ impl Epoll {
         }
         let made = KernelSet::new()?;
         let kernel = context.kernel.get_or_init(|| made);
-        // Those who sleep do not watch it yet.
+        // Threads that sleep do not watch the new set yet.
         context.ready.wake_all();
         Ok(kernel)
     }
@@ -201,7 +205,7 @@ impl Epoll {
     /// polled (§13 edge 23).
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     pub fn add_fd(&self, fd: BorrowedFd<'_>, key: u64, interest: Interest) -> io::Result<()> {
         self.kernel()?.add(fd, key, interest)
     }
@@ -209,7 +213,7 @@ impl Epoll {
     /// Changes a kernel descriptor's key and interest.
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     pub fn modify_fd(&self, fd: BorrowedFd<'_>, key: u64, interest: Interest) -> io::Result<()> {
         self.kernel()?.modify(fd, key, interest)
     }
@@ -217,16 +221,18 @@ impl Epoll {
     /// Takes a kernel descriptor out of the set.
     ///
     /// # Errors
-    /// What `epoll_ctl` says.
+    /// The error of `epoll_ctl`.
     pub fn delete_fd(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.kernel()?.delete(fd)
     }
 
-    /// Waits for events (`epoll_wait`): appends up to `events_max` to `events` and returns how many. `timeout` `None`
-    /// waits for ever, zero returns at once. While it waits, the calling thread delivers packets for `worker`'s CPU.
+    /// Waits for events (`epoll_wait`). It appends up to `events_max` of them to `events` and returns how many there
+    /// are. With the `timeout` `None` it waits for ever, and with zero it returns at once. While it waits, the calling
+    /// thread delivers packets for `worker`'s CPU.
     ///
     /// # Errors
-    /// `InvalidInput` if `events_max` is 0, or if `worker` is another host's: it could not deliver for this context.
+    /// `InvalidInput` if `events_max` is 0, or if `worker` is of another host and so could not deliver for this
+    /// context.
     pub fn wait(
         &self,
         worker: &Worker,
@@ -237,11 +243,11 @@ impl Epoll {
         self.wait_unless(worker, events, events_max, timeout, &|| false)
     }
 
-    /// As [`Epoll::wait`], and ends early when `interrupted` says so and there are no events. Whoever makes it true wakes the
-    /// worker's [`Waker`](lull_host::Waker) afterwards.
+    /// As [`Epoll::wait`], but it ends early if `interrupted` returns true and there are no events. A thread that makes
+    /// it return true wakes the worker's [`Waker`](lull_host::Waker) afterwards.
     ///
     /// # Errors
-    /// As [`Epoll::wait`]; `Interrupted`.
+    /// As [`Epoll::wait`]; also `Interrupted`.
     pub fn wait_unless(
         &self,
         worker: &Worker,
@@ -275,7 +281,7 @@ impl Epoll {
                 }
                 WaitStep::Done(count) => {
                     context.returns(count);
-                    // A time that was over from the start is told of first (`ep_poll`).
+                    // A call whose time was over from the start returns 0, even if it is interrupted (`ep_poll`).
                     if count == 0 && timeout_ns != Some(0) && interrupted() {
                         return Err(io::Error::from_raw_os_error(libc_errno::EINTR));
                     }
@@ -308,10 +314,10 @@ impl Epoll {
                     }
                 }
                 WaitStep::Sleep(until_ns) => {
-                    // The resume's poll ran in this context and may have brought events.
+                    // The poll that follows a resume ran in this context and may have brought events.
                     let (available, timed_out) = match context.is_available() {
                         true => (true, false),
-                        // As if the time were over: `ep_poll` looks at signals where it would sleep.
+                        // The wait ends as if the time were over: `ep_poll` looks at signals where it would sleep.
                         false if interrupted() => (false, true),
                         false => context.sleep(worker, &mut turn, until_ns, interrupted),
                     };
@@ -324,12 +330,12 @@ impl Epoll {
     }
 }
 
-/// See [`Epoll::notifier`].
+/// A notifier of a context; [`Epoll::notifier`] makes one.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Item>);
 
 impl Notifier {
-    /// Reports the notifier's key to a thread that waits, or to the next that does.
+    /// Reports the notifier's key to a thread that waits, or to the next one that does.
     pub fn notify(&self) {
         self.0.notified.store(true, Ordering::Release);
         self.0.push();

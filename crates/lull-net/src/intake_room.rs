@@ -1,10 +1,11 @@
-//! The intake's room interrupt (rule 4 of the device contract), for the shard whose senders found none: armed by the shard, raised
-//! by whoever made some.
+//! The room interrupt of the intake (rule 4 of the device contract), for a shard whose senders found no room. The shard
+//! arms it, and whoever makes room raises it.
 //!
-//! Whoever arms it does so before it looks whether there was progress since it found no room, and whoever makes progress counts
-//! it before it looks whether somebody waits. One of the two has to see the other, as in Dekker's algorithm; here it is because
-//! both make a read-modify-write of the progress in between: who makes progress second acquires what the arming released, and who
-//! arms second finds it. Whoever looks for room acquires what was made before the progress that it notes.
+//! A thread that arms the interrupt does so before it looks whether there was progress since it found no room. A thread
+//! that makes progress counts it before it looks whether somebody waits. One of the two has to see the other, as in
+//! Dekker's algorithm. Here this holds because both make a read-modify-write of the progress in between: a thread that
+//! makes progress second acquires what the arming released, and a thread that arms second finds the progress. A thread
+//! that looks for room acquires what was made before the progress that it notes.
 //!
 //! This file is explored by loom.
 
@@ -19,16 +20,16 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct IntakeRoom {
     armed: AtomicBool,
     progress: AtomicU64,
-    /// The progress that the shard knew of when it first found no room since it last armed the interrupt: a sender that
-    /// looked before another one may have been made room for in between. Written under the shard's lock.
+    /// The progress that the shard knew of when it first found no room since it last armed the interrupt. Room may have
+    /// been made for one sender before another one looked. It is written under the shard's lock.
     seen: AtomicU64,
-    /// The shard has found no room since it last armed the interrupt. Written under the shard's lock.
+    /// Whether the shard has found no room since it last armed the interrupt. It is written under the shard's lock.
     found_none: AtomicBool,
     sink: OnceLock<Arc<dyn IrqSink>>,
 }
 
 impl IntakeRoom {
-    /// Frames left the intake, or what a sender has in the queue became less.
+    /// Called when frames have left the intake, or when a sender has fewer frames in the queue.
     #[inline]
     pub(crate) fn made(&self) {
         self.progress.fetch_add(1, Ordering::AcqRel);
@@ -37,7 +38,7 @@ impl IntakeRoom {
         }
     }
 
-    /// What `look` says of the room, with a note of the moment if it is the first time that there is none.
+    /// Returns what `look` says of the room, and notes the moment if there is none for the first time.
     #[inline]
     pub(crate) fn look(&self, look: impl FnOnce() -> usize) -> usize {
         let progress = self.progress.load(Ordering::Acquire);
@@ -48,7 +49,7 @@ impl IntakeRoom {
         room
     }
 
-    /// Orders nothing: what the shard looks at next is behind the progress.
+    /// This orders nothing: what the shard looks at next is ordered by the progress.
     fn fire(&self) {
         if self.armed.swap(false, Ordering::Relaxed)
             && let Some(sink) = self.sink.get()
@@ -60,7 +61,7 @@ impl IntakeRoom {
 
 impl IrqLine for IntakeRoom {
     fn connect(&self, sink: Arc<dyn IrqSink>) {
-        // It has one shard for as long as it is.
+        // The intake belongs to one shard for as long as it exists.
         let _ = self.sink.set(sink);
     }
 
@@ -69,11 +70,12 @@ impl IrqLine for IntakeRoom {
     }
 
     fn unmask(&self) {
-        // A read-modify-write as in `fire`: so whoever takes an earlier arming late does so before this one, or takes this one.
+        // This is a read-modify-write, as in `fire`, so that a thread that takes an earlier arming late does so before
+        // this one, or takes this one.
         self.armed.swap(true, Ordering::Relaxed);
         self.found_none.store(false, Ordering::Relaxed);
-        // It adds nothing and is a read-modify-write nevertheless: see the head of this file. It need not acquire: the next look for
-        // room, which finds this progress or a later one, does.
+        // This adds nothing, and is a read-modify-write nevertheless: the head of this file says why. It need not
+        // acquire, because the next look for room does, which finds this progress or a later one.
         if self.progress.fetch_add(0, Ordering::Release) != self.seen.load(Ordering::Relaxed) {
             self.fire();
         }
@@ -98,15 +100,15 @@ mod tests {
         let (room, raised) = (IntakeRoom::default(), Arc::new(Raised::default()));
         room.connect(raised.clone());
         let times = || raised.0.load(Ordering::Relaxed);
-        // Under one hold of the shard's lock: the first sender finds its own limit reached, its frames leave, and the second
-        // sender finds its limit reached.
+        // All of this happens while the shard's lock is held once: the first sender finds its own limit reached, its
+        // frames leave, and the second sender finds its limit reached.
         assert_eq!(room.look(|| 0), 0);
         room.made();
         assert_eq!(room.look(|| 0), 0);
         room.unmask();
         assert_eq!(times(), 1, "the first sender has room");
 
-        // Both look again, in the poll that this brings, and nothing happens meanwhile.
+        // Both senders look again, in the poll that this brings, and nothing happens meanwhile.
         assert_eq!((room.look(|| 0), room.look(|| 0)), (0, 0));
         room.unmask();
         assert_eq!(times(), 1, "there is nothing to tell");

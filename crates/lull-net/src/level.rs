@@ -1,8 +1,9 @@
-//! What is ready now, and what somebody wants of it: two words that are written by different threads.
+//! What is ready now, and what somebody is interested in: two words that are written by different threads.
 //!
-//! Whoever delivers writes the level and then looks whether it is wanted; whoever changes what is wanted writes that and
-//! then looks at the level. A fence stands between the two steps on both sides, so that at least one of them sees what the
-//! other wrote: without it, data that arrives while a one-shot item is turned on again would be told by neither.
+//! A thread that delivers writes the level and then looks whether it is wanted. A thread that changes what is wanted
+//! writes that and then looks at the level. A fence stands between the two steps on both sides, so that at least one of
+//! them sees what the other wrote. Without it, data that arrive while a one-shot item is turned on again would be
+//! reported by neither.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -26,14 +27,14 @@ impl Level {
     }
 }
 
-/// The bits of a level that are reported whatever was asked for, and which bits of an interest speak of the level.
+/// The bits of a level that are reported in any case, and the bits of an interest that stand for a level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Masks {
     pub(crate) always: u32,
     pub(crate) levels: u32,
 }
 
-/// Set while a one-shot item is off.
+/// This bit is set while a one-shot item is off.
 const OFF: u32 = 1 << 31;
 
 /// What an item is interested in.
@@ -49,38 +50,38 @@ impl Wanted {
         Wanted { interest: AtomicU32::new(interest), masks }
     }
 
-    /// The interest as it was given, one-shot items that are off included.
+    /// The interest as it was given, even while a one-shot item is off.
     #[inline]
     pub(crate) fn interest(&self) -> u32 {
         self.interest.load(Ordering::Relaxed) & !OFF
     }
 
-    /// The bits of a level that are reported; none while a one-shot is off.
+    /// The bits of a level that are reported; none while a one-shot item is off.
     #[inline]
     pub(crate) fn mask(&self) -> u32 {
         let interest = self.interest.load(Ordering::Acquire);
         if interest & OFF != 0 { 0 } else { (interest & self.masks.levels) | self.masks.always }
     }
 
-    /// The caller has written the level. Whether one of `edges` is to be reported.
+    /// Whether one of `edges` is to be reported. The caller has written the level before.
     #[inline]
     pub(crate) fn wants(&self, edges: u32) -> bool {
         if self.mask() & edges != 0 {
             return true;
         }
-        // What was just read may be older than the level that was just written.
+        // What was just read may be older than the level that the caller has written.
         fence(Ordering::SeqCst);
         self.mask() & edges != 0
     }
 
-    /// Changes the interest, and turns a one-shot on again. The caller looks at the level afterwards.
+    /// Changes the interest, and turns a one-shot item on again. The caller looks at the level afterwards.
     pub(crate) fn change(&self, interest: u32) {
         debug_assert_eq!(interest & OFF, 0);
         self.interest.store(interest, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Turns the item off: its one-shot was reported.
+    /// Turns the item off, because its one-shot event was reported.
     #[inline]
     pub(crate) fn turn_off(&self) {
         self.interest.fetch_or(OFF, Ordering::AcqRel);

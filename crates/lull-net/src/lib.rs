@@ -1,33 +1,36 @@
 //! TCP and UDP sockets and epoll on NAPI shards.
 //!
-//! A [`Network`] is a device whose queues are NAPI instances of a [`lull_host::Host`], each with a TCP/IP stack of its own
-//! (a shard) behind one lock. On it stand sockets with the shape of `std::net` and an epoll with the shape of Linux's,
-//! busy-poll parameters included. Three types to know: [`Network`], [`TcpStream`] (with [`TcpListener`] and [`UdpSocket`]), and
-//! [`Epoll`].
+//! A [`Network`] is a device whose queues are NAPI instances of a [`lull_host::Host`], each with a TCP/IP stack of its
+//! own (a shard) behind one lock. On it stand sockets with the shape of `std::net` and an epoll with the shape of
+//! Linux's, busy-poll parameters included. There are three types to know: [`Network`], [`TcpStream`] (with
+//! [`TcpListener`] and [`UdpSocket`]), and [`Epoll`].
 //!
-//! What the signatures show of the crates below stands here too, and those crates are `lull_net::lull_core`, `lull_host` and
-//! `lull_nic`, so that one dependency is enough.
+//! Types of the crates below that appear in signatures are exported here as well, and those crates are
+//! `lull_net::lull_core`, `lull_host` and `lull_nic`, so that one dependency is enough.
 //!
 //! # Beside another event loop
 //!
-//! These sockets are no descriptors of the kernel, so they have no `AsFd`, and mio or tokio cannot watch them. The bridge goes the
-//! other way: an [`Epoll`] watches kernel descriptors too ([`Epoll::add_fd`]: a listener of the kernel, a timerfd, an eventfd,
-//! an epoll of another loop), and a [`Notifier`] wakes its thread from any other, a tokio task for instance. The other direction
-//! is a thread that waits here and hands over through the other loop's own means, a channel or an eventfd.
+//! These sockets are no descriptors of the kernel, so they have no `AsFd`, and mio or tokio cannot watch them. The
+//! bridge goes the other way: an [`Epoll`] watches kernel descriptors as well ([`Epoll::add_fd`]: a listener of the
+//! kernel, a timerfd, an eventfd, an epoll of another loop), and a [`Notifier`] wakes its thread from any other, for
+//! instance from a tokio task. For the other direction, a thread waits here and passes events on by the other loop's
+//! own means, a channel or an eventfd.
 //!
-//! A section sign in these pages, as in §7, names a section of `docs/napi_semantics.md` in this project's repository, the semantics
-//! that are implemented ([the file, where these pages are built in a checkout](../../../docs/napi_semantics.md)).
+//! A section sign in these pages, as in §7, names a section of `docs/napi_semantics.md` in this project's repository,
+//! which has the semantics that are implemented ([the file, if these pages were built in a
+//! checkout](../../../docs/napi_semantics.md)).
 //!
-//! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), `shard` (demux,
-//! neighbours, TCP, UDP, ICMP), `ready` with `wakes` (who waits for a socket, and is woken), `epoll`, `socket`, `network`, `mode` and `busy_read` (a
-//! delivery mode on both), `transmit` (a queueing discipline between a shard and its ring); beside them `packet` (sockets
-//! for whole frames, without a stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one
-//! another: a socket tells the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
+//! The modules, in the order in which a packet meets them, are `queue` (a shard behind its lock, polled by NAPI),
+//! `shard` (demux, neighbours, TCP, UDP, ICMP), `ready` with `wakes` (the threads that wait for a socket, and how they
+//! are woken), `epoll`, `socket`, `network`, `mode` and `busy_read` (a delivery mode on both), and `transmit` (a
+//! queueing discipline between a shard and its ring). Beside them stands `packet` (sockets for whole frames, without a
+//! stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one another: a socket informs
+//! the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
 //!
 //! # Example: a service with two workers in the mode suspend20
 //!
-//! Both ends are networks of ours on the in-memory NIC here; any other device, or the kernel on the far end of a TAP, does as
-//! well. `examples/service.rs` is the same as a whole program, over TAP too.
+//! Here both ends are networks of lull's on the in-memory NIC; any other device, or the kernel at the far end of a TAP,
+//! does as well. `examples/service.rs` is the same as a whole program, which also runs over TAP.
 //!
 //! ```
 //! use std::io::{Read, Result, Write};
@@ -108,7 +111,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
-// The loom models check the protocols alone, and transmit queues; what they protect stays out of that build.
+// The loom models check only the protocols and the transmit queues; what these protect is not part of that build.
 #![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(loom))]
@@ -134,9 +137,10 @@ mod queue;
 #[cfg(not(loom))]
 mod ready;
 mod ready_list;
-// Not part of the API: public for the benchmark, the fuzz target and the wire tests that drive a shard without a network.
-// Cargo makes each of them a crate of its own, which sees what is public. Behind a feature they would be skipped wherever
-// it is off, or the crate would depend on itself with it on; and with it off nobody would see dead code in here.
+// This module is not part of the API. It is public for the benchmark, the fuzz target and the wire tests, which drive a
+// shard without a network: Cargo makes each of them a crate of its own, which sees only what is public. Behind a
+// feature they would be skipped wherever it is off, or the crate would depend on itself with it on; and with the
+// feature off, nobody would see dead code in here.
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod shard;

@@ -1,9 +1,10 @@
-//! The ready list, its waiters and the level under loom, the room interrupt of a transmit queue's intake, and transmit queues.
+//! Loom models of the ready list, its waiters and the level, of the room interrupt of a transmit queue's intake, and of
+//! transmit queues.
 //!
 //! A model that loses a wake-up ends with a thread asleep for ever, which loom reports as a deadlock. What the protocol
-//! publishes (arrivals) is written and read relaxed, so that nothing but the code under test orders it.
+//! publishes (arrivals) is written and read relaxed, so that only the code under test orders it.
 //!
-//! Every model says how many preemptions it is bounded by. Loom explores all interleavings within the bound, and all
+//! Every model says by how many preemptions it is bounded. Loom explores all interleavings within the bound, and all
 //! values that a load may return.
 
 mod transmit;
@@ -20,7 +21,8 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 const READABLE: u32 = 1;
 const MASKS: Masks = Masks { always: 0, levels: READABLE };
 
-/// Explores a model with so many preemptions, or fewer by LULL_LOOM_PREEMPTIONS, which is for a quick look.
+/// Explores a model with this many preemptions, or with fewer if LULL_LOOM_PREEMPTIONS says so, which is for a quick
+/// look.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder(preemptions).check(model);
 }
@@ -33,7 +35,7 @@ fn builder(preemptions: usize) -> loom::model::Builder {
     builder
 }
 
-/// A socket and its registration: `arrived` counts what came, and only the protocol orders it.
+/// A socket and its registration. `arrived` counts what has come, and only the protocol orders it.
 struct Socket {
     queued: AtomicBool,
     level: Level,
@@ -90,7 +92,7 @@ impl Wake for Waiter {
 
 type List = ReadyList<Socket, Waiter>;
 
-/// Delivery: something arrives, and whoever waits is told (`Item::fire`).
+/// Delivers something, and informs whoever waits (`Item::fire`).
 fn arrive(list: &List, socket: &Arc<Socket>, count: usize) {
     socket.arrived.store(count, Ordering::Relaxed);
     socket.level.set_bits(READABLE);
@@ -99,13 +101,13 @@ fn arrive(list: &List, socket: &Arc<Socket>, count: usize) {
     }
 }
 
-/// Whoever pushes wakes the waiter; delivery does so once it has given the shard's lock back.
+/// The thread that pushes wakes the waiter. In real delivery this happens after the shard's lock is given back.
 fn push(list: &List, socket: &Arc<Socket>) {
     let waiter = list.push(socket);
     waiter.inspect(Waiter::wake);
 }
 
-/// `epoll_wait` for one event, for ever: calls `report` until it says that an event was taken.
+/// Waits for one event, for ever (`epoll_wait`): it calls `report` until that says that an event was taken.
 fn wait(list: &List, waiter: &Waiter, mut report: impl FnMut(&Socket) -> Taken) {
     loop {
         let mut reported = false;
@@ -128,7 +130,7 @@ fn wait(list: &List, waiter: &Waiter, mut report: impl FnMut(&Socket) -> Taken) 
     }
 }
 
-/// Edge-triggered: whoever looks for the last time sees all that arrived.
+/// The item is edge-triggered: a thread that looks for the last time sees all that has arrived.
 #[test]
 fn loom_an_edge_that_comes_while_the_entry_is_taken_queues_it_again() {
     check(3, || {
@@ -155,8 +157,8 @@ fn loom_an_edge_that_comes_while_the_entry_is_taken_queues_it_again() {
     });
 }
 
-/// Level-triggered, one edge for two arrivals: the thread that took the first is busy until the second is served, so the
-/// other thread has to be woken for it.
+/// The item is level-triggered, and two arrivals make one edge. The thread that took the first is busy until the second
+/// is served, so the other thread has to be woken for it.
 #[test]
 fn loom_what_is_left_of_a_level_wakes_the_other_waiter() {
     check(2, || {
@@ -192,7 +194,8 @@ fn loom_what_is_left_of_a_level_wakes_the_other_waiter() {
     });
 }
 
-/// A waiter leaves because its time is up, perhaps woken in the same moment: it takes the event, or the other waiter does.
+/// A waiter leaves because its time is up, and may be woken in the same moment. Then it takes the event, or the other
+/// waiter does.
 #[test]
 fn loom_a_waiter_that_leaves_takes_what_it_was_woken_for() {
     check(3, || {
@@ -229,7 +232,7 @@ fn loom_a_waiter_that_leaves_takes_what_it_was_woken_for() {
     });
 }
 
-/// A one-shot that is off is turned on again while something arrives: one of the two threads queues it.
+/// A one-shot item that is off is turned on again while something arrives. One of the two threads queues it.
 #[test]
 fn loom_a_one_shot_that_is_turned_on_while_data_arrives_is_reported() {
     check(3, || {
@@ -254,7 +257,7 @@ fn loom_a_one_shot_that_is_turned_on_while_data_arrives_is_reported() {
     });
 }
 
-/// A context is freed while something arrives: nothing keeps the entry alive.
+/// A context is freed while something arrives. Nothing keeps the entry alive.
 #[test]
 fn loom_a_freed_context_keeps_no_entry() {
     check(3, || {
@@ -269,7 +272,7 @@ fn loom_a_freed_context_keeps_no_entry() {
     });
 }
 
-/// Where the room interrupt goes: to the shard, which is polled then.
+/// The sink of the room interrupt: it stands for the shard, which is polled then.
 struct Raised(std::sync::Arc<AtomicBool>);
 
 impl IrqSink for Raised {
@@ -278,8 +281,9 @@ impl IrqSink for Raised {
     }
 }
 
-/// Two senders of a shard find no room while those who run the transmit queue make some for the one and for the other: the shard is
-/// polled until both have it. Room is made and found relaxed, and the interrupt orders nothing either. Two preemptions.
+/// Two senders of a shard find no room while the threads that run the transmit queue make room for one and for the
+/// other. The shard is polled until both have room. Room is made and found relaxed, and the interrupt orders nothing
+/// either. Two preemptions.
 #[test]
 fn loom_room_that_is_made_while_its_interrupt_is_armed_is_told() {
     check(2, || {

@@ -1,13 +1,15 @@
-//! A delivery mode on a network and on epoll contexts. What a mode sets is [`lull_core::Mode`]'s; here is who gets what.
+//! A delivery mode on a network and on epoll contexts. [`lull_core::Mode`] says what a mode sets; this module says
+//! which object gets which setting.
 //!
-//! Two halves make a mode. The network's is its device and NAPIs, and SO_BUSY_POLL of its sockets. The application's is the
-//! parameters of its epoll contexts and how long it waits in them.
+//! A mode has two halves. The network's half is the settings of its device and NAPIs, and SO_BUSY_POLL of its sockets.
+//! The application's half is the parameters of its epoll contexts, and how long it waits in them.
 
 use lull_core::{AppPolicy, Mode, SettingError};
 
 use crate::epoll::Epoll;
 
-/// The application's half of a mode: it is done by giving the mode to each epoll context, or by being without one.
+/// The application's half of a mode. The application gives the mode to each of its epoll contexts, or says that it has
+/// none.
 ///
 /// ```
 /// use lull_net::{AppHalf, Mode};
@@ -22,23 +24,24 @@ use crate::epoll::Epoll;
 pub struct AppHalf(Mode);
 
 impl AppHalf {
-    /// What `mode` asks of an application whose network has it already ([`crate::NetworkConfig::with_mode`]).
+    /// The half that `mode` asks of an application whose network has the mode already
+    /// ([`crate::NetworkConfig::with_mode`]).
     pub fn of(mode: &Mode) -> AppHalf {
         AppHalf(mode.clone())
     }
 
-    /// Gives the mode to a context ([`Epoll::set_mode`]); once for each that the application has.
+    /// Gives the mode to a context ([`Epoll::set_mode`]). Call it once for each context that the application has.
     ///
     /// # Errors
-    /// A parameter above its limit.
+    /// A parameter is above its limit.
     pub fn on(&self, epoll: &Epoll) -> Result<AppPolicy, SettingError> {
         epoll.set_mode(&self.0)
     }
 
-    /// For an application that only blocks in its sockets' calls.
+    /// Says that the application has no epoll context and only blocks in its sockets' calls.
     ///
     /// # Errors
-    /// The mode acts through epoll only; what the network has of it makes packets wait instead.
+    /// The mode acts only through epoll, and the network's half of it makes packets wait.
     pub fn without_epoll(self) -> Result<(), NeedsEpoll> {
         match self.0.needs_epoll() {
             true => Err(NeedsEpoll { mode: self.0 }),
@@ -59,7 +62,7 @@ pub struct NeedsEpoll {
     mode: Mode,
 }
 
-/// What the mode's deferral costs a thread that blocks in a socket's call; empty for a mode without one.
+/// What the mode's deferral costs a thread that blocks in a socket's call; the text is empty if the mode has none.
 fn lateness(mode: &Mode) -> String {
     let Some(ns) = mode.deferral_ns() else { return String::new() };
     let us = ns / 1_000;

@@ -1,4 +1,4 @@
-//! A device with a TCP/IP stack: its queues as NAPI instances, each with a shard.
+//! A device with a TCP/IP stack. Its queues are NAPI instances, each with a shard.
 
 mod config;
 mod ending;
@@ -30,9 +30,9 @@ use stack::stack_config;
 
 /// A device with a TCP/IP stack. Clones are the same network.
 ///
-/// Keep one for as long as its sockets are used: with the last clone the network goes down. Its sockets then fail with
-/// ENETDOWN, and calls and contexts that wait for one are woken to say so. Connections that are open are not closed towards their
-/// peers; close them first.
+/// Keep one for as long as its sockets are used: the network goes down with its last clone. Its sockets then fail with
+/// ENETDOWN, and calls and contexts that wait for one are woken to report that. Open connections are not closed towards
+/// their peers, so close them first.
 #[derive(Clone)]
 pub struct Network(Arc<Inner>);
 
@@ -41,38 +41,38 @@ struct Inner {
     delivery: Arc<Delivery>,
     device: Arc<dyn Device>,
     known: Known,
-    /// The device's own coalescing, in force unless a mode asks for another.
+    /// The device's own coalescing, which is in force unless a mode asks for another.
     moderation: Moderation,
     queues: Vec<Arc<Queue>>,
     neighbours: Arc<Neighbours>,
     next_queue: AtomicUsize,
-    /// What a group of CPUs has to poll with, and the group that polls now.
+    /// The CPUs that a group may poll with.
     group_cpus: Option<GroupCpus>,
     group: Mutex<Option<(GroupId, GroupPolling)>>,
-    /// Held while a mode is put in force.
+    /// This is held while a mode is put in force.
     changing: Mutex<()>,
-    /// The discipline that was asked for, and the transmit queues that have one.
+    /// The discipline that was asked for.
     qdisc: Option<Kind>,
     transmit: Mutex<Option<transmit::Transmit>>,
-    /// Whether the queues are enabled. Held while they become so or cease to be.
+    /// Whether the queues are enabled. This is held while they are being enabled or disabled.
     enabled: Mutex<bool>,
-    /// Held while the device's MTU is read and the queues are told of it.
+    /// This is held while the device's MTU is read and the queues are told of it.
     heeding: Mutex<()>,
-    /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
-    /// The control thread ends when the sender goes.
+    /// Sends device events to a thread that handles them, as a device may report one in the middle of a poll. That
+    /// thread ends when the sender is dropped.
     events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
 }
 
 /// The network's half of a mode.
 struct InForce {
-    /// Of each queue.
+    /// The settings of each queue.
     settings: Vec<NapiSettings>,
     moderation: Moderation,
     group: Option<GroupPolling>,
 }
 
-/// A device that the host knows, with the instances of its queues. They are disabled when it is dropped, and the host
-/// forgets them: whoever connects again and again takes no more room than the first time.
+/// A device that the host knows, with the instances of its queues. When it is dropped, the instances are disabled and
+/// the host forgets them, so that a program that makes networks again and again takes no more room than the first time.
 struct Known {
     host: Host,
     device_id: DeviceId,
@@ -80,13 +80,13 @@ struct Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // Refused only where an operator enabled or removed it by hand, past the network.
+        // This is refused only if an operator enabled or removed the device by hand, past the network.
         let _ = self.host.remove_device(self.device_id);
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The sender is put in and taken out whole.
+    // What the mutex holds is put in and taken out as a whole.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -94,8 +94,8 @@ impl Network {
     /// Takes all queues of `device`, makes each a NAPI instance of `host` with a shard, and enables them.
     ///
     /// # Errors
-    /// A queue that is taken, a CPU that does not exist, a setting out of its limits. Addresses and gateways are looked at before
-    /// a queue is taken ([`NetworkConfig::check`]).
+    /// A queue is taken already, a CPU does not exist, or a setting is out of its limits. Addresses and gateways are
+    /// checked before a queue is taken ([`NetworkConfig::check`]).
     pub fn new(host: &Host, device: Arc<dyn Device>, config: NetworkConfig) -> Result<Network, NetworkError> {
         config.check()?;
         let info = device.info();
@@ -146,15 +146,17 @@ impl Network {
             events: Arc::new(Mutex::new(None)),
         }));
         network.set_delivery(&config.napi, config.socket_busy_poll_usecs, config.rx_usecs, config.group_polling)?;
-        // Watched first: nobody else would tell of a reset that comes while the queues are enabled.
+        // The device is watched first, as otherwise a reset would go unnoticed that comes while the queues are being
+        // enabled.
         network.watch_device()?;
-        // It may have changed since the stacks were made.
+        // The MTU may have changed since the stacks were made.
         network.0.heed_mtu();
         network.0.enable_all()?;
         Ok(network)
     }
 
-    /// After a reset the queues are disabled and enabled again, as a driver does; settings and ids persist.
+    /// Starts the thread that handles the device's events. After a reset the queues are disabled and enabled again, as
+    /// a driver does it; settings and ids persist.
     fn watch_device(&self) -> Result<(), NetworkError> {
         let (sender, receiver) = mpsc::channel::<DeviceEvent>();
         let inner = Arc::downgrade(&self.0);
@@ -163,7 +165,7 @@ impl Network {
                 let Some(inner) = inner.upgrade() else { return };
                 match event {
                     DeviceEvent::Reset => inner.reset_all(),
-                    // Nothing comes any more: connections end by their own timeouts, and who sends hears of it.
+                    // Nothing arrives any more. Connections end by their own timeouts, and sends fail.
                     DeviceEvent::Gone => {
                         inner.disable_all();
                         inner.queues.iter().for_each(|queue| queue.device_gone(&inner.delivery));
@@ -178,7 +180,7 @@ impl Network {
         let events = self.0.events.clone();
         *lock(&events) = Some(sender);
         self.0.device.watch(Box::new(move |event| {
-            // Without a network there is nobody to tell.
+            // Without a network there is nobody who could handle the event.
             if let Some(sender) = &*lock(&events) {
                 let _ = sender.send(event);
             }
@@ -186,17 +188,17 @@ impl Network {
         Ok(())
     }
 
-    /// The host.
+    /// The host of this network.
     pub fn host(&self) -> &Host {
         &self.0.host
     }
 
-    /// The device.
+    /// The device of this network.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.0.device
     }
 
-    /// The device as the host knows it.
+    /// The id by which the host knows the device.
     pub fn device_id(&self) -> DeviceId {
         self.0.known.device_id
     }
@@ -206,7 +208,7 @@ impl Network {
         &self.0.neighbours
     }
 
-    /// The instances of the queues: places in the host's table.
+    /// The NAPI instances of the queues, by their places in the host's table.
     pub fn napis(&self) -> Vec<u32> {
         self.0.queues.iter().map(|queue| queue.napi()).collect()
     }
@@ -214,27 +216,27 @@ impl Network {
     /// Puts delivery settings in force on every queue (netlink `napi-set`, once per queue).
     ///
     /// # Errors
-    /// A setting above its limit.
+    /// A setting is above its limit.
     pub fn set_napi_all(&self, settings: &NapiSettings) -> Result<(), HostError> {
         self.0.queues.iter().try_for_each(|queue| self.0.host.set_napi(queue.napi(), settings))
     }
 
-    /// Puts the network's half of a mode in force: the settings of every NAPI, the device's coalescing where the mode names it
-    /// (its own otherwise), and SO_BUSY_POLL of all sockets, those that are open included, where this changes it.
+    /// Puts the network's half of a mode in force: the settings of every NAPI, the device's coalescing if the mode
+    /// names it (otherwise the device's own), and SO_BUSY_POLL of all sockets, those that are open included, if the
+    /// mode changes it.
     ///
-    /// What comes back is the application's half, which has to be done as well.
+    /// The returned value is the application's half, which has to be done as well.
     ///
-    /// # Errors
-    /// A setting above its limit; a mode that coalesces, on a device that cannot; a thread that cannot be started; a group
-    /// without CPUs, or with one that it cannot have.
+    /// A setting is above its limit, the mode coalesces and the device cannot, a thread cannot be started, or a group
+    /// has no CPUs or one that it cannot have.
     pub fn set_mode(&self, mode: &Mode) -> Result<AppHalf, NetworkError> {
         let socket = (mode.socket_busy_poll_usecs != 0).then_some(mode.socket_busy_poll_usecs);
         self.set_delivery(&mode.napi, socket, mode.rx_usecs, mode.group)?;
         Ok(AppHalf::of(mode))
     }
 
-    /// A refused mode leaves things as they were: what can be refused is looked at first, and what was changed before somebody
-    /// refused all the same is put back.
+    /// Puts the settings in force. A mode that is refused leaves everything as it was: what can be checked is checked
+    /// first, and what was changed before a refusal is put back.
     fn set_delivery(
         &self,
         napi: &NapiSettings,
@@ -251,7 +253,8 @@ impl Network {
         let moderation = rx_usecs.map_or(self.0.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
         let before = self.in_force();
         self.change_to(InForce { settings, moderation, group }).inspect_err(|_| {
-            // It was in force, so nobody refuses it, but for a group whose CPUs somebody else has taken meanwhile.
+            // These settings were in force, so nothing refuses them, except where another group has taken the group's
+            // CPUs meanwhile.
             let _ = self.change_to(before);
         })?;
         self.0.queues.iter().for_each(|queue| queue.mode_busy.change(busy_read_usecs));
@@ -276,7 +279,7 @@ impl Network {
         let made = self.make_group(group)?;
         let changed = self.change_with(made, &settings, moderation, group);
         if let (Some(id), Err(_)) = (made, &changed) {
-            // Refused only where an operator removed it already.
+            // This is refused only if an operator has removed the group already.
             let _ = self.0.host.remove_group(id);
         }
         changed
@@ -314,29 +317,30 @@ impl Network {
         Cork { network: self, queue }
     }
 
-    /// Sends what is held back on any queue until a batch is over, whichever thread has written it; the calling thread's batch is over
-    /// with that, and what it writes from now on leaves at once. For a process that ends, or may.
+    /// Sends what is held back on any queue until a batch is over, whichever thread has written it. This ends the
+    /// calling thread's batch, so that what it writes from now on leaves at once. It is for a process that ends, or may
+    /// end.
     pub fn let_go(&self) {
         crate::batch::ends();
         self.0.queues.iter().for_each(|queue| queue.let_go(&self.0.delivery));
     }
 
-    /// What peers have not acknowledged of connections that were closed: bytes, and one for each end of a stream. A process that
-    /// ends while this is not 0 loses it, where Linux's kernel would go on.
+    /// What peers have not acknowledged of connections that were closed: the bytes, and one for each end of a stream.
+    /// If a process ends while this is not 0, that is lost, whereas Linux's kernel would go on sending it.
     pub fn undelivered(&self) -> u64 {
         let undelivered = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.undelivered());
         self.0.queues.iter().map(undelivered).sum()
     }
 
-    /// How many connections that nobody has accepted wait for another process, since their listener is closed
+    /// How many connections that nobody has accepted, and whose listener is closed, wait to be taken by another process
     /// ([`Elsewhere::takes_over`](crate::Elsewhere::takes_over)).
     pub fn handing_on(&self) -> usize {
         let waiting = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.handing_on());
         self.0.queues.iter().map(waiting).sum()
     }
 
-    /// Those that [`Network::handing_on`] counts are kept for who listens next, or reset
-    /// ([`Elsewhere::keeps`](crate::Elsewhere::keeps)).
+    /// Has the connections that [`Network::handing_on`] counts kept for a process that listens next
+    /// ([`Elsewhere::keeps`](crate::Elsewhere::keeps)), or else resets them.
     pub fn end_handing_on(&self) {
         for queue in &self.0.queues {
             queue.with(&self.0.delivery, |inside, now_ns| {
@@ -345,16 +349,17 @@ impl Network {
         }
     }
 
-    /// Takes what another network's [`Elsewhere::keeps`](crate::Elsewhere::keeps) has kept, if somebody listens here now; and what was
-    /// for whoever had this network's queues before. What nobody listens for here goes on as if this network had had it.
+    /// Takes a frame that another network's [`Elsewhere::keeps`](crate::Elsewhere::keeps) has kept, if a socket listens
+    /// for it here now. It also takes frames that were meant for the process that had this network's queues before. A
+    /// frame for which nobody listens here is handled as if this network had received it.
     pub fn take_over(&self, frame: Frame) {
         self.0.queues[0].with(&self.0.delivery, |inside, now_ns| {
             inside.call(now_ns, |stack, io| stack.take_kept(frame, io));
         });
     }
 
-    /// Whether a connection has this port of its own, or had it and keeps it (TIME-WAIT): for who chooses a port that a `connect` shall
-    /// find free. It looks through all connections.
+    /// Whether a connection has this local port, or had it and keeps it in TIME-WAIT. It is for a caller that chooses a
+    /// port which a `connect` is to find free. It looks through all connections.
     pub fn has_connections_from(&self, port: u16) -> bool {
         self.0
             .queues
@@ -362,8 +367,8 @@ impl Network {
             .any(|queue| queue.with(&self.0.delivery, |inside, _| inside.stack.has_connections_from(port)))
     }
 
-    /// Ends the sending of connections that a socket still has, as closing it would; [`Network::undelivered`] counts them then. For a
-    /// process that ends.
+    /// Ends the sending of connections that a socket still has, as closing the socket would. [`Network::undelivered`]
+    /// counts them afterwards. It is for a process that ends.
     pub fn shut_held(&self) {
         for queue in &self.0.queues {
             queue.with(&self.0.delivery, |inside, now_ns| {
@@ -378,13 +383,13 @@ impl Network {
         self.0.queues.iter().map(list).collect()
     }
 
-    /// What the stacks counted, one per shard.
+    /// What the stacks have counted, one entry per shard.
     pub fn stack_counters(&self) -> Vec<StackCounters> {
         let counters = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.counters());
         self.0.queues.iter().map(counters).collect()
     }
 
-    /// Memory that the shards' connections hold, in bytes.
+    /// How much memory the shards' connections take, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let bytes = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.memory_bytes());
         self.0.queues.iter().map(bytes).sum()
@@ -410,18 +415,18 @@ impl Network {
         self.0.host.sysctl()
     }
 
-    /// The shards for an outgoing connection, the one whose turn it is first; each chooses ports so that the answers come back to it.
+    /// The shards for an outgoing connection, in turn. Each of them chooses ports so that the answers come back to it.
     pub(crate) fn queues_in_turn(&self) -> impl Iterator<Item = &Arc<Queue>> {
         let next = self.0.next_queue.fetch_add(1, Ordering::Relaxed);
         (0..self.0.queues.len()).map(move |step| &self.0.queues[next.wrapping_add(step) % self.0.queues.len()])
     }
 
-    /// The shard for a connection from a port that the program has chosen: the one that takes the port for its own connections, too, so
-    /// that no other has the same at the same time.
+    /// The shard for a connection from a port that the program has chosen. It is the shard that takes this port for its
+    /// own connections, so that no other shard has it at the same time.
     ///
     /// # Errors
-    /// [`NetError::AddressInUse`]: there is such a connection, on whatever shard. [`NetError::NetworkDown`]: its segments would come to
-    /// a shard that is down.
+    /// [`NetError::AddressInUse`] if there is such a connection, on any shard. [`NetError::NetworkDown`] if its
+    /// segments would come to a shard that is down.
     pub(crate) fn queue_between(&self, local: SocketAddr, remote: SocketAddr) -> Result<&Arc<Queue>, NetError> {
         let (mut own, mut others) = (None, None);
         let mut is_down = false;
@@ -435,7 +440,7 @@ impl Network {
                 ((_, false), false) => others = others.or(Some(queue)),
             }
         }
-        // Where the device cannot tell by which queue a segment comes, any of them may have the connection.
+        // If the device cannot tell by which queue a segment comes, any shard may have the connection.
         if is_down && self.0.device.rss_queue(remote, local).is_some() {
             return Err(NetError::NetworkDown);
         }
@@ -443,7 +448,7 @@ impl Network {
     }
 }
 
-/// See [`Network::cork`].
+/// Holds doorbells back until it is dropped; [`Network::cork`] makes one.
 #[must_use = "dropping the cork rings the doorbell"]
 #[derive(Debug)]
 pub struct Cork<'n> {
@@ -466,20 +471,20 @@ impl Inner {
         self.disable(&mut lock(&self.enabled));
     }
 
-    /// The longest packet of the device may be another one. Whoever has read it tells all queues before the next reads it, so that
-    /// none keeps an older one.
+    /// Heeds the device's MTU, which may have changed. A thread that has read it tells all queues before the next one
+    /// reads it, so that no queue keeps an older value.
     fn heed_mtu(&self) {
         let _alone = lock(&self.heeding);
         let mtu_bytes = self.device.info().mtu_bytes;
         self.queues.iter().for_each(|queue| queue.device_mtu(&self.delivery, mtu_bytes));
     }
 
-    /// Queues that are not enabled yet have nothing to reset.
+    /// Resets the queues. If they are not enabled yet, there is nothing to reset.
     fn reset_all(&self) {
         let mut enabled = lock(&self.enabled);
         if *enabled {
             self.disable(&mut enabled);
-            // NAPI threads run already, so nothing fails but a queue that a panic took down: it stays down.
+            // NAPI threads run already, so this fails only for a queue that a panic took down, which stays down.
             let _ = self.enable(&mut enabled);
         }
     }
@@ -487,7 +492,7 @@ impl Inner {
     fn enable(&self, enabled: &mut bool) -> Result<(), HostError> {
         *enabled = true;
         let mut result = Ok(());
-        // One queue that cannot be (a panic took it down) leaves the others alone.
+        // A queue that cannot be enabled, because a panic took it down, leaves the others alone.
         for queue in &self.queues {
             match self.host.enable(queue.napi()) {
                 Ok(id) => {
@@ -511,7 +516,7 @@ impl Inner {
             transmit.disable();
         }
         for queue in &self.queues {
-            // Refused only where `enable` failed for this queue.
+            // This is refused only if `enable` failed for this queue.
             let _ = self.host.disable(queue.napi());
             queue.set_napi_id(0);
         }
@@ -523,10 +528,10 @@ impl Drop for Inner {
         drop(lock(&self.events).take());
         self.disable_all();
         if let Some((group, _)) = lock(&self.group).take() {
-            // Refused only where an operator removed it by hand.
+            // This is refused only if an operator removed the group by hand.
             let _ = self.host.remove_group(group);
         }
-        // Nothing is delivered any more: without this, a blocked call would wait for ever.
+        // Nothing is delivered any more, and without this a call that blocks would wait for ever.
         self.queues.iter().for_each(|queue| queue.close(&self.delivery));
     }
 }

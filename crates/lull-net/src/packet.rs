@@ -1,9 +1,10 @@
 //! Sockets for whole frames, in the shape of AF_XDP's in copy mode.
 //!
-//! A [`PacketSocket`] is bound to a queue of a [`PacketDevice`] and gets every frame of it, without a stack between. Received
-//! frames wait on a ring that the application may look at without a call ([`PacketSocket::try_recv`]). Sending is done by the
-//! calling thread on its own CPU, as `sendto` does in copy mode (`xsk_generic_xmit`), never by whoever polls. A receive or
-//! send call busy polls as the socket's options say (`sk_busy_loop`, §9): one round where it does not block.
+//! A [`PacketSocket`] is bound to a queue of a [`PacketDevice`] and gets every frame of it, without a stack in between.
+//! Received frames wait on a ring that the application may look at without a call ([`PacketSocket::try_recv`]). A frame
+//! is sent by the calling thread on its own CPU, as `sendto` does in copy mode (`xsk_generic_xmit`), and never by a
+//! thread that polls. A call that receives or sends busy polls as the socket's options say (`sk_busy_loop`, §9): for
+//! one round if it does not block.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -47,9 +48,9 @@ use queue::{Inside, PacketQueue};
 pub struct PacketOptions {
     /// The CPU of the queue's interrupt.
     pub cpu: u16,
-    /// Frames that wait for the application at most; further ones are lost and counted.
+    /// How many frames may wait for the application; further ones are lost and counted.
     pub ring_slots: usize,
-    /// Delivery settings that the queue starts with.
+    /// The delivery settings with which the queue starts.
     pub napi: NapiSettings,
 }
 
@@ -59,7 +60,7 @@ impl Default for PacketOptions {
     }
 }
 
-/// What a packet socket counted.
+/// What a packet socket has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PacketCounters {
@@ -73,7 +74,7 @@ pub struct PacketCounters {
 
 /// A socket for all frames of one queue. Clones are the same socket; with the last one the queue is disabled.
 ///
-/// An epoll context cannot watch it: whoever waits does so in [`PacketSocket::recv`].
+/// An epoll context cannot watch it; a thread waits for it in [`PacketSocket::recv`].
 #[derive(Clone)]
 pub struct PacketSocket(Arc<Open>);
 
@@ -94,12 +95,12 @@ struct Open {
     read_timeout_ns: AtomicU64,
 }
 
-/// No timeout.
+/// This value stands for no timeout.
 const FOR_EVER: u64 = 0;
 
 impl Open {
     fn rings(&self) -> MutexGuard<'_, Rings> {
-        // Frames are moved whole.
+        // Frames are moved as a whole.
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,8 +114,8 @@ impl Open {
             room[..fits].copy_from_slice(&segment.data()[..fits]);
             bytes += fits;
         }
-        // A chunk that its device waits for goes home at once: the way back is looked at where frames come. What finds no room there
-        // is freed here.
+        // A chunk for which its device waits goes back at once; other frames go back on a ring that is emptied where
+        // frames come in. A frame that finds no room there is freed here.
         if !frame.is_bounded() {
             let _ = rings.returned.push(frame);
         }
@@ -125,7 +126,7 @@ impl Open {
         !self.rings().received.is_empty()
     }
 
-    /// `sk_busy_loop`; nothing if the options say so.
+    /// Busy polls as `sk_busy_loop` does, if the options say so.
     fn busy_poll(&self, nonblocking: bool) {
         if let Some(plan) = self.busy.plan(self.queue.napi_id(), nonblocking) {
             self.device.delivery.busy_loop(&plan, &mut |_| self.queue.is_down() || self.is_readable());
@@ -143,8 +144,8 @@ impl Open {
         Ok(())
     }
 
-    /// Sleeps until `ready` says so; false if `until` came first. Who makes it ready does so under the queue's lock, under
-    /// which this thread entered itself, so one of them sees the other.
+    /// Sleeps until `ready` returns true; returns false if `until` came first. A thread that makes it ready does so
+    /// under the queue's lock, under which this thread has registered itself, so one of them sees the other.
     fn block(&self, wants: Ready, until: Option<Instant>, mut ready: impl FnMut() -> bool) -> bool {
         self.with(|inside| inside.block(wants));
         let came = loop {
@@ -168,7 +169,7 @@ impl PacketSocket {
     /// Takes queue `queue` of the device, makes it a NAPI instance and enables it.
     ///
     /// # Errors
-    /// The queue does not exist or is taken; no such CPU; a setting above its limit; `ring_slots` of 0.
+    /// The queue does not exist or is taken, there is no such CPU, a setting is above its limit, or `ring_slots` is 0.
     pub fn bind(device: &PacketDevice, queue: usize, options: &PacketOptions) -> Result<PacketSocket, NetworkError> {
         if options.ring_slots == 0 {
             return Err(NetworkError::Device(lull_nic::DeviceError::Invalid {
@@ -194,25 +195,26 @@ impl PacketSocket {
         })))
     }
 
-    /// Takes the next received frame, if one is on the ring; its bytes, as far as they fit. It looks at memory alone: no poll,
-    /// no system call.
+    /// Takes the next received frame, if there is one on the ring. Returns how many of its bytes fitted into `buffer`.
+    /// This only looks at memory: it makes no poll and no system call.
     #[inline]
     pub fn try_recv(&self, buffer: &mut [u8]) -> Option<usize> {
         self.0.take(buffer)
     }
 
-    /// A non-blocking receive call that takes no frame (AF_XDP's `recvfrom`): one round of busy polling if the options say so.
-    /// As every call into lull it runs first what is due on the CPU of the queue's interrupt, if nobody is at it.
+    /// Makes a non-blocking receive call that takes no frame (AF_XDP's `recvfrom`), with one round of busy polling if
+    /// the options say so. Like every call into lull, it first runs what is due on the CPU of the queue's interrupt, if
+    /// nobody else does.
     pub fn poll_once(&self) {
         self.0.device.delivery.poll_point(self.0.queue.napi());
         self.0.busy_poll(true);
     }
 
-    /// Takes the next frame: what is on the ring, else it busy polls as the options say, and then sleeps unless the socket is
-    /// nonblocking.
+    /// Takes the next frame from the ring. If there is none, it busy polls as the options say, and then sleeps unless
+    /// the socket is nonblocking.
     ///
     /// # Errors
-    /// `WouldBlock`; `NetworkDown` when the device is gone.
+    /// `WouldBlock` if there is no frame; `NetworkDown` if the device is gone.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let open = &self.0;
         let mut until = None;
@@ -239,12 +241,12 @@ impl PacketSocket {
         }
     }
 
-    /// Sends a frame from the calling thread: one round of busy polling first if the options say so, then the frame and the
-    /// doorbell. It sleeps for room unless the socket is nonblocking.
+    /// Sends a frame from the calling thread: first it makes one round of busy polling if the options say so, and then
+    /// it sends the frame and rings the doorbell. If there is no room it sleeps, unless the socket is nonblocking.
     ///
-    /// # Errors
-    /// `InvalidInput` for what is no frame: it has an Ethernet header, and as much behind it as the device's MTU was when the
-    /// socket was bound. `WouldBlock` if the transmit ring is full; `NetworkDown` when the device is gone.
+    /// `InvalidInput` if this is no frame, which has an Ethernet header and at most as many bytes behind it as the
+    /// device's MTU was when the socket was bound. `WouldBlock` if the transmit ring is full; `NetworkDown` if the
+    /// device is gone.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let open = &self.0;
         if !(wire::ETHERNET..=open.frame_bytes_max).contains(&frame.len()) {
@@ -257,7 +259,7 @@ impl PacketSocket {
             open.check_up()?;
             let sent = open.with(|inside| {
                 let sent = inside.transmit(frame);
-                // A full ring, too: room comes only behind a doorbell.
+                // The doorbell rings even if the ring is full, since room comes only after a doorbell.
                 inside.ring();
                 sent
             });
@@ -272,28 +274,29 @@ impl PacketSocket {
         }
     }
 
-    /// Whether calls that would sleep return `WouldBlock` instead.
+    /// Makes calls that would sleep return `WouldBlock` instead, or not.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.0.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// How long [`PacketSocket::recv`] sleeps at most; `None` is for ever.
+    /// Sets how long [`PacketSocket::recv`] sleeps at most; with `None` it sleeps for ever.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         let ns = timeout.map_or(FOR_EVER, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).max(1));
         self.0.read_timeout_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// SO_BUSY_POLL, SO_PREFER_BUSY_POLL and SO_BUSY_POLL_BUDGET, with their limits.
+    /// The socket's SO_BUSY_POLL, SO_PREFER_BUSY_POLL and SO_BUSY_POLL_BUDGET, with their limits.
     pub fn busy(&self) -> &SocketBusy {
         &self.0.busy
     }
 
-    /// The instance that delivers for it: a place in the host's table.
+    /// The NAPI instance that delivers for it, by its place in the host's table.
     pub fn napi(&self) -> u32 {
         self.0.queue.napi()
     }
 
-    /// The instance's id (SO_INCOMING_NAPI_ID), known from the bind on as AF_XDP's is; 0 while it is disabled.
+    /// The instance's id (SO_INCOMING_NAPI_ID). As with AF_XDP it is known from the bind on; it is 0 while the instance
+    /// is disabled.
     pub fn incoming_napi_id(&self) -> u32 {
         self.0.queue.napi_id()
     }
@@ -301,12 +304,12 @@ impl PacketSocket {
     /// Puts delivery settings in force on the queue.
     ///
     /// # Errors
-    /// A setting above its limit; a thread that cannot be started.
+    /// A setting is above its limit, or a thread cannot be started.
     pub fn set_napi(&self, settings: &NapiSettings) -> Result<(), NetworkError> {
         Ok(self.0.device.host.set_napi(self.napi(), settings)?)
     }
 
-    /// What it counted.
+    /// What the socket has counted.
     pub fn counters(&self) -> PacketCounters {
         let counted = &self.0.queue.counted;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! One queue's protocol shard behind its lock: what NAPI polls and what sockets call.
+//! A queue's protocol shard behind its lock. NAPI polls it, and sockets call it.
 //!
-//! Here stands who takes the lock, and what is owed before it is given back. The subjects have files of their own:
-//! [`reception`] (a poll's frames, GRO), [`sending`] (doorbells, corks, room), [`watchers`] (wait lists), and [`answer_times`].
+//! This file says who takes the lock, and what has to be done before it is given back. The subjects have files of their
+//! own: [`reception`] (a poll's frames, GRO), [`sending`] (doorbells, corks, room), [`watchers`] (wait lists), and
+//! [`answer_times`].
 
 mod answer_times;
 mod reception;
@@ -28,10 +29,10 @@ use reception::Reception;
 use sending::Sending;
 use watchers::Watchers;
 
-/// Frames that a shard keeps for its next transmissions.
+/// How many frames a shard keeps for its next transmissions.
 const POOL_FRAMES_MAX: usize = 4096;
 
-/// Everything that the shard's lock protects.
+/// All that the shard's lock protects.
 pub(crate) struct Inside {
     pub(crate) stack: Stack,
     reception: Reception,
@@ -39,11 +40,12 @@ pub(crate) struct Inside {
     watchers: Watchers,
     pool: FramePool,
     changes: Vec<Change>,
-    /// What the host was told last about this shard's timers.
+    /// The deadline of this shard's timers that the host was told last.
     told_deadline_ns: u64,
-    /// The same of what is not put off to a tick.
+    /// The same, of timers that are not put off to a tick.
     told_exact_ns: u64,
-    /// The call under way comes from a thread that answers a batch of many events, and comes back: the doorbell may wait for it.
+    /// Whether the present call comes from a thread that answers a batch of many events and comes back, so that the
+    /// doorbell may wait for it.
     comes_back: bool,
 }
 
@@ -53,7 +55,7 @@ impl Inside {
         self.watchers.list(id)
     }
 
-    /// Makes the wait list of a socket that the application holds from now on.
+    /// Makes the wait list of a socket that the application has from now on.
     pub(crate) fn watch(&mut self, id: SocketId) -> Arc<Level> {
         self.watchers.add(id, self.stack.ready(id).unwrap_or(Ready::empty()))
     }
@@ -62,7 +64,7 @@ impl Inside {
         self.watchers.remove(id)
     }
 
-    /// The stack, everything that a call into it needs, and what is on its way up to it.
+    /// The stack, all that a call into it needs, and what is on its way up to it.
     #[inline]
     fn parts(&mut self, now_ns: u64) -> (&mut Stack, Io<'_>, &mut Reception) {
         let io = Io {
@@ -75,14 +77,14 @@ impl Inside {
         (&mut self.stack, io, &mut self.reception)
     }
 
-    /// Calls into the stack with everything it needs.
+    /// Calls into the stack with all that this needs.
     #[inline]
     pub(crate) fn call<R>(&mut self, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
         let (stack, mut io, _) = self.parts(now_ns);
         f(stack, &mut io)
     }
 
-    /// The same for a thread that answers `batch` and will let go of what it holds back.
+    /// As [`Inside::call`], for a thread that answers `batch` and will send what it holds back.
     #[inline]
     pub(crate) fn call_in<R>(
         &mut self,
@@ -98,7 +100,7 @@ impl Inside {
         result
     }
 
-    /// Calls into the stack, and `tx` takes what it sends.
+    /// Calls into the stack, while `tx` takes what it sends.
     pub(crate) fn call_with<R>(
         &mut self,
         now_ns: u64,
@@ -111,7 +113,8 @@ impl Inside {
 }
 
 impl Shard for Inside {
-    /// The sockets are gone, their calls fail with ENETDOWN, and whoever waits for one is told so.
+    /// Takes the shard down: its sockets are gone, their calls fail with ENETDOWN, and whoever waits for one is told
+    /// so.
     fn take_down(&mut self) {
         self.stack.take_down();
         self.sending.give_up(&self.stack);
@@ -121,7 +124,7 @@ impl Shard for Inside {
     }
 }
 
-/// Takes the queue down if a socket call panics; the shard is taken down by its guard.
+/// Takes the queue down if a socket call panics. Its guard takes the shard down.
 struct TakesDown<'a>(&'a Queue, &'a Delivery);
 
 impl Drop for TakesDown<'_> {
@@ -130,27 +133,27 @@ impl Drop for TakesDown<'_> {
     }
 }
 
-/// A queue: its shard, its NAPI, its counters.
+/// A queue: a shard with its NAPI and its counters.
 pub(crate) struct Queue {
     lock: HandoffLock<Inside>,
     /// Its place in the host's table.
     napi: AtomicU32,
     napi_id: AtomicU32,
-    /// Corks in force.
+    /// How many corks are in force.
     corks: AtomicU32,
     irq: Arc<dyn IrqLine>,
-    /// What other shards have passed on: all inboxes of the network, and which is this shard's.
+    /// The frames that other shards have passed on: all inboxes of the network, and the index of this shard's.
     inbox: (Arc<[Inbox]>, usize),
-    /// Somebody waits for room in the transmit ring: a poll without frames has work, too.
+    /// Whether somebody waits for room in the transmit ring, so that a poll without frames has work as well.
     blocked: AtomicBool,
-    /// Segments are held since the last poll by softirq. Written under the lock.
+    /// Whether segments are held since the last poll by softirq. It is written under the lock.
     gro_held: AtomicBool,
-    /// SO_BUSY_POLL of its sockets by the mode in force.
+    /// SO_BUSY_POLL of its sockets, as the mode in force sets it.
     pub(crate) mode_busy: ModeBusyPoll,
     answers: AnswerTimes,
 }
 
-/// No instance yet.
+/// This stands for no instance.
 const NO_NAPI: u32 = u32::MAX;
 
 impl Queue {
@@ -200,7 +203,7 @@ impl Queue {
         &self.inbox.0[self.inbox.1]
     }
 
-    /// The device is gone for good.
+    /// Called when the device is gone for good.
     pub(crate) fn device_gone(&self, host: &Delivery) {
         self.with(host, |inside, now_ns| {
             inside.stack.set_unreachable();
@@ -208,7 +211,7 @@ impl Queue {
         });
     }
 
-    /// The device's longest packet has so many bytes now.
+    /// Says how long the device's longest packet is now.
     pub(crate) fn device_mtu(&self, host: &Delivery, mtu_bytes: usize) {
         self.with(host, |inside, now_ns| inside.call(now_ns, |stack, io| stack.set_mtu(mtu_bytes, io)));
     }
@@ -228,7 +231,8 @@ impl Queue {
         self.napi_id.load(Ordering::Acquire)
     }
 
-    /// The network is dropped: its sockets fail with ENETDOWN from now on, and whoever waits for one is told so.
+    /// Called when the network is dropped. Its sockets fail with ENETDOWN from now on, and whoever waits for one is
+    /// told so.
     pub(crate) fn close(&self, host: &Delivery) {
         let mut guard = self.lock.lock();
         guard.take_down();
@@ -236,8 +240,8 @@ impl Queue {
         self.finish(host, guard, false);
     }
 
-    /// A socket call: takes the lock (sleeping while another thread holds it), and sees to everything that is owed
-    /// before it is given back.
+    /// Makes a socket call: it takes the lock (and sleeps while another thread has it), and does everything that is
+    /// owed before the lock is given back.
     #[inline]
     pub(crate) fn with<R>(&self, host: &Delivery, f: impl FnOnce(&mut Inside, u64) -> R) -> R {
         let now_ns = host.poll_point(self.napi());
@@ -249,7 +253,7 @@ impl Queue {
         result
     }
 
-    /// Sees to what is owed (if anything happened), polls what was parked, unlocks.
+    /// Does what is owed (if anything happened), polls what was parked, and unlocks.
     #[inline]
     fn finish(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>, owed: bool) {
         if owed {
@@ -270,18 +274,18 @@ impl Queue {
             crowd_gone |= inside.stack.take_crowd_gone();
             work
         });
-        // Whoever runs the discipline does so without the shard's lock: others may push meanwhile.
+        // A thread runs the discipline without the shard's lock, so that others may push meanwhile.
         if let Some(transmit) = kick {
             transmit.kick(host);
         }
         if crowd_gone {
             lull_host::give_back_memory();
         }
-        // Last, as a thread that is woken may take this core.
+        // This comes last, as a thread that is woken may take this core.
         drop(wakes);
     }
 
-    /// Tells the watchers, rings the doorbell, reports the timers.
+    /// Informs the watchers, rings the doorbell, and reports the timers.
     #[inline]
     fn tell_and_ring(&self, host: &Delivery, inside: &mut Inside) {
         if inside.stack.has_looped() {
@@ -308,7 +312,7 @@ impl Queue {
 impl Receiver for Queue {
     fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll {
         let Some((mut guard, owner)) = self.lock.lock_or_park(owner, cpu) else { return TryPoll::Handed };
-        // The core says at the completion what becomes of what is held.
+        // When the poll completes, the core says what becomes of the segments that are held.
         let work = self.poll_holding(host, &mut guard, budget);
         if guard.reception.has_gro() {
             self.gro_held.store(guard.reception.holds(), Ordering::Relaxed);
@@ -319,7 +323,8 @@ impl Receiver for Queue {
 
     #[inline]
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
-        // What is missed here is found in the next round, and after the last one by `busy_poll_stop`'s own poll.
+        // What is missed here is found in the next round, and after the last round by the poll that `busy_poll_stop`
+        // makes itself.
         let looked_ns = self.answers.looks_at_ns(host);
         if self.is_idle() {
             self.answers.seen_empty(looked_ns);
@@ -327,8 +332,8 @@ impl Receiver for Queue {
         }
         let mut guard = self.lock.try_lock()?;
         let work = self.poll_inside(host, &mut guard, budget);
-        // An empty round, of which a busy poller makes millions, leaves nothing to see to; room in the ring may have made a
-        // socket writable that then sent nothing itself.
+        // An empty round, of which a busy poller makes millions, leaves nothing to do. But room in the ring may have
+        // made a socket writable that then sent nothing itself.
         let sent = guard.sending.staged(&guard.stack) != 0 || guard.stack.has_looped();
         let owed = work != 0 || sent || !guard.changes.is_empty();
         self.finish(host, guard, owed);
@@ -361,8 +366,7 @@ impl Receiver for Queue {
         self.gro_held.load(Ordering::Relaxed)
     }
 
-    /// May sleep for the lock. Who has the lock meanwhile is a socket call that never waits for
-    /// delivery.
+    /// May sleep for the lock. A thread that has it meanwhile makes a socket call, which never waits for delivery.
     fn gro_flush(&self, host: &Delivery, flush: GroFlush) {
         let mut guard = self.lock.lock();
         self.flush_inside(host, &mut guard, flush);

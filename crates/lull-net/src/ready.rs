@@ -1,10 +1,11 @@
-//! Who waits for a socket, and how they are told: the wait list of one socket.
+//! The wait list of one socket: who waits for it, and how they are told.
 //!
-//! The list stands under the lock of the socket's shard. Whoever waits (an epoll item, a blocked thread) is told on every
-//! edge; the level is a word that any thread reads without the lock.
+//! The list stands under the lock of the socket's shard. Its entries (epoll items and blocked threads) are told of
+//! every edge. The level is a word that any thread reads without the lock.
 //!
-//! Told under the lock, woken after it ([`Wakes`]): a thread that is woken may take the core of the one that wakes it, and the
-//! first thing that it does is to ask for that lock. It would sleep again, and two switches later be where it was.
+//! They are told under the lock and woken after it ([`Wakes`]). A thread that is woken may take the core of the one
+//! that wakes it, and the first thing that it does is to take that lock. If that were held it would sleep again, after
+//! two switches in vain.
 
 use std::sync::Arc;
 use std::thread::Thread;
@@ -33,31 +34,31 @@ pub(crate) struct Blocked {
     pub(crate) thread: Thread,
 }
 
-/// The wait list of one socket: one cache line, as there are thousands in a row.
+/// The wait list of one socket. It takes one cache line, as there are thousands of them in a row.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct WaitList {
     pub(crate) level: Arc<Level>,
-    /// The usual case is one context that waits: it takes no allocation of its own.
+    /// Usually a single context waits. It takes no allocation of its own.
     first: Option<Arc<Item>>,
     more: Vec<Arc<Item>>,
     blocked: Vec<Blocked>,
 }
 
 impl WaitList {
-    /// Nobody waits yet for a socket on which `ready` is ready.
+    /// The empty wait list of a socket on which `ready` is ready.
     pub(crate) fn new(ready: Ready) -> WaitList {
         let level = Arc::new(Level::new(u32::from(ready.bits())));
         WaitList { level, first: None, more: Vec::new(), blocked: Vec::new() }
     }
 
-    /// Something became ready: tells everybody who waits for it. Those that sleep are woken with `wakes`.
+    /// Tells everybody who waits that something became ready. Threads that sleep are woken with `wakes`.
     #[inline]
     pub(crate) fn tell(&mut self, ready: Ready, edges: Ready, napi_id: u32, wakes: &mut Wakes) {
         self.level.set(ready);
         let mut exclusive_told = false;
         for item in self.first.iter().chain(&self.more) {
-            // EPOLLEXCLUSIVE: one woken thread of those who said so is enough (`__wake_up_common`). A context on which
+            // Of the EPOLLEXCLUSIVE items, one whose thread is woken is enough (`__wake_up_common`). A context in which
             // nobody waits does not count, or it would swallow the wake-up.
             if item.is_exclusive() && exclusive_told {
                 continue;
@@ -70,7 +71,7 @@ impl WaitList {
         }
     }
 
-    /// Touches what [`WaitList::tell`] will touch: the misses of a batch of sockets overlap.
+    /// Touches the memory that [`WaitList::tell`] will touch, so that the cache misses of a batch of sockets overlap.
     #[inline]
     pub(crate) fn warm(&self) {
         std::hint::black_box((self.level.get(), self.first.as_ref().map(|item| item.is_exclusive())));

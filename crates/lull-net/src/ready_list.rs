@@ -1,4 +1,4 @@
-//! The ready list of an epoll context, and the threads that wait for it: the protocol alone, without sockets.
+//! The ready list of an epoll context, and the threads that wait for it. This is the protocol alone, without sockets.
 //!
 //! ```text
 //! push    the level is written, then QUEUED is set; whoever set it puts the entry on the list. Whether or not the entry
@@ -9,19 +9,20 @@
 //! leave   a waiter is off the waiters before it looks at the list for the last time to return without events
 //! ```
 //!
-//! QUEUED is changed by swaps only. They are totally ordered, so either the taker's swap comes later and acquires the level
-//! that the pusher wrote, or the pusher's swap comes later and finds the flag clear, and the entry is queued again.
+//! QUEUED is changed only by swaps, which are totally ordered. So either the taker's swap comes later and acquires the
+//! level that the pusher wrote, or the pusher's swap comes later and finds the flag clear, and the entry is queued
+//! again.
 //!
-//! A waiter that was woken need not pass its wake-up on when it leaves by a timeout: it looks at the list once more and takes
-//! the event itself, as in `ep_poll`.
+//! A waiter that was woken need not pass its wake-up on when it leaves because its time is up: it looks at the list
+//! once more and takes the event itself, as in `ep_poll`.
 
 use std::collections::VecDeque;
 
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// Something that can be on the list.
+/// An object that can be on the list.
 pub(crate) trait Entry {
-    /// Whether it is on the list, or about to be put there by whoever set this.
+    /// Whether it is on the list, or about to be put there by the thread that set this.
     fn queued(&self) -> &AtomicBool;
 }
 
@@ -34,10 +35,10 @@ pub(crate) trait Wake: Clone {
     fn is_same(&self, other: &Self) -> bool;
 }
 
-/// What became of an entry that was taken.
+/// The result for an entry that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It was not ready any more: it is off the list, and took no room.
+    /// It was not ready any more. It is off the list, and took no room.
     Stale,
     /// It was reported, and comes back with its next edge.
     Once,
@@ -48,19 +49,19 @@ pub(crate) enum Taken {
 #[derive(Debug)]
 struct Inside<E, W> {
     ready: VecDeque<Arc<E>>,
-    /// The last to come is woken first, as on Linux's wait queue of exclusive waiters.
+    /// The thread that came last is woken first, as on Linux's wait queue of exclusive waiters.
     waiters: Vec<W>,
-    /// The context is freed: what is pushed now would keep it alive for ever.
+    /// Whether the context is freed. What is pushed afterwards would keep it alive for ever.
     closed: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct ReadyList<E, W> {
     inside: Mutex<Inside<E, W>>,
-    /// Length of the list, for those who look without the lock.
+    /// The length of the list, for threads that look without the lock.
     ready_count: AtomicUsize,
-    /// Number of the waiters, for those who push an entry that is on the list already (`waitqueue_active`). A waiter that
-    /// is missed here came later, and sees the entry when it looks.
+    /// The number of waiters, for threads that push an entry which is on the list already (`waitqueue_active`). A
+    /// waiter that is missed here came later, and sees the entry when it looks.
     waiter_count: AtomicUsize,
 }
 
@@ -74,7 +75,7 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside<E, W>> {
-        // Entries are moved in and out whole: a panic elsewhere cannot leave the list half-written.
+        // Entries are moved in and out as a whole, so a panic elsewhere cannot leave the list half written.
         self.inside.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -90,7 +91,7 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         self.ready_count.load(Ordering::Acquire) != 0
     }
 
-    /// Whether an entry on the list is such.
+    /// Whether an entry on the list satisfies `is_such`.
     pub(crate) fn any(&self, is_such: impl Fn(&E) -> bool) -> bool {
         self.is_available() && self.lock().ready.iter().any(|entry| is_such(entry))
     }
@@ -100,7 +101,7 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         self.waiter_count.load(Ordering::Acquire)
     }
 
-    /// An edge: the caller has written the level. Returns a waiter, which the caller wakes.
+    /// Handles an edge; the caller has written the level. Returns a waiter, which the caller wakes.
     #[inline]
     #[must_use = "nobody else wakes the waiter"]
     pub(crate) fn push(&self, entry: &Arc<E>) -> Option<W> {
@@ -120,15 +121,16 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         waiter
     }
 
-    /// Takes entries off the list, oldest first, until `room` were reported or each was looked at once. `report` reads the
-    /// level.
+    /// Takes entries off the list, the oldest first, until `room` were reported or each was looked at once. `report`
+    /// reads the level.
     #[inline]
     pub(crate) fn take(&self, room: usize, warm: impl Fn(&E), mut report: impl FnMut(&E) -> Taken) {
         if !self.is_available() {
             return;
         }
         let mut inside = self.lock();
-        // Touched together first, the cache misses of different entries overlap; the loop's atomics would serialise them.
+        // If the entries are touched together first, the cache misses of different ones overlap. The atomics in the
+        // loop below would serialise them.
         inside.ready.iter().take(room).for_each(|entry| warm(entry));
         let (mut looks, mut left) = (inside.ready.len(), room);
         while looks > 0 && left > 0 {
@@ -161,8 +163,8 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         available
     }
 
-    /// `waiter` waits no longer. Returns whether there is something to take: if it was woken for that and leaves for another
-    /// reason, nobody else knows.
+    /// Takes `waiter` off the waiters. Returns whether there is something to take: if the waiter was woken for that and
+    /// leaves for another reason, nobody else knows of it.
     #[inline]
     #[must_use = "the waiter may have been the only one to be woken for what is there"]
     pub(crate) fn leave(&self, waiter: &W) -> bool {
@@ -173,7 +175,7 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         available
     }
 
-    /// Wakes everybody who waits, for another reason than an entry.
+    /// Wakes every waiter, for another reason than an entry.
     pub(crate) fn wake_all(&self) {
         let mut inside = self.lock();
         let waiters = std::mem::take(&mut inside.waiters);
@@ -181,19 +183,19 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         waiters.iter().for_each(W::wake);
     }
 
-    /// Changes something that `take`'s report reads, between two of its calls.
+    /// Changes something that the report of `take` reads, between two calls of `take`.
     pub(crate) fn between_takes<R>(&self, change: impl FnOnce() -> R) -> R {
         let _inside = self.lock();
         change()
     }
 
-    /// The context is freed: nothing is on the list from now on.
+    /// Closes the list, because the context is freed. Nothing is on it from now on.
     pub(crate) fn close(&self) {
         let mut inside = self.lock();
         inside.closed = true;
         let ready = std::mem::take(&mut inside.ready);
         self.unlock(inside);
-        // Dropped without the lock: an entry may be the last to hold what it refers to.
+        // The entries are dropped without the lock, because one may hold the last reference to something.
         drop(ready);
     }
 }
@@ -236,7 +238,7 @@ mod tests {
         waiters
     }
 
-    /// An edge as the application makes one. Returns whether a waiter was woken.
+    /// Handles an edge as the application makes one. Returns whether a waiter was woken.
     fn push(list: &ReadyList<Thing, Waiter>, thing: &Arc<Thing>) -> bool {
         list.push(thing).inspect(Waiter::wake).is_some()
     }
@@ -277,7 +279,7 @@ mod tests {
             let list = ReadyList::new();
             things.iter().for_each(|thing| thing.queued.store(false, Ordering::Relaxed));
             things.iter().for_each(|thing| assert!(!push(&list, thing)));
-            // They come while the list is not empty, as those do whose wake-up another taker caused.
+            // The waiters come while the list is not empty, like those whose wake-up another taker caused.
             let waiters: Vec<Waiter> = (0..2).map(|_| Waiter::default()).collect();
             list.lock().waiters.extend(waiters.iter().cloned());
             list.take(room, |_| (), |_| taken);

@@ -1,12 +1,13 @@
-//! The shards of one network among each other: a packet that one cannot place may be another's.
+//! How the shards of one network share packets: a packet that one shard cannot place may be another's.
 //!
-//! Which queue a packet comes to is the device's choice, and it changes: an RSS table that is written anew, a TAP that forgets a
-//! flow after some idle seconds (`tun_flow_cleanup`), a veth whose peer's socket takes a new hash after a timeout
-//! (`sk_rethink_txhash`). The connection stays where it is. So what a shard has no socket for goes to the next one's [`Inbox`], from
-//! shard to shard, and the last of them says that it is nobody's. Frames know where they have been ([`Frame::seen_by`]).
+//! The device chooses the queue to which a packet comes, and its choice changes: an RSS table is written anew, a TAP
+//! forgets a flow after some idle seconds (`tun_flow_cleanup`), or the socket of a veth's peer takes a new hash after a
+//! timeout (`sk_rethink_txhash`). The connection stays where it is. So a packet for which a shard has no socket goes to
+//! the next shard's [`Inbox`], from shard to shard, and the last one answers that it is nobody's. Frames know which
+//! shards they have been to ([`Frame::seen_by`]).
 //!
-//! Shards of other processes are [`Elsewhere`](crate::Elsewhere)'s: the last shard here asks it, and frames are marked with its
-//! numbers of the queues, so that every shard of every process sees a frame once.
+//! Shards of other processes are reached through [`Elsewhere`](crate::Elsewhere): the last shard here asks it. Frames
+//! are marked with its numbers of the queues, so that every shard of every process sees a frame once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,16 +16,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use lull_nic::passing::{CLAIMED, LAST_ROUND, QUEUES_MAX};
 use lull_nic::{Frame, IrqSink};
 
-/// Frames that wait for a shard; beyond, they are lost as on a full ring.
+/// How many frames may wait for a shard. Further ones are lost, as on a full ring.
 const WAITING_MAX: usize = 1024;
 
-/// What other shards have given a shard, beside its ring. A frame in it schedules the shard's NAPI, whose poll takes it.
+/// Frames that other shards have given to a shard, beside its ring. A frame in it schedules the shard's NAPI, whose
+/// poll takes it.
 #[derive(Default)]
 pub(crate) struct Inbox {
     frames: Mutex<VecDeque<Frame>>,
-    /// Whether there are any. Written under the lock.
+    /// Whether there are any frames. It is written under the lock.
     has_frames: AtomicBool,
-    /// Its shard takes nothing any more. Written under the lock.
+    /// Whether the shard takes nothing any more. It is written under the lock.
     is_closed: AtomicBool,
     sink: OnceLock<Arc<dyn IrqSink>>,
 }
@@ -37,16 +39,16 @@ impl std::fmt::Debug for Inbox {
 
 impl Inbox {
     fn frames(&self) -> MutexGuard<'_, VecDeque<Frame>> {
-        // A frame is put in or taken out whole.
+        // A frame is put in or taken out as a whole.
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What schedules the shard's NAPI.
+    /// Connects the sink that schedules the shard's NAPI.
     pub(crate) fn connect(&self, sink: Arc<dyn IrqSink>) {
         let _ = self.sink.set(sink);
     }
 
-    /// Whether a poll would find a frame. One that is put in at this moment schedules the NAPI once more.
+    /// Whether a poll would find a frame. A frame that is put in at this moment schedules the NAPI once more.
     #[inline]
     pub(crate) fn has_frames(&self) -> bool {
         self.has_frames.load(Ordering::Acquire)
@@ -65,7 +67,7 @@ impl Inbox {
         }
     }
 
-    /// Takes up to `most` frames; how many it took.
+    /// Takes up to `most` frames. Returns how many it took.
     #[cold]
     pub(crate) fn take(&self, most: usize, into: &mut Vec<Frame>) -> usize {
         let mut frames = self.frames();
@@ -75,7 +77,7 @@ impl Inbox {
         count
     }
 
-    /// Schedules the NAPI if a frame waits: it was not enabled when the frame came.
+    /// Schedules the NAPI if a frame waits, because the NAPI was disabled when the frame came.
     pub(crate) fn look_again(&self) {
         if self.has_frames()
             && let Some(sink) = self.sink.get()
@@ -88,7 +90,8 @@ impl Inbox {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Its shard takes nothing any more: what is there is dropped, and what comes goes to the others.
+    /// Closes the inbox, as its shard takes nothing any more. Its frames are dropped, and further ones go to the other
+    /// shards.
     pub(crate) fn close(&self) {
         let mut frames = self.frames();
         self.is_closed.store(true, Ordering::Relaxed);
@@ -97,39 +100,39 @@ impl Inbox {
     }
 }
 
-/// The numbers by which frames know the shards of a network that has the device alone. None: it has more of them than frames can
-/// tell that they were with.
+/// The numbers by which frames know the shards of a network that has the device alone. `None` if it has more shards
+/// than a frame can record.
 pub(crate) fn numbers(shards: usize) -> Option<Arc<[u32]>> {
     (shards <= QUEUES_MAX).then(|| (0..shards as u32).collect())
 }
 
-/// A shard's way to the others.
+/// A shard's connection to the others.
 #[derive(Debug)]
 pub(crate) struct Siblings {
     own: usize,
     inboxes: Arc<[Inbox]>,
-    /// By which frames know the shards, each below [`QUEUES_MAX`].
+    /// The numbers by which frames know the shards, each below [`QUEUES_MAX`].
     numbers: Arc<[u32]>,
 }
 
 impl Siblings {
-    /// Of shard `own`. None, if it has no others.
+    /// The siblings of shard `own`; `None` if it has none.
     pub(crate) fn of(own: usize, inboxes: &Arc<[Inbox]>, numbers: &Arc<[u32]>) -> Option<Siblings> {
         (inboxes.len() > 1).then(|| Siblings { own, inboxes: inboxes.clone(), numbers: numbers.clone() })
     }
 
-    /// Gives a frame to the next shard that has not seen it. False: all have that are up.
+    /// Gives a frame to the next shard that has not seen it. Returns false if all shards that are up have.
     pub(crate) fn take_stranger(&self, frame: &Frame) -> bool {
         self.pass_on(frame, frame.seen_by())
     }
 
-    /// As [`Siblings::take_stranger`], of a segment of no connection that may end a handshake which another shard remembers by a
-    /// cookie alone: all are asked once more, this one being done.
+    /// As [`Siblings::take_stranger`], for a segment of no connection that may end a handshake which another shard only
+    /// remembers by a cookie. All shards but this one are asked once more.
     pub(crate) fn take_last_acknowledgement(&self, frame: &Frame) -> bool {
         self.pass_on(frame, LAST_ROUND)
     }
 
-    /// Tells the others that this shard has made a connection of a frame.
+    /// Tells the other shards that this one has made a connection of a frame.
     pub(crate) fn claims(&self, frame: &Frame) {
         for (_, inbox) in self.inboxes.iter().enumerate().filter(|(index, _)| *index != self.own) {
             let mut copy = frame.clone();
@@ -143,7 +146,7 @@ impl Siblings {
         let mut numbers = self.numbers.iter().zip(&self.inboxes[..]);
         let takes = |(number, inbox): (&u32, &Inbox)| seen_by & 1 << number == 0 && !inbox.is_closed();
         let Some(next) = numbers.position(takes) else { return false };
-        // The frame's own memory is the device's, and goes back to it now.
+        // The frame's own memory belongs to the device, and goes back to it now.
         let mut copy = frame.clone();
         copy.set_seen_by(seen_by);
         self.inboxes[next].put(copy);
@@ -194,7 +197,7 @@ mod tests {
         }
         assert_eq!(way, [0, 2]);
         assert_eq!(raised.iter().map(|raised| raised.0.load(Ordering::Relaxed)).collect::<Vec<_>>(), [1, 0, 1]);
-        // The last round begins with whoever is the first besides the one that asks for it.
+        // The last round begins with the first shard that is not the one which asks for it.
         assert!(siblings[2].take_last_acknowledgement(&frame));
         assert!(inboxes[0].has_frames());
     }
@@ -204,7 +207,7 @@ mod tests {
         let (inboxes, _) = inboxes(2);
         let siblings = Siblings::of(0, &inboxes, &[3, 5].into()).unwrap();
         let mut frame = Frame::copy_from(b"stranger");
-        // Queues 0 and 1 are other processes'.
+        // Queues 0 and 1 belong to other processes.
         frame.set_seen_by(0b11);
         assert!(siblings.take_stranger(&frame));
         let mut taken = Vec::new();

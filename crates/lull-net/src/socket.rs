@@ -1,10 +1,12 @@
-//! Sockets with the shape of `std::net`: nonblocking or blocking, any thread may call.
+//! Sockets with the shape of `std::net`. They are blocking or nonblocking, and any thread may call them.
 //!
-//! A socket is a refcounted open-file object (`Open`), apart from whatever numbers name it: clones are the same socket, as
-//! after `dup`. It lives on one shard; a listener may live on several, as a recipe that each shard instantiates.
+//! A socket is an open-file object with counted references (`Open`), apart from the numbers that name it: clones are
+//! the same socket, as after `dup`. It lives on one shard. A listener may live on several shards, on each of which it
+//! has a part.
 //!
-//! Addresses are given as in `std::net` ([`std::net::ToSocketAddrs`]). A host name among them is resolved by the operating system
-//! over its own network, in the calling thread, because this stack has no resolver: give addresses where that will not do.
+//! Addresses are given as in `std::net` ([`std::net::ToSocketAddrs`]). The operating system resolves a host name over
+//! its own network, in the calling thread, because this stack has no resolver. Give addresses where that is not
+//! possible.
 
 mod addresses;
 mod listener;

@@ -1,4 +1,5 @@
-//! One façade over what the ready list is made of: the code under test does not know whether loom checks it.
+//! The primitives of which the ready list and its like consist, or loom's in their place: the code under test does not
+//! know whether loom checks it.
 
 #[cfg(not(loom))]
 pub(crate) use std::{
@@ -24,8 +25,8 @@ pub(crate) mod ring {
     pub(crate) use rtrb::{Consumer, Producer, PushError, RingBuffer};
 }
 
-/// The same for loom, which cannot see into that of `rtrb`: how far each end has come is written and read relaxed, so that nothing
-/// but the code around the ring orders its ends.
+/// The same for loom, which cannot see into the ring of `rtrb`. How far each end has come is written and read relaxed,
+/// so that only the code around the ring orders its ends.
 #[cfg(loom)]
 pub(crate) mod ring {
     use std::collections::VecDeque;

@@ -1,10 +1,11 @@
-//! Who is to be woken for what was told: threads that wait in an epoll context, or in a socket's call.
+//! Threads that have to be woken for what they were told. They wait in an epoll context, or in a socket's call.
 
 use std::thread::Thread;
 
 use lull_host::Waker;
 
-/// Threads that were told something, and are to be woken. Dropped, it wakes them: whoever has it gives the shard's lock back first.
+/// Threads that were told something and have to be woken. Dropping this wakes them, so its holder gives the shard's
+/// lock back first.
 #[must_use = "nobody else wakes them, and they are woken when this is dropped"]
 #[derive(Default)]
 pub(crate) struct Wakes(Vec<Woken>);
@@ -23,7 +24,7 @@ impl Wakes {
         self.0.extend(threads.map(Woken::Blocked));
     }
 
-    /// Nobody is to be woken.
+    /// Whether no thread has to be woken.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

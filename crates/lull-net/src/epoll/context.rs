@@ -1,4 +1,4 @@
-//! What an epoll context is made of: registrations, the ready list, those who wait.
+//! The parts of an epoll context: registrations, the ready list, and the waiters.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::shard::Ready;
 use crate::socket::{Part, Source};
 use crate::wakes::Wakes;
 
-/// Errors and hang-ups are reported whatever was asked for.
+/// Errors and hang-ups are reported even if nobody asked for them.
 const MASKS: Masks = Masks { always: Ready::ERR.union(Ready::HUP).bits() as u32, levels: 0xff };
 
-/// What tells a registration from the others of a context (`struct epoll_filefd`).
+/// What distinguishes a registration from the others of a context (`struct epoll_filefd`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Member {
     pub(super) identity: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// A notifier's, which no context looks up.
+    /// The one of every notifier, which no context looks up.
     pub(super) const NONE: Member = Member { identity: 0, name: 0 };
 
     pub(super) fn of(source: &impl Source) -> Member {
@@ -40,9 +40,9 @@ pub(crate) struct Item {
     pub(super) member: Member,
     pub(super) key: AtomicU64,
     pub(super) wanted: Wanted,
-    /// None for a notifier.
+    /// The socket's parts; a notifier has none.
     pub(super) parts: Vec<Part>,
-    /// A notifier's level.
+    /// Whether a notifier was used. It stays so until it is reported.
     pub(super) notified: AtomicBool,
     queued: AtomicBool,
     gone: AtomicBool,
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Item {
 }
 
 impl Item {
-    /// A registration of what `parts` make up; a notifier has none.
+    /// A registration of a socket that consists of `parts`; a notifier has none.
     pub(super) fn new(
         context: &Arc<Context>,
         member: Member,
@@ -75,8 +75,8 @@ impl Item {
         })
     }
 
-    /// Hears of its edges from now on; what is ready already is one. The context knows it: another thread may have ended the
-    /// registration since.
+    /// Makes the item hear of its socket's edges from now on; if the socket is ready already, that counts as an edge.
+    /// The context has the item already, so another thread may have ended the registration since.
     pub(super) fn watch(self: &Arc<Self>) {
         for part in &self.parts {
             if let Some(left_behind) = self.context.busy.note_napi(part.napi_id()) {
@@ -84,7 +84,7 @@ impl Item {
             }
             part.watch(self);
         }
-        // Who ends it writes `gone` first and then looks at the wait lists, under their locks.
+        // A thread that ends the registration writes `gone` first, and then looks at the wait lists under their locks.
         if self.gone.load(Ordering::Acquire) {
             self.leave();
         } else if !self.ready().is_empty() {
@@ -102,19 +102,20 @@ impl Item {
         self.wanted.interest() & Interest::EXCLUSIVE.bits() != 0
     }
 
-    /// `ep_poll_callback`: an edge. The NAPI id is noted before the mask is looked at. Returns what the kernel's function
-    /// returns for an exclusive item (`ewake`): whether a waiter is woken (with `wakes`), and for something that the item asked
-    /// for.
+    /// Handles an edge (`ep_poll_callback`). The NAPI id is noted before the mask is looked at. Returns what the
+    /// kernel's function returns for an exclusive item (`ewake`): whether a waiter is woken (with `wakes`) for
+    /// something that the item asked for.
     #[inline]
     pub(crate) fn fire(self: &Arc<Item>, edges: Ready, napi_id: u32, wakes: &mut Wakes) -> bool {
-        // On a wait list for a moment still, it must not use up an exclusive wake-up.
+        // An item that is on a wait list only for a moment still must not use up an exclusive wake-up.
         if self.gone.load(Ordering::Acquire) {
             return false;
         }
         if let Some(left_behind) = self.context.busy.note_napi(napi_id) {
             self.context.left_behind(left_behind);
         }
-        // What arrives is told as EPOLLIN and EPOLLPRI (`sock_def_readable`): who asked for the latter alone looks again, too.
+        // The kernel announces data as EPOLLIN and EPOLLPRI together (`sock_def_readable`), so that an item which asked
+        // only for the latter is looked at as well.
         let told = if edges.contains(Ready::READABLE) { edges | Ready::PRI } else { edges };
         if !self.wanted.wants(u32::from(told.bits())) {
             return false;
@@ -130,12 +131,13 @@ impl Item {
             (false, false) => true,
             (true, false) => interest.contains(Interest::READABLE),
             (false, true) => interest.contains(Interest::WRITABLE),
-            // One woken thread need not be enough for both.
+            // One woken thread may not be enough for both.
             (true, true) => false,
         }
     }
 
-    /// Puts it on the ready list, and tells who watches the context itself. Returns a waiter to be woken.
+    /// Puts the item on the ready list, and informs the watcher of the context itself. Returns a waiter that has to be
+    /// woken.
     #[inline]
     #[must_use = "nobody else wakes the waiter"]
     fn put(self: &Arc<Item>) -> Option<Waker> {
@@ -148,21 +150,22 @@ impl Item {
         waiter
     }
 
-    /// Whether who watches the context finds it ready at this edge (`ep_item_poll`, which the outer context calls before it
-    /// reports): not every edge is of what the item asked for.
+    /// Whether a watcher of the context finds it ready at this edge (`ep_item_poll`, which the outer context calls
+    /// before it reports). Not every edge is of something that the item asked for.
     #[cold]
     fn is_seen_from_outside(&self) -> bool {
         self.is_ready() || self.context.ready.any(|item| item.is_ready())
     }
 
-    /// The edge that the application makes: a socket that was added or modified is ready already, or a notifier is used.
+    /// Handles an edge that the application makes: a socket that was added or modified is ready already, or a notifier
+    /// is used.
     pub(super) fn push(self: &Arc<Item>) {
         if let Some(waiter) = self.put() {
             waiter.wake();
         }
     }
 
-    /// Whether there is something to report; a notifier stays notified.
+    /// Whether there is something to report. A notifier is ready until that was reported.
     pub(super) fn is_ready(&self) -> bool {
         let gone = self.gone.load(Ordering::Acquire);
         let ready =
@@ -206,7 +209,7 @@ pub(crate) struct Context {
     items: Mutex<HashMap<Member, Arc<Item>>>,
     pub(super) kernel: OnceLock<KernelSet>,
     kernel_turn: AtomicBool,
-    /// Who watches the context itself.
+    /// The watcher of the context itself.
     pub(super) told: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(super) host: Arc<Delivery>,
     pub(super) calls: AtomicU64,
@@ -218,7 +221,7 @@ impl lull_host::EpollContext for Context {
     fn sockets(&self) -> BTreeMap<u32, usize> {
         let mut sockets = BTreeMap::new();
         for item in self.items().values() {
-            // A listener on several queues hears from each of them.
+            // A listener on several queues hears of connections from each of them.
             for id in item.parts.iter().map(Part::napi_id).filter(|id| *id != 0) {
                 *sockets.entry(id).or_default() += 1;
             }
@@ -247,7 +250,7 @@ impl Context {
         }
     }
 
-    /// `ep_free`: every registration ends, and what was suspended is resumed (§13 edge 11).
+    /// Frees the context (`ep_free`): every registration ends, and what was suspended is resumed (§13 edge 11).
     pub(super) fn free(&self) {
         self.ready.close();
         let items = std::mem::take(&mut *self.items());
@@ -256,7 +259,7 @@ impl Context {
     }
 
     pub(super) fn items(&self) -> MutexGuard<'_, HashMap<Member, Arc<Item>>> {
-        // A map operation is whole or not: a panic elsewhere cannot leave it half-made.
+        // A map operation is done or not done, so a panic elsewhere cannot leave it half done.
         self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -270,7 +273,7 @@ impl Context {
         self.ready.is_available() || self.kernel.get().is_some_and(KernelSet::is_readable)
     }
 
-    /// While not asleep, kernel descriptors are looked at now and then.
+    /// Looks at kernel descriptors now and then while the thread does not sleep.
     #[inline]
     pub(super) fn check_kernel(&self, now_ns: u64) {
         if let Some(kernel) = self.kernel.get() {
@@ -278,8 +281,8 @@ impl Context {
         }
     }
 
-    /// Whether a kernel descriptor is ready now, for a caller that does not wait and has found nothing: what it asks for is what
-    /// there is, not what there was a while ago.
+    /// Whether a kernel descriptor is ready now. It is for a caller that does not wait and has found nothing: it asks
+    /// for what there is now, and not a while ago.
     #[cold]
     pub(super) fn look_at_kernel(&self, now_ns: u64) -> bool {
         self.kernel.get().is_some_and(|kernel| {
@@ -288,19 +291,19 @@ impl Context {
         })
     }
 
-    /// Counts a call that returns so many events.
+    /// Counts a call that returns this many events.
     pub(super) fn returns(&self, events: usize) {
         self.with_events.fetch_add(u64::from(events > 0), Ordering::Relaxed);
         self.events.fetch_add(events as u64, Ordering::Relaxed);
     }
 
-    /// Copies up to `room` events out: `ep_send_events`. Neither sockets nor kernel descriptors starve the other.
+    /// Copies up to `room` events out (`ep_send_events`). Neither sockets nor kernel descriptors starve the other.
     pub(super) fn copy(&self, events: &mut Vec<Event>, room: usize) -> usize {
         let before = events.len();
         let readable = self.kernel.get().filter(|kernel| kernel.is_readable());
         if let Some(kernel) = readable {
             let sockets_wait = self.ready.is_available();
-            // With room for one event, they take turns.
+            // If there is room for one event only, they take turns.
             let share = match (sockets_wait, room) {
                 (false, room) => room,
                 (true, 1) => usize::from(!self.kernel_turn.fetch_xor(true, Ordering::Relaxed)),
@@ -349,7 +352,7 @@ impl Context {
         let fd = self.kernel.get().map(KernelSet::fd);
         let watches_fd = fd.is_some();
         let woke = turn.sleep(&Sleep { until_ns, fd }, &mut || {
-            // A set of kernel descriptors that was made meanwhile has to be watched, too.
+            // A set of kernel descriptors that was made meanwhile has to be watched as well.
             self.ready.look(&waker) || self.kernel.get().is_some() != watches_fd || interrupted()
         });
         let available = self.ready.leave(&waker);
@@ -361,11 +364,12 @@ impl Context {
     }
 }
 
-/// A closed socket leaves every set that it is in.
+/// Takes a closed socket out of every set that it is in.
 pub(crate) fn forget(items: Vec<Arc<Item>>) {
     for item in items {
         item.gone.store(true, Ordering::Release);
-        // By another part of the socket it may have left before, and another socket be there by now that has the same identity.
+        // It may have left already by another part of the socket, and another socket of the same identity may be there
+        // by now.
         let mut items = item.context.items();
         if items.get(&item.member).is_some_and(|there| Arc::ptr_eq(there, &item)) {
             items.remove(&item.member);

@@ -1,4 +1,4 @@
-//! What an epoll item asks for, what it is told, and what a context counts.
+//! The interest of an epoll item, its events, and the counters of a context.
 
 use crate::shard::Ready;
 
@@ -6,15 +6,16 @@ bitflags::bitflags! {
     /// What an item waits for, and how (`EPOLLIN` and so on). Errors and hang-ups are always reported.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Interest: u32 {
-        /// Something to read (`EPOLLIN`).
+        /// There is something to read (`EPOLLIN`).
         const READABLE = 1;
         /// Room to write (`EPOLLOUT`).
         const WRITABLE = 2;
-        /// Urgent data or the like (`EPOLLPRI`), of a kernel descriptor: lull's sockets have none.
+        /// There are urgent data or the like (`EPOLLPRI`). Only kernel descriptors have them, and lull's sockets do
+        /// not.
         const PRI = 4;
         /// The peer shut down writing (`EPOLLRDHUP`).
         const RDHUP = 8;
-        /// Edge-triggered (`EPOLLET`): reported once per arrival, not for as long as it lasts.
+        /// Edge-triggered (`EPOLLET`): something is reported once when it arrives, and not for as long as it lasts.
         const EDGE = 1 << 8;
         /// One-shot (`EPOLLONESHOT`): reported once, then off until modified.
         const ONESHOT = 1 << 9;
@@ -23,7 +24,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What may stand beside EXCLUSIVE (`EPOLLEXCLUSIVE_OK_BITS`).
+/// The flags that may be given together with EXCLUSIVE (`EPOLLEXCLUSIVE_OK_BITS`).
 pub(super) const EXCLUSIVE_OK: Interest =
     Interest::READABLE.union(Interest::WRITABLE).union(Interest::EDGE).union(Interest::EXCLUSIVE);
 
@@ -35,7 +36,7 @@ pub struct Event {
     pub key: u64,
     /// What is ready.
     pub ready: Ready,
-    /// The instance that brought it; 0 where there is none, or several.
+    /// The NAPI instance that brought it; 0 if there is none, or if there are several.
     pub(super) napi_id: u32,
 }
 
@@ -45,7 +46,7 @@ pub struct Event {
 pub struct EpollStats {
     /// Calls of [`Epoll::wait`](crate::Epoll::wait).
     pub calls: u64,
-    /// Those that returned events.
+    /// Calls that returned events.
     pub with_events: u64,
     /// Events returned.
     pub events: u64,

@@ -1,4 +1,5 @@
-//! Kernel descriptors in the same set: an epoll of the kernel's, watched as one descriptor.
+//! Kernel descriptors in the same set. They are in an epoll context of the kernel's, which is watched as one
+//! descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +22,7 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 pub(super) struct KernelSet {
     epoll: OwnedFd,
     checked_ns: AtomicU64,
-    /// Something was readable when it was last looked at.
+    /// Whether something was readable when the set was last looked at.
     readable: AtomicBool,
     syscalls: AtomicU64,
 }
@@ -36,12 +37,12 @@ impl KernelSet {
         })
     }
 
-    /// Readable when one of the descriptors is ready.
+    /// The descriptor of the set, which is readable when one of its descriptors is ready.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// System calls made to look at the descriptors.
+    /// How many system calls were made to look at the descriptors.
     pub(super) fn syscalls(&self) -> u64 {
         self.syscalls.load(Ordering::Relaxed)
     }
@@ -63,12 +64,12 @@ impl KernelSet {
         self.readable.load(Ordering::Relaxed)
     }
 
-    /// A sleep ended because of the set.
+    /// Called when a sleep ended because of the set.
     pub(super) fn fired(&self) {
         self.readable.store(true, Ordering::Relaxed);
     }
 
-    /// Looks whether anything is ready, once per [`CHECK_NS`].
+    /// Looks whether a descriptor is ready, once per [`CHECK_NS`].
     #[inline]
     pub(super) fn check(&self, now_ns: u64) {
         if now_ns.saturating_sub(self.checked_ns.load(Ordering::Relaxed)) >= CHECK_NS {
@@ -76,13 +77,13 @@ impl KernelSet {
         }
     }
 
-    /// Looks whether anything is ready.
+    /// Looks whether a descriptor is ready.
     #[cold]
     pub(super) fn look(&self, now_ns: u64) {
         self.checked_ns.store(now_ns, Ordering::Relaxed);
         self.syscalls.fetch_add(1, Ordering::Relaxed);
         let mut fds = [PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN)];
-        // An interruption leaves the set as it is: the next look sees it.
+        // If the call is interrupted, the set stays as it is, and the next look sees it.
         if poll(&mut fds, Some(&NOW)).is_ok_and(|ready| ready > 0) {
             self.fired();
         }
@@ -96,7 +97,7 @@ impl KernelSet {
         let mut fired: Vec<kernel::Event> = Vec::with_capacity(room.min(EVENTS_MAX));
         self.syscalls.fetch_add(1, Ordering::Relaxed);
         let full = fired.capacity();
-        // An interruption reports nothing; the set stays readable and the next call sees it.
+        // If the call is interrupted it reports nothing; the set stays readable, and the next call sees it.
         let got = kernel::wait(&self.epoll, rustix::buffer::spare_capacity(&mut fired), Some(&NOW)).unwrap_or(0);
         if got < full {
             self.readable.store(false, Ordering::Relaxed);

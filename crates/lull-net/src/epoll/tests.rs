@@ -15,14 +15,14 @@ fn a_socket_that_is_taken_out_while_it_is_added_is_on_no_wait_list() {
     let network = Network::new(&host, Arc::new(port), config).unwrap();
     let socket = UdpSocket::bind(&network, address).unwrap();
     let epoll = Epoll::new(&host);
-    // What `add` does, with another thread's `delete` in between.
+    // These are the steps of `add`, with another thread's `delete` in between.
     let item =
         Item::new(epoll.context(), Member::of(&socket), 1, Interest::READABLE | Interest::EXCLUSIVE, socket.parts());
     epoll.context().items().insert(item.member, item.clone());
     epoll.delete(&socket).unwrap();
     item.watch();
     assert_eq!(Arc::strong_count(&item), 1, "nobody else has it");
-    // A wait list that has it still, for a moment, goes on to the next.
+    // A wait list that has the item for a moment still goes on to the next one.
     assert!(!item.fire(Ready::READABLE, 0, &mut Wakes::default()));
     assert!(!epoll.context().is_available());
 }

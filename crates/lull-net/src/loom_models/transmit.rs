@@ -1,9 +1,10 @@
-//! Transmit queues (§16) as the host runs them: senders with an [`Intake`] behind a shard's lock, a [`TxSide`] whose NAPI is an
-//! instance of a [`Host`], and the pollers, NAPI threads and interrupt threads of that host.
+//! Transmit queues (§16) as the host runs them: senders with an [`Intake`] behind a shard's lock, a [`TxSide`] whose
+//! NAPI is an instance of a [`Host`], and the pollers, NAPI threads and interrupt threads of that host.
 //!
-//! The device is a wire of the model's: it orders nothing, and its far end finds a frame once the doorbell has rung for it. What is in
-//! the intake is published relaxed, so that only the queue's word orders it. A frame that stays behind leaves the far end asleep,
-//! which loom reports as a deadlock; two who run at once find the drain locked, which is a panic.
+//! The device is a wire of the model's. It orders nothing, and its far end finds a frame once the doorbell has rung for
+//! it. What is in the intake is published relaxed, so that only the queue's word orders it. If a frame stays behind,
+//! the far end sleeps for ever, which loom reports as a deadlock. If two threads run the queue at once, one finds the
+//! drain locked, which is a panic.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -19,17 +20,18 @@ use super::{Waiter, builder};
 use crate::ready_list::Wake;
 use crate::transmit::{Intake, Ring, RingRoom, TxSide};
 
-/// More preemptions than any model has room for.
+/// This is more preemptions than any model has room for.
 const ALL: usize = u8::MAX as usize;
-/// Frames that a visit takes at the most.
+/// How many frames a visit takes at most.
 const WEIGHT: u32 = 4;
 
-/// A device's ring of so many slots, with its room interrupt. Nothing happens between two steps under its lock, which no model sees.
+/// A device's ring with `slots` slots and a room interrupt. A step under its lock is a single one to the models, as
+/// they do not see that lock.
 #[derive(Clone)]
 struct Wire {
     slots: usize,
     on: Arc<std::sync::Mutex<OnWire>>,
-    /// The far end, which sleeps until there is something.
+    /// The far end sleeps here until there is something.
     arrives: Waiter,
 }
 
@@ -46,7 +48,7 @@ impl Wire {
         self.on.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Raises the interrupt if somebody waits for the room that there is.
+    /// Raises the interrupt if there is room and somebody waits for it.
     fn look(&self, mut on: MutexGuard<'_, OnWire>) {
         let raises = on.staged.len() + on.rung.len() < self.slots && std::mem::take(&mut on.armed);
         let sink = on.sink.clone().filter(|_| raises);
@@ -56,7 +58,7 @@ impl Wire {
         }
     }
 
-    /// The far end takes the next frame.
+    /// Takes the next frame at the far end.
     fn take(&self) -> Option<Frame> {
         let mut on = self.lock();
         let frame = on.rung.pop_front()?;
@@ -109,12 +111,12 @@ impl IrqLine for Wire {
 struct Queue {
     delivery: Arc<Delivery>,
     side: Arc<TxSide>,
-    /// What the shard's lock protects here.
+    /// The shard's lock protects the intake here.
     shard: Mutex<Intake>,
     room_came: Waiter,
 }
 
-/// Who is told of room in the intake.
+/// It is told when there is room in the intake.
 struct RoomCame(Waiter);
 
 impl IrqSink for RoomCame {
@@ -124,8 +126,8 @@ impl IrqSink for RoomCame {
 }
 
 impl Queue {
-    /// Sends a frame, as [`crate::queue::Queue`] does: whoever finds no room unmasks the room interrupt under the lock, and looks
-    /// again when it was raised.
+    /// Sends a frame, as [`crate::queue::Queue`] does: a sender that finds no room unmasks the room interrupt under the
+    /// lock, and looks again when it was raised.
     fn send(&self, number: u8) {
         loop {
             {
@@ -154,7 +156,7 @@ struct World {
 }
 
 impl World {
-    /// With a ring of so many slots, on a host of so many CPUs.
+    /// A world whose ring has `ring_slots` slots, on a host with `cpus` CPUs.
     fn new(ring_slots: usize, cpus: usize) -> World {
         let config = HostConfig { cpus: vec![None; cpus], napis_max: 1, ..HostConfig::default() };
         let host = Host::of_a_model(config).unwrap();
@@ -172,7 +174,7 @@ impl World {
         World { host, napi, queue, wire, arrived: Vec::new(), explores: false }
     }
 
-    /// A group of these CPUs that polls the queue, and rests as soon as it finds nothing.
+    /// Makes a group of these CPUs that polls the queue, and rests as soon as it finds nothing.
     fn grouped(&self, cpus: &[u16]) -> GroupId {
         let group = self.group(cpus);
         self.host.group_add(group, self.napi, WEIGHT).unwrap();
@@ -187,20 +189,20 @@ impl World {
         group
     }
 
-    /// A sender of these frames.
+    /// Starts a sender of these frames.
     fn sender(&self, numbers: &'static [u8]) -> JoinHandle<()> {
         let queue = self.queue.clone();
         thread::spawn(move || numbers.iter().for_each(|number| queue.send(*number)))
     }
 
-    /// The far end takes a frame, if one was rung for.
+    /// Takes a frame at the far end, if its doorbell has rung.
     fn take(&mut self) -> bool {
         let frame = self.wire.take();
         self.arrived.extend(frame.as_ref().map(|frame| frame.data()[0]));
         frame.is_some()
     }
 
-    /// The far end takes this many frames.
+    /// Takes this many frames at the far end.
     fn take_all(&mut self, frames: usize) {
         while self.arrived.len() < frames {
             while self.take() {}
@@ -210,21 +212,21 @@ impl World {
         }
     }
 
-    /// The poller of a group has sent frame 0, and rests.
+    /// Has the poller of a group send frame 0 and rest.
     fn at_rest(&mut self) {
         self.queue.send(0);
         self.take_all(1);
         self.arrived.clear();
     }
 
-    /// What follows happens in one way.
+    /// From here on loom explores nothing: what follows happens in one way.
     fn is_explored(&mut self) {
         if std::mem::take(&mut self.explores) {
             loom::stop_exploring();
         }
     }
 
-    /// The contexts end. Every frame has arrived, once, and those of a sender in their order.
+    /// Ends the contexts. Every frame has arrived once, and those of each sender in their order.
     fn ends(mut self, senders: &[&[u8]]) {
         self.is_explored();
         let World { host, wire, mut arrived, .. } = self;
@@ -254,7 +256,7 @@ fn check(
     });
 }
 
-/// Nobody but senders: when they have sent, all is sent. All interleavings.
+/// There are only senders. When they have sent, everything is sent. All interleavings.
 #[test]
 fn loom_tx_two_senders_of_whom_one_runs() {
     check(
@@ -271,7 +273,7 @@ fn loom_tx_two_senders_of_whom_one_runs() {
     );
 }
 
-/// The same with two frames of one of them. Three preemptions.
+/// As above, with two frames of one of them. Three preemptions.
 #[test]
 fn loom_tx_a_sender_of_two_frames_against_another() {
     check(
@@ -288,8 +290,8 @@ fn loom_tx_a_sender_of_two_frames_against_another() {
     );
 }
 
-/// A ring of one frame is full, and a frame waits in the intake: the next ones wait for the ring's room interrupt, of which the
-/// transmit queue's NAPI hears in the interrupt thread, and for that of the intake. One preemption.
+/// A ring of one frame is full, and a frame waits in the intake. The next frames wait for the ring's room interrupt,
+/// which the transmit queue's NAPI gets in the interrupt thread, and for that of the intake. One preemption.
 #[test]
 fn loom_tx_room_comes_while_it_is_asked_for() {
     check(
@@ -311,7 +313,7 @@ fn loom_tx_room_comes_while_it_is_asked_for() {
     );
 }
 
-/// A ring of one frame, and a NAPI thread, which the interrupt thread wakes. Two preemptions.
+/// The ring has room for one frame, and the interrupt thread wakes a NAPI thread. Two preemptions.
 #[test]
 fn loom_tx_room_comes_for_a_napi_thread() {
     check(
@@ -332,7 +334,7 @@ fn loom_tx_room_comes_for_a_napi_thread() {
     );
 }
 
-/// A sender against the poller that drains, rings and rests. Two preemptions.
+/// A sender sends while the poller drains, rings and rests. Two preemptions.
 #[test]
 fn loom_tx_a_sender_against_a_poller_that_rests() {
     check(
@@ -352,7 +354,7 @@ fn loom_tx_a_sender_against_a_poller_that_rests() {
     );
 }
 
-/// The ring of a group's queue is full: the poller rests, and its room interrupt ends the rest. Two preemptions.
+/// The ring of a group's queue is full. The poller rests, and the ring's room interrupt ends the rest. Two preemptions.
 #[test]
 fn loom_tx_room_ends_a_rest() {
     check(

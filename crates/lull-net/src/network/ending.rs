@@ -1,7 +1,7 @@
-//! The last that a network says, for a process that ends.
+//! The last packets that a network sends, for a process that ends.
 //!
-//! Nobody is there to go on afterwards: what the stacks say is collected first, however much it is, and put on the rings by the
-//! thread that ends, which waits for room. A discipline in between puts nothing off any more.
+//! Nobody can go on with them afterwards. So the stacks' packets are collected first, however many there are, and the
+//! thread that ends puts them on the rings and waits for room. A discipline in between puts nothing off any more.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,14 +16,15 @@ use crate::queue::{Inside, Queue};
 use crate::shard::{Io, Stack};
 use crate::transmit::TxSide;
 
-/// Frames that are put on a queue at once: fewer than a discipline holds of one flow, which those of no socket's are.
+/// How many frames are put on a queue at once. A discipline holds more than that of one flow, and frames of no socket
+/// are one flow.
 const PORTION_FRAMES: usize = 64;
-/// How long the wire may take nothing at all.
+/// How long the wire may take no frame at all.
 const NO_PROGRESS: Duration = Duration::from_millis(200);
-/// How long it may take in all.
+/// How long this may take in all.
 const AT_MOST: Duration = Duration::from_secs(5);
 
-/// Stands in for a ring, and takes whatever it is given.
+/// It stands in for a ring, and takes every frame.
 #[derive(Default)]
 struct LastFrames(VecDeque<Frame>);
 
@@ -47,22 +48,23 @@ impl TxQueue for LastFrames {
 }
 
 impl Network {
-    /// Tells all peers that this is the end, for a process that ends at once: connections that a socket still has are closed, and
-    /// what nobody has accepted is reset, as are those that [`Network::undelivered`] counts. No listener takes any more, and what the
-    /// device has received and no stack has taken stays there, for whoever has its queues next.
+    /// Tells all peers that this is the end, for a process that ends at once. Connections that a socket still has are
+    /// closed. Those that nobody has accepted are reset, and so are those that [`Network::undelivered`] counts. No
+    /// listener takes a connection any more. What the device has received and no stack has taken stays there, for the
+    /// process that has its queues next.
     ///
-    /// On return it is on the devices' rings, and so is what waited in a queueing discipline, whatever its rate; a wire that takes
-    /// nothing is waited for 200 ms, and a slow one 5 s.
+    /// When it returns, these packets are on the devices' rings, and so is what waited in a queueing discipline,
+    /// whatever its rate. It waits 200 ms for a wire that takes nothing, and 5 s for a slow one.
     pub fn end_all(&self) {
         let mut last: Vec<_> = self.0.queues.iter().map(|_| LastFrames::default()).collect();
         self.collect(&mut last, |stack, io| stack.end_all(io));
         for napi in self.napis() {
-            // One that is removed, or disabled already, takes nothing either.
+            // An instance that is removed, or disabled already, takes nothing either.
             let _ = self.0.host.disable(napi);
         }
-        // What came between.
+        // This collects what came in between.
         self.collect(&mut last, |stack, io| stack.end_handing_on(io));
-        // Held to the end, so that no group gets the discipline that was taken from the last.
+        // The lock is held to the end, so that no group gets the discipline that was taken from the last.
         let transmit = lock(&self.0.transmit);
         if let Some(transmit) = &*transmit {
             transmit.end_pacing();
@@ -71,10 +73,10 @@ impl Network {
         let mut queues: Vec<_> = self.0.queues.iter().zip(last).collect();
         let (mut last_progress, mut left) = (began, usize::MAX);
         loop {
-            // Before it looks: this thread may lose its core in between.
+            // The time is read before the queues are looked at, because this thread may lose its core in between.
             let looked = Instant::now();
             let mut now_left = 0;
-            // Each in turn, so that one whose wire takes nothing keeps no other waiting.
+            // Each queue has its turn, so that one whose wire takes nothing keeps no other waiting.
             queues.retain_mut(|(queue, last)| {
                 let of_queue = queue.say(&self.0.delivery, last);
                 now_left += of_queue;
@@ -98,9 +100,9 @@ impl Network {
 }
 
 impl Queue {
-    /// Puts on the ring what it takes now. Returns how many frames are left, here and in the discipline.
+    /// Puts on the ring as many frames as it takes now. Returns how many are left, here and in the discipline.
     fn say(&self, delivery: &Delivery, last: &mut LastFrames) -> usize {
-        // Nothing is left of a queue that a panic takes down.
+        // If a panic takes the queue down, nothing is left.
         let mut left = 0;
         contained(|| left = self.say_what_it_can(delivery, last));
         left
@@ -124,7 +126,8 @@ impl Queue {
     }
 }
 
-/// Runs the discipline, a quota each time, until all is on the ring or that takes no more. Returns how many frames are left.
+/// Runs the discipline, a quota at a time, until everything is on the ring or the ring takes no more. Returns how many
+/// frames are left.
 fn send_what_it_can(side: &TxSide, delivery: &Delivery) -> usize {
     let mut before = usize::MAX;
     loop {

@@ -26,10 +26,10 @@ pub enum NetworkError {
         address: IpAddr,
         /// The length of its prefix.
         prefix: u8,
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         why: &'static str,
     },
-    /// A gateway that is on none of the own networks, so that nobody there would answer for it.
+    /// A gateway is in none of the own networks, so that nobody there would answer for it.
     #[error(
         "cannot send by the gateway {gateway}: it is on no network of the own addresses{}; name a router that is on one, or \
          correct the address or its prefix",
@@ -50,13 +50,14 @@ pub enum NetworkError {
         #[source]
         error: OutOfLimits,
     },
-    /// A mode of a busy-polling CPU group, for a network that has no CPUs for one.
+    /// The mode has a busy-polling CPU group, and the network has no CPUs for one.
     #[error("cannot poll {device} by a group: it has no CPUs for one; name them (NetworkConfig::group, --group-cpus)")]
     NoGroupCpus {
         /// The device.
         device: String,
     },
-    /// What has the same addresses on other queues ([`Elsewhere`](crate::Elsewhere)) numbers this network's queues in another way.
+    /// The stacks with the same addresses on other queues ([`Elsewhere`](crate::Elsewhere)) number this network's
+    /// queues in another way.
     #[error(
         "cannot share the addresses of {device}: Elsewhere::queues names {named:?}; name each of its {queues} queues once, by a \
          number below {}",
@@ -65,7 +66,7 @@ pub enum NetworkError {
     QueueNumbers {
         /// The device.
         device: String,
-        /// Its queues.
+        /// The number of its queues.
         queues: usize,
         /// The numbers that they were given.
         named: Vec<u32>,
@@ -75,7 +76,7 @@ pub enum NetworkError {
     Seed(#[source] io::Error),
 }
 
-/// Addresses behind a word, in brackets; nothing if there are none.
+/// Addresses in brackets, after a space; the text is empty if there are none.
 fn listed(addresses: &[(IpAddr, u8)]) -> String {
     let shown: Vec<String> = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
     if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) }
@@ -87,7 +88,7 @@ impl From<SettingError> for NetworkError {
     }
 }
 
-/// So that `?` works where sockets are used, too. The kind is the cause's.
+/// This makes `?` work in functions that also use sockets. The error's kind is that of its cause.
 impl From<NetworkError> for io::Error {
     fn from(error: NetworkError) -> io::Error {
         let kind = match error {

@@ -7,7 +7,7 @@ use lull_host::{GroupId, GroupOptions, HostError};
 use super::{Network, NetworkError, lock};
 
 impl Network {
-    /// What can be refused before anything is changed.
+    /// Checks what can be refused before anything is changed.
     pub(super) fn check_group(&self, wanted: Option<GroupPolling>) -> Result<(), NetworkError> {
         if wanted.is_some() && self.0.group_cpus.as_ref().is_none_or(|group| group.cpus.is_empty()) {
             return Err(NetworkError::NoGroupCpus { device: self.0.device.info().name });
@@ -15,8 +15,9 @@ impl Network {
         Ok(())
     }
 
-    /// Makes the group that is wanted, unless it is the one that polls now: what an operator has made of that stays. It gets its CPUs at
-    /// once, so that a refusal has changed nothing; but for those of the group that polls, which are free once that has ended.
+    /// Makes the group that is wanted, unless it is the one that polls now, in which an operator's changes stay. It
+    /// gets its CPUs at once, so that a refusal has changed nothing. Only the CPUs of the group that polls now follow
+    /// later, as they are free when that group has ended.
     pub(super) fn make_group(&self, wanted: Option<GroupPolling>) -> Result<Option<GroupId>, NetworkError> {
         let current = *lock(&self.0.group);
         let (Some(polling), Some(given)) = (wanted, &self.0.group_cpus) else { return Ok(None) };
@@ -34,7 +35,7 @@ impl Network {
         Ok(Some(id))
     }
 
-    /// The CPUs that a group has.
+    /// The CPUs that a group has now.
     fn cpus_of(&self, id: GroupId) -> Vec<u16> {
         let groups = self.0.host.groups();
         let pollers = groups.iter().filter(|group| group.id == id).flat_map(|group| &group.pollers);
@@ -58,7 +59,7 @@ impl Network {
         Ok(())
     }
 
-    /// All queues become members of the group that was made. One that a panic took down leaves the others alone.
+    /// Makes all queues members of the group that was made. A queue that a panic took down leaves the others alone.
     pub(super) fn fill_group(&self, id: GroupId, polling: GroupPolling) -> Result<(), NetworkError> {
         let host = &self.0.host;
         self.attach_cpus_but(&self.cpus_of(id), id)?;

@@ -1,4 +1,4 @@
-//! What a network's stacks are made with.
+//! The configuration of a network's stacks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::error::NetworkError;
 use crate::epoch::epoch_ns;
 use crate::shard::{Place, StackConfig, Steering};
 
-/// What the stack of the queue at `place` is made with.
+/// The configuration of the stack of the queue at `place`.
 pub(super) fn stack_config(
     host: &Host,
     device: &Arc<dyn Device>,
@@ -53,8 +53,9 @@ fn random_seed() -> Result<u64, NetworkError> {
     Ok(u64::from_ne_bytes(seed))
 }
 
-/// Which local ports make a flow come back to `queue`. Where the device cannot tell, a segment may come by any queue and is passed on:
-/// each has a share of the ports then, so that no two shards give the same one to connections of theirs.
+/// The local ports with which a flow comes back to `queue`. If the device cannot tell, a segment may come by any queue
+/// and is passed on. Then each queue has a share of the ports, so that no two shards give the same port to connections
+/// of theirs.
 fn steering(device: &Arc<dyn Device>, queue: usize) -> Option<Steering> {
     let queues = device.info().queues;
     if queues == 1 {

@@ -1,5 +1,5 @@
-//! Queueing disciplines of a network's transmit queues (§16): each queue with one has a NAPI of its own for sending, on a second
-//! device of the host, `NAME-tx`.
+//! Queueing disciplines of a network's transmit queues (§16). Each queue with a discipline has a second NAPI for
+//! sending, on another device of the host, `NAME-tx`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::{Network, NetworkError, lock};
 use crate::queue::Queue;
 use crate::transmit::{Intake, Ring, RingRoom, TransmitStats, TxSide};
 
-/// How long a queue that loses its discipline may take to send what is in it. What is then left (a wire that takes nothing, a flow that
-/// is paced) is dropped, and counted.
+/// How long a queue that loses its discipline may take to send its frames. What is left then (because the wire takes
+/// nothing, or a flow is paced) is dropped and counted.
 const DRAIN_MAX: Duration = Duration::from_millis(200);
 
 /// The transmit queues with a discipline.
@@ -29,11 +29,11 @@ pub(super) struct Transmit {
 impl Drop for Transmit {
     fn drop(&mut self) {
         for side in &self.sides {
-            // Refused where it is disabled already.
+            // This is refused if the instance is disabled already.
             let _ = self.host.disable(side.napi());
             send_out(side, &self.delivery);
         }
-        // Refused only where an operator enabled one by hand, past the network.
+        // This is refused only if an operator enabled an instance by hand, past the network.
         let _ = self.host.remove_device(self.device_id);
     }
 }
@@ -41,7 +41,7 @@ impl Drop for Transmit {
 impl Transmit {
     pub(super) fn enable(&self) {
         for side in &self.sides {
-            // Refused for a queue that a panic took down: it stays down.
+            // This is refused for a queue that a panic took down, which stays down.
             let _ = self.host.enable(side.napi());
             side.look(&self.delivery);
         }
@@ -53,7 +53,7 @@ impl Transmit {
         }
     }
 
-    /// Whoever runs a queue from now on is a sender, and sends what is in it at once, whatever its rate.
+    /// From now on senders run the queues, and send what is in them at once, whatever its rate.
     pub(super) fn end_pacing(&self) {
         self.disable();
         self.sides.iter().for_each(|side| side.end_pacing());
@@ -70,23 +70,23 @@ impl Network {
         lock(&self.0.transmit).as_ref().map_or(Kind::NoQueue, |transmit| transmit.kind)
     }
 
-    /// What the transmit queues did since they got their discipline, one each; none without.
+    /// What the transmit queues have done since they got their discipline, one entry each; empty without a discipline.
     pub fn transmit_stats(&self) -> Vec<TransmitStats> {
         let transmit = lock(&self.0.transmit);
         transmit.iter().flat_map(|transmit| &transmit.sides).map(|side| side.stats()).collect()
     }
 
-    /// The instances of the transmit queues: places in the host's table; none without a discipline, as the shards then send
-    /// themselves.
+    /// The instances of the transmit queues, by their places in the host's table. There are none without a discipline,
+    /// as the shards then send themselves.
     pub fn transmit_napis(&self) -> Vec<u32> {
         lock(&self.0.transmit).as_ref().map_or_else(Vec::new, Transmit::napis)
     }
 
-    /// The discipline that a way of polling needs: with a group that sends there is one.
+    /// The discipline for a way of polling. A group that sends needs one.
     fn wanted_qdisc(&self, group: Option<GroupPolling>) -> Option<Kind> {
         let by_group = group.is_some_and(|group| group.transmit);
         match self.0.qdisc {
-            // Linux's default for devices.
+            // This is Linux's default for devices.
             None if by_group => Some(Kind::PfifoFast),
             Some(Kind::NoQueue) if by_group => Some(Kind::NoQueue),
             Some(Kind::NoQueue) | None => None,
@@ -94,7 +94,7 @@ impl Network {
         }
     }
 
-    /// Puts the discipline in force that goes with this way of polling. The queues are in no group.
+    /// Puts the discipline in force that belongs to this way of polling. The queues are in no group.
     pub(super) fn set_qdisc(&self, group: Option<GroupPolling>) -> Result<(), NetworkError> {
         let wanted = self.wanted_qdisc(group);
         let enabled = lock(&self.0.enabled);
@@ -103,7 +103,8 @@ impl Network {
             return Ok(());
         }
         if let Some(former) = current.take() {
-            // No group polls it any more, and no softirq: from here on senders run, and then the shards send themselves.
+            // Neither a group nor softirq polls the former queues any more. From here on senders run them, and
+            // afterwards the shards send themselves.
             former.disable();
             self.0.queues.iter().for_each(|queue| queue.take_back_ring(&self.0.host, &self.0.delivery));
         }
@@ -121,7 +122,7 @@ impl Network {
         let intakes = match self.add_sides(&mut transmit, info.mtu_bytes) {
             Ok(intakes) => intakes,
             Err(error) => {
-                // Those that were made had the room interrupts.
+                // The queues that were made have taken the room interrupts, which are given back.
                 drop(transmit);
                 self.0.queues.iter().for_each(|queue| queue.hear_of_room(host, &self.0.delivery));
                 return Err(error);
@@ -153,13 +154,13 @@ impl Network {
     }
 }
 
-/// A panic takes down the queue in which it happens, and whoever changes disciplines goes on with the others.
+/// Runs `change`. A panic in it takes down the queue in which it happens, and the caller goes on with the others.
 pub(super) fn contained(change: impl FnOnce()) {
-    // Said and told already. Dropping a payload of an unknown type could panic once more.
+    // The panic was reported already. Dropping a payload of an unknown type could panic once more.
     let _ = catch_unwind(AssertUnwindSafe(change)).map_err(std::mem::forget);
 }
 
-/// Sends what waits, as far as the wire takes it in time. Nobody else polls the queue.
+/// Sends what waits, as far as the wire takes it in time. Nobody else polls the queue meanwhile.
 fn send_out(side: &TxSide, delivery: &Delivery) {
     let began = Instant::now();
     loop {
@@ -172,7 +173,7 @@ fn send_out(side: &TxSide, delivery: &Delivery) {
 }
 
 impl Queue {
-    /// Its transmit side sends for it from now on.
+    /// Has the transmit side send for this queue from now on.
     fn give_ring(&self, host: &Host, delivery: &Delivery, side: Arc<TxSide>, intake: Intake) {
         use lull_nic::IrqLine;
         side.room().connect(host.room_sink(self.napi()));
@@ -182,19 +183,20 @@ impl Queue {
                 side.put_ring(inside.swap_ring(intake, side.room(), Some(side.clone())));
                 inside.use_room(now_ns);
             });
-            // Without the shard's lock: a run that panics takes the shard down as well.
+            // This runs without the shard's lock, as a run that panics takes the shard down as well.
             side.kick(delivery);
         });
     }
 
-    /// It sends itself from now on.
+    /// Has this queue send by itself from now on.
     fn take_back_ring(&self, host: &Host, delivery: &Delivery) {
         let Some(side) = self.transmit(delivery) else { return };
         send_out(&side, delivery);
         let ring_room = side.ring_room();
         contained(|| {
             self.with(delivery, |inside, now_ns| {
-                // Before the ring is the shard's again: its room is the shard's to hear of.
+                // This happens before the ring is the shard's again, as from then on its room interrupt is for the
+                // shard.
                 ring_room.mask();
                 ring_room.connect(host.room_sink(self.napi()));
                 if let Some(ring) = side.take_ring(now_ns) {
@@ -205,7 +207,8 @@ impl Queue {
         });
     }
 
-    /// It has kept its ring, whose room interrupt went elsewhere meanwhile.
+    /// Connects the room interrupt to the shard again. It went elsewhere meanwhile, although the queue has kept its
+    /// ring.
     fn hear_of_room(&self, host: &Host, delivery: &Delivery) {
         contained(|| {
             self.with(delivery, |inside, now_ns| {

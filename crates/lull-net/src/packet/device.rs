@@ -10,7 +10,8 @@ use super::PacketOptions;
 use super::queue::PacketQueue;
 use crate::network::NetworkError;
 
-/// A device whose queues go to packet sockets, one each. Clones are the same; it lives as long as its sockets.
+/// A device whose queues go to packet sockets, one each. Clones are the same device, which lives as long as its
+/// sockets.
 #[derive(Clone)]
 pub struct PacketDevice(Arc<Inner>);
 
@@ -19,15 +20,15 @@ pub(super) struct Inner {
     pub(super) delivery: Arc<Delivery>,
     device: Arc<dyn Device>,
     id: DeviceId,
-    /// The queues that are bound. Held while they are enabled and disabled.
+    /// The queues that are bound. This is held while they are being enabled or disabled.
     bound: Mutex<Vec<Arc<PacketQueue>>>,
-    /// Device events, handled by a thread of their own: they may be told in the middle of a poll. The thread ends when the
-    /// sender goes.
+    /// Sends device events to a thread that handles them, as a device may report one in the middle of a poll. That
+    /// thread ends when the sender is dropped.
     events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is in there is put in and taken out whole.
+    // What the mutex holds is put in and taken out as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -79,7 +80,7 @@ impl Inner {
         *lock(&self.events) = Some(sender);
         let events = self.events.clone();
         self.device.watch(Box::new(move |event| {
-            // Without sockets there is nobody to tell.
+            // Without sockets there is nobody who could handle the event.
             if let Some(sender) = &*lock(&events) {
                 let _ = sender.send(event);
             }
@@ -87,10 +88,10 @@ impl Inner {
         Ok(())
     }
 
-    /// After a reset the queues are disabled and enabled again, as a driver does; settings and ids persist.
+    /// After a reset the queues are disabled and enabled again, as a driver does it; settings and ids persist.
     fn reset(&self) {
         for queue in lock(&self.bound).iter() {
-            // Refused where a panic took the queue down: it stays down.
+            // This is refused if a panic took the queue down, which then stays down.
             if self.host.disable(queue.napi()).is_ok()
                 && let Ok(id) = self.host.enable(queue.napi())
             {
@@ -101,7 +102,7 @@ impl Inner {
     }
 
     fn close(&self, queue: &PacketQueue) {
-        // It is disabled already when the device went before the socket.
+        // The queue is disabled already if the device went before the socket.
         let _ = self.host.disable(queue.napi());
         queue.set_napi_id(0);
         queue.close(&self.delivery);
@@ -127,7 +128,7 @@ impl Inner {
         match self.host.set_napi(napi, &options.napi).and_then(|()| self.host.enable(napi)) {
             Ok(id) => queue.set_napi_id(id),
             Err(error) => {
-                // It was never enabled, so nothing stands against it.
+                // The instance was never enabled, so nothing prevents this.
                 let _ = self.host.remove_napi(napi);
                 return Err(error.into());
             }
@@ -136,17 +137,17 @@ impl Inner {
         Ok(queue)
     }
 
-    /// The longest frame that the device sends: its MTU behind an Ethernet header with a VLAN tag.
+    /// The longest frame that the device sends: an Ethernet header with a VLAN tag, and the MTU.
     pub(super) fn frame_bytes_max(&self) -> usize {
         wire::ETHERNET + wire::VLAN_TAG + self.device.info().mtu_bytes
     }
 
-    /// The socket is closed.
+    /// Called when the socket is closed.
     pub(super) fn let_go(&self, queue: &Arc<PacketQueue>) {
         let mut bound = lock(&self.bound);
         bound.retain(|other| !Arc::ptr_eq(other, queue));
         self.close(queue);
-        // Refused only where an operator enabled or removed it by hand, past the socket.
+        // This is refused only if an operator enabled or removed the instance by hand, past the socket.
         let _ = self.host.remove_napi(queue.napi());
     }
 }

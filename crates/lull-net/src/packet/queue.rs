@@ -1,4 +1,4 @@
-//! A queue whose frames all belong to one packet socket: what NAPI polls and what the socket's calls enter.
+//! A queue whose frames all belong to one packet socket. NAPI polls it, and the socket's calls enter it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use rtrb::{Consumer, Producer};
 
 use crate::shard::Ready;
 
-/// Frames that a queue keeps for its next transmissions.
+/// How many frames a queue keeps for its next transmissions.
 const POOL_FRAMES_MAX: usize = 4096;
 
-/// Everything that the queue's lock protects.
+/// All that the queue's lock protects.
 pub(super) struct Inside {
     rx: Box<dyn RxQueue>,
     tx: Box<dyn TxQueue>,
@@ -25,9 +25,9 @@ pub(super) struct Inside {
     returned: Consumer<Frame>,
     /// Threads that sleep in a call, with what they wait for.
     blocked: Vec<(Thread, Ready)>,
-    /// The last doorbell left frames on the ring.
+    /// Whether the last doorbell left frames on the ring.
     unsent: bool,
-    /// Somebody found the transmit ring full.
+    /// Whether somebody found the transmit ring full.
     wants_room: bool,
 }
 
@@ -41,7 +41,7 @@ impl Inside {
         self.blocked.retain(|(thread, _)| thread.id() != me);
     }
 
-    /// Puts a copy of `data` on the transmit ring; false if it is full.
+    /// Puts a copy of `data` on the transmit ring. Returns false if the ring is full.
     pub(super) fn transmit(&mut self, data: &[u8]) -> bool {
         self.tx.reap_sent(&mut self.pool);
         if self.tx.free_slots() == 0 {
@@ -66,7 +66,7 @@ impl Inside {
         self.tx.reap_sent(&mut self.pool);
     }
 
-    /// Whether a frame would be taken now; if not, the room interrupt will tell.
+    /// Whether the ring would take a frame now. If not, the room interrupt is asked for.
     pub(super) fn has_room(&mut self) -> bool {
         self.tx.reap_sent(&mut self.pool);
         self.wants_room = self.tx.free_slots() == 0;
@@ -84,7 +84,7 @@ impl Inside {
 
 impl Shard for Inside {
     fn take_down(&mut self) {
-        // The device may be what panicked: no doorbell rings any more.
+        // The device may be what panicked, so no doorbell rings any more.
         (self.unsent, self.wants_room) = (false, false);
     }
 }
@@ -97,21 +97,22 @@ pub(super) struct Counted {
     pub(super) sent: AtomicU64,
 }
 
-/// See the [module](self).
+/// A queue of one packet socket; the [module](self) says more.
 pub(super) struct PacketQueue {
     lock: HandoffLock<Inside>,
     napi: AtomicU32,
     napi_id: AtomicU32,
     irq: Arc<dyn IrqLine>,
     room: Arc<dyn IrqLine>,
-    /// A poll without frames has work, too: the transmit ring waits for another doorbell, or somebody for room in it.
+    /// Whether a poll without frames has work as well: the transmit ring waits for another doorbell, or somebody waits
+    /// for room in it.
     waits: AtomicBool,
-    /// The device is gone, the socket closed, or a panic took the queue down.
+    /// Whether the device is gone, the socket is closed, or a panic took the queue down.
     down: AtomicBool,
     pub(super) counted: Counted,
 }
 
-/// No instance yet.
+/// This stands for no instance.
 const NO_NAPI: u32 = u32::MAX;
 
 impl PacketQueue {
@@ -159,7 +160,7 @@ impl PacketQueue {
         self.down.load(Ordering::Acquire)
     }
 
-    /// Nothing comes any more: whoever waits is told.
+    /// Closes the queue: nothing comes any more, and whoever waits is told.
     pub(super) fn close(&self, host: &Delivery) {
         let guard = self.lock.lock();
         self.down.store(true, Ordering::Release);
@@ -167,12 +168,12 @@ impl PacketQueue {
         self.finish(host, guard);
     }
 
-    /// The NAPI was enabled: a room interrupt that came while it was not is lost.
+    /// Called when the NAPI was enabled: a room interrupt that came while it was disabled is lost.
     pub(super) fn look_for_room(&self, host: &Delivery) {
         self.with(host, |inside| self.use_room(inside));
     }
 
-    /// A socket's call.
+    /// Makes a call of the socket's under the queue's lock.
     pub(super) fn with<R>(&self, host: &Delivery, f: impl FnOnce(&mut Inside) -> R) -> R {
         host.poll_point(self.napi());
         let mut guard = self.lock.lock();
@@ -190,7 +191,8 @@ impl PacketQueue {
         });
     }
 
-    /// Behind the doorbell, as the device contract has it.
+    /// Has the device tell of room if somebody waits for it. This comes after the doorbell, as the device contract
+    /// demands.
     fn wait_for_room(&self, inside: &Inside) {
         let waits = inside.waits_for_room();
         if waits != self.waits.load(Ordering::Relaxed) {
@@ -212,8 +214,8 @@ impl PacketQueue {
         }
     }
 
-    /// Takes frames off the device's ring and puts them on the socket's. A frame that finds that ring full is lost, as AF_XDP's
-    /// are (`rx_ring_full`).
+    /// Takes frames off the device's ring and puts them on the socket's. A frame that finds the socket's ring full is
+    /// lost, as with AF_XDP (`rx_ring_full`).
     fn poll_inside(&self, inside: &mut Inside, budget: u32) -> u32 {
         let Inside { rx, pool, received, returned, .. } = inside;
         while let Ok(frame) = returned.pop() {
@@ -248,7 +250,8 @@ impl Receiver for PacketQueue {
     }
 
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
-        // What is missed here is found in the next round, and after the last one by `busy_poll_stop`'s own poll.
+        // What is missed here is found in the next round, and after the last round by the poll that `busy_poll_stop`
+        // makes itself.
         if self.is_idle() {
             return Some(0);
         }
@@ -269,7 +272,7 @@ impl Receiver for PacketQueue {
         work
     }
 
-    /// It has no timers of its own.
+    /// A packet queue has no timers of its own.
     fn timers(&self, _host: &Delivery, _now_ns: u64) -> bool {
         true
     }

@@ -1,11 +1,11 @@
-//! From when on an answer's time counts: when a frame that a poll finds can have come at the earliest.
+//! The earliest time at which a frame that a poll finds can have come. From then on the time of its answer counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lull_host::Delivery;
 
-/// Where requests are timed ([`crate::shard::Stack::time_answers`]), it is kept when the ring was last seen empty, and when its
-/// interrupt was last raised. A clock is read for that in every round of a busy poller.
+/// If requests are timed ([`crate::shard::Stack::time_answers`]), this records when the ring was last seen empty, and
+/// when its interrupt was last raised. For that, the clock is read in every round of a busy poller.
 #[derive(Default)]
 pub(super) struct AnswerTimes {
     timed: AtomicBool,
@@ -14,13 +14,13 @@ pub(super) struct AnswerTimes {
 }
 
 impl AnswerTimes {
-    /// The time before a look at the ring, if that matters: what is not there then comes later.
+    /// The time before a look at the ring, if that is needed: what the look does not find comes later.
     #[inline]
     pub(super) fn looks_at_ns(&self, host: &Delivery) -> Option<u64> {
         self.timed.load(Ordering::Relaxed).then(|| host.now_ns())
     }
 
-    /// The ring was seen empty in a look that began then.
+    /// The ring was seen empty, in a look that began at this time.
     #[inline]
     pub(super) fn seen_empty(&self, looked_ns: Option<u64>) {
         if let Some(looked_ns) = looked_ns {
@@ -45,7 +45,7 @@ impl AnswerTimes {
 
     /// Turns the timing on or off.
     pub(super) fn set(&self, on: bool, now_ns: u64) {
-        // What lies in the ring from before is not known to be older.
+        // What was in the ring before is not known to be older than this.
         if on && !self.timed.load(Ordering::Relaxed) {
             self.empty_ns.store(now_ns, Ordering::Relaxed);
         }

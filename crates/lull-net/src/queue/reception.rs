@@ -1,4 +1,4 @@
-//! Reception: a poll takes frames off the ring, passes them through GRO, and up into the stack.
+//! Reception: a poll takes frames off the ring, and passes them through GRO and up into the stack.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -11,12 +11,12 @@ use super::{Inside, Queue};
 use crate::epoch::epoch_ns;
 use crate::shard::Gro;
 
-/// What a shard receives from, and what is on its way up.
+/// The receive half of a shard's ring, and what is on its way up.
 pub(super) struct Reception {
     rx: Box<dyn RxQueue>,
     /// The frames of the present poll.
     batch: Vec<Frame>,
-    /// Segments that are held for those that continue them; `None`: none ever are.
+    /// Segments that are held for others that continue them; `None` if GRO is off.
     gro: Option<Gro>,
 }
 
@@ -37,7 +37,7 @@ impl Reception {
         self.gro.as_ref().is_some_and(|gro| !gro.is_empty())
     }
 
-    /// Drops what is on its way up.
+    /// Drops all that is on its way up.
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.gro = self.gro.take().map(|_| Gro::default());
@@ -45,7 +45,7 @@ impl Reception {
 }
 
 impl Inside {
-    /// Walks the way of a segment and its answer without one: a buffer of the pool, the stack, the transmit ring.
+    /// Makes a dry run of a segment and its answer, through a buffer of the pool, the stack, and the transmit ring.
     pub(super) fn walk(&mut self) {
         let mut frame = self.pool.alloc();
         self.stack.walk(&mut frame);
@@ -55,7 +55,7 @@ impl Inside {
 }
 
 impl Queue {
-    /// Polls the receive half and passes the frames up, with whatever GRO holds.
+    /// Polls the receive half, and passes up its frames and whatever GRO holds.
     #[inline]
     pub(super) fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
         let work = self.poll_holding(host, inside, budget);
@@ -79,16 +79,16 @@ impl Queue {
         self.gro_held.store(!gro.is_empty(), Ordering::Relaxed);
     }
 
-    /// Polls the receive half and passes up what GRO does not hold.
+    /// Polls the receive half, and passes up what GRO does not hold.
     #[inline]
     pub(super) fn poll_holding(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
         let looked_ns = self.answers.looks_at_ns(host);
         let Inside { reception: Reception { rx, batch, .. }, pool, .. } = inside;
         let (inbox, budget) = (self.inbox(), budget as usize);
-        // A quarter of the budget is the inbox's even while the ring is never empty.
+        // A quarter of the budget is for the inbox, even while the ring is never empty.
         let first = if inbox.has_frames() { inbox.take(budget.div_ceil(4), batch) } else { 0 };
         let mut work = first + rx.poll(budget - first, pool, &mut |frame, _| batch.push(frame));
-        // A poll that leaves budget over has emptied both.
+        // If the poll has budget left, it has emptied both.
         if inbox.has_frames() {
             work += inbox.take(budget - work, batch);
         }
@@ -122,8 +122,8 @@ impl Queue {
         work as u32
     }
 
-    /// What was sent to own addresses comes in again before the lock is given back; what is left of very much, by a timer
-    /// that is due.
+    /// Delivers what was sent to own addresses, before the lock is given back. If there is very much of it, the rest is
+    /// delivered by a timer that is due at once.
     #[cold]
     pub(super) fn deliver_looped(&self, host: &Delivery, inside: &mut Inside) {
         let now_ns = host.now_ns();

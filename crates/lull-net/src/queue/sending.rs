@@ -1,4 +1,4 @@
-//! Sending: when the doorbell rings, what a cork holds back, and who waits for room in the ring.
+//! Sending: when the doorbell rings, what a cork holds back, and which sockets wait for room in the ring.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use super::{Inside, Queue};
 use crate::shard::{SHARED_FRAMES_MAX, Stack};
 use crate::transmit::{Ring, TxSide};
 
-/// Frames that a cork holds back at most before the doorbell rings nevertheless: it bounds what batching adds to latency.
+/// How many frames a cork holds back before the doorbell rings nevertheless. It bounds the latency that batching adds.
 pub const CORKED_FRAMES_MAX: u32 = 8;
 
-/// What a shard sends to, and how far it got.
+/// The ring to which a shard sends, and how far it has sent.
 pub(super) struct Sending {
     pub(super) tx: Box<dyn TxQueue>,
-    /// The room interrupt of `tx`. It schedules the NAPI, whose poll serves those who wait.
+    /// The room interrupt of `tx`. It schedules the NAPI, whose poll serves the sockets that wait.
     pub(super) room: Arc<dyn IrqLine>,
-    /// Where a queueing discipline has the ring, and `tx` is its intake.
+    /// The transmit queue, if a queueing discipline has the ring; `tx` is its intake then.
     pub(super) transmit: Option<Arc<TxSide>>,
-    /// Frames were pushed into the intake since the lock was taken.
+    /// Whether frames were pushed into the intake since the lock was taken.
     kick: bool,
-    /// Frames of the stack for which the doorbell has rung.
+    /// For how many of the stack's frames the doorbell has rung.
     rung_for: u64,
-    /// The last doorbell left frames on the ring: it rings again once there is room behind it.
+    /// Whether the last doorbell left frames on the ring. It rings again once there is room.
     unsent: bool,
 }
 
@@ -34,18 +34,18 @@ impl Sending {
         Sending { tx, room, transmit: None, kick: false, rung_for: 0, unsent: false }
     }
 
-    /// Frames for which the doorbell has not rung.
+    /// How many frames there are for which the doorbell has not rung.
     #[inline]
     pub(super) fn staged(&self, stack: &Stack) -> u64 {
         stack.tx_frames() - self.rung_for
     }
 
-    /// The device may be what panicked: no doorbell rings for what was staged.
+    /// Gives up what was staged, and rings no doorbell for it, as the device may be what panicked.
     pub(super) fn give_up(&mut self, stack: &Stack) {
         (self.rung_for, self.unsent) = (stack.tx_frames(), false);
     }
 
-    /// The transmit queue that is to be told of frames, once the lock is given back.
+    /// The transmit queue that has to be told of frames once the lock is given back.
     #[inline]
     pub(super) fn take_kick(&mut self) -> Option<Arc<TxSide>> {
         if !std::mem::take(&mut self.kick) {
@@ -56,7 +56,7 @@ impl Sending {
 }
 
 impl Inside {
-    /// Whether somebody waits for the device: sockets for room in its ring, or its ring for another doorbell.
+    /// Whether somebody waits for the device: sockets for room in its ring, or frames on the ring for another doorbell.
     #[inline]
     pub(super) fn waits_for_room(&self) -> bool {
         self.sending.unsent || self.stack.has_blocked()
@@ -72,7 +72,7 @@ impl Inside {
         sending.tx.reap_sent(&mut self.pool);
     }
 
-    /// The shard sends elsewhere from now on. Returns the former ring, whose doorbell has rung.
+    /// Has the shard send to another ring from now on. Returns the former one, whose doorbell has rung.
     pub(crate) fn swap_ring(&mut self, ring: Ring, room: Arc<dyn IrqLine>, transmit: Option<Arc<TxSide>>) -> Ring {
         self.ring();
         let sending = &mut self.sending;
@@ -81,12 +81,14 @@ impl Inside {
         Ring { tx, unsent: std::mem::replace(&mut sending.unsent, ring.unsent) }
     }
 
-    /// The room interrupt of what the shard sends to goes there from now on. One that went elsewhere is lost: the caller looks.
+    /// Connects the room interrupt of what the shard sends to. An interrupt that went elsewhere before is lost, so the
+    /// caller looks for room.
     pub(crate) fn hear_of_room(&self, sink: Arc<dyn IrqSink>) {
         self.sending.room.connect(sink);
     }
 
-    /// Puts so many of `frames` on the ring, as far as there is room, and rings for them. Returns how many.
+    /// Puts up to `at_most` of `frames` on the ring, as far as there is room, and rings for them. Returns how many it
+    /// put there.
     pub(crate) fn push(&mut self, frames: &mut VecDeque<Frame>, at_most: usize, now_ns: u64) -> usize {
         self.use_room(now_ns);
         let mut put = 0;
@@ -110,7 +112,8 @@ impl Inside {
         self.sending.unsent
     }
 
-    /// There may be room: completions first, then the ring's own frames, then the sockets that wait, in their order.
+    /// Uses room that may have come: it reaps completions first, and then serves the ring's own frames, and then the
+    /// sockets that wait, in their order.
     pub(crate) fn use_room(&mut self, now_ns: u64) {
         self.sending.tx.reap_sent(&mut self.pool);
         if self.sending.unsent {
@@ -125,7 +128,7 @@ impl Queue {
         self.corks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends a cork; the doorbell rings for what it held back.
+    /// Ends a cork. The doorbell rings for what it held back.
     pub(crate) fn uncork(&self, host: &Delivery) {
         self.corks.fetch_sub(1, Ordering::Relaxed);
         self.with(host, |_, _| ());
@@ -136,8 +139,8 @@ impl Queue {
         self.with(host, |inside, now_ns| inside.call(now_ns, |stack, io| stack.let_go_of_all(io)));
     }
 
-    /// The NAPI was enabled. A room interrupt that came while it was not is lost, and a reset has masked the line; and nobody has
-    /// heard of what other shards passed on.
+    /// Called when the NAPI was enabled. A room interrupt that came while it was disabled is lost, a reset has masked
+    /// the line, and nobody was told of what other shards have passed on.
     pub(crate) fn look_for_room(&self, host: &Delivery) {
         self.inbox().look_again();
         self.with(host, |inside, now_ns| inside.use_room(now_ns));
@@ -148,12 +151,12 @@ impl Queue {
         self.with(host, |inside, _| inside.sending.room.clone())
     }
 
-    /// Who sends for the shard, if it has a queueing discipline.
+    /// The transmit queue that sends for the shard, if it has a queueing discipline.
     pub(crate) fn transmit(&self, host: &Delivery) -> Option<Arc<TxSide>> {
         self.with(host, |inside, _| inside.sending.transmit.clone())
     }
 
-    /// Rings for what was staged, unless a cork holds it back, or the batch that the calling thread answers.
+    /// Rings for what was staged, unless a cork holds it back, or the calling thread's batch does.
     #[inline]
     pub(super) fn ring_for_staged(&self, inside: &mut Inside) {
         let shares = std::mem::take(&mut inside.comes_back) && inside.stack.holds_doorbell_back();
@@ -166,15 +169,16 @@ impl Queue {
             true => SHARED_FRAMES_MAX,
             false => 0,
         };
-        // A full ring ends `xmit_more`, too: room comes only behind a doorbell. A group holds doorbells back itself.
+        // A full ring ends `xmit_more` as well, as room comes only after a doorbell. A group holds doorbells back by
+        // itself.
         let is_grouped = || inside.sending.transmit.as_ref().is_some_and(|transmit| transmit.is_grouped());
         if staged >= most || inside.stack.has_blocked() || is_grouped() {
             inside.ring();
         }
     }
 
-    /// Sees to it that whoever waits for room is told. Behind the doorbell, as the contract has it; if there is room
-    /// already, the interrupt is raised now, and the NAPI scheduled.
+    /// Makes sure that whoever waits for room is told. This comes after the doorbell, as the contract demands; if there
+    /// is room already, the interrupt is raised at once and the NAPI is scheduled.
     #[inline]
     pub(super) fn wait_for_room(&self, inside: &Inside) {
         let waits = inside.waits_for_room();

@@ -1,4 +1,4 @@
-//! Whoever waits for a socket of the shard, and how the shard's changes reach them.
+//! The threads and contexts that wait for a socket of the shard, and how they are told of its changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::ready::{Level, WaitList};
 use crate::shard::{Change, Ready, SocketId, SocketKind};
 use crate::wakes::Wakes;
 
-/// Wait lists for which room is always kept.
+/// Memory for this many wait lists is always kept.
 const LISTS_KEPT: usize = 256;
 
 /// The wait lists of a shard's sockets.
@@ -15,7 +15,7 @@ const LISTS_KEPT: usize = 256;
 pub(super) struct Watchers {
     tcp: Vec<Option<WaitList>>,
     others: HashMap<u64, WaitList>,
-    /// Who was told, and is woken once the shard's lock was given back.
+    /// Threads that were told something. They are woken once the shard's lock is given back.
     wakes: Wakes,
 }
 
@@ -70,13 +70,13 @@ impl Watchers {
         }
     }
 
-    /// Who is to be woken for what was told, once the lock is given back. Most calls tell nobody who sleeps.
+    /// The threads that have to be woken once the lock is given back; `None` if there are none, as in most calls.
     #[inline]
     pub(super) fn take_wakes(&mut self) -> Option<Wakes> {
         if self.wakes.is_empty() { None } else { Some(std::mem::take(&mut self.wakes)) }
     }
 
-    /// Tells of the changes, and leaves none.
+    /// Tells the watchers of the changes, and empties the list.
     pub(super) fn tell(&mut self, changes: &mut Vec<Change>, napi_id: u32) {
         if changes.len() > 1 {
             for change in &*changes {
@@ -87,17 +87,17 @@ impl Watchers {
         }
         let Watchers { tcp, others, wakes } = self;
         for change in changes.drain(..) {
-            // A connection that nobody accepted yet has no list.
+            // A connection that nobody has accepted yet has no list.
             if let Some(list) = list(tcp, others, change.socket) {
                 list.tell(change.ready, change.edges, napi_id, wakes);
             }
         }
     }
 
-    /// Everything is ready: every call returns at once, with the error.
+    /// Says that everything is ready, so that every call returns at once with the error.
     pub(super) fn tell_of_the_end(&mut self) {
         let ready = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP | Ready::ERR;
-        // They are woken under the lock: what comes after a panic need not see to them.
+        // They are woken under the lock, so that the code that runs after a panic need not do it.
         let mut wakes = std::mem::take(&mut self.wakes);
         let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
         lists.for_each(|list| list.tell(ready, ready, 0, &mut wakes));

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Tries each address in turn until one succeeds, as `std::net` does; the last error is the one that is told.
+/// Tries each address in turn until one succeeds, as `std::net` does. If none does, the last error is returned.
 pub(super) fn each<T>(
     addresses: impl ToSocketAddrs,
     mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
@@ -18,7 +18,7 @@ pub(super) fn each<T>(
     Err(last.unwrap_or_else(none))
 }
 
-/// The first address.
+/// The first of the addresses.
 pub(super) fn first(addresses: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     addresses.to_socket_addrs()?.next().ok_or_else(none)
 }

@@ -22,7 +22,7 @@ pub struct TcpListener(Arc<Listening>);
 
 struct Listening {
     opens: Vec<Open>,
-    /// Where the next accept looks first, so that no shard starves.
+    /// Which part the next accept asks first, so that no shard starves.
     turn: AtomicUsize,
     nonblocking: AtomicBool,
 }
@@ -34,18 +34,19 @@ struct Group {
 }
 
 impl TcpListener {
-    /// One listener over all shards of the network. Of several addresses each is tried in turn.
+    /// Makes one listener over all shards of the network. Of several addresses, each is tried in turn.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`, of the last address; what the operating system's resolver says of a host name.
+    /// `AddrInUse` or `AddrNotAvailable`, of the last address; the error of the operating system's resolver for a host
+    /// name.
     pub fn bind(network: &Network, local: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let options = ListenOptions::default();
         addresses::each(local, |local| TcpListener::bind_with(network, None, local, options))
     }
 
-    /// A listener on one shard (`queue`), or on all of them. Several with `reuse_port`, one per shard, are how each
-    /// worker gets the connections of its own NAPI. Port 0 stands for a free ephemeral port, the same on all shards, which
-    /// [`TcpListener::local_addr`] tells.
+    /// Makes a listener on one shard (`queue`), or on all of them. With one listener per shard, and `reuse_port`, each
+    /// worker gets the connections of its own NAPI. Port 0 stands for a free ephemeral port, which is the same on all
+    /// shards; [`TcpListener::local_addr`] tells which it is.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
@@ -63,8 +64,9 @@ impl TcpListener {
         Ok(group.remove(0))
     }
 
-    /// A reuseport group of so many listeners over all shards, among which `program` chooses from the first SYN on (see
-    /// [`TcpListener::set_reuseport_program`]): a SYN that comes between a bind and an attachment would be anybody's.
+    /// Makes a reuseport group of `members` listeners over all shards. `program` chooses among them from the first SYN
+    /// on (see [`TcpListener::set_reuseport_program`]); otherwise a SYN between a bind and an attachment could go to
+    /// any member.
     ///
     /// # Errors
     /// As [`TcpListener::bind_with`]; `InvalidInput` without a member, or without `reuse_port` in `options`.
@@ -91,7 +93,7 @@ impl TcpListener {
         if local.port() != 0 {
             return TcpListener::open(network, queues, local, options, group);
         }
-        // Any start will do; a random one keeps listeners that are made anew from having the same port.
+        // Any port to start from will do; a random one keeps listeners that are made anew from getting the same port.
         let first = std::collections::hash_map::RandomState::new().build_hasher().finish() as usize;
         let ports = usize::from(EPHEMERAL_PORTS.end() - EPHEMERAL_PORTS.start()) + 1;
         let alone = Group { members: 1, program: None };
@@ -105,7 +107,7 @@ impl TcpListener {
                 Err(NetError::AddressInUse) => continue,
                 Err(error) => return Err(error),
             }
-            // Another may have taken it in between.
+            // Another socket may have taken the port in between.
             match TcpListener::open(network, queues, at, options, group) {
                 Err(NetError::AddressInUse) => {}
                 opened => return opened,
@@ -114,7 +116,7 @@ impl TcpListener {
         Err(NetError::AddressInUse)
     }
 
-    /// On a queue that is down nobody listens, unless all are.
+    /// Opens the listener. On a queue that is down nobody listens, unless all queues are.
     fn open(
         network: &Network,
         queues: &[Arc<Queue>],
@@ -141,7 +143,7 @@ impl TcpListener {
             }
             match opened {
                 Ok(()) | Err(NetError::NetworkDown) => {}
-                // Those that were opened are dropped, and so closed.
+                // The parts that were opened are dropped, and thereby closed.
                 Err(error) => return Err(error),
             }
         }
@@ -157,7 +159,7 @@ impl TcpListener {
     /// Another handle of the same listener, as `clone` gives.
     ///
     /// # Errors
-    /// None: the result has the shape of `std::net`'s.
+    /// There is none: the result has the shape of `std::net`'s.
     pub fn try_clone(&self) -> io::Result<TcpListener> {
         Ok(self.clone())
     }
@@ -165,30 +167,30 @@ impl TcpListener {
     /// Whether [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
     ///
     /// # Errors
-    /// None: the result has the shape of `std::net`'s.
+    /// There is none: the result has the shape of `std::net`'s.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
     }
 
-    /// The connections one after the other, as a loop around [`TcpListener::accept`] has them; it never ends by itself.
+    /// The connections one after the other, as from a loop around [`TcpListener::accept`]. It never ends by itself.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
     }
 
-    /// Takes a connection. It stays on the shard that it came in by.
+    /// Takes a connection. It stays on the shard by which it came in.
     ///
     /// # Errors
-    /// `WouldBlock`.
+    /// `WouldBlock` if there is no connection.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.accept_for_another().map(|(stream, peer, _)| (stream, peer))
     }
 
-    /// As [`TcpListener::accept`], with what lets the connection be left again to who listens at its address, as long as nothing was
-    /// read of it or written to it ([`TcpStream::leave`]).
+    /// As [`TcpListener::accept`], and also returns what allows to leave the connection to another process that listens
+    /// at its address ([`TcpStream::leave`]), as long as nothing was read from it or written to it.
     ///
     /// # Errors
-    /// `WouldBlock`.
+    /// `WouldBlock` if there is no connection.
     pub fn accept_for_another(&self) -> io::Result<(TcpStream, SocketAddr, Unaccepted)> {
         loop {
             let first = self.0.turn.fetch_add(1, Ordering::Relaxed);
@@ -205,8 +207,8 @@ impl TcpListener {
             if down.len() == self.0.opens.len() {
                 return Err(NetError::NetworkDown.into());
             }
-            // That a queue went down was told, and no connection comes by it any more: it ends no wait for those of the others. One
-            // that has gone down since it was asked does.
+            // It was reported that these queues went down, and no connection comes by them any more, so they do not end
+            // a wait for connections of the others. A queue that goes down after it was asked does.
             down.into_iter().for_each(Part::waits_for_others);
             if self.0.nonblocking.load(Ordering::Relaxed) {
                 batch::in_vain();
@@ -217,7 +219,7 @@ impl TcpListener {
         }
     }
 
-    /// What each part answers whose queue is not down.
+    /// The answers of all parts whose queue is not down.
     fn each<R>(&self, mut ask: impl FnMut(&Open) -> Result<R, NetError>) -> io::Result<Vec<R>> {
         let mut answers = Vec::with_capacity(self.0.opens.len());
         for open in &self.0.opens {
@@ -275,19 +277,20 @@ impl TcpListener {
         }
     }
 
-    /// Attaches a BPF program to the listener's reuseport group, which chooses among its members for each SYN
-    /// (SO_ATTACH_REUSEPORT_CBPF, _EBPF), in place of the one that is there; `None` takes that away
-    /// (SO_DETACH_REUSEPORT_BPF). It returns the number of a listener, in the order in which they were bound; where one was closed the last one has its number. For a
-    /// number that nobody has the 4-tuple's hash chooses. Listeners of one group are bound to the same shards.
+    /// Attaches a BPF program to the listener's reuseport group in place of the present one; `None` takes that away
+    /// (SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF, SO_DETACH_REUSEPORT_BPF). For each SYN the program chooses
+    /// among the members: it returns the number of a listener, in the order in which they were bound. When one is
+    /// closed, the last one gets its number. If a number belongs to no listener, the 4-tuple's hash chooses. The
+    /// listeners of one group are bound to the same shards.
     ///
     /// # Errors
-    /// `InvalidInput`: the listener was bound without `reuse_port`. `NotFound`: there is no program to take away.
+    /// `InvalidInput` if the listener was bound without `reuse_port`; `NotFound` if there is no program to take away.
     pub fn set_reuseport_program(&self, program: Option<Arc<Chooser>>) -> io::Result<()> {
         let set = |open: &Open| open.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()));
         self.each(set).map(drop)
     }
 
-    /// How many connections may wait to be accepted on each shard from now on.
+    /// Sets how many connections may wait to be accepted on each shard from now on.
     ///
     /// # Errors
     /// The socket is gone.
@@ -303,12 +306,12 @@ impl TcpListener {
         self.each(|open| open.part.call(|stack, id, io| stack.shutdown(id, how, io))).map(drop)
     }
 
-    /// What is ready now; what `poll` would report.
+    /// What is ready now, which is what `poll` would report.
     pub fn ready(&self) -> Ready {
         self.0.opens.iter().fold(Ready::empty(), |all, open| all | open.part.level())
     }
 
-    /// The own address.
+    /// The listener's own address.
     ///
     /// # Errors
     /// The socket is gone.
@@ -329,13 +332,13 @@ impl TcpListener {
     /// SO_BUSY_POLL, which accepted connections inherit.
     ///
     /// # Errors
-    /// More than 2^31-1.
+    /// The time is more than 2^31-1.
     pub fn set_busy_poll(&self, usecs: u32) -> Result<(), SettingError> {
         self.0.opens.iter().try_for_each(|open| open.set_busy_poll(usecs))
     }
 }
 
-/// What [`TcpListener::incoming`] returns.
+/// The connections of a listener; [`TcpListener::incoming`] returns it.
 #[derive(Debug)]
 pub struct Incoming<'l> {
     listener: &'l TcpListener,
@@ -357,7 +360,7 @@ impl Source for TcpListener {
     }
 
     fn identity(&self) -> usize {
-        // The first part's, which its closing knows too.
+        // It is that of the first part, which the part's closing knows as well.
         std::ptr::from_ref(&self.0.opens[0]) as usize
     }
 }

@@ -1,4 +1,4 @@
-//! The open-file object of a socket, and the place that it has on a shard.
+//! The open-file object of a socket, and its place on a shard.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Puts a socket that was just made under the application's eyes. The shard's lock is held.
+    /// Makes the part of a socket that was just made for the application. The shard's lock is held.
     pub(super) fn new(queue: &Arc<Queue>, host: &Arc<Delivery>, id: SocketId, inside: &mut Inside) -> Part {
         Part { queue: queue.clone(), host: host.clone(), id, level: inside.watch(id) }
     }
@@ -35,7 +35,8 @@ impl Part {
         self.level.get()
     }
 
-    /// Its queue is down, which was told, and others of the same socket go on: nothing is ready here any more.
+    /// Called when the part's queue is down, which was reported, while other parts of the same socket go on. Nothing is
+    /// ready here any more.
     #[cold]
     pub(super) fn waits_for_others(&self) {
         self.level.set(Ready::empty());
@@ -45,7 +46,7 @@ impl Part {
         self.queue.napi_id()
     }
 
-    /// Whether `host` delivers for it.
+    /// Whether `host` delivers for this part.
     pub(crate) fn is_of(&self, host: &Arc<Delivery>) -> bool {
         Arc::ptr_eq(&self.host, host)
     }
@@ -66,7 +67,7 @@ impl Part {
         });
     }
 
-    /// A call into the stack; the level is brought up to date before the lock is given back.
+    /// Makes a call into the stack. The level is brought up to date before the lock is given back.
     #[inline]
     pub(super) fn call<R>(&self, f: impl FnOnce(&mut Stack, SocketId, &mut Io<'_>) -> R) -> R {
         let (result, stays) = self.queue.with(&self.host, |inside, now_ns| {
@@ -85,14 +86,15 @@ impl Part {
         result
     }
 
-    /// Sleeps until one of `wants`, an error that a call is told of, or a hang-up is there; false if `until` came first.
+    /// Sleeps until one of `wants` is there, or an error that a call reports, or a hang-up. Returns false if `until`
+    /// came first.
     pub(super) fn block(&self, wants: Ready, until: Option<Instant>) -> bool {
         batch::about_to_wait();
         let edges = wants | Ready::ERR | Ready::HUP;
         self.queue.with(&self.host, |inside, _| inside.wait_list(self.id).map(|list| list.block(edges)));
         let mut ready = false;
         loop {
-            // A thread that delivers meanwhile unparks us after it set the level.
+            // A thread that delivers meanwhile unparks this one after it has set the level.
             if self.level().ends_wait_for(wants) {
                 ready = true;
                 break;
@@ -110,12 +112,12 @@ impl Part {
     }
 }
 
-/// Something that an epoll context can watch.
+/// An object that an epoll context can watch.
 pub trait Source {
-    /// Its parts, one per shard that it lives on.
+    /// Its parts, one per shard on which it lives.
     fn parts(&self) -> Vec<Part>;
 
-    /// What tells it from other sources; clones share it.
+    /// A number that tells it from other sources. Clones have the same.
     fn identity(&self) -> usize;
 
     /// Which of its names this is ([`Named`]).
@@ -124,8 +126,8 @@ pub trait Source {
     }
 }
 
-/// A source under one of the names that the application has for it: descriptors, for example, that stand for one open file. A
-/// context has it as a member of its own under each name (`ep_find`), until the source is closed.
+/// A source under one of the names that the application has for it, such as the descriptors that stand for one open
+/// file. Under each name it is a separate member of a context (`ep_find`), until the source is closed.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a, S>(pub &'a S, pub u32);
 
@@ -152,7 +154,7 @@ pub(super) struct Open {
     pub(super) write_timeout_ns: AtomicU64,
 }
 
-/// No timeout.
+/// This value stands for no timeout.
 const FOR_EVER: u64 = 0;
 
 impl Open {
@@ -160,7 +162,7 @@ impl Open {
         Open::following(part, Following::new(busy))
     }
 
-    /// A connection that this listener's part accepted.
+    /// The open-file object of a connection that this listener's part has accepted.
     pub(super) fn child(&self, part: Part) -> Open {
         Open::following(part, self.busy.child(&self.part.queue.mode_busy))
     }
@@ -189,7 +191,8 @@ impl Open {
         Arc::as_ptr(self) as usize
     }
 
-    /// Tries `attempt`; if it would block, busy polls as the socket's options say, and then either says so or sleeps.
+    /// Tries `attempt`. If it would block, this busy polls as the socket's options say, and then either returns
+    /// `WouldBlock` or sleeps.
     #[inline]
     pub(super) fn retry<R>(
         &self,
@@ -226,7 +229,7 @@ impl Open {
         }
     }
 
-    /// `sk_busy_loop` (§9); true if there is something to read now.
+    /// Busy polls (`sk_busy_loop`, §9). Returns true if there is something to read now.
     pub(super) fn busy_poll(&self, nonblocking: bool) -> bool {
         let Some(plan) = self.busy().plan(self.part.napi_id(), nonblocking) else { return false };
         let is_ready = || self.part.level().ends_wait_for(Ready::READABLE);
@@ -240,7 +243,8 @@ impl Drop for Open {
         let part = &self.part;
         let list = part.queue.with(&part.host, |inside, now_ns| {
             let list = inside.unwatch(part.id);
-            // A socket that the stack forgot meanwhile is closed already. The doorbell rings: this thread may not come back for it.
+            // If the stack has forgotten the socket meanwhile, it is closed already. The doorbell rings, as this thread
+            // may not come back for it.
             let _ = inside.call(now_ns, |stack, io| {
                 io.batch = batch::present();
                 stack.close(part.id, io)

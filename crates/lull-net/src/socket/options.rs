@@ -1,4 +1,4 @@
-//! Options and addresses that connections and UDP sockets have in common.
+//! The options and addresses that connections and UDP sockets have in common.
 
 macro_rules! socket_options {
     ($socket:ident) => {
@@ -6,7 +6,7 @@ macro_rules! socket_options {
             /// Another handle of the same socket, as `clone` gives.
             ///
             /// # Errors
-            /// None: the result has the shape of `std::net`'s.
+            /// There is none: the result has the shape of `std::net`'s.
             pub fn try_clone(&self) -> io::Result<$socket> {
                 Ok(self.clone())
             }
@@ -14,13 +14,13 @@ macro_rules! socket_options {
             /// Whether calls that would block return `WouldBlock` instead (O_NONBLOCK).
             ///
             /// # Errors
-            /// None: the result has the shape of `std::net`'s.
+            /// There is none: the result has the shape of `std::net`'s.
             pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
                 self.0.nonblocking.store(nonblocking, Ordering::Relaxed);
                 Ok(())
             }
 
-            /// How long a blocking read waits (SO_RCVTIMEO); `None` is for ever.
+            /// Sets how long a blocking read waits (SO_RCVTIMEO); with `None` it waits for ever.
             ///
             /// # Errors
             /// `InvalidInput` for a timeout of zero.
@@ -29,7 +29,7 @@ macro_rules! socket_options {
                 Ok(())
             }
 
-            /// How long a blocking write waits (SO_SNDTIMEO); `None` is for ever.
+            /// Sets how long a blocking write waits (SO_SNDTIMEO); with `None` it waits for ever.
             ///
             /// # Errors
             /// `InvalidInput` for a timeout of zero.
@@ -38,36 +38,36 @@ macro_rules! socket_options {
                 Ok(())
             }
 
-            /// SO_RCVTIMEO; `None` is for ever.
+            /// How long a blocking read waits (SO_RCVTIMEO); `None` stands for ever.
             ///
             /// # Errors
-            /// None: the result has the shape of `std::net`'s.
+            /// There is none: the result has the shape of `std::net`'s.
             pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
                 Ok(ns_to_timeout(self.0.read_timeout_ns.load(Ordering::Relaxed)))
             }
 
-            /// SO_SNDTIMEO; `None` is for ever.
+            /// How long a blocking write waits (SO_SNDTIMEO); `None` stands for ever.
             ///
             /// # Errors
-            /// None: the result has the shape of `std::net`'s.
+            /// There is none: the result has the shape of `std::net`'s.
             pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
                 Ok(ns_to_timeout(self.0.write_timeout_ns.load(Ordering::Relaxed)))
             }
 
-            /// What is ready now; what `poll` would report.
+            /// What is ready now, which is what `poll` would report.
             pub fn ready(&self) -> Ready {
                 self.0.part.level()
             }
 
-            /// The NAPI that this socket's packets come through (SO_INCOMING_NAPI_ID); 0 while it is disabled.
+            /// The NAPI through which this socket's packets come (SO_INCOMING_NAPI_ID); 0 while it is disabled.
             pub fn incoming_napi_id(&self) -> u32 {
                 self.0.part.napi_id()
             }
 
-            /// SO_BUSY_POLL: how long a read that finds nothing busy polls, in microseconds; 0 is off.
+            /// Sets how long a read that finds nothing busy polls, in microseconds (SO_BUSY_POLL); 0 turns that off.
             ///
             /// # Errors
-            /// More than 2^31-1.
+            /// The time is more than 2^31-1.
             pub fn set_busy_poll(&self, usecs: u32) -> Result<(), SettingError> {
                 self.0.set_busy_poll(usecs)
             }
@@ -77,9 +77,9 @@ macro_rules! socket_options {
                 self.0.busy().usecs()
             }
 
-            /// Polls the socket's queue if SO_BUSY_POLL is not 0 (`sk_busy_loop`): for one round if `nonblocking`, as poll and
-            /// select do before they look at it (`sock_poll`), else until there is something to read or its time is up. Returns
-            /// whether it is not 0.
+            /// Polls the socket's queue if SO_BUSY_POLL is not 0 (`sk_busy_loop`). If `nonblocking`, it polls for one
+            /// round, as poll and select do before they look at a socket (`sock_poll`); otherwise until there is
+            /// something to read or the time is up. Returns whether SO_BUSY_POLL is not 0.
             pub fn busy_loop(&self, nonblocking: bool) -> bool {
                 if self.0.busy().usecs() == 0 {
                     return false;
@@ -91,7 +91,7 @@ macro_rules! socket_options {
             /// SO_PREFER_BUSY_POLL.
             ///
             /// # Errors
-            /// Setting it without `privileged` (CAP_NET_ADMIN).
+            /// It is set without `privileged` (CAP_NET_ADMIN).
             pub fn set_prefer_busy_poll(&self, prefer: bool, privileged: bool) -> Result<(), SettingError> {
                 self.0.busy().set_prefer(prefer, privileged)
             }
@@ -104,7 +104,7 @@ macro_rules! socket_options {
             /// SO_BUSY_POLL_BUDGET, in packets.
             ///
             /// # Errors
-            /// More than 65535, or raising it without `privileged` (CAP_NET_ADMIN).
+            /// The budget is more than 65535, or it is raised without `privileged` (CAP_NET_ADMIN).
             pub fn set_busy_poll_budget(&self, budget: u32, privileged: bool) -> Result<(), SettingError> {
                 self.0.busy().set_budget(budget, privileged)
             }
@@ -114,11 +114,11 @@ macro_rules! socket_options {
                 self.0.busy().budget()
             }
 
-            /// SO_MAX_PACING_RATE, in bytes a second; `None` is as fast as it goes. In force where the network's queueing discipline
-            /// is `fq`.
+            /// Sets SO_MAX_PACING_RATE, in bytes a second; with `None` the socket is not paced. It takes effect if the
+            /// network's queueing discipline is `fq`.
             ///
             /// # Errors
-            /// The socket is gone; `InvalidInput` for a rate of 0.
+            /// The socket is gone, or the rate is 0 (`InvalidInput`).
             pub fn set_max_pacing_rate(&self, bytes_per_s: Option<u64>) -> io::Result<()> {
                 if bytes_per_s == Some(0) {
                     return Err(io::ErrorKind::InvalidInput.into());
@@ -135,11 +135,11 @@ macro_rules! socket_options {
                 Ok((rate != 0).then_some(rate))
             }
 
-            /// SO_PRIORITY, 0 to 6; with `privileged` (CAP_NET_ADMIN) up to 15. In force where the network's queueing discipline is
-            /// `pfifo_fast`; `fq` lets 7 (`TC_PRIO_CONTROL`) pass all others.
+            /// Sets SO_PRIORITY, from 0 to 6, or with `privileged` (CAP_NET_ADMIN) up to 15. It takes effect if the
+            /// network's queueing discipline is `pfifo_fast`; `fq` lets 7 (`TC_PRIO_CONTROL`) pass all others.
             ///
             /// # Errors
-            /// `InvalidInput` for more; the socket is gone.
+            /// The priority is higher (`InvalidInput`), or the socket is gone.
             pub fn set_priority(&self, priority: u8, privileged: bool) -> io::Result<()> {
                 Ok(self.0.part.call(|stack, id, _| stack.set_priority(id, priority, privileged))?)
             }
@@ -152,8 +152,8 @@ macro_rules! socket_options {
                 Ok(self.0.part.call(|stack, id, _| stack.priority(id))?)
             }
 
-            /// What the IP headers of the socket's packets say over IPv4, or over IPv6 (IP_TOS and IP_TTL, IPV6_TCLASS and
-            /// IPV6_UNICAST_HOPS), from the next one on.
+            /// Sets fields of the IP headers of the socket's packets over IPv4 or IPv6 (IP_TOS and IP_TTL, IPV6_TCLASS
+            /// and IPV6_UNICAST_HOPS), from the next packet on.
             ///
             /// # Errors
             /// The socket is gone.
@@ -170,7 +170,7 @@ macro_rules! socket_options {
                 Ok(error.map(io::Error::from))
             }
 
-            /// The own address (getsockname).
+            /// The socket's own address (getsockname).
             ///
             /// # Errors
             /// The socket is gone.
@@ -181,7 +181,7 @@ macro_rules! socket_options {
             /// The peer's address (getpeername).
             ///
             /// # Errors
-            /// `NotConnected`.
+            /// `NotConnected` if the socket has no peer.
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
                 Ok(self.0.part.call(|stack, id, _| stack.peer_addr(id))?)
             }
@@ -189,7 +189,7 @@ macro_rules! socket_options {
             /// Closes one direction or both.
             ///
             /// # Errors
-            /// `NotConnected`.
+            /// `NotConnected` if the socket is not connected.
             pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
                 Ok(self.0.part.call(|stack, id, io| stack.shutdown(id, how, io))?)
             }

@@ -15,17 +15,17 @@ use crate::network::Network;
 use crate::queue::Queue;
 use crate::shard::{ConnectOptions, IpFields, Keepalive, NetError, Ready, SendRoom, Shutdown, TcpInfo, Unaccepted};
 
-/// A TCP connection. Clones are the same socket; it closes with the last of them.
+/// A TCP connection. Clones are the same socket, which closes with the last of them.
 #[derive(Clone)]
 pub struct TcpStream(pub(super) Arc<Open>);
 socket_options!(TcpStream);
 
 impl TcpStream {
-    /// Opens a connection and waits for it, for as long as TCP tries. Of several addresses each is tried in turn; a host name
-    /// is resolved by the operating system, not through `network`.
+    /// Opens a connection and waits for it for as long as TCP tries. Of several addresses, each is tried in turn. The
+    /// operating system resolves a host name; it is not resolved through `network`.
     ///
     /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, no route, no free port, of the last address; what the resolver says of a name.
+    /// `ConnectionRefused`, `TimedOut`, no route or no free port, of the last address; the resolver's error for a name.
     pub fn connect(network: &Network, remote: impl ToSocketAddrs) -> io::Result<TcpStream> {
         addresses::each(remote, |remote| TcpStream::connect_until(network, remote, None))
     }
@@ -33,12 +33,13 @@ impl TcpStream {
     /// Opens a connection and waits for it, for at most `timeout`.
     ///
     /// # Errors
-    /// As [`TcpStream::connect`]; `TimedOut` if the time is up, and the attempt ends; `InvalidInput` for a timeout of zero.
+    /// As for [`TcpStream::connect`]; `TimedOut` if the time is up, which ends the attempt; `InvalidInput` for a
+    /// timeout of zero.
     pub fn connect_timeout(network: &Network, remote: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
         if timeout.is_zero() {
             return Err(NetError::Invalid.into());
         }
-        // A time beyond what the clock can say is for ever.
+        // A time beyond the clock's range stands for ever.
         TcpStream::connect_until(network, remote, Instant::now().checked_add(timeout))
     }
 
@@ -53,10 +54,10 @@ impl TcpStream {
         }
     }
 
-    /// Starts to open a connection, from `local` if given: it becomes writable, or has an error, later.
+    /// Starts to open a connection, from `local` if that is given. Later the socket becomes writable, or has an error.
     ///
     /// # Errors
-    /// No route, no free port, an address that is not the network's.
+    /// There is no route or no free port, or the address is not the network's.
     pub fn start_connect(
         network: &Network,
         local: Option<SocketAddr>,
@@ -72,7 +73,7 @@ impl TcpStream {
         };
         let part = match local.filter(|local| local.port() != 0) {
             Some(local) => network.queue_between(local, remote).and_then(connect),
-            // Where one shard has no port left, or is down, another may do.
+            // If one shard has no port left, or is down, another may do.
             None => {
                 let mut none = NetError::NetworkDown;
                 let part = network.queues_in_turn().map(connect).find(|part| match part {
@@ -89,8 +90,8 @@ impl TcpStream {
         Ok(TcpStream(Arc::new(Open::new(part?, SocketBusy::new(network.sysctl())))))
     }
 
-    /// Leaves a connection that was accepted for another process, and that nobody has used, to who listens at its address, now or
-    /// soon ([`Network::handing_on`]); it is closed here.
+    /// Leaves a connection that was accepted for another process, and that nobody has used, to a process that listens
+    /// at its address now or soon ([`Network::handing_on`]). It is closed here.
     ///
     /// # Errors
     /// The socket is gone.
@@ -101,60 +102,60 @@ impl TcpStream {
     /// Reads into several buffers in turn.
     ///
     /// # Errors
-    /// `WouldBlock`, or what ended the connection.
+    /// `WouldBlock`, or the error that ended the connection.
     pub fn recv_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| stack.tcp_recv_vectored(id, buffers, io))
     }
 
-    /// Reads what has come.
+    /// Reads data that have come.
     ///
     /// # Errors
-    /// `WouldBlock`, or what ended the connection.
+    /// `WouldBlock`, or the error that ended the connection.
     #[inline]
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| stack.tcp_recv(id, buffer, io))
     }
 
-    /// Reads without taking (MSG_PEEK).
+    /// Reads data without taking them (MSG_PEEK).
     ///
     /// # Errors
-    /// `WouldBlock`, or what ended the connection.
+    /// `WouldBlock`, or the error that ended the connection.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, _| stack.tcp_peek(id, buffer))
     }
 
-    /// Writes: as much as there is room for, at least one byte.
+    /// Writes as much as there is room for, which is at least one byte.
     ///
     /// # Errors
-    /// `WouldBlock`, `BrokenPipe`, or what ended the connection.
+    /// `WouldBlock`, `BrokenPipe`, or the error that ended the connection.
     #[inline]
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send(id, data, io))
     }
 
-    /// Writes from several buffers at once: one segment where they fit one.
+    /// Writes from several buffers at once. If they fit one segment, they leave in one.
     ///
     /// # Errors
-    /// As [`TcpStream::send`].
+    /// As for [`TcpStream::send`].
     pub fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send_vectored(id, data, io))
     }
 
-    /// As [`TcpStream::send_vectored`], with more to follow: what fills no segment waits for it (MSG_MORE).
+    /// As [`TcpStream::send_vectored`], but with more to follow: data that fill no segment wait for it (MSG_MORE).
     ///
     /// # Errors
-    /// As [`TcpStream::send`].
+    /// As for [`TcpStream::send`].
     pub fn send_more(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send_more(id, data, io))
     }
 
-    /// What fills no segment waits until this is turned off (TCP_CORK), for 200 ms at the most.
+    /// Makes data that fill no segment wait until this is turned off (TCP_CORK), for 200 ms at most.
     ///
     /// # Errors
     /// The socket is gone.
@@ -162,8 +163,8 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_cork(id, cork, io))?)
     }
 
-    /// Makes it readable from so many bytes on (SO_RCVLOWAT): half the receive buffer at the most. What is there can be read
-    /// before that.
+    /// Makes the socket readable only when it has this many bytes (SO_RCVLOWAT), which may be half of the receive
+    /// buffer at most. Fewer bytes can be read nevertheless.
     ///
     /// # Errors
     /// The socket is gone.
@@ -179,7 +180,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_nodelay(id, nodelay, io))?)
     }
 
-    /// TCP_NODELAY.
+    /// Whether Nagle's algorithm is off (TCP_NODELAY).
     ///
     /// # Errors
     /// The socket is gone.
@@ -187,7 +188,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.nodelay(id))?)
     }
 
-    /// SO_KEEPALIVE with its times; `None` is off.
+    /// Sets SO_KEEPALIVE with its times; `None` turns it off.
     ///
     /// # Errors
     /// `InvalidInput` for a time or count of zero.
@@ -195,7 +196,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_keepalive(id, keepalive, io))?)
     }
 
-    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged; `None` is the stack's default.
+    /// Sets how long data may stay unacknowledged (TCP_USER_TIMEOUT); `None` stands for the stack's default.
     ///
     /// # Errors
     /// `InvalidInput` for zero.
@@ -204,7 +205,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_user_timeout(id, timeout_ns, io))?)
     }
 
-    /// Whether closing resets the connection (SO_LINGER with a time of zero).
+    /// Sets whether closing resets the connection (SO_LINGER with a time of zero).
     ///
     /// # Errors
     /// The socket is gone.
@@ -212,7 +213,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.set_reset_on_close(id, reset))?)
     }
 
-    /// What is known of the connection (TCP_INFO).
+    /// The state of the connection (TCP_INFO).
     ///
     /// # Errors
     /// The socket is gone.
@@ -220,7 +221,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.tcp_info(id, io.now_ns))?)
     }
 
-    /// Bytes that have come and were not read (FIONREAD).
+    /// How many bytes have come and were not read (FIONREAD).
     ///
     /// # Errors
     /// The socket is gone.
@@ -228,7 +229,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.tcp_unread(id))?)
     }
 
-    /// Bytes that were written and that the peer has not acknowledged (SIOCOUTQ).
+    /// How many bytes were written that the peer has not acknowledged (SIOCOUTQ).
     ///
     /// # Errors
     /// The socket is gone.
@@ -236,7 +237,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.tcp_unacknowledged(id))?)
     }
 
-    /// Bytes that were written and never sent (SIOCOUTQNSD).
+    /// How many bytes were written that were never sent (SIOCOUTQNSD).
     ///
     /// # Errors
     /// The socket is gone.
@@ -244,7 +245,8 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.tcp_unsent(id))?)
     }
 
-    /// Makes the receive buffer so large (SO_RCVBUF), from when all that came has been read; it grows by itself no more.
+    /// Sets the size of the receive buffer (SO_RCVBUF), which changes when all data were read that have come. It no
+    /// longer grows by itself.
     ///
     /// # Errors
     /// The socket is gone.
@@ -252,7 +254,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_receive_buffer(id, bytes, io))?)
     }
 
-    /// Says how much may be written that is not acknowledged or not sent (SO_SNDBUF, TCP_NOTSENT_LOWAT).
+    /// Sets how much may be written that is not acknowledged, or not sent (SO_SNDBUF, TCP_NOTSENT_LOWAT).
     ///
     /// # Errors
     /// The socket is gone.
@@ -260,7 +262,8 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_send_room(id, room, io))?)
     }
 
-    /// Bytes that may be written now. Where it is none, whoever waits until it can be written to has an edge when there is room.
+    /// How many bytes may be written now. If it is 0, whoever waits until it is writable is told of an edge when there
+    /// is room.
     ///
     /// # Errors
     /// The socket is gone.
@@ -268,7 +271,7 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.tcp_room(id))?)
     }
 
-    /// Receive and transmit buffer as they are now, in bytes.
+    /// The present sizes of the receive buffer and the transmit buffer, in bytes.
     ///
     /// # Errors
     /// The socket is gone.

@@ -25,10 +25,11 @@ pub struct UdpSocket(Arc<Open>);
 socket_options!(UdpSocket);
 
 impl UdpSocket {
-    /// Binds on the network's first shard that is not down. Of several addresses each is tried in turn.
+    /// Binds a socket on the network's first shard that is not down. Of several addresses, each is tried in turn.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`, of the last address; what the operating system's resolver says of a host name.
+    /// `AddrInUse` or `AddrNotAvailable`, of the last address; the error of the operating system's resolver for a host
+    /// name.
     pub fn bind(network: &Network, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         addresses::each(local, |local| {
             let bind = |queue| UdpSocket::bind_on(network, queue, local, UdpOptions::default());
@@ -38,8 +39,9 @@ impl UdpSocket {
         })
     }
 
-    /// Binds on shard `queue`. What comes by another queue, whose shard has no socket for it, is passed on to this one, which takes
-    /// a copy: one socket per shard, with `reuse_port`, has them all where they come. Port 0 stands for one that is free on all shards.
+    /// Binds a socket on shard `queue`. A datagram that comes by another queue, whose shard has no socket for it, is
+    /// passed on to this one, which takes a copy. With one socket per shard, and `reuse_port`, each takes the datagrams
+    /// of its own queue. Port 0 stands for one that is free on all shards.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
@@ -57,7 +59,7 @@ impl UdpSocket {
         let is_chosen = local.port() == 0;
         let bind = |port| {
             let part = queue.with(host, |inside, _| {
-                // Nor is it shared.
+                // A port that is chosen is not shared either.
                 if is_chosen && inside.stack.has_udp_port(port) {
                     return Err(NetError::AddressInUse);
                 }
@@ -75,14 +77,16 @@ impl UdpSocket {
         };
         let ports = queue.with(host, |inside, _| inside.stack.config().ephemeral_ports.len());
         for _ in 0..ports {
-            // Asked for first: what is bound, if for a moment, takes what comes to another shard's socket.
+            // A free port is asked for first, because a socket that is bound, even for a moment, takes datagrams meant
+            // for another shard's.
             let port = queue.with(host, |inside, _| inside.stack.free_udp_port())?;
             if is_anothers(port) {
                 continue;
             }
             match bind(port) {
                 Err(NetError::AddressInUse) => {}
-                // It is bound by now: of two shards that choose the same port at the same time one finds the other's, or both do.
+                // It is bound by now. If two shards choose the same port at the same time, at least one of them finds
+                // the other's socket.
                 Ok(_) if is_anothers(port) => {}
                 bound => return bound,
             }
@@ -90,10 +94,11 @@ impl UdpSocket {
         Err(NetError::AddressNotAvailable)
     }
 
-    /// Sets the peer for [`UdpSocket::send`], and takes datagrams from it only. Of several addresses each is tried in turn.
+    /// Sets the peer for [`UdpSocket::send`], from which alone datagrams are taken. Of several addresses, each is tried
+    /// in turn.
     ///
     /// # Errors
-    /// No route; what the operating system's resolver says of a host name.
+    /// There is no route; the error of the operating system's resolver for a host name.
     pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
         addresses::each(peer, |peer| Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, Some(peer)))?))
     }
@@ -106,7 +111,7 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, None))?)
     }
 
-    /// Takes the socket's port away, and its peer: nothing comes any more, and what came stays to be read.
+    /// Takes the socket's port away, and its peer. Nothing comes any more, and what has come can still be read.
     ///
     /// # Errors
     /// The socket is gone.
@@ -114,24 +119,26 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_lose_port(id))?)
     }
 
-    /// Binds a socket that has lost its port to this address and port. What came stays to be read.
+    /// Binds a socket that has lost its port to this address and port. What has come before can still be read.
     ///
     /// # Errors
-    /// `InvalidInput` if it has a port, or is to have none; `AddrInUse`; `AddrNotAvailable` if it is not the stack's address.
+    /// `InvalidInput` if it has a port, or would get none; `AddrInUse`; `AddrNotAvailable` if the address is not the
+    /// stack's.
     pub fn bind_again(&self, local: SocketAddr, options: UdpOptions) -> io::Result<()> {
         Ok(self.0.part.call(|stack, id, _| stack.udp_bind_again(id, local, options))?)
     }
 
-    /// Attaches a classic BPF program to the socket's reuseport group, which chooses among its members on this shard for each
-    /// datagram, as [`TcpListener::set_reuseport_program`](crate::TcpListener::set_reuseport_program) does for connections.
+    /// Attaches a BPF program to the socket's reuseport group. It chooses among the members on this shard for each
+    /// datagram, as that of [`TcpListener::set_reuseport_program`](crate::TcpListener::set_reuseport_program) does for
+    /// connections.
     ///
     /// # Errors
-    /// As there.
+    /// As for that function.
     pub fn set_reuseport_program(&self, program: Option<Arc<Chooser>>) -> io::Result<()> {
         Ok(self.0.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()))?)
     }
 
-    /// Its pending error becomes the other one's, if it has one: where several of them are one socket to a program.
+    /// Moves its pending error, if it has one, to another socket, where several sockets are a single one to a program.
     ///
     /// # Errors
     /// One of them is gone.
@@ -142,8 +149,8 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Its queue is down, which was told, and others of several that are one socket to a program go on: it is ready for nothing any
-    /// more.
+    /// Called when the socket's queue is down, which was reported, while others go on that are the same socket to a
+    /// program. It is ready for nothing any more.
     pub fn waits_for_others(&self) {
         self.0.part.waits_for_others();
     }
@@ -151,25 +158,28 @@ impl UdpSocket {
     /// Sends a datagram to the peer.
     ///
     /// # Errors
-    /// `WouldBlock` if the ring is full; no peer, no route, too long.
+    /// `WouldBlock` if the ring is full; also if there is no peer or no route, or the datagram is too long.
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send(id, data, io))
     }
 
-    /// Sends a datagram to `to`, to the first of several addresses.
+    /// Sends a datagram to `to`; of several addresses it takes the first.
     ///
     /// # Errors
-    /// `WouldBlock` if the ring is full; no route, too long; what the operating system's resolver says of a host name.
+    /// `WouldBlock` if the ring is full; also if there is no route, or the datagram is too long; the error of the
+    /// operating system's resolver for a host name.
     pub fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let (open, to) = (&self.0, addresses::first(to)?);
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send_to(id, data, to, io))
     }
 
-    /// Sends a datagram that is gathered from several buffers, or several at once, to `to` or to the peer, as `options` say (sendmsg).
+    /// Sends a datagram that is gathered from several buffers, or several datagrams at once, as `options` say, to `to`
+    /// or to the peer (sendmsg).
     ///
     /// # Errors
-    /// As [`UdpSocket::send_to`]; `AddrNotAvailable` if [`SendOptions::from`] is no own address; `InvalidInput` if they are too many.
+    /// As for [`UdpSocket::send_to`]; `AddrNotAvailable` if [`SendOptions::from`] is no own address; `InvalidInput` if
+    /// there are too many datagrams.
     pub fn send_msg(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, options: SendOptions) -> io::Result<usize> {
         let open = &self.0;
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| {
@@ -177,8 +187,8 @@ impl UdpSocket {
         })
     }
 
-    /// From now on several datagrams of one flow that came one behind the other may be taken as one, of up to 64 KB
-    /// (UDP_GRO). [`UdpSocket::recv_msg`] tells how long each of them is: all have the first one's length but the last.
+    /// Allows that consecutive datagrams of one flow are taken as one, of up to 64 KB (UDP_GRO).
+    /// [`UdpSocket::recv_msg`] tells how long each of them is: all but the last have the first one's length.
     ///
     /// # Errors
     /// The socket is gone.
@@ -186,8 +196,8 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_gro(id, on))?)
     }
 
-    /// From now on what ICMP says of datagrams that it has sent is kept to be read, over IPv4 and over IPv6 (IP_RECVERR, IPV6_RECVERR):
-    /// also of those without a peer, and also that one was on its way for too long.
+    /// Sets whether ICMP errors for datagrams that the socket has sent are kept to be read, over IPv4 and over IPv6
+    /// (IP_RECVERR, IPV6_RECVERR). This includes errors without a peer, and those that report an expired hop limit.
     ///
     /// # Errors
     /// The socket is gone.
@@ -195,7 +205,8 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_receive_errors(id, [v4, v6]))?)
     }
 
-    /// Takes the oldest error that was kept, with what came back of its datagram. It never waits (MSG_ERRQUEUE).
+    /// Takes the oldest error that was kept, with the part of its datagram that came back. It never waits
+    /// (MSG_ERRQUEUE).
     ///
     /// # Errors
     /// `WouldBlock` if there is none; the socket is gone.
@@ -203,7 +214,8 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, io| stack.udp_recv_error(id, buffers, io))?)
     }
 
-    /// What it may hold unread, in bytes of frame buffers (SO_RCVBUF): what comes beyond is dropped and counted. What is there stays.
+    /// Sets how much may be there unread, in bytes of frame buffers (SO_RCVBUF). Datagrams beyond that are dropped and
+    /// counted; those that are there stay.
     ///
     /// # Errors
     /// The socket is gone.
@@ -211,8 +223,8 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_receive_buffer(id, bytes))?)
     }
 
-    /// Sets how the socket heeds the MTU of the path, over IPv4 or over IPv6: whether what is longer leaves in fragments or is
-    /// refused, and whether routers may cut the rest (IP_MTU_DISCOVER, IPV6_MTU_DISCOVER).
+    /// Sets how the socket heeds the MTU of the path, over IPv4 or over IPv6: whether longer datagrams leave in
+    /// fragments or are refused, and whether routers may fragment others (IP_MTU_DISCOVER, IPV6_MTU_DISCOVER).
     ///
     /// # Errors
     /// The socket is gone.
@@ -220,7 +232,7 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_set_path_mtu_discovery(id, is_v6, how))?)
     }
 
-    /// The MTU of the path to the peer (IP_MTU), as far as routers have told of it.
+    /// The MTU of the path to the peer (IP_MTU), as far as routers have reported it.
     ///
     /// # Errors
     /// The socket has no peer, or is gone.
@@ -228,7 +240,7 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, io| stack.udp_path_mtu(id, io.now_ns))?)
     }
 
-    /// Bytes of the datagram that is read next, 0 if there is none (FIONREAD).
+    /// The length of the datagram that is read next, in bytes; 0 if there is none (FIONREAD).
     ///
     /// # Errors
     /// The socket is gone.
@@ -236,18 +248,19 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_unread(id))?)
     }
 
-    /// Takes a datagram: its bytes and who sent it. What does not fit `buffer` is lost; [`UdpSocket::recv_msg`] tells.
+    /// Takes a datagram. Returns its bytes and its sender. What does not fit into `buffer` is lost, which only
+    /// [`UdpSocket::recv_msg`] tells.
     ///
     /// # Errors
-    /// `WouldBlock`, also of a socket that does not block and is shut down for reading; an error that a router or the peer
-    /// reported.
+    /// `WouldBlock`, also for a socket that does not block and is shut down for reading; an error that a router or the
+    /// peer has reported.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let take = |stack: &mut Stack, id, io: &mut Io<'_>| stack.udp_recv_from(id, buffer, io);
         self.receive(take).map(|received| (received.bytes, received.from))
     }
 
-    /// Takes one, or waits for it. The end of reading ends the wait, with nothing; who does not wait is not told of it
-    /// (`__skb_wait_for_more_packets`).
+    /// Takes a datagram, or waits for one. When the socket is shut down for reading, the wait ends and returns nothing;
+    /// a call that does not wait is not told of that (`__skb_wait_for_more_packets`).
     fn receive(
         &self,
         take: impl FnMut(&mut Stack, SocketId, &mut Io<'_>) -> Result<Received, NetError>,
@@ -260,36 +273,36 @@ impl UdpSocket {
         Ok(received)
     }
 
-    /// Takes a datagram of the peer that was set by [`UdpSocket::connect`], or of anybody if none was.
+    /// Takes a datagram from the peer that [`UdpSocket::connect`] has set, or from anybody if there is none.
     ///
     /// # Errors
-    /// As [`UdpSocket::recv_from`].
+    /// As for [`UdpSocket::recv_from`].
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(self.recv_from(buffer)?.0)
     }
 
-    /// As [`UdpSocket::recv_from`], without taking it (MSG_PEEK).
+    /// As [`UdpSocket::recv_from`], without taking the datagram (MSG_PEEK).
     ///
     /// # Errors
-    /// As [`UdpSocket::recv_from`].
+    /// As for [`UdpSocket::recv_from`].
     pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let received = self.recv_msg(&mut [IoSliceMut::new(buffer)], true)?;
         Ok((received.bytes, received.from))
     }
 
-    /// As [`UdpSocket::recv`], without taking it (MSG_PEEK).
+    /// As [`UdpSocket::recv`], without taking the datagram (MSG_PEEK).
     ///
     /// # Errors
-    /// As [`UdpSocket::recv_from`].
+    /// As for [`UdpSocket::recv_from`].
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(self.peek_from(buffer)?.0)
     }
 
-    /// Takes a datagram into several buffers in turn, or looks at it with `peek`, and tells all that is known of it: how
-    /// long it was, and which own address it was sent to (recvmsg).
+    /// Takes a datagram into several buffers in turn, or only looks at it with `peek`. Returns all that is known of it,
+    /// such as its length and the own address that it was sent to (recvmsg).
     ///
     /// # Errors
-    /// As [`UdpSocket::recv_from`].
+    /// As for [`UdpSocket::recv_from`].
     pub fn recv_msg(&self, buffers: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
         self.receive(|stack, id, io| stack.udp_recv_vectored(id, buffers, peek, io))
     }

@@ -1,25 +1,25 @@
-//! How many bytes a poller lets stand on the ring, so that a queue stands in the discipline, which can choose, and not on the
-//! ring, which cannot (`lib/dynamic_queue_limits.c`).
+//! How many bytes a poller leaves on the ring, so that frames wait in the discipline, which can choose among them, and
+//! not on the ring, which cannot (`lib/dynamic_queue_limits.c`).
 //!
-//! The limit is as small as keeps the ring from running dry: it doubles when the ring was found empty while frames waited
-//! for the limit, and gives back, once a hold time, what was never needed in it.
+//! The limit is just large enough to keep the ring from running dry. It doubles when the ring was found empty while
+//! frames waited for the limit, and after a hold time it shrinks by what was never needed.
 
 use std::collections::VecDeque;
 
-/// The smallest and first limit, in bytes: what a held-back doorbell may cover.
+/// The smallest limit, which is also the first one, in bytes: what one doorbell that is held back may cover.
 const LIMIT_BYTES_MIN: u32 = 62_500;
-/// The largest.
+/// The largest limit, in bytes.
 const LIMIT_BYTES_MAX: u32 = 4 << 20;
-/// For how long slack has to have been there before it is given back (`DQL_SLACK_HOLD`: a second), in nanoseconds.
+/// How long slack has to exist before the limit shrinks by it (`DQL_SLACK_HOLD`: a second), in nanoseconds.
 const HOLD_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub(super) struct ByteLimit {
     limit: u32,
-    /// Lengths of the frames on the ring, oldest first.
+    /// The lengths of the frames on the ring, the oldest first.
     on_ring: VecDeque<u32>,
     bytes: u32,
-    /// A batch ended by the limit since the last look.
+    /// Whether the limit has ended a batch since the last look.
     reached: bool,
     slack: u32,
     slack_since_ns: u64,
@@ -39,7 +39,8 @@ impl Default for ByteLimit {
 }
 
 impl ByteLimit {
-    /// A batch begins, with so many frames on the ring; a device that cannot tell is not limited.
+    /// Called when a batch begins, with the number of frames that are on the ring. A device that cannot tell that
+    /// number is not limited.
     pub(super) fn look(&mut self, outstanding: Option<usize>, now_ns: u64) {
         let outstanding = outstanding.unwrap_or(0);
         while self.on_ring.len() > outstanding {
@@ -50,7 +51,7 @@ impl ByteLimit {
             self.limit = (self.limit * 2).min(LIMIT_BYTES_MAX);
             (self.slack, self.slack_since_ns) = (u32::MAX, now_ns);
         } else if reached {
-            // What was still there when the next batch came, the limit need not have let on.
+            // The limit was larger than needed by what was still there when the next batch came.
             self.slack = self.slack.min(self.bytes);
         }
         if now_ns.saturating_sub(self.slack_since_ns) >= HOLD_NS {
@@ -79,7 +80,7 @@ mod tests {
 
     const FRAME: u32 = 1_500;
 
-    /// Sends up to the limit; returns the frames.
+    /// Sends up to the limit. Returns how many frames that were.
     fn fill(limit: &mut ByteLimit) -> usize {
         let before = limit.on_ring.len();
         while !limit.is_reached() {

@@ -1,4 +1,4 @@
-//! The ring with its discipline, of whoever runs.
+//! The ring and its discipline, which belong to the thread that runs the queue.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use super::byte_limit::ByteLimit;
 use super::intake::{INTAKE_FRAMES, Senders};
 use crate::sync::ring::Consumer;
 
-/// Frames of memory that are kept of those that were sent.
+/// How many of the frames that were sent are kept for later use.
 const POOL_FRAMES_MAX: usize = 64;
 
-/// See the [module](self).
+/// The ring and its discipline; the [module](self) says more.
 pub(crate) struct Drain {
-    /// None before it is given, and after it was taken back.
+    /// `None` before the ring is given, and after it was taken back.
     tx: Option<Box<dyn TxQueue>>,
     pool: FramePool,
     frames: Consumer<Frame>,
     qdisc: Qdisc<Frame>,
     senders: Arc<Senders>,
-    /// Frames were put on the ring since the last doorbell.
+    /// Whether frames were put on the ring since the last doorbell.
     unrung: bool,
-    /// The last doorbell left frames on the ring.
+    /// Whether the last doorbell left frames on the ring.
     unsent: bool,
     limit: ByteLimit,
-    /// A group polls it, so that the byte limit has somebody who looks again.
+    /// Whether a group polls it, so that somebody looks again when the byte limit has ended a batch.
     polled: bool,
-    /// Senders of the frames that the last batch sent.
+    /// The senders of the frames that the last batch sent.
     last_batch: Vec<u32>,
-    /// Frames left the intake or the discipline since this was last asked.
+    /// Whether frames have left the intake or the discipline since this was last asked.
     has_made_room: bool,
 }
 
@@ -58,7 +58,7 @@ impl Drain {
         (self.tx, self.unsent) = (Some(ring.tx), ring.unsent);
     }
 
-    /// Its doorbell has rung.
+    /// Takes the ring back, after its doorbell has rung.
     pub(super) fn take_ring(&mut self) -> Option<Ring> {
         self.ring();
         let tx = self.tx.take()?;
@@ -92,7 +92,7 @@ impl Drain {
         self.unsent
     }
 
-    /// Whether a sender may have room that it had not when this was last asked.
+    /// Whether a sender may have room that it did not have when this was last asked.
     pub(super) fn take_has_made_room(&mut self) -> bool {
         std::mem::take(&mut self.has_made_room)
     }
@@ -101,7 +101,7 @@ impl Drain {
         self.qdisc.stats()
     }
 
-    /// Drops what waits; returns how many frames that were.
+    /// Drops the frames that wait. Returns how many there were.
     pub(super) fn clear(&mut self) -> u64 {
         let mut dropped = 0;
         while let Ok(frame) = self.frames.pop() {
@@ -116,7 +116,7 @@ impl Drain {
         dropped
     }
 
-    /// Frames of the last batch whose sender was another.
+    /// How many frames of the last batch were of another sender.
     pub(super) fn sent_for_others(&self, own: Option<u32>) -> u32 {
         own.map_or(0, |own| self.last_batch.iter().filter(|sender| **sender != own).count() as u32)
     }
@@ -127,7 +127,7 @@ impl Drain {
         }
     }
 
-    /// Moves a frame from the intake into the discipline. False if there is none, or no place for it.
+    /// Moves a frame from the intake into the discipline. Returns false if there is none, or no place for it.
     fn take_in(&mut self, now_ns: u64) -> bool {
         if !self.qdisc.takes() {
             return false;
@@ -143,14 +143,15 @@ impl Drain {
             frame,
         };
         if let Err(packet) = self.qdisc.enqueue(packet, now_ns) {
-            // Counted by the discipline.
+            // The discipline has counted it.
             self.senders.completed(sender, bytes);
             self.pool.recycle(packet.frame);
         }
         true
     }
 
-    /// Reaps what was sent, moves the intake into the discipline, and from there at most `budget` frames to the ring.
+    /// Reaps what was sent, moves the intake into the discipline, and moves at most `budget` frames from there to the
+    /// ring.
     pub(super) fn send(&mut self, budget: u32, now_ns: u64) -> Transmitted {
         self.last_batch.clear();
         let Some(mut tx) = self.tx.take() else {
@@ -160,7 +161,7 @@ impl Drain {
         if self.unsent {
             (self.unrung, self.unsent) = (false, tx.doorbell() == Doorbell::Again);
         }
-        // A sender may push as fast as this takes in.
+        // The number is bounded, because a sender may push as fast as this takes frames in.
         let _ = (0..INTAKE_FRAMES).take_while(|_| self.take_in(now_ns)).count();
         let sent = self.fill_ring(&mut *tx, budget, now_ns);
         self.unrung |= sent.frames != 0;

@@ -1,4 +1,5 @@
-//! Where a shard's frames wait for whoever runs the transmit queue, and what each sender has below it (TCP small queues).
+//! The place where a shard's frames wait for a thread that runs the transmit queue, and how much each sender has below
+//! it (TCP small queues).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicU32 as PlainU32};
@@ -11,23 +12,26 @@ use crate::intake_room::IntakeRoom;
 use crate::sync::ring::{Consumer, Producer, PushError, RingBuffer};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Frames that an intake holds; one that is full is a full ring to its senders.
+/// How many frames an intake holds. To its senders, a full intake is a full ring.
 pub(super) const INTAKE_FRAMES: usize = if cfg!(loom) { 2 } else { 1024 };
-/// The most that a sender has between itself and the ring, in bytes (`tcp_limit_output_bytes`, 1 MiB up to Linux 6.12).
+/// The most bytes that a sender may have between itself and the ring (`tcp_limit_output_bytes`, 1 MiB up to Linux
+/// 6.12).
 const SENDER_BYTES_MAX: u32 = 1 << 20;
-/// A paced sender has what it sends in 2^-10 s (`sk_pacing_shift`), two frames at least.
+/// A paced sender may have what it sends in 2^-10 s (`sk_pacing_shift`), and two frames at least.
 const PACING_SHIFT: u32 = 10;
-/// Places for what senders have, for each of [`GENERATIONS`]. Two senders of one place are bounded together.
+/// How many places there are for the counts of senders, for each of [`GENERATIONS`]. Two senders of one place are
+/// bounded together.
 const PLACES: usize = if cfg!(loom) { 1 } else { 4096 };
-/// Senders that have had one number after another and do not share a place: what one leaves behind, which may leave at its rate,
-/// holds the next ones up no more.
+/// How many senders that have the same number one after the other have places of their own. The frames that one leaves
+/// behind, which may leave slowly because of its rate, then do not hold up the next ones.
 const GENERATIONS: usize = 4;
-/// A frame in a place, where bytes are counted below it. A place holds fewer than 2^32 bytes: an intake and a discipline together
-/// have 11,024 frames at most, of 64 KiB.
+/// One frame in a place, whose lower half counts bytes. A place counts fewer than 2^32 bytes, because an intake and a
+/// discipline together have 11,024 frames at most, of 64 KiB.
 const FRAME: u64 = 1 << 32;
 
-/// The most frames that a sender has between itself and the ring: three quarters of what the discipline takes from one. The last
-/// quarter is for frames that are not asked for their room, as acknowledgements are, since the discipline drops what is above it.
+/// The most frames that a sender may have between itself and the ring: three quarters of what the discipline takes from
+/// one. The last quarter is for frames that are sent without looking for room, such as acknowledgements, since the
+/// discipline drops what is above its limit.
 fn sender_frames_max(kind: Kind) -> u32 {
     let Limits { frames, flow_frames, .. } = Limits::of(kind);
     match kind {
@@ -38,13 +42,13 @@ fn sender_frames_max(kind: Kind) -> u32 {
     }
 }
 
-/// What the senders of a queue have between themselves and the ring.
+/// How much the senders of a queue have between themselves and the ring.
 pub(super) struct Senders {
-    /// Frames, and in the lower half their bytes.
+    /// The numbers of frames, and in the lower half those of their bytes.
     places: Box<[AtomicU64]>,
     frames_max: u32,
     two_frames: u32,
-    /// Who pushed last.
+    /// The sender that pushed last.
     last: PlainU32,
     is_down: PlainBool,
 }
@@ -57,14 +61,15 @@ impl Senders {
         Senders { places, frames_max, two_frames, last, is_down }
     }
 
-    /// None: it is nobody in particular, who is not bounded.
+    /// The place of a sender; `None` if the frames are nobody's, which are not bounded.
     fn place(&self, sender: Sender) -> Option<&AtomicU64> {
         let generation = usize::from(sender.generation) % GENERATIONS;
         (sender.id != 0).then(|| &self.places[generation * PLACES + sender.id as usize % PLACES])
     }
 
-    /// Whether a sender may push another frame (`tcp_small_queue_check`): what it has is below its limits, and so at most a frame
-    /// above them. It needs no exception for an empty queue, as what it has always becomes less.
+    /// Whether a sender may push another frame (`tcp_small_queue_check`). It may if it is below its limits, so that it
+    /// is at most one frame above them. No exception is needed for an empty queue, because what a sender has always
+    /// becomes less.
     fn may_push(&self, sender: Sender) -> bool {
         let limit = match sender.pacing_bytes_per_s {
             0 => SENDER_BYTES_MAX,
@@ -82,7 +87,7 @@ impl Senders {
         }
     }
 
-    /// A frame reached the ring, or was dropped.
+    /// Called when a frame has reached the ring, or was dropped.
     pub(super) fn completed(&self, sender: Sender, bytes: u32) {
         if let Some(place) = self.place(sender) {
             place.fetch_sub(FRAME + u64::from(bytes), Ordering::Release);
@@ -102,7 +107,7 @@ impl Senders {
     }
 }
 
-/// What the shard has in the ring's place. Its producer is the holder of the shard's lock.
+/// What the shard has in place of the ring. Its producer is the thread that holds the shard's lock.
 pub(crate) struct Intake {
     frames: Producer<Frame>,
     senders: Arc<Senders>,
@@ -116,7 +121,7 @@ impl Intake {
     }
 
     fn slots(&self) -> usize {
-        // A queue that is down takes and drops everything: nobody waits for it (rule 6 of the contract).
+        // A queue that is down takes and drops everything, so that nobody waits for it (rule 6 of the contract).
         if self.senders.is_down() { 1 } else { self.frames.slots() }
     }
 }
@@ -128,7 +133,7 @@ impl TxQueue for Intake {
             return Ok(());
         }
         let (sender, bytes) = (frame.sender(), frame.chain_len() as u32);
-        // Before it is pushed: whoever takes it subtracts at once.
+        // This comes before the push, as a thread that takes the frame subtracts at once.
         self.senders.pushed(sender, bytes);
         self.frames.push(frame).map_err(|PushError::Full(frame)| {
             self.senders.completed(sender, bytes);
@@ -136,7 +141,7 @@ impl TxQueue for Intake {
         })
     }
 
-    /// The shard kicks the queue once it has let go of its lock.
+    /// Does nothing, as the shard runs the queue once it has given its lock back.
     fn doorbell(&mut self) -> Doorbell {
         Doorbell::Done
     }

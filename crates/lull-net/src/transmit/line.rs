@@ -7,8 +7,8 @@ use lull_nic::{IrqLine, IrqSink};
 use super::TxSide;
 use crate::sync::Ordering;
 
-/// The interrupt of the transmit queue's NAPI: the ring's room interrupt, unmasked only while frames wait for room. (Unmasked
-/// with room it is raised at once.)
+/// The interrupt of the transmit queue's NAPI: the ring's room interrupt, which is unmasked only while frames wait for
+/// room. If it were unmasked while there is room, it would be raised at once.
 pub(crate) struct RingRoom {
     side: Weak<TxSide>,
     ring: Arc<dyn IrqLine>,
@@ -30,8 +30,8 @@ impl IrqLine for RingRoom {
     }
 
     fn unmask(&self) {
-        // Whoever runs just now unmasks the ring's own line if frames still wait then. Until that it would raise for room that nobody
-        // may use, poll after poll.
+        // A thread that runs the queue now unmasks the ring's own line if frames still wait at its end. Until then the
+        // line would be raised again and again for room that nobody may use.
         let waits = |side: Arc<TxSide>| side.blocked.load(Ordering::Relaxed) && !side.word.is_in_a_run();
         if self.side.upgrade().is_some_and(waits) {
             self.ring.unmask();

@@ -1,9 +1,9 @@
 //! A transmit queue with a discipline (§16), between a shard and its device's ring.
 //!
-//! Without one (`noqueue`, the default) a shard puts its frames on the ring itself, and nothing of this exists. With one the
-//! shard has an [`intake::Intake`] in the ring's place, under the same contract ([`lull_nic::device`]), and a [`TxSide`] has the
-//! ring: whoever is RUNNING there (a sender, the queue's own NAPI, a group's poller) moves frames from the one to the other
-//! through the discipline, without the shard's lock.
+//! Without a discipline (`noqueue`, the default) a shard puts its frames on the ring itself, and nothing of this
+//! exists. With one, the shard has an [`intake::Intake`] in place of the ring, under the same contract
+//! ([`lull_nic::device`]), and a [`TxSide`] has the ring. The thread that is RUNNING there (a sender, the queue's own
+//! NAPI, or a group's poller) moves frames from one to the other through the discipline, without the shard's lock.
 
 mod byte_limit;
 mod drain;
@@ -29,39 +29,39 @@ pub(crate) use intake::Intake;
 use intake::Senders;
 pub(crate) use line::RingRoom;
 
-/// What a run sends from a queue that is down.
+/// What a run of a queue that is down has sent.
 const NOTHING: Transmitted = Transmitted { frames: 0, bytes: 0, left: TxLeft::Nothing };
-/// No instance yet.
+/// This stands for no instance.
 const NO_NAPI: u32 = u32::MAX;
 
 /// A device's ring, on its way between a shard and its transmit queue.
 pub(crate) struct Ring {
     pub(crate) tx: Box<dyn TxQueue>,
-    /// The last doorbell left frames on it: it rings again once there is room behind it.
+    /// Whether the last doorbell left frames on it. The doorbell rings again once there is room.
     pub(crate) unsent: bool,
 }
 
-/// What a transmit queue with a discipline did since it got it.
+/// What a transmit queue has done since it got its discipline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransmitStats {
-    /// Frames that reached the ring.
+    /// How many frames reached the ring.
     pub frames: u64,
-    /// Frames that the discipline dropped.
+    /// How many frames the discipline dropped.
     pub dropped: u64,
-    /// Doorbells that rang.
+    /// How many doorbells rang.
     pub doorbells: u64,
-    /// Runs by senders and by the queue's own NAPI.
+    /// How many runs senders and the queue's own NAPI made.
     pub runs: u64,
-    /// Nanoseconds that senders spent in their runs on frames of others: a run's time by the share of those.
+    /// How many nanoseconds senders spent on frames of others in their runs: of a run's time, the share of such frames.
     pub trapped_ns: u64,
-    /// Times that the discipline put a flow off (`fq`).
+    /// How often the discipline put a flow off (`fq`).
     pub throttled: u64,
 }
 
 macro_rules! live {
     ($($name:ident),*) => {
-        /// The same, live; written by whoever runs.
+        /// The same counters while they change. The thread that runs the queue writes them.
         #[derive(Default)]
         struct Live { $($name: PlainU64),* }
 
@@ -82,18 +82,18 @@ fn add(counter: &PlainU64, by: u64) {
 /// The half of a transmit queue that has the ring.
 pub(crate) struct TxSide {
     word: TxWord,
-    /// Of whoever runs: the word excludes all others, and the lock is never waited for.
+    /// It belongs to the thread that runs the queue: the word excludes all others, so nobody ever waits for the lock.
     inside: Mutex<Drain>,
     kind: Kind,
     /// Its place in the host's table.
     napi: PlainU32,
-    /// That of the shard's instance.
+    /// The place of the shard's instance.
     shard_napi: u32,
-    /// The ring's room interrupt.
+    /// The ring's own room interrupt.
     ring_room: Arc<dyn IrqLine>,
-    /// Frames wait for room in the ring.
+    /// Whether frames wait for room in the ring.
     blocked: AtomicBool,
-    /// A panic took it down: frames are dropped.
+    /// Whether a panic took it down. Its frames are dropped then.
     is_down: PlainBool,
     room: Arc<IntakeRoom>,
     senders: Arc<Senders>,
@@ -101,7 +101,7 @@ pub(crate) struct TxSide {
 }
 
 impl TxSide {
-    /// A side without a ring yet, and the intake that the shard gets in its place.
+    /// A side that has no ring yet, and the intake that the shard gets in place of the ring.
     pub(crate) fn new(
         kind: Kind,
         mtu_bytes: usize,
@@ -127,7 +127,7 @@ impl TxSide {
         (side, intake)
     }
 
-    /// Its instance is known.
+    /// Tells it the place of its instance.
     pub(crate) fn bind(&self, napi: u32) {
         self.napi.store(napi, Ordering::Release);
     }
@@ -136,12 +136,12 @@ impl TxSide {
         self.napi.load(Ordering::Acquire)
     }
 
-    /// The room interrupt for the shard.
+    /// The room interrupt that the shard gets.
     pub(crate) fn room(&self) -> Arc<IntakeRoom> {
         self.room.clone()
     }
 
-    /// The ring's own.
+    /// The ring's own room interrupt.
     pub(crate) fn ring_room(&self) -> Arc<dyn IrqLine> {
         self.ring_room.clone()
     }
@@ -154,13 +154,14 @@ impl TxSide {
         self.live.snapshot()
     }
 
-    /// Gives it the ring. The shard's lock is held, so no sender is in between; once it is not, the caller kicks the queue.
+    /// Gives it the ring. The shard's lock is held, so that no sender interferes. When it is given back, the caller
+    /// runs the queue.
     pub(crate) fn put_ring(&self, ring: Ring) {
         self.as_runner(|drain| drain.put_ring(ring));
     }
 
-    /// Takes the ring back, with what is left put on it as far as there is room; the rest is dropped. None from a queue that is
-    /// down: the ring may be what panicked. The shard's lock is held.
+    /// Takes the ring back. What is left is put on it as far as there is room, and the rest is dropped. Returns `None`
+    /// for a queue that is down, as the ring may be what panicked. The shard's lock is held.
     pub(crate) fn take_ring(&self, now_ns: u64) -> Option<Ring> {
         let is_down = self.is_down.load(Ordering::Acquire);
         self.as_runner(|drain| {
@@ -173,23 +174,25 @@ impl TxSide {
         })
     }
 
-    /// Whether nothing waits in intake and discipline. For an operator, who may be a runner's successor.
+    /// Whether nothing waits in the intake and the discipline. It is for an operator, who may come after a thread that
+    /// ran the queue.
     pub(crate) fn is_empty(&self) -> bool {
         self.as_runner(|drain| drain.is_empty())
     }
 
-    /// How many frames wait in intake and discipline, and one for what the device has left on the ring.
+    /// How many frames wait in the intake and the discipline, plus one if the device has left frames on the ring.
     pub(crate) fn left(&self) -> usize {
         self.as_runner(|drain| drain.len() + usize::from(drain.is_unsent()))
     }
 
-    /// Nothing is put off by its rate any more, as the process ends. Its instance is disabled.
+    /// Ends the pacing, because the process ends. The side's instance is disabled.
     pub(crate) fn end_pacing(&self) {
         self.as_runner(Drain::end_pacing);
     }
 
-    /// Runs `f` as the only runner. Whoever runs just now is waited for: a run is a quota at most. After a panic in `f` the queue
-    /// is down and nobody runs; its shard, whose lock may be held here, is the caller's to take down.
+    /// Runs `f` as the only thread that runs the queue. It waits for one that runs it now, whose run is a quota at
+    /// most. After a panic in `f` the queue is down and nobody runs it; the caller takes down its shard, whose lock may
+    /// be held here.
     fn as_runner<R>(&self, f: impl FnOnce(&mut Drain) -> R) -> R {
         let run = loop {
             match self.word.begin() {
@@ -201,7 +204,7 @@ impl TxSide {
         let result = f(&mut self.inside());
         std::mem::forget(ends);
         let mut drain = TxDrain::new(run);
-        // What came meanwhile is looked at by the next run, which the caller sees to.
+        // What came meanwhile is for the next run, which the caller makes.
         loop {
             let _ = drain.look(&self.word);
             match drain.sent(&self.word, 0, TxLeft::Nothing) {
@@ -211,7 +214,7 @@ impl TxSide {
         }
     }
 
-    /// A sender has pushed frames, and holds no lock any more.
+    /// Called when a sender has pushed frames, and holds no lock any more.
     #[inline]
     pub(crate) fn kick(&self, host: &Delivery) {
         match self.word.enqueued() {
@@ -226,13 +229,14 @@ impl TxSide {
     fn inside(&self) -> MutexGuard<'_, Drain> {
         match self.inside.try_lock() {
             Ok(inside) => inside,
-            // A panic took the queue down; what is in it is dropped.
+            // A panic took the queue down, and what is in it is dropped.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => unreachable!("I15: two run one transmit queue"),
         }
     }
 
-    /// One run (`__qdisc_run`), by a sender or by the queue's NAPI. Returns the frames that it sent, and whether there is more.
+    /// Makes one run (`__qdisc_run`), by a sender or by the queue's NAPI. Returns how many frames it sent, and whether
+    /// there are more.
     fn run(&self, host: &Delivery, run: TxRun, own: Option<u32>) -> (u32, bool) {
         let goes_down = GoesDown(self, host);
         let began_ns = host.now_ns();
@@ -266,7 +270,7 @@ impl TxSide {
             let took_ns = host.now_ns().saturating_sub(began_ns);
             add(&self.live.trapped_ns, took_ns * u64::from(others) / u64::from(frames.max(1)));
         }
-        // Who waits for its time would look in vain.
+        // If there is no new room, a sender would look for it in vain.
         if has_made_room {
             self.room.made();
         }
@@ -280,7 +284,8 @@ impl TxSide {
         (frames, end == TxEnd::Schedule)
     }
 
-    /// Rings for what was sent, by a group's visits as well. Returns whether the device left some for another doorbell.
+    /// Rings for what was sent, also by a group's visits. Returns whether the device has left frames for another
+    /// doorbell.
     fn ring_inside(&self, inside: &mut Drain) -> bool {
         if inside.has_unrung() {
             add(&self.live.doorbells, 1);
@@ -296,24 +301,24 @@ impl TxSide {
         self.live.throttled.store(stats.throttled, Ordering::Relaxed);
     }
 
-    /// The instance was enabled: what came while it was not is sent now.
+    /// Called when the instance was enabled. What came while it was disabled is sent now.
     pub(crate) fn look(&self, host: &Delivery) {
         host.schedule(self.napi());
     }
 
-    /// Whether a visit would find something. A hint.
+    /// Whether a visit would find something to do. This is a hint.
     fn pending(&self) -> bool {
         self.word.is_missed() || self.blocked.load(Ordering::Relaxed) && self.ring_room.pending() != Some(false)
     }
 
-    /// A panic in the ring or the discipline: senders are told that frames go, and they do, to nowhere.
+    /// Handles a panic in the ring or the discipline. Senders are told that frames leave, and these are dropped.
     fn go_down(&self) {
         self.is_down.store(true, Ordering::Release);
         self.senders.go_down();
         self.room.made();
     }
 
-    /// The same, by whoever runs: nobody does any more.
+    /// The same, by the thread that runs the queue. From then on nobody runs it.
     fn end_in_a_panic(&self) {
         self.go_down();
         self.word.lost_in_a_panic();
@@ -329,7 +334,7 @@ impl Drop for EndsRun<'_> {
     }
 }
 
-/// As [`EndsRun`], and takes the queue and its shard down, whose lock is not held.
+/// As [`EndsRun`], and it also takes down the queue and its shard, whose lock is not held.
 struct GoesDown<'a>(&'a TxSide, &'a Delivery);
 
 impl Drop for GoesDown<'_> {
@@ -340,7 +345,7 @@ impl Drop for GoesDown<'_> {
 }
 
 impl Receiver for TxSide {
-    /// A transmit interrupt: completions are reaped and the discipline is run.
+    /// Handles a transmit interrupt: completions are reaped, and the discipline is run.
     fn try_poll(&self, host: &Delivery, owner: Owner, _cpu: u16, budget: u32) -> TryPoll {
         TryPoll::Polled(owner, self.poll(host, budget))
     }
@@ -349,7 +354,7 @@ impl Receiver for TxSide {
         Some(self.poll(host, budget))
     }
 
-    /// A run is not bounded by the budget, but by its own quota. A full budget says that there is more.
+    /// A run is not bounded by the budget, but by its own quota. If it returns the full budget, there is more to send.
     fn poll(&self, host: &Delivery, budget: u32) -> u32 {
         if self.is_down.load(Ordering::Acquire) {
             return 0;
@@ -383,7 +388,7 @@ impl Receiver for TxSide {
 
     fn failed(&self, host: &Delivery) {
         self.go_down();
-        // Its sockets could send nothing any more.
+        // Its sockets could not send anything any more.
         host.take_down_queue(self.shard_napi, "its transmit queue");
     }
 }
@@ -403,7 +408,7 @@ impl Transmitter for TxSide {
     }
 
     fn group_lost(&self) {
-        // Not if it was the last run, after leaving, that panicked.
+        // This is not done if it was the last run, after the group was left, that panicked.
         if self.word.is_grouped() {
             self.word.lost_in_a_panic();
         }
@@ -417,7 +422,7 @@ impl Transmitter for TxSide {
             let mut sent = inside.send(budget, host.now_ns());
             self.count(&mut inside, sent.frames);
             if inside.is_unsent() {
-                // The device wants another doorbell once it has room: a visit then rings it.
+                // The device wants another doorbell once it has room; a visit rings it then.
                 sent.left = TxLeft::Room;
             }
             (sent, inside.take_has_made_room())
@@ -438,7 +443,7 @@ impl Transmitter for TxSide {
         add(&self.live.doorbells, 1);
         inside.ring();
         if inside.is_unsent() {
-            // As after a visit.
+            // This is as after a visit.
             self.blocked.store(true, Ordering::Relaxed);
         }
     }

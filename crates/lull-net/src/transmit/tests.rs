@@ -24,7 +24,7 @@ fn the_doorbell_that_a_visit_held_back_rings_when_the_queue_leaves_its_group_and
     assert_eq!(arrived(), 1);
     assert_eq!(side.stats().doorbells, 1);
 
-    // What has been rung for is not rung for again.
+    // The doorbell does not ring again for what it has rung for.
     side.group_enter().unwrap();
     side.group_leave(&host);
     assert_eq!(side.stats().doorbells, 1);
@@ -56,7 +56,7 @@ fn a_sender_alone_is_told_to_wait_before_the_discipline_drops_its_frames_and_hea
             intake.room_for(sender) > 0 && intake.transmit(frame).is_ok()
         };
 
-        // As much as a window that opens lets a connection send while it holds its shard's lock.
+        // This is as much as a window that opens lets a connection send while it holds its shard's lock.
         let pushed = (0..in_turn).take_while(|_| push()).count();
         assert!(pushed < in_turn, "{kind}: it was told that there is no room");
         room.unmask();
@@ -117,7 +117,8 @@ fn a_run_that_sends_nothing_of_a_paced_sender_tells_nobody_of_room() {
         let mut runs_in_vain = 0;
         while runs_in_vain < 100 {
             let pushed = fill();
-            // What was pushed leaves the intake, and a frame whose time has come leaves the discipline: both make room.
+            // A frame that was pushed leaves the intake, and one whose time has come leaves the discipline. Both make
+            // room.
             let (sent, told) = run();
             if (pushed, sent) == (0, 0) {
                 assert_eq!(told, 0, "grouped: {is_grouped}");
@@ -134,7 +135,8 @@ fn frames_of_nobody_fill_no_senders_place() {
     let (ours, mut theirs) = (port.take_queue(0).unwrap(), peer.take_queue(0).unwrap());
     let (side, mut intake) = TxSide::new(Kind::Fq, 1500, NO_NAPI, ours.tx_irq);
     side.put_ring(Ring { tx: ours.tx, unsent: false });
-    // More than the discipline lets a sender have. Its number is a multiple of how many places there are.
+    // There are more frames than the discipline lets a sender have. The sender's number is a multiple of the number of
+    // places.
     (0..80).for_each(|_| intake.transmit(Frame::copy_from(&[0; 64])).unwrap());
     let sender = Sender { id: 4096, ..Sender::default() };
     assert!(intake.room_for(sender) > 0);
@@ -165,7 +167,7 @@ fn room_is_not_told_to_the_queues_napi_while_somebody_runs() {
     }
     assert_eq!((arrived(), times()), (1, 1), "the second frame waits for the room of the first");
 
-    // A sender begins a run and loses its core; the NAPI's poll, which finds it running, completes and unmasks.
+    // A sender begins a run and loses its core. The NAPI's poll, which finds it running, completes and unmasks.
     let Enqueued::Run(run) = side.word.begin() else { panic!("nobody runs") };
     line.unmask();
     assert_eq!(times(), 1, "it would be raised for as long as that sender has no core");
