@@ -7,7 +7,7 @@ use lull_core::state::SCHED;
 use lull_net::TcpStream;
 use pair::Pair;
 
-/// Requests of a run.
+/// How many requests a run makes.
 const REQUESTS: u64 = 10;
 
 struct Ends {
@@ -17,16 +17,16 @@ struct Ends {
 }
 
 impl Ends {
-    /// Asks once; how long the request was on the way at the least, and at the most.
+    /// Makes a request. Returns how long it was on the way at least, and at most.
     fn ask(&self) -> (u64, u64) {
         let host = &self.pair.host;
-        // A request that comes while the one before is still being completed raises its interrupt when that is done, which may be
-        // long after where others have the CPU; and it is timed from there.
+        // A request that comes while the one before is still being completed raises its interrupt when that is done. On
+        // a busy machine this may take long, and the request is timed from then on.
         let napi = self.pair.server.napis()[0];
         pair::until("the server's NAPI is complete", || !host.napis()[napi as usize].state.has(SCHED));
         let before = host.now_ns();
         self.client.send(b"?").unwrap();
-        // It is in the server's ring by now.
+        // The request is in the server's ring by now.
         let sent = host.now_ns();
         self.server.recv(&mut [0; 8]).unwrap();
         let answers = host.now_ns();
@@ -36,7 +36,8 @@ impl Ends {
         (answers - sent, answered - before)
     }
 
-    /// Timed requests so far at the server's end and at the client's, and the sum of the server's in nanoseconds.
+    /// How many requests were timed so far at the server's end and at the client's, and the sum of the server's times
+    /// in nanoseconds.
     fn timed(&self) -> (u64, u64, u64) {
         let of = |network: &lull_net::Network| self.pair.host.answer_times(network.napis()[0]).unwrap();
         let (server, client) = (of(&self.pair.server), of(&self.pair.client));
@@ -46,7 +47,7 @@ impl Ends {
 
 fn with_ends(napi: NapiSettings, test: impl FnOnce(Ends)) {
     let pair = Pair::with(1, |device| device, napi);
-    // The port is the service's for as long as somebody listens.
+    // The port belongs to the service for as long as somebody listens.
     let listener = pair.listener(80);
     let client = pair.connect(80);
     let (server, _) = listener.accept().unwrap();
@@ -64,11 +65,11 @@ fn a_request_is_timed_at_the_end_that_serves_for_as_long_as_somebody_wants_that(
         let on_ns = host.now_ns();
         let least: u64 = (0..REQUESTS).map(|_| ends.ask().0).sum();
         let (of_server, of_client, sum_ns) = ends.timed();
-        // What the client hears are answers, and what it sends then are requests.
+        // What the client receives are answers, and what it sends afterwards are requests.
         assert_eq!((of_server, of_client), (REQUESTS, 0));
         assert!(sum_ns >= least, "{sum_ns} {least}");
         assert!(sum_ns <= REQUESTS * (host.now_ns() - on_ns), "{sum_ns}");
-        // What the application says of itself answers nobody.
+        // Data that the application sends by itself are no answer.
         ends.server.send(b"news").unwrap();
         ends.client.recv(&mut [0; 8]).unwrap();
         assert_eq!(ends.timed().0, REQUESTS);
@@ -89,7 +90,7 @@ fn the_wait_in_the_ring_for_a_deferred_poll_counts() {
         let (count, _, sum_ns) = ends.timed();
         assert_eq!(count, REQUESTS);
         assert!(sum_ns >= least, "{sum_ns} of at least {least}: {bounds:?}");
-        // A timer has stood behind most of them.
+        // Most of the requests have waited for a timer.
         assert!(least > REQUESTS * 1_000_000, "{bounds:?}");
     });
 }

@@ -1,4 +1,5 @@
-//! No answer stays behind a thread that waits: each place where it may, with a bound so long that nothing else would help.
+//! No answer stays behind while its thread waits. Each test is for one place where a thread may wait, with a bound so
+//! long that nothing else would send the answer.
 
 mod pair;
 mod wrapped;
@@ -18,7 +19,7 @@ use wrapped::Wrapped;
 const HOUR_NS: u64 = 3_600_000_000_000;
 const SHORT: Duration = Duration::from_millis(1);
 
-/// What a thread has that answers.
+/// What a thread that answers has.
 struct Served<'a> {
     pair: &'a Pair,
     worker: &'a Worker,
@@ -30,13 +31,14 @@ struct Served<'a> {
     frames_before: u64,
 }
 
-/// Frames that the server sent but for questions who has an address.
+/// How many frames the server has sent, without its questions for neighbours.
 fn frames(pair: &Pair) -> u64 {
     pair.server.stack_counters().iter().map(|counters| counters.tx_frames - counters.neighbour_requests).sum()
 }
 
-/// A thread answers twice in one batch, so that the second answer is held back, and goes on with `then`. After that the answer
-/// has left: not later with something else, an acknowledgement for one. The client gets both.
+/// A thread answers twice in one batch, so that the second answer is held back, and goes on with `then`. By the end of
+/// that the answer has left, and not only with something later, such as an acknowledgement. The client gets both
+/// answers.
 fn answered(what: &str, coalesce_ns: u64, then: impl FnOnce(&Served) + Send) {
     let pair = Pair::coalescing(coalesce_ns);
     let ((server, mut client), (other, _reads_nothing)) = (pair.connected(7), pair.connected(8));
@@ -54,7 +56,7 @@ fn answered(what: &str, coalesce_ns: u64, then: impl FnOnce(&Served) + Send) {
             assert_eq!((server.send(b"a").unwrap(), server.send(b"b").unwrap()), (1, 1));
             then(&Served { pair, worker: &worker, epoll: &epoll, stream: server, other, frames_before: before });
             assert!(frames(pair) >= before + 2, "{what}: an answer is still held back");
-            // What follows in this thread must not be what lets go.
+            // What this thread does afterwards must not be what sends the answer.
             may_go_on.recv_timeout(LOST)
         });
         client.write_all(b"?").unwrap();
@@ -64,7 +66,7 @@ fn answered(what: &str, coalesce_ns: u64, then: impl FnOnce(&Served) + Send) {
         assert_eq!(&answers, b"ab", "{what}");
         let held_back: u64 = pair.server.stack_counters().iter().map(|counters| counters.tcp_held_back).sum();
         assert_ne!(held_back, 0, "{what}: it was held back before");
-        // A thread that has ended does not listen.
+        // A thread that has ended does not receive this.
         let _ = go_on.send(());
         let _ = thread.join().unwrap();
     });
@@ -118,7 +120,7 @@ fn a_read_that_would_block_lets_go() {
     });
 }
 
-/// Three connections have events in one batch, and one is answered twice, so that something is held back.
+/// Three connections have events in one batch, and one of them is answered twice, so that something is held back.
 #[test]
 fn a_server_that_reads_until_nothing_is_there_lets_go_behind_the_last_event() {
     let pair = Pair::coalescing(HOUR_NS);
@@ -130,7 +132,7 @@ fn a_server_that_reads_until_nothing_is_there_lets_go_behind_the_last_event() {
         client.write_all(b"?").unwrap();
         epoll.add(server, 1, Interest::READABLE).unwrap();
     }
-    // What is not read is reported again: one batch has all three.
+    // Data that are not read are reported again, so that one batch has all three events.
     while wait(&epoll, &worker, 8, LOST).len() < connections.len() {}
     let mut held_back = Vec::new();
     for (server, _) in &connections {
@@ -146,7 +148,7 @@ fn a_server_that_reads_until_nothing_is_there_lets_go_behind_the_last_event() {
     }
 }
 
-/// Room comes only once the peer acknowledges what the connection itself holds back.
+/// There is room only once the peer acknowledges what the connection itself holds back.
 #[test]
 fn a_write_without_room_lets_go_also_where_the_batch_has_more_events() {
     let pair = Pair::coalescing(HOUR_NS);
@@ -194,7 +196,7 @@ fn an_accept_lets_go() {
 fn a_connect_lets_go() {
     answered("connect", HOUR_NS, |served| {
         let failed = TcpStream::connect_timeout(&served.pair.server, nobody(8), SHORT).unwrap_err();
-        // Who has no core for seconds may hear first that nobody has the address.
+        // A thread that has no core for seconds may learn first that nobody has the address.
         assert!(matches!(failed.kind(), ErrorKind::TimedOut | ErrorKind::HostUnreachable), "{failed}");
     });
 }
@@ -250,12 +252,13 @@ fn a_thread_that_waits_where_lull_does_not_see_it_is_bounded() {
 
 #[test]
 fn a_child_of_fork_forgets_what_its_parent_holds_back() {
-    // Where this thread is kept from its CPU for long, the client acknowledges the first answer, which lets go of the second: not always.
+    // If this thread is kept from its CPU for long, the client acknowledges the first answer, which sends the second
+    // one. This does not happen in every try.
     let mut tries = (0..20).map(|_| frames_let_go_of_by_who_forgot_them());
     assert!(tries.any(|frames| frames == 0), "what was forgotten is let go of each time");
 }
 
-/// A thread holds an answer back, forgets it, and is about to wait. How many frames leave meanwhile.
+/// A thread holds an answer back, forgets it, and is about to wait. Returns how many frames leave meanwhile.
 fn frames_let_go_of_by_who_forgot_them() -> u64 {
     let pair = Pair::coalescing(HOUR_NS);
     let (server, client) = pair.connected(7);
@@ -270,7 +273,7 @@ fn frames_let_go_of_by_who_forgot_them() -> u64 {
     let before = frames(&pair);
     lull_net::about_to_wait();
     let let_go = frames(&pair) - before;
-    // It is still there for whoever closes the connection.
+    // The answer is still there, and leaves when the connection is closed.
     drop((epoll, server));
     client.set_read_timeout(Some(LOST)).unwrap();
     let mut answers = Vec::new();
@@ -279,13 +282,13 @@ fn frames_let_go_of_by_who_forgot_them() -> u64 {
     let_go
 }
 
-/// What a thread writes in the destructor of a local of its own, which runs behind all of lull's.
+/// It writes in the destructor of a thread-local of its own, which runs after all of lull's.
 struct WritesLast(std::cell::RefCell<Option<Arc<TcpStream>>>);
 
 impl Drop for WritesLast {
     fn drop(&mut self) {
         let server = self.0.take().unwrap();
-        // An acknowledgement that comes later would take along what waits.
+        // An acknowledgement that comes later would also send what waits.
         until("both are acknowledged", || server.info().is_ok_and(|info| info.in_flight + info.unsent == 0));
         assert_eq!((server.send(b"c").unwrap(), server.send(b"d").unwrap()), (1, 1));
     }
@@ -299,7 +302,7 @@ thread_local! {
 fn what_a_thread_writes_while_it_ends_leaves_at_once() {
     let pair = Pair::coalescing(HOUR_NS);
     let (server, mut client) = pair.connected(7);
-    // It outlives the thread: a close would send the rest.
+    // The socket outlives the thread, because closing it would send the rest.
     let server = Arc::new(server);
     server.set_nodelay(true).unwrap();
     client.write_all(b"?").unwrap();
@@ -307,7 +310,7 @@ fn what_a_thread_writes_while_it_ends_leaves_at_once() {
     std::thread::scope(|scope| {
         let (pair, server) = (&pair, &server);
         scope.spawn(move || {
-            // The first that is made is the last that goes.
+            // The local that is made first is dropped last.
             WRITES_LAST.with(|last| last.0.borrow().is_some());
             let (worker, epoll) = (pair.worker(), pair.epoll(&**server, Interest::READABLE));
             assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
@@ -321,7 +324,7 @@ fn what_a_thread_writes_while_it_ends_leaves_at_once() {
     });
 }
 
-/// A transmit half that counts the doorbells which had something to send.
+/// A transmit half that counts the doorbells which have something to send.
 struct Rings {
     inner: Box<dyn TxQueue>,
     staged: bool,
@@ -348,7 +351,7 @@ impl TxQueue for Rings {
     }
 }
 
-/// A server whose doorbells are dear or not, and how often one has rung.
+/// A server whose doorbells are expensive or not, and how often one has rung.
 fn over_counted_doorbells(dear_doorbell: bool, coalesce_ns: u64) -> (Pair, Arc<AtomicU64>) {
     let rings = Arc::new(AtomicU64::new(0));
     let counted = rings.clone();
@@ -360,10 +363,11 @@ fn over_counted_doorbells(dear_doorbell: bool, coalesce_ns: u64) -> (Pair, Arc<A
     (Pair::coalescing_over(wrap, coalesce_ns), rings)
 }
 
-/// Forty connections have an answer each in one batch. How many doorbells those took before the thread waits again, and in all.
+/// Forty connections have an answer each in one batch. Returns how many doorbells rang for them before the thread waits
+/// again, and in all.
 fn doorbells_of_forty_answers(dear_doorbell: bool) -> (u64, u64) {
-    // A thread that is kept from its CPU is not quick, and has a request acknowledged before its answer, which rings as well: not
-    // always.
+    // A thread that is kept from its CPU is not quick, and the stack acknowledges a request before its answer, which
+    // rings as well. This does not happen in every try.
     let mut tries = (0..20).map(|_| doorbells_and_frames(dear_doorbell)).filter(|(.., frames)| *frames == 40);
     let fewest = tries
         .by_ref()
@@ -372,14 +376,14 @@ fn doorbells_of_forty_answers(dear_doorbell: bool) -> (u64, u64) {
     (fewest.0, fewest.1)
 }
 
-/// The same, and how many frames left in all.
+/// As above, and returns how many frames left in all.
 fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
     let (pair, rings) = over_counted_doorbells(dear_doorbell, HOUR_NS);
     let mut connections: Vec<_> = (7..47).map(|port| pair.connected(port)).collect();
     let worker = pair.worker();
     let epoll = Epoll::new(&pair.host);
     for (server, client) in &mut connections {
-        // From the second one on, a request's acknowledgement waits for its answer.
+        // From the second request on, its acknowledgement waits for the answer.
         client.write_all(b"?").unwrap();
         assert_eq!((server.recv(&mut [0; 8]).unwrap(), server.send(b"a").unwrap()), (1, 1));
         client.set_read_timeout(Some(LOST)).unwrap();
@@ -387,7 +391,7 @@ fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
         epoll.add(server, 1, Interest::READABLE).unwrap();
         client.write_all(b"?").unwrap();
     }
-    // What is not read is reported again: one batch has all of them.
+    // Data that are not read are reported again, so that one batch has all of them.
     while wait(&epoll, &worker, 64, LOST).len() < connections.len() {}
     let (frames_before, before) = (frames(&pair), rings.load(Ordering::Relaxed));
     for (server, _) in &connections {
@@ -403,13 +407,14 @@ fn doorbells_and_frames(dear_doorbell: bool) -> (u64, u64, u64) {
     (meanwhile, rung, sent)
 }
 
-/// Twenty datagrams to as many peers, in turn or each by itself. How many doorbells those took before and behind the last one's end.
+/// Sends twenty datagrams to as many peers, in turn or each by itself. Returns how many doorbells had rung after the
+/// last send, and how many once the turn was over.
 fn doorbells_of_datagrams(in_turn: bool) -> (u64, u64) {
     let (pair, rings) = over_counted_doorbells(true, HOUR_NS);
     let server = UdpSocket::bind(&pair.server, (SERVER, 7)).unwrap();
     let clients: Vec<_> = (0..20).map(|_| UdpSocket::bind(&pair.client, "0.0.0.0:0").unwrap()).collect();
     let to: Vec<_> = clients.iter().map(|client| (CLIENT, client.local_addr().unwrap().port())).collect();
-    // The peers' station is known from then on.
+    // From here on, the peers' station is known.
     clients[0].send_to(b"?", (SERVER, 7)).unwrap();
     assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
     let before = rings.load(Ordering::Relaxed);
@@ -428,13 +433,13 @@ fn doorbells_of_datagrams(in_turn: bool) -> (u64, u64) {
 #[test]
 fn datagrams_that_are_sent_in_turn_share_a_doorbell() {
     assert_eq!(doorbells_of_datagrams(false), (20, 20));
-    // A thread that is kept from its CPU is not quick: not always.
+    // A thread that is kept from its CPU is not quick, so not every try shares one doorbell.
     let fewest = (0..20).map(|_| doorbells_of_datagrams(true)).min_by_key(|(meanwhile, rung)| (*rung, *meanwhile));
     assert_eq!(fewest, Some((0, 1)));
 }
 
-/// Only the doorbell waits, and the thread does nothing that lull sees. Suspended, the NAPI is not polled for acknowledgements; and
-/// nothing is sent again for want of them.
+/// Only the doorbell waits, and the thread does nothing that lull sees. As the NAPI is suspended, it is not polled for
+/// acknowledgements, and nothing is sent again for want of them.
 #[test]
 fn a_doorbell_that_is_held_back_rings_when_its_time_is_up() {
     let (pair, rings) = over_counted_doorbells(true, 1_000_000);
@@ -458,7 +463,8 @@ fn a_doorbell_that_is_held_back_rings_when_its_time_is_up() {
     until("the requests are acknowledged", || !owed());
     let stats = || pair.host.napi_stats(pair.server.napis()[0]);
     let sent_again = || connections.iter().map(|(server, _)| server.info().unwrap().retransmits).sum::<u32>();
-    // A thread that is kept from its CPU is not quick, or sees a timer of TCP's first: not always.
+    // A thread that is kept from its CPU is not quick, or a timer of TCP's fires first. This does not happen in every
+    // try.
     let rang = (0..20).any(|_| {
         let suspends = stats().suspends;
         while wait(&epoll, &worker, 16, LOST).len() < connections.len() {}
@@ -477,7 +483,7 @@ fn a_doorbell_that_is_held_back_rings_when_its_time_is_up() {
     assert!(rang, "it rings for a poll or what is sent again alone");
 }
 
-/// A thread outside of any batch has nobody who comes back for its frames: they leave, and with them what waited.
+/// A thread outside of any batch does not come back to send its frames, so they leave, and with them what waited.
 #[test]
 fn a_write_from_outside_rings_the_doorbell_that_a_batch_holds_back() {
     let (pair, rings) = over_counted_doorbells(true, HOUR_NS);
@@ -487,10 +493,10 @@ fn a_write_from_outside_rings_the_doorbell_that_a_batch_holds_back() {
         client.write_all(b"?").unwrap();
         epoll.add(server, 1, Interest::READABLE).unwrap();
     }
-    // A thread that is kept from its CPU is not quick: not always.
+    // A thread that is kept from its CPU is not quick. This does not happen in every try.
     let mut answers = 0;
     while !lull_net::holds_back() {
-        // What is not read is reported again: one batch has all of them.
+        // Data that are not read are reported again, so that one batch has all of them.
         while wait(&epoll, &worker, 16, LOST).len() < connections.len() {}
         answers += 1;
         for (server, _) in &connections[..3] {
@@ -515,7 +521,7 @@ fn a_write_from_outside_rings_the_doorbell_that_a_batch_holds_back() {
 
 #[test]
 fn quick_answers_to_several_peers_share_a_doorbell_where_it_is_dear_and_only_there() {
-    // Nobody knows at the first one that the program is quick; then 32 share one.
+    // At the first answer nobody knows yet that the program is quick; the other ones share a doorbell for each 32.
     assert_eq!(doorbells_of_forty_answers(true), (2, 3));
     assert_eq!(doorbells_of_forty_answers(false), (40, 40));
 }

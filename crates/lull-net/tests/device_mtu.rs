@@ -1,4 +1,5 @@
-//! The MTU of an interface changes while a network is on it, as `ip link set DEV mtu N` does, against the kernel's TCP and UDP.
+//! The MTU of an interface changes while a network is on it, as by `ip link set DEV mtu N`. The other end is the
+//! kernel's TCP and UDP.
 
 mod pair;
 mod wrapped;
@@ -24,7 +25,7 @@ use wrapped::{Watcher, Wrapped};
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 9);
 const BYTES: usize = 4 << 20;
-/// Nothing here waits for this long unless it is lost.
+/// A wait in this file that takes this long has lost something.
 const LOST: Duration = Duration::from_secs(120);
 
 fn pattern(at: usize) -> u8 {
@@ -37,14 +38,15 @@ fn done(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the other end of a veth pair does in its namespace, once and in order.
+/// The other end of a veth pair in its namespace, with the things that are done there, one after the other.
 struct Peer {
-    /// To a thread that stays there.
+    /// Sends work to a thread that stays in the namespace.
     work: mpsc::Sender<Box<dyn FnOnce() + Send>>,
 }
 
 impl Peer {
-    /// Moves the calling thread into a namespace with one end of a veth pair, `x0`. The error says what is missing.
+    /// Moves the calling thread into a namespace with one end of a veth pair, `x0`. The error says what is missing for
+    /// that.
     fn new() -> Result<Peer, String> {
         namespace::enter_private().map_err(|error| error.to_string())?;
         let (work, works) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
@@ -88,7 +90,7 @@ fn a_stream_goes_on(open: impl FnOnce() -> Arc<dyn Device>) {
         while !left.is_empty() {
             left = &left[stream.send(left).unwrap()..];
         }
-        // Until the client has read all of it.
+        // This waits until the client has read everything.
         assert_eq!(stream.recv(&mut [0]).unwrap(), 0);
     });
     let (mut client, udp) = peer.does(|| {
@@ -97,7 +99,7 @@ fn a_stream_goes_on(open: impl FnOnce() -> Arc<dyn Device>) {
     });
     client.set_read_timeout(Some(LOST)).unwrap();
     let mut got = vec![0; BYTES];
-    // What the client does not read holds the server up: most of the stream is still to come.
+    // As the client does not read, the server is held up, and most of the stream is still to come.
     let (begin, rest) = got.split_at_mut(BYTES / 32);
     client.read_exact(begin).unwrap();
     done("ip link set x0 mtu 1400");
@@ -107,7 +109,7 @@ fn a_stream_goes_on(open: impl FnOnce() -> Arc<dyn Device>) {
     server.join().unwrap();
     assert_eq!(device.info().mtu_bytes, 1400);
 
-    // A datagram that has fitted before leaves in fragments.
+    // A datagram that fitted before leaves in fragments now.
     udp.set_read_timeout(Some(LOST)).unwrap();
     let socket = UdpSocket::bind(&network, SocketAddr::new(IpAddr::V4(OURS), 8)).unwrap();
     assert_eq!(socket.send_to(&[8; 1450], SocketAddr::new(IpAddr::V4(PEER), 7)).unwrap(), 1450);
@@ -142,7 +144,8 @@ fn an_mtu_that_is_lowered_while_a_network_is_made_is_not_replaced_by_the_one_tha
         if readings.fetch_add(1, Ordering::Relaxed) > 0 {
             return 1400;
         }
-        // It becomes another one as soon as this has been read, and whoever hears of that goes on, if they do not wait for this.
+        // The MTU changes as soon as it was read, and the thread that is told of it goes on, if it is not kept waiting
+        // until this returns.
         watcher(DeviceEvent::Mtu);
         (0..10_000).for_each(|_| std::thread::yield_now());
         mtu_bytes
@@ -160,7 +163,7 @@ fn an_mtu_that_is_lowered_while_a_network_is_made_is_not_replaced_by_the_one_tha
     for queue in 0..2 {
         let from = SocketAddr::new(CLIENT.parse().unwrap(), 1000 + queue as u16);
         let socket = UdpSocket::bind_with(&network, queue, from, UdpOptions::default()).unwrap();
-        // It is longer than 1,400 bytes, and then it leaves in two.
+        // The datagram is longer than 1,400 bytes, so that it leaves in two fragments then.
         until("a datagram in fragments", || {
             assert_eq!(socket.send_to(&[8; 1450], SocketAddr::new(server.0, 7)).unwrap(), 1450);
             let mut frames = |far: &mut lull_nic::Queue| far.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ());

@@ -1,4 +1,4 @@
-//! Dry runs of a group's poller (§15) walk a network's receive path, and nobody can tell afterwards.
+//! Dry runs of a group's poller (§15) go through a network's receive path, and leave no trace.
 
 mod pair;
 
@@ -14,7 +14,7 @@ use pair::{CLIENT, SERVER};
 const PORT: u16 = 9;
 const WALKS: u64 = 200;
 
-/// A network whose queue a group polls, dry runs included, and one that sends to it.
+/// A network whose queue a group polls, dry runs included, and a network that sends to it.
 fn networks() -> (Host, Network, Network) {
     let host = Host::new(HostConfig { cpus: vec![None; 3], ..HostConfig::default() }).unwrap();
     let (server, client) = mem::pair(MemConfig::default());
@@ -27,7 +27,7 @@ fn networks() -> (Host, Network, Network) {
     (host, server, client)
 }
 
-/// Waits until the poller has walked so many times more.
+/// Waits until the poller has made this many further dry runs.
 fn walk(host: &Host) {
     let walks = || host.groups()[0].pollers[0].info.stats.dry_runs;
     let (before, begun) = (walks(), Instant::now());
@@ -49,7 +49,7 @@ fn walks_leave_sockets_and_counters_as_they_were_and_packets_find_their_way() {
         asks.send_to(&[round], address).unwrap();
         assert_eq!(socket.recv_from(&mut buffer).unwrap().0, 1);
         assert_eq!(buffer[0], round);
-        // What the datagram left to be done is done by the first walks' time.
+        // What the datagram has left to be done is done before the first dry run.
         walk(&host);
         let seen = || {
             let stacks = server.stack_counters();

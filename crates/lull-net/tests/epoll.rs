@@ -1,5 +1,5 @@
-//! Epoll as Linux has it: level, edge, one-shot, hang-ups, kernel descriptors, suspension. Several threads and contexts are
-//! in `epoll_threads.rs`.
+//! Epoll as Linux has it: level, edge, one-shot, hang-ups, kernel descriptors, suspension. `epoll_threads.rs` has
+//! several threads and contexts.
 
 mod pair;
 
@@ -51,7 +51,8 @@ fn edge_triggered_reports_once_per_arrival_even_if_something_is_left() {
     }
 }
 
-/// What arrives wakes who asked for urgent data, which then is not there; who waits in a context outside does not hear of it.
+/// Data that arrive wake an item that asked for urgent data, of which there are none. A waiter in a context outside is
+/// not told of them.
 #[test]
 fn who_watches_a_context_hears_of_what_it_would_report_alone() {
     let pair = Pair::new();
@@ -64,7 +65,7 @@ fn who_watches_a_context_hears_of_what_it_would_report_alone() {
     }));
     let arrives = |stream: &TcpStream, peer: &TcpStream, bytes: usize| {
         send(peer, b"x");
-        // It is told of with the data in place, under the same lock.
+        // The edge is told under the lock under which the data arrive.
         until("it has come", || stream.unread().unwrap() == bytes);
         told.swap(0, Ordering::SeqCst)
     };
@@ -154,7 +155,7 @@ fn half_close_hang_up_and_error() {
     server.shutdown(Shutdown::Write).unwrap();
     until("hang-up", || wait(&epoll, &worker, 8, LOST)[0].ready.contains(Ready::HUP));
 
-    // A reset is an error, reported though nobody asked for it.
+    // A reset is an error, which is reported even if nobody asked for it.
     let (server, client) = pair.connected(8);
     let epoll = pair.epoll(&server, Interest::WRITABLE | Interest::EDGE);
     assert!(!wait(&epoll, &worker, 8, LOST).is_empty());
@@ -188,7 +189,7 @@ fn kernel_descriptors_and_sockets_in_one_set_starve_neither() {
     let descriptor = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     epoll.add_fd(descriptor.as_fd(), 2, Interest::READABLE).unwrap();
     assert!(wait(&epoll, &worker, 8, SOON).is_empty());
-    // It ends a sleep.
+    // A kernel descriptor ends a sleep.
     let writer = descriptor.try_clone().unwrap();
     let writing = std::thread::spawn(move || {
         std::thread::sleep(SOON);
@@ -196,7 +197,7 @@ fn kernel_descriptors_and_sockets_in_one_set_starve_neither() {
     });
     assert_eq!(wait(&epoll, &worker, 8, LOST)[0].key, 2);
     writing.join().unwrap();
-    // Both stay ready for ever; with room for one event they take turns.
+    // Both stay ready for ever, and with room for one event they take turns.
     send(&client, b"x");
     until("data", || server.ready().contains(Ready::READABLE));
     let mut seen = [0; 3];
@@ -227,7 +228,7 @@ fn a_notifier_ends_a_wait_from_another_thread() {
     assert_eq!(wait(&epoll, &worker, 8, Duration::ZERO)[0].key, 77, "kept for the next wait");
 }
 
-/// The settings of `suspend` cases. A suspension that nobody ends lasts longer than any test.
+/// The settings of the `suspend` modes. A suspension that nobody ends lasts longer than any test.
 fn suspending() -> NapiSettings {
     NapiSettings {
         defer_hard_irqs: 3,
@@ -250,8 +251,8 @@ fn a_context_that_prefers_busy_polling_suspends_and_resumes_its_napi() {
     let napi = pair.server.napis()[0];
     let mut buffer = [0; 8];
     let mut irqs = 0;
-    // Whoever delivered a packet may complete it late, and the timer of that deferral has the instance when the context comes to poll
-    // it: on a machine that stalls that thread, it is tried again.
+    // The thread that delivered a packet may complete it late, and then the timer of that deferral has the instance
+    // when the context comes to poll it. As a busy machine may hold that thread up, this is tried several times.
     let resumed = (0..50).any(|_| {
         for _ in 0..3 {
             let suspends = pair.host.napi_stats(napi).suspends;
@@ -260,7 +261,7 @@ fn a_context_that_prefers_busy_polling_suspends_and_resumes_its_napi() {
             assert_eq!(pair.host.napi_stats(napi).suspends, suspends + 1);
             server.recv(&mut buffer).unwrap();
         }
-        // It would win against the busy poller.
+        // That thread would win against the busy poller.
         until("nobody owns the instance", || !pair.host.napis()[0].state.has(lull_core::state::SCHED));
         irqs = pair.host.napi_irqs(napi);
         let before = pair.host.napi_stats(napi);
@@ -270,7 +271,7 @@ fn a_context_that_prefers_busy_polling_suspends_and_resumes_its_napi() {
         (after.busy_polls, after.resumes) == (2, 1)
     });
     assert!(resumed, "not once there were one round and the stop's poll, and then the resume");
-    // Deferral runs out, and the interrupt is back. The waiter may find a packet before its interrupt has been taken.
+    // The deferral runs out, and the interrupt is back. The waiter may find a packet before its interrupt was taken.
     until("an interrupt is taken", || {
         until("the interrupt is unmasked", || {
             assert!(wait(&epoll, &worker, 8, Duration::from_millis(10)).is_empty());
@@ -299,17 +300,18 @@ fn while_suspended_packets_wait_for_the_application() {
         assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
         server.recv(&mut [0; 8]).unwrap();
     };
-    // Whoever polled the first packet may complete after the suspension began, and its deferral's timer then ends it
-    // (as in Linux). On a machine that stalls that thread, another packet is tried.
+    // The thread that polled the first packet may complete after the suspension began, and the timer of its deferral
+    // then ends the suspension, as in Linux. As a busy machine may hold that thread up, this is tried with several
+    // packets.
     let held = (0..50).any(|_| {
         answered(b"x");
         until("nobody owns the instance", || !pair.host.napis()[0].state.has(lull_core::state::SCHED));
         let before = state();
-        // The application computes; nothing interrupts it.
+        // While the application computes, nothing interrupts it.
         send(&client, b"y");
         std::thread::sleep(Duration::from_millis(50));
         let held = state() == before && !server.ready().contains(Ready::READABLE);
-        // It comes back, and busy polls.
+        // When it comes back it busy polls.
         assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
         server.recv(&mut [0; 8]).unwrap();
         held && state().1 == before.1
@@ -336,8 +338,8 @@ fn a_freed_context_resumes_what_it_suspended() {
     });
 }
 
-/// With `every_napi` a context suspends each NAPI that its sockets are on, and polls each when it comes back (§13 edges 14
-/// and 15); with timeouts that nothing here waits for.
+/// With `every_napi` a context suspends each NAPI that its sockets are on, and polls each when it comes back (§13 edges
+/// 14 and 15). The timeouts are longer than the test.
 #[test]
 fn a_context_on_four_napis_suspends_and_polls_each() {
     const NAPIS: usize = 4;
@@ -363,7 +365,7 @@ fn a_context_on_four_napis_suspends_and_polls_each() {
     let suspends = || pair.server.napis().iter().map(|napi| pair.host.napi_stats(*napi).suspends).collect::<Vec<_>>();
     let mut read = [0; NAPIS];
     for round in 1..=20 {
-        // What comes while the application computes waits for it, on whichever NAPI.
+        // Packets that come while the application computes wait for it, on whichever NAPI they come.
         pairs.iter().for_each(|(_, client)| send(client, b"x"));
         let mut returns = 0;
         while read != [round; NAPIS] {
@@ -378,7 +380,7 @@ fn a_context_on_four_napis_suspends_and_polls_each() {
     }
 }
 
-/// With `every_napi` what is ready on several NAPIs is returned in turn: whoever is first on its NAPI has waited longest.
+/// With `every_napi`, events of several NAPIs are returned in turn: the first event on its NAPI has waited longest.
 #[test]
 fn events_of_several_napis_are_returned_in_turn() {
     for (every_napi, expected) in [(true, [0, 2, 1, 3]), (false, [0, 1, 2, 3])] {

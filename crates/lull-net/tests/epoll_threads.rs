@@ -1,4 +1,4 @@
-//! Several threads on one epoll context, and several contexts on one socket: who is woken.
+//! Several threads on one epoll context, and several contexts on one socket: these tests show who is woken.
 
 mod pair;
 
@@ -48,7 +48,7 @@ fn serve(worker: &Worker, epoll: &Epoll, on_event: &mut impl FnMut(Event)) {
         epoll.wait(worker, &mut events, 1, None).unwrap();
         for event in events {
             if event.key == STOP {
-                // A notification is reported once: the next thread is told by this one.
+                // A notification is reported once, so this thread notifies the next one.
                 epoll.notifier(STOP).notify();
                 return;
             }
@@ -57,8 +57,8 @@ fn serve(worker: &Worker, epoll: &Epoll, on_event: &mut impl FnMut(Event)) {
     }
 }
 
-/// One thread takes the first connection and is busy with it; the second connection is taken by the other thread, which
-/// sleeps in the same context.
+/// One thread takes the first connection and is busy with it. The other thread, which sleeps in the same context, takes
+/// the second connection.
 #[test]
 fn a_level_wakes_the_second_thread_while_the_first_is_busy() {
     let pair = Pair::new();
@@ -83,7 +83,8 @@ fn a_level_wakes_the_second_thread_while_the_first_is_busy() {
     waiters.stop();
 }
 
-/// `ep_poll_callback` returns 0 for a context without a waiter: its thread computes, and must not swallow the wake-up.
+/// `ep_poll_callback` returns 0 for a context without a waiter, whose thread computes, so that it does not swallow the
+/// wake-up.
 #[test]
 fn exclusive_passes_over_a_context_that_nobody_waits_on() {
     let pair = Pair::new();
@@ -118,12 +119,13 @@ fn exclusive_wakes_one_of_several_contexts() {
     until("all sleep", || contexts.iter().all(|context| context.epoll.waiting() == 1));
     let _client = pair.connect(7);
     until("one is told", || told.load(Ordering::SeqCst) == 1);
-    // Whatever the connection's delivery put on a ready list is taken before the stop, which comes after it.
+    // What the delivery of the connection has put on a ready list is taken before the notification to stop, which comes
+    // after it.
     contexts.into_iter().for_each(Waiters::stop);
     assert_eq!(told.load(Ordering::SeqCst), 1);
 }
 
-/// The first kernel descriptor is added while threads sleep; every signal of it is taken by one of them.
+/// The first kernel descriptor is added while threads sleep. Each of its signals is taken by one of them.
 #[test]
 fn a_kernel_descriptor_wakes_threads_that_slept_before_it_was_added() {
     const ROUNDS: usize = 100;
@@ -148,7 +150,7 @@ fn a_kernel_descriptor_wakes_threads_that_slept_before_it_was_added() {
     waiters.stop();
 }
 
-/// A notifier that is used after its context was dropped keeps nothing alive, whether or not it was used before.
+/// A notifier that is used after its context was dropped keeps nothing alive, even if it was used before.
 #[test]
 fn a_notifier_outlives_its_context() {
     let pair = Pair::new();
@@ -166,8 +168,8 @@ fn a_notifier_outlives_its_context() {
     }
 }
 
-/// Threads on one context read what comes on several connections, now together and now one after the other. Every byte
-/// is read, however an item is told.
+/// Threads on one context read what comes on several connections, sometimes together and sometimes one after the other.
+/// Every byte is read, in whatever way an item is reported.
 fn stress(how: Interest) {
     const THREADS: usize = 3;
     const CONNECTIONS: usize = 5;
@@ -177,7 +179,7 @@ fn stress(how: Interest) {
     let epoll = Epoll::new(&pair.host);
     let connected = |key| {
         let client = pair.connect(7);
-        // A small write need not wait for the acknowledgement of the one before.
+        // With this, a small write does not wait for the acknowledgement of the one before.
         client.set_nodelay(true).unwrap();
         let (server, _) = listener.accept().unwrap();
         server.set_nonblocking(true).unwrap();
@@ -191,7 +193,7 @@ fn stress(how: Interest) {
         move |event| {
             let server = &servers[event.key as usize];
             let mut buffer = [0; 2];
-            // Of a level a part may be left; an edge is told once.
+            // With level-triggered items a part may be left; an edge is reported only once.
             while let Ok(count) = server.recv(&mut buffer) {
                 read.fetch_add(count, Ordering::SeqCst);
                 if !how.contains(Interest::EDGE) {
@@ -210,7 +212,7 @@ fn stress(how: Interest) {
             (&clients[(round + offset) % CONNECTIONS]).write_all(&[7; 4][..count]).unwrap();
             sent += count;
         }
-        // Sometimes the threads sleep when more comes, sometimes not.
+        // Sometimes the threads sleep when more comes, and sometimes they do not.
         if round % 3 != 0 {
             until("all is read", || read.load(Ordering::SeqCst) == sent);
         }

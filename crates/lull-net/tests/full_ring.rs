@@ -1,4 +1,4 @@
-//! Senders that found the transmit ring full: every one of them goes on when there is room, and only then.
+//! Senders that found the transmit ring full. Each of them goes on when there is room, and only then.
 
 mod pair;
 
@@ -30,7 +30,7 @@ fn ports() -> (MemPort, MemPort) {
     mem::pair(MemConfig { ring_slots: SLOTS, ..MemConfig::default() })
 }
 
-/// A network of ours at one end of a wire whose other end the test holds: it alone decides when there is room.
+/// A network of lull's at one end of a wire. The other end belongs to the test, which alone decides when there is room.
 struct Bench {
     peer: Option<MemPort>,
     queue: Queue,
@@ -56,7 +56,7 @@ impl Bench {
         UdpSocket::bind(&self.network, address(CLIENT, port)).unwrap()
     }
 
-    /// Sends until the ring is full; how many datagrams that took.
+    /// Sends until the ring is full. Returns how many datagrams that took.
     fn fill(&self, socket: &UdpSocket) -> usize {
         socket.set_nonblocking(true).unwrap();
         let sent = (0..).take_while(|_| socket.send_to(b"fills", address(SERVER, PORT)).is_ok()).count();
@@ -65,7 +65,7 @@ impl Bench {
         sent
     }
 
-    /// Connects to a stack that the test drives by hand, and that is silent from then on.
+    /// Connects to a stack that the test drives by hand, and that sends nothing from then on.
     fn connect(&mut self) -> TcpStream {
         let mut config = StackConfig::new(PEER_MAC);
         config.addresses = vec![(SERVER.parse().unwrap(), 24)];
@@ -91,7 +91,7 @@ impl Bench {
         connecting.join().unwrap()
     }
 
-    /// A socket that found the ring full, and a wait for its next edge with these parameters.
+    /// A socket that found the ring full, and a function that waits for its next edge with these parameters.
     fn full_and_watched(&self, params: &EpollParams) -> (UdpSocket, impl FnOnce() -> Ready + Send + use<>) {
         let socket = self.socket(1);
         let worker = Worker::new(&self.host, 0).unwrap();
@@ -116,7 +116,7 @@ impl Bench {
     }
 }
 
-/// The whole way, between two networks: 200,000 datagrams through a ring of 32.
+/// This goes the whole way between two networks: 200,000 datagrams pass a ring of 32 slots.
 #[test]
 fn a_blocking_datagram_sender_goes_on() {
     const DATAGRAMS: usize = 200_000;
@@ -127,7 +127,7 @@ fn a_blocking_datagram_sender_goes_on() {
     let to = address(SERVER, PORT);
     let sink = UdpSocket::bind(&server, to).unwrap();
     let sender = UdpSocket::bind(&client, address(CLIENT, PORT)).unwrap();
-    // The neighbour is known before the stream begins.
+    // This makes the neighbour known before the stream begins.
     sender.send_to(b"first", to).unwrap();
     sink.recv_from(&mut [0; 8]).unwrap();
     let sent = Arc::new(AtomicUsize::new(0));
@@ -141,7 +141,7 @@ fn a_blocking_datagram_sender_goes_on() {
     until("the last datagram", || sent.load(Ordering::SeqCst) == DATAGRAMS);
 }
 
-/// Nobody is told of room that is not there, and one free slot is enough to tell them all.
+/// Nobody is told of room that does not exist, and one free slot is enough for all to be told.
 #[test]
 fn all_senders_on_a_ring_go_on() {
     const SENDERS: u16 = 8;
@@ -181,8 +181,8 @@ fn epoll_reports_room_to_a_nonblocking_sender() {
     assert_eq!(socket.send_to(b"goes", address(SERVER, PORT)).unwrap(), 4);
 }
 
-/// A busy poller, who owns the NAPI for longer than anybody waits, looks for room by itself: no frame comes, and the room
-/// interrupt only asks the owner to look again.
+/// A busy poller, who owns the NAPI for longer than anybody waits, looks for room by itself: no frame comes, and the
+/// room interrupt only asks the owner to look again.
 #[test]
 fn a_busy_poller_hears_of_room() {
     let mut bench = Bench::new();
@@ -196,8 +196,8 @@ fn a_busy_poller_hears_of_room() {
     assert!(waiter.join().unwrap().contains(Ready::WRITABLE));
 }
 
-/// A TCP connection whose segments found the ring full sends them when there is room. No frame is received meanwhile,
-/// and timers cannot be what helps: retransmissions come after 1, 3, 7, 15 s, and this has more rounds than that.
+/// A TCP connection whose segments found the ring full sends them when there is room. No frame is received meanwhile.
+/// Timers cannot be the cause: retransmissions come after 1, 3, 7 and 15 s, and this test has more rounds than that.
 #[test]
 fn tcp_goes_on_without_a_frame_or_a_timer() {
     let mut bench = Bench::new();
@@ -215,12 +215,12 @@ fn tcp_goes_on_without_a_frame_or_a_timer() {
     }
 }
 
-/// A cork holds no doorbell back that somebody waits for: room comes only behind it.
+/// A cork does not hold back a doorbell for which somebody waits, as room comes only after it.
 #[test]
 fn a_full_ring_ends_a_cork() {
     let mut bench = Bench::new();
     let (network, socket) = (bench.network.clone(), bench.socket(1));
-    // The rest of the ring is no multiple of what a cork holds back at most.
+    // The rest of the ring is not a multiple of what a cork holds back at most.
     assert_eq!(socket.send_to(b"first", address(SERVER, PORT)).unwrap(), 5);
     let _cork = network.cork(0);
     assert_eq!(bench.fill(&socket), SLOTS - 1);
@@ -234,14 +234,14 @@ fn a_link_that_goes_down_drops_what_waits() {
     let (socket, waits) = bench.full_and_watched(&EpollParams::default());
     bench.peer.as_ref().unwrap().set_link(Link::Down).unwrap();
     assert!(waits().contains(Ready::WRITABLE));
-    // All are lost, none waits.
+    // All datagrams are lost, and none waits.
     for _ in 0..2 * SLOTS {
         assert_eq!(socket.send_to(b"lost", address(SERVER, PORT)).unwrap(), 4);
     }
     assert!(bench.network.device().counters(0).tx_dropped >= SLOTS as u64);
 }
 
-/// Without a device there is no route, and whoever waited for it is told so.
+/// Without a device there is no route, and whoever waited for one is told so.
 #[test]
 fn a_device_that_goes_leaves_no_sender_waiting() {
     let mut bench = Bench::new();
@@ -259,7 +259,7 @@ fn a_device_that_goes_leaves_no_sender_waiting() {
     assert_eq!(blocked.join().unwrap().kind(), std::io::ErrorKind::NetworkUnreachable);
 }
 
-/// The room interrupt may come late (its injector holds it back), and a reset masks it: nobody waits for ever.
+/// The room interrupt may come late (an injector of faults holds it back), and a reset masks it. Nobody waits for ever.
 #[test]
 fn senders_go_on_through_late_room_interrupts_and_resets() {
     const DATAGRAMS: usize = 2_000;

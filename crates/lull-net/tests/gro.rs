@@ -1,4 +1,4 @@
-//! GRO on a NAPI: what is held leaves at the completion of the poll, or by `gro_flush_timeout` where that is set.
+//! GRO on a NAPI. What is held leaves at the completion of the poll, or by `gro_flush_timeout` if that is set.
 
 mod pair;
 
@@ -16,10 +16,10 @@ use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
 use pair::{CLIENT, LOST, SERVER, until};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// What fills a segment, with timestamps.
+/// The payload that fills a segment with timestamps.
 const SEGMENT_BYTES: usize = 1448;
 
-/// A ring that keeps what the client sends, for the test to let through.
+/// A ring that keeps what the client sends, until the test lets it through.
 #[derive(Default)]
 struct Kept(Vec<Frame>);
 
@@ -38,7 +38,7 @@ impl TxQueue for Kept {
     }
 }
 
-/// A network of ours, and a client that the test drives by hand.
+/// A network of lull's, and a client that the test drives by hand.
 struct Bench {
     host: Host,
     network: Network,
@@ -77,7 +77,7 @@ impl Bench {
         Bench { host, network, wire, _port: port, client, id: id.unwrap(), kept, server }
     }
 
-    /// The client writes segments, all full but the last, and keeps them: only the last pushes.
+    /// Has the client write segments, all full but the last, and keeps them. Only the last one has the PSH flag.
     fn written(&mut self, segments: usize) -> Vec<Frame> {
         let data: Vec<u8> = (0..segments * SEGMENT_BYTES - 1).map(|at| at as u8).collect();
         let id = self.id;
@@ -114,7 +114,7 @@ fn read(server: &TcpStream, bytes: usize) {
 fn without_a_timeout_what_is_held_leaves_when_the_poll_completes() {
     let mut bench = Bench::new(NapiSettings::default());
     let frames = bench.written(3);
-    // The one that pushes is lost.
+    // The segment with the PSH flag is lost.
     send(&mut bench.wire, frames.into_iter().take(2));
     read(&bench.server, 2 * SEGMENT_BYTES);
     assert_eq!(bench.stats().timer_arms, 0);
@@ -134,7 +134,7 @@ fn with_a_timeout_what_is_held_waits_for_more_and_for_no_longer() {
     send(&mut bench.wire, frames);
     read(&bench.server, 3 * SEGMENT_BYTES - 1);
     assert_eq!(bench.network.stack_counters()[0].tcp_segments, segments + 1, "they went on as one");
-    // And one that nothing follows.
+    // This is for segments that nothing follows.
     let napi = NapiSettings { gro_flush_timeout_ns: SECOND_NS / 100, ..NapiSettings::default() };
     let mut bench = Bench::new(napi);
     let frames = bench.written(2);
@@ -173,7 +173,7 @@ fn datagrams_are_held_by_the_same_rules_for_a_socket_that_takes_several_as_one()
             let received = server.recv_msg(&mut [IoSliceMut::new(&mut data)], false).unwrap();
             heard.push((received.bytes, received.each_bytes));
         }
-        // Without a timeout each poll may have found less than all.
+        // Without a timeout, each poll may have found fewer than all of them.
         assert!(!is_held || heard == [(250, Some(100))], "{heard:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Errors that a UDP socket keeps for who asks for them: they wake nobody else.
+//! Errors that a UDP socket keeps for a caller that asks for them. They wake nobody else.
 
 mod pair;
 
@@ -13,7 +13,8 @@ fn at(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// `__skb_wait_for_more_packets` looks at `sk_err`, which has been told. Before, such a read never ended, for it never slept.
+/// `__skb_wait_for_more_packets` looks at `sk_err`, which was reported already. If the kept error counted, such a read
+/// would never sleep.
 #[test]
 fn a_read_sleeps_while_an_error_is_kept_that_was_told() {
     for busy_usecs in [0, 50] {
@@ -23,7 +24,7 @@ fn a_read_sleeps_while_an_error_is_kept_that_was_told() {
         socket.set_receive_errors(true, false).unwrap();
         socket.send_to(b"x", at(SERVER, 53)).unwrap();
         until("the error", || socket.ready().contains(Ready::ERR));
-        // It is told by the call that waits, or the next.
+        // The error is reported by the call that waits, or by the next one.
         assert_eq!(socket.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         assert!(socket.ready().contains(Ready::ERR), "it is kept");
         socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();

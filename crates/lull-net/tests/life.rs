@@ -1,4 +1,4 @@
-//! What lives how long, and what belongs together: networks and their sockets, hosts and their workers, ports.
+//! The lifetimes of networks and their sockets and of hosts and their workers, and what belongs together.
 
 mod pair;
 
@@ -16,7 +16,7 @@ use lull_net::{
 use lull_nic::mem::{self, MemConfig};
 use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
 
-/// Both networks go while sockets are open: nobody waits for ever, and every call says why.
+/// Both networks go while sockets are open. Nobody waits for ever, and every call reports the reason.
 #[test]
 fn sockets_of_a_dropped_network_fail_and_wake_who_waits() {
     let pair = Pair::new();
@@ -41,7 +41,7 @@ fn sockets_of_a_dropped_network_fail_and_wake_who_waits() {
     assert_eq!(server.send(b"x").unwrap_err().kind(), ErrorKind::NetworkDown);
 }
 
-/// Nobody answers, which TCP alone would find out two minutes later.
+/// Nobody answers. TCP alone would find that out only two minutes later.
 #[test]
 fn connect_timeout_ends_the_attempt() {
     let pair = Pair::new();
@@ -65,7 +65,7 @@ fn a_worker_of_another_host_is_refused() {
     assert!(error.to_string().contains("another host"), "{error}");
 }
 
-/// Its edges would come from threads that deliver for another host, which cannot poll for this one's waiters.
+/// Its edges would come from threads that deliver for another host, and that cannot poll for this one's waiters.
 #[test]
 fn a_socket_of_another_host_is_refused() {
     let (pair, other) = (Pair::new(), Pair::new());

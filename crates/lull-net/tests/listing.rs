@@ -1,4 +1,5 @@
-//! What `ss` would show: sockets with their states, queues, round trips and retransmissions; and sources that may not send.
+//! The list that `ss` shows: sockets with their states, queues, round trips and retransmissions. Also sources that may
+//! not send.
 
 mod shard_harness;
 
@@ -32,7 +33,7 @@ fn a_connection_is_timed_by_what_was_sent_once() {
         host.sent();
     }
     assert_eq!((connection(&host).rtt_us, connection(&host).retransmits), (Some(3_000), 0));
-    // An idle time between is none of the round trip.
+    // The idle time in between is not part of the round trip.
     host.run_for(10 * SECOND);
     host.send(id, b"answer").unwrap();
     peer.hear(&mut host);
@@ -47,7 +48,7 @@ fn what_was_sent_again_is_counted_and_tells_no_round_trip() {
     host.send(id, b"answer").unwrap();
     peer.hear(&mut host);
     host.run_for(5 * SECOND);
-    // The others are doubts about the next hop.
+    // The other frames ask whether the next hop is still there.
     let again = host.sent().iter().filter_map(Tcp::parse).count() as u32;
     assert!(again >= 1);
     peer.send(&mut host, ACK, &[]);
@@ -69,14 +70,14 @@ fn who_is_not_allowed_is_dropped_and_counted_but_for_neighbour_discovery() {
         let sum = checksum(&[&pseudo(ip(CLIENT6), ip(SERVER6), 58, body.len()), &body]);
         let message = [&body[..2], &sum.to_be_bytes(), &body[4..]].concat();
         let mut frame = ip_packet(ip(CLIENT6), ip(SERVER6), 58, 0x60, &[], &message);
-        // The hop limit of neighbour discovery.
+        // This is the hop limit of neighbour discovery.
         frame.data_mut()[14 + 7] = 255;
         host.receive(frame);
         assert_eq!((host.sent().len(), host.stack.counters().drop_not_allowed), (answers, dropped), "type {kind}");
     }
     let mut allowed = Peer::new(4000);
     host.establish(listener, &mut allowed);
-    // What loops has come from nowhere else.
+    // A packet that is looped back has come from no other source.
     let own = host.connect(at(SERVER, 80));
     while host.stack.has_looped() {
         host.call(|stack, io| stack.deliver_looped(io));

@@ -107,7 +107,7 @@ fn what_loops_is_no_martian_and_no_received_frame() {
     assert_eq!((looped.drop_martian, looped.udp_datagrams, looped.rx_frames), (0, 1, 0));
 }
 
-/// Takes everything.
+/// Stacks elsewhere that take every frame.
 #[derive(Debug)]
 struct Greedy;
 

@@ -1,5 +1,5 @@
-//! The memory of a crowd of clients goes back to the system when they have gone. A process of its own: the resident memory
-//! of other tests would be in the way.
+//! The memory of a crowd of clients goes back to the system when they have gone. This test has a process of its own,
+//! because the resident memory of other tests would disturb it.
 #![cfg(target_env = "gnu")]
 
 mod pair;
@@ -11,7 +11,7 @@ use lull_net::{ListenOptions, TcpListener, TcpStream};
 use pair::{Pair, SERVER, until};
 
 const CLIENTS: usize = 240;
-/// Below what glibc maps on its own, and so gives back by itself.
+/// This is smaller than what glibc maps separately, and so gives back by itself.
 const BUFFER_BYTES: usize = 120 * 1024;
 
 fn resident_bytes() -> usize {
@@ -28,7 +28,8 @@ fn the_memory_of_a_crowd_goes_back_to_the_system() {
     let address = SocketAddr::new(SERVER.parse().unwrap(), 80);
     let listener = TcpListener::bind_with(&pair.server, None, address, options).unwrap();
     let before = resident_bytes();
-    // Small blocks between the buffers, as a service has them, so that the heap's end alone does not free it.
+    // There are small blocks between the buffers, as in a service, so that shrinking the heap at its end does not free
+    // the buffers.
     let mut others: Vec<Box<[u8]>> = Vec::new();
     let mut crowd: Vec<(TcpStream, TcpStream)> = Vec::new();
     for _ in 0..CLIENTS {

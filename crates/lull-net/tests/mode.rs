@@ -1,4 +1,4 @@
-//! A mode by one call: on networks, on epoll contexts, on sockets, and where it cannot act.
+//! A mode is set by one call, on networks, on epoll contexts and on sockets. Some tests are for modes that cannot act.
 
 mod pair;
 
@@ -51,8 +51,8 @@ fn a_network_made_with_a_mode_suspends() {
     assert_eq!(pair.host.napi_stats(pair.server.napis()[0]).suspends, 1);
 }
 
-/// SO_BUSY_POLL reaches sockets that are open, listeners and what they accept; the application's own value stands until
-/// a mode changes it again.
+/// SO_BUSY_POLL reaches sockets that are open, listeners, and what they accept. The application's own value stands
+/// until a mode changes it again.
 #[test]
 fn sockets_follow_a_mode_that_names_their_busy_polling() {
     let pair = Pair::new();
@@ -85,7 +85,7 @@ fn a_blocking_read_busy_polls_in_busyread() {
     pair.server.set_mode(&mode("busyread")).unwrap().without_epoll().unwrap();
     let before = pair.host.napi_stats(pair.server.napis()[0]).busy_polls;
     let reading = std::thread::spawn(move || while served.recv(&mut [0; 8]).unwrap() > 0 {});
-    // One read polls for 400 us, in which others may have the CPU, or the NAPI: the next one polls again.
+    // One read polls for 400 us, in which other threads may have the CPU or the NAPI. Then the next read polls again.
     pair::until("a read polls", || {
         asking.send(b"x").unwrap();
         pair.host.napi_stats(pair.server.napis()[0]).busy_polls > before
@@ -121,7 +121,7 @@ fn a_mode_that_coalesces_gives_the_device_its_own_moderation_back() {
     assert_eq!(device.moderation(), own);
 }
 
-/// A device with what a device must have, and no moderation.
+/// A device with only what every device must have, and so without moderation.
 struct Plain(Arc<dyn Device>);
 
 impl Device for Plain {
@@ -181,7 +181,7 @@ fn a_group_mode_has_its_queues_polled_by_the_group_until_another_mode_is_set() {
     for name in ["group50", "base", "group", "threaded", "group50"] {
         let mode = mode(name);
         let policy = pair.server.set_mode(&mode).unwrap().on(&epoll).unwrap();
-        // Again, as a service does that is told its mode once more: an operator's changes stay.
+        // The mode is set once more, as a service does that is told its mode again. An operator's changes stay.
         let _ = pair.server.set_mode(&mode).unwrap();
         let grouped = pair.host.napis()[0].state.has(lull_core::state::GROUPED);
         assert_eq!(
@@ -238,7 +238,7 @@ fn a_group_mode_that_is_refused_leaves_all_as_it_was() {
     let _ = pair.server.set_mode(&mode("group")).unwrap();
     assert_eq!(pair.host.groups()[0].members.len(), 4, "nothing was left behind that is in the way");
 
-    // One of its CPUs is given to another group, and the other one to the next mode's.
+    // One of its CPUs is given to another group, and the other CPU to the group of the next mode.
     let polls = pair.host.groups()[0].id;
     pair.host.group_detach(polls, 3).unwrap();
     let by_an_operator = pair.host.new_group(options).unwrap();

@@ -1,4 +1,5 @@
-//! Flows that the device moves to other queues, as when an RSS table is written anew: connections stay where they are, and go on.
+//! Flows that the device moves to other queues, as when an RSS table is written anew. The connections stay where they
+//! are, and go on.
 
 mod pair;
 
@@ -21,14 +22,14 @@ fn moved_to(device: &Arc<dyn Device>, queue: usize) {
     device.set_rss_table(&vec![queue; entries]).unwrap();
 }
 
-/// Another process with queues of the interface, which has no connection, and notes what it is asked.
+/// Another process with queues of the interface. It has no connections, and records what it is asked.
 #[derive(Debug)]
 struct Others {
     queues: Vec<u32>,
-    /// Where each stranger had been.
+    /// The marks of each stranger, which say where it has been.
     strangers: Mutex<Vec<u32>>,
     last_acknowledgements: AtomicUsize,
-    /// Whether they take strangers.
+    /// Whether it takes strangers.
     know_them: AtomicBool,
 }
 
@@ -69,7 +70,7 @@ impl Elsewhere for Others {
     fn copy_to_all(&self, _frame: &Frame) {}
 }
 
-/// The server has three of an interface's queues, and another process has others.
+/// A server that has three of an interface's queues, while another process has others.
 fn beside(others: &Arc<Others>) -> Pair {
     let (server, client) = mem::pair(MemConfig { queues: QUEUES, peer_queues: Some(1), ..MemConfig::default() });
     let host = Host::new(HostConfig { cpus: vec![None; QUEUES + 1], ..HostConfig::default() }).unwrap();
@@ -94,7 +95,7 @@ fn resets(pair: &Pair) -> u64 {
     pair.server.stack_counters().iter().map(|counters| counters.tcp_resets_sent).sum()
 }
 
-/// Both ways, and back.
+/// Sends data in one direction, and back.
 fn exchange(server: &mut TcpStream, client: &mut TcpStream, data: &[u8]) {
     client.write_all(data).unwrap();
     let mut got = vec![0; data.len()];
@@ -110,7 +111,7 @@ fn connections_go_on_in_every_mode_wherever_their_packets_come() {
     let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
     let (mut server, mut client) = pair.connected(80);
     for mode in ["base", "defer50", "suspend20", "napibusy", "fullbusy", "threaded", "threaded-busy", "base"] {
-        // Its other half would be an epoll's; the sockets block.
+        // The other half of the mode is for an epoll context; these sockets block.
         let _ = pair.server.set_mode(&mode.parse().unwrap()).unwrap();
         for queue in 0..QUEUES {
             moved_to(pair.server.device(), queue);
@@ -162,7 +163,7 @@ fn one_poll_takes_all_that_was_passed_on() {
     let client = UdpSocket::bind(&pair.client, at(CLIENT, 53)).unwrap();
     client.send_to(b"who", at(SERVER, 53)).unwrap();
     server.recv_from(&mut [0; 3]).unwrap();
-    // The socket is on the first shard, whose NAPI is away for a while.
+    // The socket is on the first shard, whose NAPI is busy elsewhere for a while.
     moved_to(pair.server.device(), 1);
     let napi = pair.server.napis()[0];
     let before = passed_on(&pair);
@@ -183,7 +184,7 @@ fn a_handshake_that_moves_is_finished() {
     let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
     let listener = pair.listener(80);
     for queue in (0..QUEUES).cycle().take(2 * QUEUES) {
-        // The SYN and the acknowledgement of the answer come by different queues, in one order or the other.
+        // The SYN and the acknowledgement of its answer come by different queues, in either order.
         std::thread::scope(|scope| {
             scope.spawn(|| moved_to(pair.server.device(), queue));
             let client = pair.connect(80);
@@ -201,7 +202,7 @@ fn nobodys_segment_is_refused_once_by_the_last_who_is_asked() {
         let refused = TcpStream::connect(&pair.client, SocketAddr::new(SERVER.parse().unwrap(), 81)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         assert!(resets(&pair) > before);
-        // On a very busy machine the client's SYN may be repeated before it hears of the reset.
+        // On a very busy machine the client's SYN may be repeated before the reset arrives.
         until("each SYN is refused once, after all have been asked", || {
             passed_on(&pair) - passed_before == (QUEUES as u64 - 1) * (resets(&pair) - before)
         });
@@ -218,7 +219,7 @@ fn what_was_passed_on_while_the_queues_were_disabled_is_heard_of_when_they_are_e
         pair.server.device().reset().unwrap();
         server.read_exact(&mut [0; 1]).unwrap();
     }
-    // The reset that came last has been seen to.
+    // By then the reset that came last was handled.
     until("the queues are enabled", || pair.server.napis().iter().all(|napi| pair.host.napi_id(*napi) != 0));
     exchange(&mut server, &mut client, b"after");
 }
@@ -251,10 +252,10 @@ fn others_are_asked_once_for_what_no_queue_of_the_process_can_place() {
         moved_to(pair.server.device(), queue);
         let refused = TcpStream::connect(&pair.client, SocketAddr::new(SERVER.parse().unwrap(), 81)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        // The last one has not marked it yet.
+        // The last shard that was asked has not marked the frame yet.
         let seen_by = 0b11_0100 & !(1 << others.queues[last_asked]);
         let strangers = std::mem::take(&mut *others.strangers.lock().unwrap());
-        // On a very busy machine the client's SYN may be repeated before it hears of the reset.
+        // On a very busy machine the client's SYN may be repeated before the reset arrives.
         assert!(
             !strangers.is_empty() && strangers.iter().all(|marks| *marks == seen_by),
             "{strangers:?}, not {seen_by}"
@@ -270,7 +271,7 @@ fn others_are_asked_for_the_socket_of_a_datagram_before_its_sender_is_told_that_
     let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
     let client = UdpSocket::bind(&pair.client, at(CLIENT, 54)).unwrap();
     client.connect(at(SERVER, 53)).unwrap();
-    // They know nobody either.
+    // The other process has no socket for it either.
     client.send(b"who").unwrap();
     assert_eq!(client.recv(&mut [0; 3]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(others.strangers.lock().unwrap().len(), 1, "once, for all queues of the process");
@@ -278,7 +279,7 @@ fn others_are_asked_for_the_socket_of_a_datagram_before_its_sender_is_told_that_
     let (before, passed_before) = (refused(), passed_on(&pair));
     others.know_them.store(true, Ordering::Relaxed);
     client.send(b"who").unwrap();
-    // From shard to shard, and then to them.
+    // The datagram goes from shard to shard, and then to the other process.
     until("it is theirs", || passed_on(&pair) == passed_before + QUEUES as u64);
     assert_eq!(refused(), before, "its sender is told nothing");
 }
@@ -297,7 +298,7 @@ fn numbers_that_frames_cannot_be_marked_with_are_refused() {
     }
 }
 
-/// A router's word, in a frame that a device's other end sends: a datagram from port 53 was too long for the path.
+/// A router's message in a frame that a device's other end sends: a datagram from port 53 was too long for the path.
 fn too_long(from: [u8; 6], to: [u8; 6], mtu: u16) -> Frame {
     let ip = |source: &str, destination: &str, protocol: u8, payload: &[u8], length: usize| {
         let mut packet = vec![0; wire::IPV4];
@@ -315,7 +316,7 @@ fn too_long(from: [u8; 6], to: [u8; 6], mtu: u16) -> Frame {
     Frame::copy_from(&[&to[..], &from, &wire::ETHERTYPE_IPV4.to_be_bytes(), &packet].concat())
 }
 
-/// A program's datagram socket is one on each queue, and a router's word comes by one of them.
+/// A program's datagram socket is one socket on each queue, and a router's message comes by one of the queues.
 #[test]
 fn every_shard_hears_how_long_a_datagram_may_be() {
     let (server, peer) = mem::pair(MemConfig { queues: QUEUES, peer_queues: Some(1), ..MemConfig::default() });

@@ -1,5 +1,5 @@
-//! Everything that a program needs is reached through `lull_net`, its only dependency here. This file compiles only while the
-//! crate names all that its signatures show.
+//! A program can reach everything that it needs through `lull_net`, which is its only dependency here. This file
+//! compiles only while the crate exports all types of its signatures.
 
 use std::io::{Error, Read, Result, Write};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use lull_net::{
 
 const NOTICE: u64 = 1;
 
-/// One function with every kind of refusal in it: `?` is enough for each.
+/// One function has every kind of error in it: `?` is enough for each.
 fn networks(mode: &Mode) -> Result<(Host, Network, Network)> {
     let (server, client) = mem::pair(MemConfig::default());
     let sysctl = Sysctl { busy_poll_usecs: 0, ..Sysctl::default() };

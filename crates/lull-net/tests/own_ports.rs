@@ -1,5 +1,5 @@
-//! Ports of connections on a device that does not tell by which queue a segment comes, as a TAP: no two shards of a network have the
-//! same connection.
+//! Ports of connections on a device that does not tell by which queue a segment comes, such as a TAP. No two shards of
+//! a network have the same connection.
 
 mod pair;
 mod wrapped;
@@ -19,10 +19,10 @@ use wrapped::Wrapped;
 
 const QUEUES: usize = 3;
 const OWN: &str = "10.0.0.2";
-/// Nobody answers there.
+/// Nobody answers at this address.
 const REMOTE: &str = "10.0.0.9";
 
-/// A network that has these ports for its connections, and nobody at the other end.
+/// A network that has these ports for its connections. Nobody is at the other end.
 fn network(first: u16, last: u16, tells_queues: bool) -> Network {
     let (device, _) = mem::pair(MemConfig { queues: QUEUES, peer_queues: Some(1), ..MemConfig::default() });
     let device = Wrapped { tells_queues, ..Wrapped::new(Arc::new(device), |queue| queue) };
@@ -38,7 +38,7 @@ fn connect(network: &Network, local: Option<&str>) -> Result<TcpStream, ErrorKin
 
 #[test]
 fn two_shards_never_connect_from_the_same_port_to_the_same_peer() {
-    // Whichever shard it is whose port this is.
+    // This is done for a port of each shard.
     for port in 40_000..40_000 + QUEUES as u16 {
         let network = network(port, port, false);
         let _first = connect(&network, None).unwrap();
@@ -66,7 +66,8 @@ fn nor_from_one_that_the_program_chooses() {
                 assert_eq!(connect(&network, Some(again)).err(), Some(ErrorKind::AddrInUse), "{again}");
             }
         }
-        // One that the program chooses first is no other connection's afterwards, whichever shard's port it is.
+        // A port that the program chooses first is no other connection's afterwards, whichever shard the port belongs
+        // to.
         for port in 40_000..40_000 + QUEUES as u16 {
             let network = self::network(port, port, tells_queues);
             let _chosen = connect(&network, Some(&format!("{OWN}:{port}"))).unwrap();
@@ -83,7 +84,7 @@ fn nor_from_one_of_a_listener_to_a_peer_whose_connection_it_has() {
         |inner| Arc::new(Wrapped { tells_queues: false, ..Wrapped::new(inner, |queue| queue) }) as Arc<dyn Device>;
     let pair = Pair::with(QUEUES, silent, NapiSettings::default());
     let listener = pair.listener(80);
-    // They come by all of the queues.
+    // The connections come by all of the queues.
     for _ in 0..4 * QUEUES {
         let client = pair.connect(80);
         let (_server, peer) = listener.accept().unwrap();
@@ -102,7 +103,7 @@ fn two_shards_never_choose_the_same_port_for_datagrams() {
         let local = SocketAddr::new(OWN.parse().unwrap(), port);
         UdpSocket::bind_with(&network, queue, local, UdpOptions::default())
     };
-    // One of them is taken by name.
+    // One of the ports is taken by name.
     let mut sockets = vec![bind(QUEUES - 1, 40_003).unwrap()];
     sockets.extend((1..usize::from(PORTS)).map(|nth| bind(nth % QUEUES, 0).unwrap()));
     let ports: HashSet<u16> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
@@ -110,7 +111,7 @@ fn two_shards_never_choose_the_same_port_for_datagrams() {
     for queue in 0..QUEUES {
         assert_eq!(bind(queue, 0).err().map(|error| error.kind()), Some(ErrorKind::AddrNotAvailable));
     }
-    // One that is free again is anybody's.
+    // A port that is free again can be had by any shard.
     drop(sockets.pop());
     assert!((0..QUEUES).all(|queue| bind(queue, 0).is_ok()));
 }

@@ -1,4 +1,4 @@
-//! Packet sockets: whole frames of one queue, whoever polls it.
+//! Packet sockets get whole frames of one queue, whoever polls it.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use lull_net::{NetworkError, PacketDevice, PacketOptions, PacketSocket};
 use lull_nic::mem::{self, MemConfig};
 use lull_nic::{Device, Link};
 
-/// Nothing here waits for this long unless it is lost.
+/// A wait in this file that takes this long has lost something.
 const LOST: Duration = Duration::from_secs(120);
 
-/// Two packet sockets at the two ends of an in-memory NIC, a CPU each.
+/// Two packet sockets at the two ends of an in-memory NIC, each with a CPU.
 struct Pair {
     near: PacketSocket,
     far: PacketSocket,
@@ -41,7 +41,7 @@ impl Pair {
         self.host.napi_stats(self.far.napi())
     }
 
-    /// Sends frames, each of which has to come back before the next.
+    /// Sends frames, each of which has to come back before the next one leaves.
     fn echo(&self, frames: u32) {
         let far = self.far.clone();
         let echo = thread::spawn(move || {
@@ -104,14 +104,14 @@ fn frames_cross_by_interrupts_by_threads_and_by_a_group() {
 #[test]
 fn a_call_that_does_not_block_busy_polls_one_round_and_one_that_blocks_polls_until_it_has_a_frame() {
     let napi = "busyread".parse::<Mode>().unwrap().napi;
-    // The timer would poll, too: it is put far off.
+    // The timer would poll as well, so it is far off.
     let napi = NapiSettings { gro_flush_timeout_ns: 3_600_000_000_000, ..napi };
     let pair = Pair::new(MemConfig::default(), &PacketOptions { napi, ..PacketOptions::default() });
     let mut buffer = [0; 64];
-    // Interrupts that were armed before the first poll come once; then the deferral masks them.
+    // Interrupts that were armed before the first poll come once; after that the deferral masks them.
     pair.near.send(&frame(0)).unwrap();
     pair.far.recv(&mut buffer).unwrap();
-    // Its timer is the last of what whoever polled does; before that the queue may not be free yet.
+    // Arming the timer is the last step of the thread that polled. Before that the queue may not be free.
     until("the deferral", || pair.stats().timer_arms > 0);
 
     let before = pair.stats();
@@ -179,7 +179,7 @@ fn what_does_not_fit_the_buffer_is_cut_off() {
     assert_eq!(buffer, frame(2));
 }
 
-/// The far end of the wire is the test's own: it alone takes frames off the ring.
+/// The far end of the wire belongs to the test, which alone takes frames off the ring.
 #[test]
 fn what_is_no_frame_is_refused_and_not_counted_as_sent() {
     let pair = Pair::new(MemConfig { mtu_bytes: 1_500, ..MemConfig::default() }, &PacketOptions::default());
@@ -246,11 +246,11 @@ fn a_reset_keeps_the_id_and_a_device_that_is_gone_ends_every_call() {
     while answers.try_recv(&mut buffer).is_some() {}
 
     near.set_link(Link::Down).unwrap();
-    asks.send(&frame(0)).unwrap(); // Taken and dropped: nobody waits for a link that is down.
+    asks.send(&frame(0)).unwrap(); // A link that is down takes and drops frames, so that nobody waits for it.
     let waiting = {
         let answers = answers.clone();
         thread::spawn(move || {
-            // Frames that were under way come first.
+            // Frames that were on their way come first.
             loop {
                 if let Err(error) = answers.recv(&mut [0; 64]) {
                     break error.kind();

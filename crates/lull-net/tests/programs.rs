@@ -1,4 +1,4 @@
-//! A program on the receive path below a network: it runs whoever polls.
+//! A program on the receive path below a network runs whoever polls.
 
 mod pair;
 
@@ -63,8 +63,8 @@ fn what_a_program_drops_no_socket_hears_and_all_else_passes_whoever_polls() {
         }
         let address = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
         let [deaf, hears] = [DROPPED, HEARD].map(|port| UdpSocket::bind(&pair.server, address(SERVER, port)).unwrap());
-        // A stream passes as if there were no program. Behind it each end knows the other's address, so that no datagram waits
-        // for an answer to ARP, where few may.
+        // A stream passes as if there were no program. Afterwards each end knows the other's address, so that no
+        // datagram waits for an answer to ARP, where only a few may wait.
         let listener = pair.listener(80);
         let mut client = pair.connect(80);
         let (mut server, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! A device that reconnects: each network takes the place in the host's table that the one before it gave back.
+//! A device that reconnects. Each network takes the place in the host's table that the network before it gave back.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use lull_host::{Host, HostConfig, Worker};
 use lull_net::{Epoll, Interest, Network, NetworkConfig, TcpListener, TcpStream};
 use lull_nic::mem::{self, MemConfig};
 
-/// The three queues of two networks have room, and nothing more.
+/// The three queues of two networks have places, and there are no more.
 const NAPIS_MAX: usize = 3;
 const RECONNECTS: u32 = 10_000;
 const SERVER: &str = "10.0.0.2";
@@ -25,7 +25,7 @@ fn config(ip: &str) -> NetworkConfig {
     }
 }
 
-/// Ends the other threads, also when a test fails.
+/// Ends the other threads, even when a test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -41,7 +41,7 @@ fn networks(host: &Host) -> (Network, Network) {
     (server, Network::new(host, Arc::new(client), config(CLIENT)).unwrap())
 }
 
-/// The control thread of a network that is just being told of its device may be the last to have it.
+/// The control thread of a network that is just being told of its device may be the last to hold the network.
 #[track_caller]
 fn gone(host: &Host) {
     let start = Instant::now();
@@ -51,7 +51,7 @@ fn gone(host: &Host) {
     }
 }
 
-/// A worker waits in one context all the time, whose sockets come and go with their networks.
+/// A worker waits in one context all the time. The context's sockets come and go with their networks.
 #[test]
 fn ten_thousand_reconnects_need_no_more_places_than_one() {
     let host = Host::new(HostConfig { cpus: vec![None; 2], napis_max: NAPIS_MAX, ..HostConfig::default() }).unwrap();
@@ -96,7 +96,7 @@ fn ten_thousand_reconnects_need_no_more_places_than_one() {
     });
 }
 
-/// A network that cannot be made leaves nothing behind: here there is room for two of its three queues.
+/// A network that cannot be made leaves nothing behind. Here there are places for two of its three queues.
 #[test]
 fn a_network_that_was_refused_takes_no_places() {
     let host = Host::new(HostConfig { cpus: vec![None; 2], napis_max: 2, ..HostConfig::default() }).unwrap();

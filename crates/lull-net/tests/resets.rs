@@ -12,7 +12,7 @@ use lull_nic::{Device, IrqLine, IrqSink, Queue};
 use pair::Pair;
 use wrapped::Wrapped;
 
-/// The first unmask, which is that of the enabling, is followed by a reset of the device.
+/// This line resets the device after its first unmask, which is that of the enabling.
 struct ResetsOnce {
     line: Arc<dyn IrqLine>,
     device: Arc<dyn Device>,

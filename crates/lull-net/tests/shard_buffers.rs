@@ -1,5 +1,5 @@
-//! Buffers whose size the program asks for (SO_SNDBUF, SO_RCVBUF, TCP_NOTSENT_LOWAT): what may be written, what is offered, and that
-//! nothing is lost when it changes.
+//! Buffers whose size the program asks for (SO_SNDBUF, SO_RCVBUF, TCP_NOTSENT_LOWAT): how much may be written, what
+//! window is offered, and that nothing is lost when the size changes.
 
 mod shard_harness;
 
@@ -22,7 +22,7 @@ fn bytes(places: std::ops::Range<usize>) -> Vec<u8> {
     places.map(|place| byte(place, 0)).collect()
 }
 
-/// Acknowledges what comes until nothing does, and says what that was.
+/// Acknowledges what comes until nothing does any more. Returns what has come.
 fn takes_all(host: &mut Host, peer: &mut Peer) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -50,7 +50,8 @@ fn as_much_may_be_written_as_was_asked_for() {
     }
 }
 
-/// Linux takes more than it sends at first (`tcp_sndbuf_expand`); programs that drop who leaves too much unread reckon with it.
+/// Linux takes more than it sends at first (`tcp_sndbuf_expand`). Programs that drop a peer who leaves too much unread
+/// rely on that.
 #[test]
 fn more_may_be_written_at_first_than_is_sent() {
     const ROOM: usize = 4 * lull_net::shard::BUFFER_BYTES;
@@ -87,12 +88,12 @@ fn more_may_be_written_at_first_than_is_sent() {
         assert!(all == data[..ROOM]);
         assert!(host.ready(id).contains(Ready::WRITABLE) && told(&mut host, id).contains(Ready::WRITABLE));
     }
-    // Whoever asks for a buffer has that one.
+    // A program that asks for a buffer size gets that size.
     let (mut host, _, id) = with_a_peer(ListenOptions { tx_buffer_bytes: 20_000, ..ListenOptions::default() });
     assert_eq!(host.send(id, &data), Ok(20_000));
 }
 
-/// `sk_stream_is_writeable`, by what was asked for and not by what the connection's buffer holds.
+/// `sk_stream_is_writeable` goes by the size that was asked for, and not by what the connection's buffer holds.
 #[test]
 fn a_writer_is_woken_when_a_third_of_what_was_asked_for_is_free() {
     for room in [6_000, 60_000] {
@@ -137,7 +138,7 @@ fn more_room_wakes_a_writer_and_less_takes_nothing_away() {
     assert_eq!(host.send(id, &bytes(40_000..50_000)), Ok(3_000));
 }
 
-/// The stack's own limit is as without it.
+/// The stack's own limit is the same as without a size.
 #[test]
 fn what_goes_into_the_buffer_leaves_as_it_did_without_a_size() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -182,7 +183,7 @@ fn the_end_follows_all_that_was_written() {
     }
 }
 
-/// Also once the peer has sent its own end.
+/// This holds even after the peer has sent its own end.
 #[test]
 fn the_end_follows_all_that_was_written_to_a_peer_that_has_ended() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -233,7 +234,7 @@ fn nothing_is_written_while_too_much_is_unsent() {
     assert!((2_000..2_500).contains(&unsent), "{unsent}");
     assert!(!host.ready(id).contains(Ready::WRITABLE));
     told(&mut host, id);
-    // A third of the buffer was free all the while; what matters is that enough of it is sent.
+    // A third of the buffer was free all the time; what matters is that enough of it is sent.
     let mut taken = peer.hear(&mut host);
     peer.send(&mut host, ACK, b"");
     assert!(host.stack.tcp_unsent(id).unwrap() < 2_000);
@@ -242,8 +243,8 @@ fn nothing_is_written_while_too_much_is_unsent() {
     assert_eq!(taken, bytes(0..written));
 }
 
-/// A server whose buffers grow, a peer by hand that scales its windows, their connection, the server's scale, and the edge of the
-/// window that its SYN-ACK offers.
+/// A server whose buffers grow, a peer that the test drives and that scales its windows, their connection, the server's
+/// scale, and the edge of the window that its SYN-ACK offers.
 fn scaled_peer() -> (Host, Peer, SocketId, u8, u32) {
     let mut config = server_config();
     config.growth = GROWTH;
@@ -269,7 +270,7 @@ fn a_larger_receive_buffer_is_offered_at_once_and_stays() {
     let told = host.segments().pop().expect("the window");
     let offered = usize::from(told.window) << scale;
     assert!((200_000 - 32..=200_000).contains(&offered), "{offered}");
-    // What scale was agreed on bounds it.
+    // The scale that was agreed on bounds it.
     set_receive_buffer(&mut host, id, 100 << 20);
     let told = host.segments().pop().expect("the window");
     assert_eq!(usize::from(told.window) << scale, (usize::from(u16::MAX) - 1) << scale);
@@ -292,7 +293,7 @@ fn a_receive_buffer_changes_when_what_is_in_it_was_read() {
     assert_eq!(host.stack.buffer_sizes(id).unwrap().0, 50_000);
 }
 
-/// The edge of the window never comes back, and all before it is taken, whatever the program asks for meanwhile.
+/// The edge of the window never moves back, and everything before it is taken, whatever the program asks for meanwhile.
 #[test]
 fn what_was_offered_is_taken_though_the_buffer_shrinks() {
     for seed in 1..5 {
@@ -323,7 +324,7 @@ fn what_was_offered_is_taken_though_the_buffer_shrinks() {
         }
         assert_eq!(read, sent, "nothing had to be sent again, seed {seed}");
         assert!(sent > 20_000, "{sent} bytes, seed {seed}");
-        // In small requests, which fill nothing, it comes to what was asked for.
+        // With small requests, which never fill it, the buffer shrinks to the size that was asked for.
         for _ in 0..2000 {
             host.segments().iter().for_each(|it| edge = edge.max(it.ack + (u32::from(it.window) << scale)));
             if edge - peer.seq >= 400 {
@@ -369,7 +370,7 @@ fn streams_are_whole_whatever_is_asked_for_and_lost() {
     }
 }
 
-/// An idle stream may be bounded anew while it is written.
+/// The bounds of an idle stream may change while it is written.
 #[test]
 fn a_stream_goes_on_while_its_bounds_change() {
     let mut net = Net::new();

@@ -1,4 +1,4 @@
-//! Datagrams to several stations: who hears them, and what is told of them.
+//! Datagrams to several stations: who receives them, and what the socket reports of them.
 
 mod shard_harness;
 
@@ -11,7 +11,7 @@ use lull_nic::Frame;
 use shard_harness::udp::{bind, recv, udp};
 use shard_harness::*;
 
-/// A datagram whose frame is for every station.
+/// A datagram in a frame to every station.
 fn to_all(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Frame {
     let mut frame = ip_packet(from.ip(), to.ip(), 17, 0, &[], &udp(from, to, payload));
     frame.data_mut()[..6].fill(0xff);
@@ -26,7 +26,7 @@ fn received(host: &mut Host, id: SocketId) -> Received {
     host.call(|stack, io| stack.udp_recv_from(id, &mut [0; 64], io)).unwrap()
 }
 
-/// As DHCP servers and programs that look for each other have it, with SO_REUSEADDR or SO_REUSEPORT.
+/// This is how DHCP servers, and programs that look for each other, use it, with SO_REUSEADDR or SO_REUSEPORT.
 #[test]
 fn every_socket_that_could_gets_what_is_sent_to_everybody() {
     for options in [
@@ -73,7 +73,7 @@ fn a_full_socket_keeps_nothing_from_the_others() {
     assert_eq!(host.stack.counters().drop_socket_full, 2);
 }
 
-/// There is no membership, so that of groups only those are heard that every station is in.
+/// There is no membership, so only groups are heard that every station is in.
 #[test]
 fn what_is_sent_to_a_group_that_nobody_has_joined_is_dropped() {
     let mut host = Host::server();
@@ -98,11 +98,11 @@ fn who_has_no_address_yet_is_heard_by_everybody_and_by_nobody_else() {
         host.receive(ip_packet(from.ip(), to.ip(), 17, 0, &[], &udp(from, to, b"x")));
     }
     assert_eq!((recv(&mut host, id), host.stack.counters().drop_martian), (Err(NetError::WouldBlock), 3));
-    // Nothing was learned of it.
+    // Nothing was learned from it.
     assert_eq!(host.neighbours.lookup(ip("0.0.0.0")), None);
 }
 
-/// Of what was reserved once only groups, broadcast and loopback are nobody's address (`ip_route_input_slow`).
+/// Of the addresses that were reserved once, only groups, broadcast and loopback are nobody's (`ip_route_input_slow`).
 #[test]
 fn addresses_of_class_e_and_of_this_network_are_as_any_others() {
     let mut host = Host::server();
@@ -120,7 +120,7 @@ fn addresses_of_class_e_and_of_this_network_are_as_any_others() {
     }
 }
 
-/// IP_PKTINFO: `ipi_spec_dst` beside `ipi_addr`.
+/// IP_PKTINFO has `ipi_spec_dst` beside `ipi_addr`.
 #[test]
 fn an_answer_to_what_was_sent_to_everybody_comes_from_the_own_address_that_the_sender_would_reach() {
     let mut config = server_config();
@@ -147,7 +147,7 @@ fn an_answer_to_what_was_sent_to_everybody_comes_from_the_own_address_that_the_s
     assert_eq!((told.to, told.own), (to.ip(), to.ip()), "to one of them alone");
 }
 
-/// Stacks of other processes, which take what they are given.
+/// The stacks of other processes, which take what they are given.
 #[derive(Debug, Default)]
 struct Others(Mutex<Vec<Frame>>);
 
@@ -198,7 +198,7 @@ fn what_nobody_here_hears_of_everybody_another_stack_may() {
     assert!(others.0.lock().unwrap().is_empty(), "a group that nobody has joined");
 }
 
-/// About a packet of ours that another stack has sent, for all that this one knows.
+/// The error is about a packet of an own address that another stack may have sent, as far as this one knows.
 #[test]
 fn every_error_that_nobody_here_knows_of_is_another_stacks() {
     let (others, mut host) = beside_others();

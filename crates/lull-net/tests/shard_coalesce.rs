@@ -1,4 +1,5 @@
-//! What is written while a batch of events is answered: which writes wait for one another, and what ends their wait.
+//! Data that are written while a batch of events is answered: which writes wait for one another, and what ends their
+//! wait.
 
 mod shard_harness;
 
@@ -8,7 +9,7 @@ use shard_harness::*;
 
 const BOUND_NS: u64 = 500_000;
 
-/// A server whose connection has TCP_NODELAY: nothing but the batch holds anything back.
+/// A server whose connection has TCP_NODELAY, so that only the batch holds something back.
 fn with_a_peer() -> (Host, SocketId, Peer, SocketId) {
     let (mut host, listener, peer, id) = Host::with_a_peer();
     host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
@@ -31,7 +32,7 @@ fn answer_in(batch: &mut Batch, host: &mut Host, id: SocketId, data: &[u8]) {
     assert_eq!(written, Ok(data.len()));
 }
 
-/// The thread comes back for more.
+/// The thread comes back to wait for more.
 fn waits(host: &mut Host) {
     host.call(|stack, io| stack.let_go_of_all(io));
 }
@@ -76,7 +77,7 @@ fn answers_of_a_batch_leave_in_one_segment_once_there_were_several() {
 fn one_answer_per_batch_never_waits_and_several_are_forgotten_after_a_batch_with_one() {
     let (mut host, _, mut peer, id) = with_a_peer();
     for batch in 1..300u16 {
-        // The number comes round.
+        // The number of the batch wraps around.
         answer(&mut host, ((batch - 1) % 255 + 1) as u8, id, b"x");
         assert_eq!(letters(&left(&mut host, &mut peer)), ["x"]);
         peer.send(&mut host, ACK, b"");
@@ -92,7 +93,7 @@ fn one_answer_per_batch_never_waits_and_several_are_forgotten_after_a_batch_with
     assert_eq!(letters(&left(&mut host, &mut peer)), ["d"], "one answer in the batch before");
 }
 
-/// A server with so many connections, whose doorbell is dear or not.
+/// A server with this many connections, whose doorbell is expensive or not.
 fn with_peers(share_doorbells: bool, peers: u16) -> (Host, Vec<SocketId>) {
     let mut host = Host::server_with(StackConfig { share_doorbells, ..server_config() });
     host.run_for(SECOND);
@@ -106,7 +107,7 @@ fn with_peers(share_doorbells: bool, peers: u16) -> (Host, Vec<SocketId>) {
     (host, ids)
 }
 
-/// A thread's answer to an event of this batch, so long after the one before it. Whether the doorbell may wait behind it.
+/// A thread answers an event of this batch, so long after the answer before it. Returns whether the doorbell may wait.
 fn waits_for_the_next(host: &mut Host, batch: &mut Batch, id: SocketId, since_ns: u64) -> bool {
     host.now_ns += since_ns;
     answer_in(batch, host, id, b"a");
@@ -115,7 +116,7 @@ fn waits_for_the_next(host: &mut Host, batch: &mut Batch, id: SocketId, since_ns
     host.stack.holds_doorbell_back()
 }
 
-/// One answer to each of `ids` in a batch of so many events, by a thread that takes so long for each.
+/// A thread gives one answer to each of `ids` in a batch of so many events, and takes so long for each.
 fn wait_for_the_next(host: &mut Host, ids: &[SocketId], events: usize, each_ns: u64) -> Vec<bool> {
     let mut batch = Batch::new(1, events);
     ids.iter().map(|&id| waits_for_the_next(host, &mut batch, id, each_ns)).collect()
@@ -124,7 +125,7 @@ fn wait_for_the_next(host: &mut Host, ids: &[SocketId], events: usize, each_ns: 
 #[test]
 fn the_doorbell_of_a_quick_answer_waits_for_the_next_where_it_is_dear() {
     let (mut host, ids) = with_peers(true, 4);
-    // Nobody knows at the first one that the program is quick.
+    // At the first answer nobody knows yet that the program is quick.
     assert_eq!(wait_for_the_next(&mut host, &ids, 8, 3_000), [false, true, true, true]);
     assert_eq!(host.stack.held_back_until_ns(), host.now_ns - 2 * 3_000 + BOUND_NS);
     waits(&mut host);
@@ -229,7 +230,7 @@ fn full_segments_leave_at_once_and_their_rest_waits() {
     assert_eq!(left(&mut host, &mut peer), [[b'l'; 80]]);
 }
 
-/// Two answers, of which the second waits.
+/// Writes two answers, of which the second waits.
 fn with_one_that_waits() -> (Host, Peer, SocketId) {
     let (mut host, _, mut peer, id) = with_a_peer();
     answer(&mut host, 1, id, b"a");
@@ -256,7 +257,7 @@ fn what_waits_leaves_before_a_fin_and_before_a_reset() {
     let ends: [(u8, End); 4] = [
         (FIN, |host, _, id| host.close(id)),
         (FIN, |host, _, id| host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap()),
-        // Unread data: `tcp_close` resets.
+        // There are unread data, so `tcp_close` resets.
         (RST, |host, peer, id| {
             peer.send(host, ACK | PSH, b"unread");
             host.close(id);
@@ -276,7 +277,7 @@ fn what_waits_leaves_before_a_fin_and_before_a_reset() {
     }
 }
 
-/// Answers the only request of a connection in a batch of its own, and closes it if the program does.
+/// Answers the only request of a connection in a batch of its own, and closes the connection if the program does so.
 fn answers_once(host: &mut Host, batch: u8, id: SocketId, closes: bool) {
     answer(host, batch, id, b"only");
     if closes {
@@ -288,7 +289,7 @@ fn answers_once(host: &mut Host, batch: u8, id: SocketId, closes: bool) {
     }
 }
 
-/// What leaves of it before the thread waits, and then.
+/// Returns how many segments leave before the thread waits, and how many leave then.
 fn segments_of_an_only_answer(host: &mut Host, listener: SocketId, port: u16, closes: bool) -> (usize, usize) {
     let mut peer = Peer::new(port);
     let id = host.establish(listener, &mut peer);
@@ -298,7 +299,7 @@ fn segments_of_an_only_answer(host: &mut Host, listener: SocketId, port: u16, cl
     (meanwhile, host.segments().len())
 }
 
-/// A server that closes after each answer (`Connection: close`) sends one segment a connection for both.
+/// A server that closes after each answer (`Connection: close`) sends one segment per connection for both.
 #[test]
 fn an_only_answer_waits_for_the_fin_where_the_program_has_lately_closed_behind_it() {
     let mut host = Host::server();
@@ -313,7 +314,7 @@ fn an_only_answer_waits_for_the_fin_where_the_program_has_lately_closed_behind_i
     assert_eq!(segments_of_an_only_answer(&mut host, listener, 4005, false), (1, 0), "and the next at once");
 }
 
-/// Who is written to in a second batch is not closed with its only answer.
+/// A connection that is written to in a second batch is not one that closes with its only answer.
 #[test]
 fn an_only_answer_leaves_at_once_where_connections_are_kept() {
     let mut host = Host::server();
@@ -339,7 +340,7 @@ fn reads(host: &mut Host, batch: u8, id: SocketId) {
     assert_eq!(count, Ok(7));
 }
 
-/// A connection whose first request has come, and nothing has left since.
+/// A connection whose first request has come, since which nothing has left.
 fn with_a_first_request() -> (Host, Peer, SocketId) {
     let (mut host, _, mut peer, id) = with_a_peer();
     peer.send(&mut host, ACK | PSH, b"request");
@@ -360,7 +361,7 @@ fn a_first_request_is_acknowledged_with_its_answer() {
     assert!(host.segments().is_empty());
 }
 
-/// A header with MSG_MORE and what follows it, as of a file by `sendfile`.
+/// A header is sent with MSG_MORE, and the rest follows, as from a file by `sendfile`.
 #[test]
 fn a_first_answer_in_parts_leaves_at_once_with_the_acknowledgement() {
     let (mut host, peer, id) = with_a_first_request();
@@ -418,7 +419,7 @@ fn a_first_request_is_acknowledged_as_it_comes_where_nothing_is_held_back() {
     assert_eq!(host.segments().len(), 1);
 }
 
-/// Every segment of a connection with timestamps has one (RFC 7323 section 3.2), also what lull has smoltcp say.
+/// Every segment of a connection with timestamps has one (RFC 7323 section 3.2), also those that lull has smoltcp send.
 #[test]
 fn an_acknowledgement_before_the_thread_waits_has_a_timestamp() {
     let mut host = Host::server();

@@ -1,4 +1,4 @@
-//! TCP_CORK, MSG_MORE and SO_RCVLOWAT: what is kept, what ends that, and from when on a connection is readable.
+//! TCP_CORK, MSG_MORE and SO_RCVLOWAT: what is kept back, what ends that, and from when on a connection is readable.
 
 mod shard_harness;
 
@@ -8,7 +8,7 @@ use lull_net::Shutdown;
 use lull_net::shard::{Ready, SocketId};
 use shard_harness::*;
 
-/// As `tcp_check_probe_timer` has it, and a tick of the timers.
+/// The ceiling of `tcp_check_probe_timer`, and a tick of the timers.
 const OVER_NS: u64 = 220_000_000;
 
 fn corked() -> (Host, SocketId, Peer) {
@@ -21,7 +21,7 @@ fn more(host: &mut Host, id: SocketId, data: &[u8]) {
     assert_eq!(host.call(|stack, io| stack.tcp_send_more(id, &[IoSlice::new(data)], io)), Ok(data.len()));
 }
 
-/// The payloads of the segments that left, all of which are acknowledged.
+/// The payloads of the segments that left. All of them are acknowledged.
 fn left(host: &mut Host, peer: &mut Peer) -> Vec<Vec<u8>> {
     let segments = host.segments();
     for segment in &segments {
@@ -40,7 +40,7 @@ fn what_fills_no_segment_waits_for_the_cork_to_be_taken_off() {
     host.send(id, b"head").unwrap();
     assert!(host.segments().is_empty());
     assert_eq!(host.stack.tcp_unacknowledged(id), Ok(4));
-    // What comes from the peer lets nothing go.
+    // Nothing that comes from the peer sends it.
     peer.send(&mut host, ACK, b"more");
     peer.send(&mut host, ACK, b"");
     assert!(host.segments().iter().all(|segment| segment.payload.is_empty()));

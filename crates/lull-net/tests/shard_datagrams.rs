@@ -29,7 +29,7 @@ fn udp_both_ways_over_both_families() {
         let server = bind(&mut net.server, any, 53);
         let client = bind(&mut net.client, any, 0);
         assert_eq!(send_to(&mut net.client, client, b"question", at(server_ip, 53)), Ok(8));
-        // The question waits for the neighbour's address and then goes.
+        // The question waits for the neighbour's address and leaves then.
         net.run_for(5 * MS);
         assert_eq!(net.server.changes.last().map(|c| (c.socket, c.edges)), Some((server, Ready::READABLE)));
         let (question, from) = recv(&mut net.server, server).unwrap();
@@ -40,7 +40,8 @@ fn udp_both_ways_over_both_families() {
         assert_eq!(recv(&mut net.client, client).unwrap(), (b"answer".to_vec(), at(server_ip, 53)));
         assert_eq!(recv(&mut net.client, client), Err(NetError::WouldBlock));
         assert!(!net.client.ready(client).contains(Ready::READABLE));
-        // One request for the address, one answer; the server learned from the packet or the request.
+        // There is one request for the address and one answer. The server has learned the client's from the packet or
+        // the request.
         assert_eq!(net.server.stack.counters().neighbour_requests, 0);
     }
 }
@@ -50,7 +51,7 @@ fn a_program_that_steers_sees_no_more_than_the_datagram() {
     let mut host = Host::server();
     let options = UdpOptions { reuse_port: true, ..UdpOptions::default() };
     let group: Vec<SocketId> = (0..4).map(|_| host.stack.udp_bind(at(SERVER, 53), options).unwrap()).collect();
-    // ld len; ret a: the socket whose number is the payload's length.
+    // This is "ld len; ret a", which chooses the socket whose number is the payload's length.
     let length = lull_net::lull_bpf::Program::parse("2,128 0 0 0,22 0 0 0").unwrap();
     host.stack.set_reuseport_program(group[0], Some(Arc::new(length.into()))).unwrap();
     let mut padded = udp(at(CLIENT, 9), at(SERVER, 53), b"x");
@@ -70,13 +71,13 @@ fn truncated_datagrams_lose_their_rest() {
     let received = host.call(|stack, io| stack.udp_recv_from(id, &mut buffer, io)).unwrap();
     assert_eq!((received.bytes, received.datagram_bytes, &buffer), (4, 10, b"0123"));
     assert_eq!((received.from, received.to), (at(CLIENT, 9), ip(SERVER)));
-    // An empty datagram is one.
+    // An empty datagram counts as one.
     assert!(host.ready(id).contains(Ready::READABLE));
     assert_eq!(recv(&mut host, id).unwrap().0, b"");
     assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
 }
 
-/// A device with a fixed number of chunks receives nothing while all of them wait in sockets that nobody reads.
+/// A device with a fixed number of chunks would receive nothing if all of them waited in sockets that nobody reads.
 #[test]
 fn what_waits_to_be_read_holds_no_chunk_that_a_device_cannot_do_without() {
     for (bounded, is_back) in [(true, true), (false, false)] {
@@ -119,7 +120,7 @@ fn a_connected_socket_hears_its_peer_only_and_learns_of_errors() {
     net.client.stack.udp_connect(client, Some(at(SERVER, 53))).unwrap();
     assert_eq!(net.client.stack.local_addr(client), Ok(at(CLIENT, 5000)));
     assert_eq!(net.client.stack.peer_addr(client), Ok(at(SERVER, 53)));
-    // Nobody is there: a port unreachable, once.
+    // Nobody is there, so a port unreachable comes, once.
     net.client.call(|stack, io| stack.udp_send(client, b"x", io)).unwrap();
     net.run_for(5 * MS);
     assert!(net.client.changes.iter().any(|c| c.socket == client && c.edges.contains(Ready::ERR)));
@@ -132,7 +133,7 @@ fn a_connected_socket_hears_its_peer_only_and_learns_of_errors() {
     net.run_for(5 * MS);
     assert_eq!(recv(&mut net.client, client).unwrap().0, b"right");
     assert_eq!(recv(&mut net.client, client), Err(NetError::WouldBlock));
-    // Without its peer it hears everybody again.
+    // Without a peer it hears everybody again.
     net.client.stack.udp_connect(client, None).unwrap();
     assert_eq!(net.client.stack.local_addr(client), Ok(at("0.0.0.0", 5000)), "as it was bound");
     assert_eq!(net.client.call(|stack, io| stack.udp_send(client, b"", io)), Err(NetError::DestinationRequired));
@@ -167,7 +168,7 @@ fn what_cannot_be_sent_is_an_error() {
     let elsewhere = host.stack.udp_bind(at("10.0.0.9", 53), UdpOptions::default());
     assert_eq!(elsewhere, Err(NetError::AddressNotAvailable));
     host.sent();
-    // A full ring: try again when told.
+    // The ring is full, so the socket has to wait until it is told of room.
     host.ring.slots = 0;
     assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::WouldBlock));
     assert!(!host.ready(id).contains(Ready::WRITABLE));
@@ -175,12 +176,12 @@ fn what_cannot_be_sent_is_an_error() {
     host.changes.clear();
     host.call(|stack, io| stack.flush_blocked(io));
     assert_eq!(host.changes.pop().map(|c| (c.socket, c.edges)), Some((id, Ready::WRITABLE)));
-    // Without a peer it is an error, and works (`inet_shutdown`).
+    // Without a peer this is an error, and takes effect nevertheless (`inet_shutdown`).
     assert_eq!(host.call(|stack, io| stack.shutdown(id, Shutdown::Both, io)), Err(NetError::NotConnected));
     assert!(host.ready(id).contains(Ready::HUP));
     assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::BrokenPipe));
     assert_eq!(host.call(|stack, io| stack.udp_send(id, b"x", io)), Err(NetError::DestinationRequired));
-    // What comes is taken all the same.
+    // Datagrams that come are taken all the same.
     let mut buffer = [0; 8];
     let received = host.call(|stack, io| stack.udp_recv_from(id, &mut buffer, io)).unwrap();
     assert!(received.is_end && received.bytes == 0);
@@ -190,7 +191,7 @@ fn what_cannot_be_sent_is_an_error() {
     assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::InvalidSocket));
 }
 
-/// A discipline bounds what each sender has below it: room in the ring is none to who is at its bound.
+/// A discipline bounds what each sender has below it. A sender at its bound has no room, although the ring has some.
 #[test]
 fn a_socket_at_its_own_limit_is_told_of_room_once_it_has_some() {
     let mut host = Host::server();
@@ -258,7 +259,8 @@ fn port_unreachable_is_rate_limited() {
     assert_eq!(host.stack.counters().drop_no_socket, 10_000);
 }
 
-/// The precedence of internetwork control, beside the type of service of the packet that it is about (`icmp_send`).
+/// It has the precedence of internetwork control, beside the type of service of the packet that it is about
+/// (`icmp_send`).
 #[test]
 fn an_error_has_a_class_of_its_own_over_ipv4() {
     let mut host = Host::server();
@@ -272,7 +274,8 @@ fn an_error_has_a_class_of_its_own_over_ipv4() {
     assert_eq!(host.sent().pop().unwrap().data()[15], 0xce);
 }
 
-/// Linux's are, by their socket's IP_PMTUDISC_DONT (`icmp_sk_init`): a router on a narrow path drops what must not be cut.
+/// Routers may fragment Linux's errors, by their socket's IP_PMTUDISC_DONT (`icmp_sk_init`); a router on a narrow path
+/// would drop them otherwise.
 #[test]
 fn errors_may_be_cut_on_their_way_and_have_an_identification_each() {
     let mut host = Host::server();
@@ -317,7 +320,7 @@ fn echo_requests_are_answered() {
     assert_eq!(host.stack.counters().icmp_echo_replies, 2);
 }
 
-/// `icmp_reply`, `icmpv6_echo_reply`: what a path does not take in one piece arrives in several.
+/// `icmp_reply` and `icmpv6_echo_reply`: a reply that does not fit the path in one piece arrives in several.
 #[test]
 fn replies_to_large_echo_requests_arrive_over_narrow_paths() {
     let mut host = Host::server();
@@ -343,7 +346,7 @@ fn replies_to_large_echo_requests_arrive_over_narrow_paths() {
 
     let v6 = reply(&mut host, CLIENT6, SERVER6);
     assert_eq!((v6.len(), &v6[0].data()[14..16]), (1, &[0x6b, 0x80][..]));
-    // A router's word about what this station cannot have sent, or what fits.
+    // These are a router's messages about something that this station cannot have sent, and about something that fits.
     let mut of_another = v6[0].clone();
     of_another.data_mut()[14 + 23] ^= 4;
     let mut a_request = v6[0].clone();
@@ -376,14 +379,14 @@ fn icmp_errors_only_slow_a_connection() {
     host.receive(unreachable(&data, 3));
     assert!(!host.ready(id).contains(Ready::HUP));
     assert_eq!(host.stack.take_error(id), Ok(Some(NetError::ConnectionRefused)));
-    // A sequence number that is not in flight was made up.
+    // A sequence number that is not in flight was forged.
     let mut forged = peer.segment(ACK, b"");
     (forged.from, forged.to, forged.seq) = (peer.to, peer.from, 12345);
     host.receive(unreachable(&forged.frame(), 3));
     assert_eq!(host.stack.take_error(id), Ok(None));
 }
 
-/// An ICMP message from `offender` about the first packet that the host has just sent, as much of which comes back as it has.
+/// An ICMP message from `offender` about the packet that the host has just sent, with as much of it as comes back.
 fn icmp_about(packet: &Frame, offender: &str, kind: u8, code: u8, info: u32) -> Frame {
     let is_v6 = ip(offender).is_ipv6();
     let mut icmp = [[kind, code, 0, 0], info.to_be_bytes()].concat();
@@ -395,7 +398,8 @@ fn icmp_about(packet: &Frame, offender: &str, kind: u8, code: u8, info: u32) -> 
     ip_packet(ip(offender), ip(own), if is_v6 { 58 } else { 1 }, 0, &[], &icmp)
 }
 
-/// `icmp_err_convert` and `tab_unreach`: type, code, what it means, and whether a socket with a peer hears of it unasked.
+/// `icmp_err_convert` and `tab_unreach`: the type, the code, the error, and whether a socket with a peer is told
+/// without asking.
 const V4_ERRORS: [(u8, u8, i32, bool); 18] = [
     (3, 0, ENETUNREACH, false),
     (3, 1, EHOSTUNREACH, false),
@@ -462,7 +466,7 @@ fn a_socket_with_a_peer_is_told_hard_errors_alone() {
     }
 }
 
-/// `tcp_v4_err` and `tcp_v6_err`: in SYN-SENT whatever it says.
+/// `tcp_v4_err` and `tcp_v6_err`: in SYN-SENT every error ends the attempt.
 #[test]
 fn every_icmp_error_about_its_syn_ends_an_attempt_to_connect() {
     for (client, (kind, code, errno, _)) in all_errors() {
@@ -473,7 +477,7 @@ fn every_icmp_error_about_its_syn_ends_an_attempt_to_connect() {
         assert!(host.ready(id).contains(Ready::ERR | Ready::HUP), "type {kind}, code {code} of {client}");
         assert_eq!((told(&mut host, id), host.stack.tcp_state(id)), (Some(errno), Ok("CLOSED")));
     }
-    // A code that there is not says nothing.
+    // A code that does not exist means nothing.
     let mut host = Host::server();
     let id = host.connect(at(CLIENT, 80));
     let syn = host.sent().pop().unwrap();
@@ -481,7 +485,7 @@ fn every_icmp_error_about_its_syn_ends_an_attempt_to_connect() {
     assert!(host.ready(id).is_empty());
 }
 
-/// `tcp_req_err`.
+/// The kernel's function is `tcp_req_err`.
 #[test]
 fn a_half_open_connection_is_forgotten_by_the_errors_that_linux_takes_for_it() {
     for (client, (kind, code, _, is_hard)) in all_errors() {
@@ -507,12 +511,14 @@ fn recv_error(host: &mut Host, id: SocketId, room: usize) -> Result<(Vec<u8>, Re
     Ok((buffer, received))
 }
 
-/// IP_RECVERR: with a peer or without, from whoever on the way, hard errors and others, the oldest first.
+/// IP_RECVERR: errors are kept with a peer or without one, from every station on the way, hard errors and others, the
+/// oldest first.
 #[test]
 fn a_socket_that_asks_for_them_keeps_what_icmp_says_of_its_datagrams() {
     for (client, router) in [(CLIENT, "10.0.0.77"), (CLIENT6, "fd00::77")] {
         let is_v6 = ip(client).is_ipv6();
-        // Port unreachable; too long on its way; host unreachable, which a socket does not hear of by itself.
+        // The errors are port unreachable, too long for the path, and host unreachable, of which a socket is not told
+        // without asking.
         let messages: [(u8, u8, NetError); 3] = match is_v6 {
             false => [
                 (3, 3, NetError::ConnectionRefused),
@@ -531,20 +537,20 @@ fn a_socket_that_asks_for_them_keeps_what_icmp_says_of_its_datagrams() {
             if connected {
                 host.stack.udp_connect(id, Some(at(client, 9))).unwrap();
             }
-            // Makes the neighbour known.
+            // This makes the neighbour known.
             host.receive(udp_frame(at(client, 9), at(if is_v6 { SERVER6 } else { SERVER }, 5000), b"hello"));
             recv(&mut host, id).unwrap();
             host.sent();
             send_to(&mut host, id, b"data", at(client, 9)).unwrap();
             let packet = host.sent().pop().unwrap();
-            // Nobody has asked.
+            // Nobody has asked for errors.
             for (kind, code, error) in messages {
                 host.receive(icmp_about(&packet, router, kind, code, 0));
                 let told = (connected && error == NetError::ConnectionRefused).then_some(error);
                 assert_eq!(host.stack.take_error(id), Ok(told), "type {kind}, connected: {connected}");
             }
             assert_eq!(recv_error(&mut host, id, 8), Err(NetError::WouldBlock));
-            // Only over the other family.
+            // The socket asks only for errors over the other family.
             host.stack.udp_set_receive_errors(id, [is_v6, !is_v6]).unwrap();
             let (kind, code, _) = messages[1];
             host.receive(icmp_about(&packet, router, kind, code, 0));
@@ -567,11 +573,11 @@ fn a_socket_that_asks_for_them_keeps_what_icmp_says_of_its_datagrams() {
             }
             assert!(!host.ready(id).contains(Ready::ERR));
             assert_eq!(recv_error(&mut host, id, 8), Err(NetError::WouldBlock));
-            // With the last of them the error that nobody was told is gone.
+            // When the last of them was read, the error that nobody was told of is gone.
             host.receive(icmp_about(&packet, router, kind, code, 0));
             recv_error(&mut host, id, 8).unwrap();
             assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
-            // And with the option what was kept.
+            // When the option is turned off, the errors that were kept are gone.
             host.receive(icmp_about(&packet, router, kind, code, 0));
             host.stack.take_error(id).unwrap();
             host.stack.udp_set_receive_errors(id, [false; 2]).unwrap();
@@ -673,7 +679,7 @@ fn arp_for_others_and_martians_change_nothing() {
     host.receive(arp(2, [10, 0, 0, 255], [10, 0, 0, 1]));
     assert!(host.sent().is_empty());
     host.receive(arp(1, [192, 0, 2, 1], [10, 0, 0, 1]));
-    // Answered, as a station on the same wire, but not learned: its address is on no network of ours.
+    // It is answered, as by any station on the same wire, but not learned: its address is in none of the own networks.
     assert_eq!(host.sent().len(), 1);
     let connect = host.connect(at(CLIENT, 9));
     assert_eq!(host.sent()[0].data()[12..14], [8, 6], "still unknown");
@@ -712,7 +718,7 @@ fn a_gateway_is_the_next_hop_for_what_is_elsewhere() {
     assert_eq!(solicitation[0].data()[62..78], "fe80::fe".parse::<std::net::Ipv6Addr>().unwrap().octets());
 }
 
-/// `inet_select_addr`; RFC 6724, rules 6 and 8.
+/// The rules are those of `inet_select_addr` and of RFC 6724, rules 6 and 8.
 #[test]
 fn what_goes_elsewhere_comes_from_the_address_that_is_near_it() {
     let mut config = server_config();
@@ -744,7 +750,7 @@ fn what_goes_elsewhere_comes_from_the_address_that_is_near_it() {
             assert_eq!(request.data()[28..32], [192, 168, 5, 2], "the sender of the ARP request");
         }
     }
-    // One of a link alone is better than none.
+    // An address of the link alone is better than none.
     config.addresses = vec![(ip("fe80::2"), 64)];
     config.gateway4 = None;
     let mut host = Host::new(config);
@@ -752,7 +758,7 @@ fn what_goes_elsewhere_comes_from_the_address_that_is_near_it() {
     assert_eq!(host.stack.local_addr(id).unwrap().ip(), ip("fe80::2"));
 }
 
-/// `ipv4_link_failure`, `ip6_link_failure`.
+/// The kernel's functions are `ipv4_link_failure` and `ip6_link_failure`.
 #[test]
 fn a_socket_that_asks_for_errors_hears_that_the_next_hop_does_not_answer() {
     for (to, own, kind, code) in [("10.0.0.9", SERVER, 3, 1), ("2001:db8::9", SERVER6, 1, 3)] {
@@ -817,7 +823,7 @@ fn received(host: &mut Host, id: SocketId) -> Option<(usize, Option<u16>)> {
     host.call(take).ok().map(|received| (received.bytes, received.each_bytes))
 }
 
-/// What the queue of a NAPI does with frames, and then with the end of a poll.
+/// Passes frames through as a NAPI's queue does, and then ends the poll.
 fn polled(host: &mut Host, frames: impl IntoIterator<Item = Frame>) {
     let mut gro = Gro::default();
     let mut out = Vec::new();
@@ -845,11 +851,11 @@ fn only_a_socket_that_asks_for_it_takes_several_datagrams_as_one() {
     polled(&mut host, frames());
     assert_eq!(host.stack.udp_unread(id), Ok(15));
     assert_eq!([(); 2].map(|()| received(&mut host, id)), [Some((15, Some(4))), None]);
-    // One with a peer is found by its flow.
+    // A socket with a peer is found by its flow.
     host.stack.udp_connect(id, Some(at(CLIENT, 9))).unwrap();
     polled(&mut host, frames());
     assert_eq!(received(&mut host, id), Some((15, Some(4))));
-    // Joined for a socket that is closed by then, and heard by one that does not ask.
+    // The datagrams were joined for a socket that is closed by then, and come to one that does not ask for that.
     let mut gro = Gro::default();
     let mut joined = Vec::new();
     frames().into_iter().for_each(|frame| gro.receive_datagram(frame, 0, &mut |frame| joined.push(frame)));
@@ -866,14 +872,14 @@ fn a_program_that_steers_sees_no_further_than_the_packet_whatever_length_the_dat
     let mut host = Host::server();
     let options = UdpOptions { reuse_port: true, ..UdpOptions::default() };
     let group: Vec<SocketId> = (0..5).map(|_| host.stack.udp_bind(at(SERVER, 53), options).unwrap()).collect();
-    // ld len; ret a: the socket whose number is the payload's length.
+    // This is "ld len; ret a", which chooses the socket whose number is the payload's length.
     let length = lull_net::lull_bpf::Program::parse("2,128 0 0 0,22 0 0 0").unwrap();
     host.stack.set_reuseport_program(group[0], Some(Arc::new(length.into()))).unwrap();
     host.stack.udp_set_gro(group[4], true).unwrap();
     for (says, joins) in [(12, true), (2000, true), (u16::MAX, true), (11, false), (8, false), (7, false), (0, false)] {
         let mut datagram = udp(at(CLIENT, 9), at(SERVER, 53), b"abcd");
         datagram[4..6].copy_from_slice(&says.to_be_bytes());
-        // What is no whole header is nobody's.
+        // A datagram without a whole header is nobody's.
         for (bytes, joins) in [(12, joins), (7, false), (0, false)] {
             let frame = ip_packet(ip(CLIENT), ip(SERVER), 17, 0, &[], &datagram[..bytes]);
             assert_eq!(host.stack.joins_datagrams(&frame), joins, "{says} in {bytes} bytes");

@@ -9,7 +9,7 @@ use lull_nic::Frame;
 use shard_harness::udp::{bind, fragment, recv, send_to, udp};
 use shard_harness::*;
 
-/// The fragments of a packet, `each` bytes of its payload in one.
+/// The fragments of a packet, with `each` bytes of its payload in each.
 fn fragments(ends: (IpAddr, IpAddr), protocol: u8, id: u32, payload: &[u8], each: usize) -> Vec<Frame> {
     let parts = payload.chunks(each).enumerate();
     parts
@@ -27,7 +27,7 @@ fn ends((from, to): (&str, &str)) -> (IpAddr, IpAddr) {
     (ip(from), ip(to))
 }
 
-/// A server with a socket on port 53 of both families, and a datagram of so many bytes to it.
+/// A server with a socket on port 53 of both families, and a datagram of this length to it.
 fn server(family: (&str, &str), length: usize) -> (Host, SocketId, Vec<u8>, Vec<u8>) {
     let mut host = Host::server();
     let id = bind(&mut host, "::", 53);
@@ -66,7 +66,8 @@ fn the_longest_datagrams_are_taken_and_longer_packets_are_not() {
         let (mut host, id, payload, datagram) = server(family, longest);
         fragments(ends(family), 17, 1, &datagram, 1280).into_iter().for_each(|part| host.receive(part));
         assert_eq!(recv(&mut host, id).unwrap().0, payload);
-        // Of both families, the last eight bytes that an offset can name, and one more than the length can tell.
+        // This is done for both families with the last eight bytes that an offset can name, and with one byte more than
+        // the length can tell.
         host.receive(fragment(ends(family), 17, (2, 0, true), &datagram[..64]));
         host.receive(fragment(ends(family), 17, (2, 65_528, false), &[0; 8]));
         assert_eq!(host.stack.counters().reassembly_failures, 1);
@@ -91,7 +92,7 @@ fn packets_between_the_same_ends_are_told_apart() {
     }
 }
 
-/// RFC 5722: an overlap spoils the packet. A fragment that came before does not.
+/// RFC 5722: an overlap spoils the packet. A fragment that comes a second time does not.
 #[test]
 fn a_fragment_may_come_twice_and_must_not_overlap_another() {
     for family in [V4, V6] {
@@ -112,7 +113,7 @@ fn a_fragment_may_come_twice_and_must_not_overlap_another() {
     }
 }
 
-/// Its end is where the last fragment says, whichever came first.
+/// The packet's end is where the last fragment says, even if another fragment came first.
 #[test]
 fn nothing_is_behind_the_last_fragment() {
     let (mut host, id, _, datagram) = server(V4, 2992);
@@ -125,7 +126,7 @@ fn nothing_is_behind_the_last_fragment() {
     assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
 }
 
-/// One without data, or one that leaves the next no place to begin at, is of no packet.
+/// A fragment without data, or one after which no other can begin, belongs to no packet.
 #[test]
 fn fragments_that_cannot_be_are_refused() {
     for family in [V4, V6] {
@@ -137,7 +138,7 @@ fn fragments_that_cannot_be_are_refused() {
     }
 }
 
-/// `ip_expire`: the sender is told, if the first fragment came and so says what it is about.
+/// `ip_expire`: the sender is told, if the first fragment has come and so tells what the error is about.
 #[test]
 fn what_is_not_whole_in_time_is_forgotten_and_its_sender_told() {
     for (family, wait, kind, protocol_at) in [(V4, 30 * SECOND, [11, 1], 23), (V6, 60 * SECOND, [3, 1], 20)] {
@@ -169,7 +170,7 @@ fn what_is_not_whole_in_time_is_forgotten_and_its_sender_told() {
                 let quoted = &bytes[header + 8..];
                 assert_eq!(quoted[..40], part.data()[14..54], "the fragment as it came");
             }
-            // The rest is of no use now.
+            // The rest is of no use by now.
             for rest in [0, 1000, 2000].into_iter().filter(|rest| *rest != offset) {
                 let end = (rest + 1000).min(datagram.len());
                 host.receive(fragment(ends(family), 17, (7, rest, end < datagram.len()), &datagram[rest..end]));
@@ -179,7 +180,7 @@ fn what_is_not_whole_in_time_is_forgotten_and_its_sender_told() {
     }
 }
 
-/// A flood of fragments without the rest holds a bounded memory, and the newest packets get through.
+/// A flood of fragments without the rest takes a bounded amount of memory, and the newest packets get through.
 #[test]
 fn the_oldest_packets_make_room() {
     let (mut host, id, payload, datagram) = server(V4, 2992);
@@ -216,7 +217,7 @@ fn a_segment_in_fragments_reaches_its_connection() {
     }
 }
 
-/// A fragment of what is a fragment itself, and a neighbour's message in fragments (RFC 6980), are nobody's.
+/// A fragment inside a fragment, and a neighbour's message in fragments (RFC 6980), are nobody's.
 #[test]
 fn some_packets_must_not_come_in_fragments() {
     let (mut host, id, _, datagram) = server(V6, 1000);
@@ -268,7 +269,7 @@ fn long_datagrams_go_there_and_back_in_fragments() {
     }
 }
 
-/// The device makes checksums of frames, and this one is of all of them.
+/// The device makes the checksums of frames, but this checksum is over all fragments.
 #[test]
 fn fragments_have_their_checksum_whoever_makes_others() {
     let mut config = client_config();
@@ -302,7 +303,7 @@ fn fragments_wait_for_room_in_the_ring() {
     assert_eq!(net.client.stack.counters().tx_dropped, 0);
 }
 
-/// To an own address nothing is cut: it does not leave.
+/// A datagram to an own address is not fragmented, as it does not leave.
 #[test]
 fn a_long_datagram_to_oneself_stays_whole() {
     let mut host = Host::server();
@@ -313,7 +314,7 @@ fn a_long_datagram_to_oneself_stays_whole() {
     assert_eq!(host.stack.counters().looped_frames, 1);
 }
 
-/// `ping -s 20000`.
+/// This is what `ping -s 20000` sends.
 #[test]
 fn a_long_echo_is_answered_in_fragments() {
     for (family, protocol, kinds) in [(V4, 1, [8, 0]), (V6, 58, [128, 129])] {
@@ -324,7 +325,7 @@ fn a_long_echo_is_answered_in_fragments() {
         echo[2..4].copy_from_slice(&sum);
         fragments(ends(family), protocol, 5, &echo, 1480).into_iter().for_each(|part| host.receive(part));
         assert_eq!(host.stack.counters().icmp_echo_replies, 1);
-        // The answer waits for the neighbour's address, all of it.
+        // The whole answer waits for the neighbour's address.
         let mut client = Host::new(client_config());
         for _ in 0..4 {
             host.sent().into_iter().for_each(|frame| client.receive(frame));
@@ -335,14 +336,14 @@ fn a_long_echo_is_answered_in_fragments() {
     }
 }
 
-/// Sends a datagram, and returns the sizes of its frames from the IP header on and whether routers may cut them.
+/// Sends a datagram. Returns the sizes of its frames, from the IP header on, and whether routers may fragment them.
 fn shape(host: &mut Host, id: SocketId, bytes: usize, to: SocketAddr) -> Result<Vec<(usize, bool)>, NetError> {
     send_to(host, id, &vec![7; bytes], to)?;
     let frames = host.sent();
     Ok(frames.iter().map(|frame| (frame.len() - 14, frame.data()[14 + 6] & 0x40 == 0)).collect())
 }
 
-/// A host that knows where the client is, a socket of it whose peer that is, and one without.
+/// A host that knows where the client is, a socket of it whose peer is the client, and one without a peer.
 fn acquainted() -> (Host, SocketId, SocketId) {
     let mut host = Host::server();
     let (id, free) = (bind(&mut host, "0.0.0.0", 53), bind(&mut host, "0.0.0.0", 54));
@@ -354,7 +355,7 @@ fn acquainted() -> (Host, SocketId, SocketId) {
     (host, id, free)
 }
 
-/// IP_MTU_DISCOVER, as `__ip_append_data` and `__ip_make_skb` go by it.
+/// IP_MTU_DISCOVER, as `__ip_append_data` and `__ip_make_skb` heed it.
 #[test]
 fn a_socket_heeds_the_mtu_as_it_was_told() {
     use PathMtuDiscovery::*;
@@ -383,7 +384,8 @@ fn too_big(about: &[u8], mtu: u16) -> Frame {
     ip_packet(ip("10.0.0.254"), ip(SERVER), 1, 0, &[], &icmp)
 }
 
-/// `__udp4_lib_err`: what routers say of datagrams shrinks the next ones, and a socket with a peer gets an error.
+/// `__udp4_lib_err`: a router's report about a datagram makes the next ones smaller, and a socket with a peer gets an
+/// error.
 #[test]
 fn datagrams_shrink_to_the_path() {
     use PathMtuDiscovery::*;
@@ -403,14 +405,14 @@ fn datagrams_shrink_to_the_path() {
         assert_eq!(edges, hears.then_some((id, Ready::ERR)), "{how:?}");
         assert_eq!(host.stack.take_error(id), Ok(hears.then_some(NetError::MessageTooLong)));
         assert_eq!(shape(&mut host, id, 1252, at(CLIENT, 9)), next, "{how:?}");
-        // It is of the path, so another socket goes by it, too.
+        // It is a property of the path, so another socket heeds it as well.
         assert_eq!(shape(&mut host, free, 1252, at(CLIENT, 9)), Ok(vec![(996, true), (304, true)]));
         host.run_for(601 * SECOND);
         assert_eq!(shape(&mut host, free, 1252, at(CLIENT, 9)), Ok(vec![(1280, false)]), "that was long ago");
     }
 }
 
-/// A socket without a peer hears nothing, and sends smaller ones.
+/// A socket without a peer is not told, and sends smaller datagrams.
 #[test]
 fn datagrams_of_a_socket_without_a_peer_shrink_too() {
     let (mut host, _, free) = acquainted();
@@ -421,8 +423,8 @@ fn datagrams_of_a_socket_without_a_peer_shrink_too() {
     assert_eq!(shape(&mut host, free, 1252, at(CLIENT, 9)), Ok(vec![(996, true), (304, true)]));
 }
 
-/// A stranger's word about what nobody here has sent, or what was not too large, shrinks nothing; and no connection goes by what is
-/// said of datagrams.
+/// A stranger's report about something that nobody here has sent, or that was not too long, changes nothing. And no
+/// connection heeds a report about datagrams.
 #[test]
 fn a_strangers_word_shrinks_nothing() {
     let (mut host, _, free) = acquainted();
@@ -442,7 +444,7 @@ fn a_strangers_word_shrinks_nothing() {
     assert_eq!(host.segments().iter().map(|segment| segment.payload.len()).max(), Some(1460));
 }
 
-/// `ipv6_frag_rcv`: a packet has one fragment header. One that says that the packet is no fragment counts.
+/// `ipv6_frag_rcv`: a packet has one fragment header, and one that says that the packet is no fragment counts.
 #[test]
 fn a_second_fragment_header_is_refused() {
     let (mut host, id, payload, datagram) = server(V6, 100);

@@ -1,4 +1,4 @@
-//! Whatever arrives: no panic, every frame counted once, and no connection but its own is touched.
+//! Whatever arrives, nothing panics, every frame is counted once, and no connection but its own is touched.
 
 #[path = "../fuzz/drive.rs"]
 mod drive;
@@ -22,7 +22,7 @@ fn frame_step(frame: &Frame, trusted: bool) -> Vec<u8> {
     step
 }
 
-/// The scripts that the corpus files hold.
+/// The scripts that the files of the corpus hold.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let peer = |from: &str, to: &str, port| Peer { from: at(from, port), to: at(to, 80), ..Peer::new(port) };
     let (four, six) = (peer(CLIENT, SERVER, 5000), peer("2001:db8::9", SERVER6, 5000));
@@ -55,7 +55,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("unreachable", frame_step(&ip_packet(ip(CLIENT), ip(SERVER), 1, 0, &[], &unreachable), true)),
         ("echo6", frame_step(&ip_packet(ip9, ip(SERVER6), 58, 0, &[], &[128, 0, 0, 0, 0, 1, 0, 2]), true)),
         ("solicitation", frame_step(&ip_packet(ip9, ip(SERVER6), 58, 0, &[], &solicitation), true)),
-        // Segments near the victim's windows, reading, writing, closing, time, a full ring.
+        // This script has segments near the victim's windows, reading, writing, closing, time, and a full ring.
         (
             "session",
             vec![
@@ -64,13 +64,14 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             ],
         ),
         ("ring", vec![4, 1, 3, 2, 11, 0, 4, 0, 1, 0x18, 0, 0, 0, 0, 200, 0, 0, 2, 0, 3, 1, 2, 10, 0, 0, 4, 7]),
-        // A flood beyond the backlog, with timestamps, and every stranger answers and sends.
+        // This script is a flood beyond the backlog, with timestamps, in which every stranger answers and sends.
         (
             "cookies",
             [&[7, 0x20, 0, 15][..], &[0, 9, 1, 7, 5, 3, 1, 2, 3, 3, 40, 50, 0, 41, 60, 0, 39, 70, 1].repeat(15)]
                 .concat(),
         ),
-        // Data to the victim, and a router that cannot pass it: genuine, forged, tagged.
+        // This script has data to the victim, and reports of a router that cannot pass it: genuine, forged and tagged
+        // ones.
         (
             "path_mtu",
             vec![
@@ -128,7 +129,7 @@ fn the_corpus_and_its_mutations_hold() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-    /// Bytes that mean nothing, behind a good Ethernet header so that they are looked at.
+    /// Bytes that mean nothing stand behind a good Ethernet header, so that they are looked at.
     #[test]
     fn arbitrary_bytes(
         ethertype in prop_oneof![Just(0x0800u16), Just(0x0806), Just(0x86dd), any::<u16>()],
@@ -138,7 +139,7 @@ proptest! {
         drive::drive(&frame_step(&ethernet(ethertype, &bytes), trusted));
     }
 
-    /// A valid frame with some bytes changed, checksums believed so that the damage goes deep.
+    /// Some bytes of a valid frame are changed. The checksums are believed, so that the damage goes deep.
     #[test]
     fn mutated_frames(
         seed in 0usize..16,
@@ -155,8 +156,8 @@ proptest! {
         drive::drive(&script);
     }
 
-    /// The same connection of a client stack and a server stack, with every frame damaged at random on the wire:
-    /// checksums find it all, and the stream arrives whole.
+    /// A client stack and a server stack have a connection, and every frame is damaged at random on the wire. The
+    /// checksums find all damage, and the stream arrives whole.
     #[test]
     fn damage_on_the_wire_is_only_loss(seed in any::<u64>()) {
         let mut net = Net::new();
@@ -168,7 +169,8 @@ proptest! {
         for _ in 0..3000 {
             for mut frame in net.client.sent() {
                 if random.below(3) == 0 {
-                    // Beyond the Ethernet header: its own checksum is the device's business.
+                    // Only what is behind the Ethernet header is damaged, as that header's checksum is the device's
+                    // affair.
                     let at = 14 + random.below(frame.len() as u64 - 14) as usize;
                     frame.data_mut()[at] ^= 1 << random.below(8);
                 }

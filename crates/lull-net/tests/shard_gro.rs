@@ -8,7 +8,7 @@ use shard_harness::*;
 
 const JIFFY_NS: u64 = 4 * MS;
 
-/// A stream's segments, of `bytes` bytes each.
+/// The segments of a stream, of `bytes` bytes each.
 struct Stream {
     peer: Peer,
     bytes: usize,
@@ -47,7 +47,7 @@ fn identified(mut frame: Frame, id: u16) -> Frame {
     frame
 }
 
-/// Changes bytes of a frame and puts its checksums right.
+/// Changes bytes of a frame and corrects its checksums.
 fn change(frame: &mut Frame, at: usize, bytes: &[u8]) {
     let data = frame.data_mut();
     data[at..at + bytes.len()].copy_from_slice(bytes);
@@ -65,7 +65,7 @@ fn change(frame: &mut Frame, at: usize, bytes: &[u8]) {
     data[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What passes when these frames come.
+/// The frames that GRO passes on when these frames come.
 fn passed(gro: &mut Gro, frames: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
     let mut out = Vec::new();
     frames.into_iter().for_each(|frame| gro.receive(frame, 0, &mut |frame| out.push(frame)));
@@ -85,7 +85,7 @@ fn whole(frame: &Frame) -> Tcp {
     frame.set_len(bytes.len());
     frame.data_mut().copy_from_slice(&bytes);
     let ttl = frame.data()[22];
-    // The same value again: checksums only. The IP header's was right before.
+    // The same value is written again, so that only the checksums change. That of the IP header was right before.
     let header = checksum(&[&bytes[14..34]]);
     assert!(bytes[12..14] != [0x08, 0x00] || header == 0, "IPv4 header checksum");
     change(&mut frame, 22, &[ttl]);
@@ -147,7 +147,7 @@ fn what_is_no_plain_data_passes_at_once_and_behind_what_is_held_of_its_flow() {
     let sizes: Vec<usize> = out.iter().map(|frame| whole(frame).payload.len()).collect();
     assert_eq!(sizes, [1000, 0]);
     assert_eq!(segments_in(&flushed(&mut gro)), [1], "the other flow's");
-    // A reset behind data: in this order.
+    // A reset behind data passes in this order.
     let (data, reset) = (stream.next(), stream.segment(RST).frame());
     let out = passed(&mut gro, [data, reset]);
     assert_eq!(out.iter().map(|frame| whole(frame).flags).collect::<Vec<_>>(), [ACK, RST]);
@@ -176,7 +176,7 @@ fn segments_that_differ_in_anything_else_are_not_joined() {
         out.extend(flushed(&mut gro));
         assert_eq!(segments_in(&out), [1, 1], "{what}");
     }
-    // Where fragments are allowed, the identification has to go on.
+    // If fragments are allowed, the identification has to go on.
     for (id, flags, segments) in [(2, 0, &[2][..]), (3, 0, &[1, 1]), (9, 0x40, &[2])] {
         let (mut gro, mut stream) = (Gro::default(), Stream::new(4000, 1000));
         let (mut first, mut second) = (stream.next(), identified(stream.segment(ACK).frame(), id));
@@ -186,7 +186,7 @@ fn segments_that_differ_in_anything_else_are_not_joined() {
         out.extend(flushed(&mut gro));
         assert_eq!(segments_in(&out), segments, "identification {id}, flags {flags:#x}");
     }
-    // Longer than the first.
+    // The next segment is longer than the first.
     let (mut gro, mut stream) = (Gro::default(), Stream::new(4000, 1000));
     let first = stream.next();
     stream.bytes = 1001;
@@ -236,15 +236,15 @@ fn what_is_older_than_a_jiffy_is_given_up_alone() {
     assert!(!gro.is_empty());
 }
 
-/// Any streams, cut anyhow, with segments lost, doubled, out of order or broken on the way, and polls of any size: what the
-/// applications read is the same with GRO and without.
+/// The streams are cut anywhere, with segments lost, doubled, out of order or damaged on the way, and polls of any
+/// size. What the applications read is the same with GRO and without.
 #[test]
 fn streams_are_the_same_with_and_without() {
     let mut joined = 0;
     for seed in 0..300 {
         let mut random = Random(seed);
         let mut hosts = [Host::server(), Host::server()];
-        // IPv4's as well.
+        // The listeners take IPv4 as well.
         let listeners =
             hosts.each_mut().map(|host| host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap());
         let (mut gro, mut ids) = (Gro::default(), Vec::new());
@@ -267,7 +267,7 @@ fn streams_are_the_same_with_and_without() {
             streams.push(data);
             all.push(segments);
         }
-        // On the way, a few at a time of each.
+        // The segments go on their way, a few of each stream at a time.
         let mut wire: Vec<Frame> = Vec::new();
         let mut left: Vec<std::slice::Iter<'_, Frame>> = all.iter().map(|segments| segments.iter()).collect();
         while left.iter().any(|segments| segments.len() > 0) {
@@ -319,7 +319,7 @@ fn streams_are_the_same_with_and_without() {
     assert!(joined > 1000, "{joined} frames were made of several");
 }
 
-/// `__tcp_ack_snd_check`: more than one segment is acknowledged at once, though it came as one.
+/// `__tcp_ack_snd_check`: more than one segment is acknowledged at once, even if they came as one.
 #[test]
 fn what_was_joined_is_acknowledged_without_delay() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -334,7 +334,7 @@ fn what_was_joined_is_acknowledged_without_delay() {
     let answers = host.segments();
     assert_eq!((answers.len(), answers[0].ack), (1, peer.seq), "{answers:?}");
     assert_eq!(host.recv(id).unwrap().len(), 3 * 1460);
-    // One segment alone waits for another, or for an answer.
+    // A single segment waits for another one, or for an answer.
     peer.send(&mut host, ACK, &[5; 1000]);
     assert!(host.segments().is_empty());
 }
@@ -359,7 +359,8 @@ fn passed_datagrams(gro: &mut Gro, frames: impl IntoIterator<Item = Frame>) -> V
     out
 }
 
-/// What each that passed is: how many datagrams of how many bytes, and how many in all.
+/// For each frame that passed: how many bytes it has, how they are divided into datagrams, and how many datagrams that
+/// are.
 fn joined(frames: &[Frame]) -> Vec<(usize, Segmentation, usize)> {
     let headers = |frame: &Frame| if frame.data()[12..14] == [0x08, 0x00] { 42 } else { 62 };
     let one = |frame: &Frame| (frame.segments().count(), frame.segmentation(), frame.chain_len() - headers(frame));
@@ -399,7 +400,7 @@ fn flows_are_joined_apart_and_what_cannot_join_passes_behind_what_is_held_of_its
     let mut gro = Gro::default();
     let mix = [datagram(CLIENT, 9, b"abc"), datagram(CLIENT, 10, b"xyz"), datagram(CLIENT, 9, b"def")];
     assert!(passed_datagrams(&mut gro, mix).is_empty());
-    // Empty, without a checksum, with a wrong one, padded, another hop limit.
+    // These are empty, without a checksum, with a wrong one, padded, and of another hop limit.
     let mut without = datagram(CLIENT, 9, b"ghi");
     without.data_mut()[40..42].fill(0);
     let mut wrong = datagram(CLIENT, 9, b"ghi");
@@ -430,7 +431,7 @@ fn no_more_than_64_datagrams_and_64_kilobytes_are_joined() {
     assert_eq!(joined(&out), [(44, each(1472), 44 * 1472)]);
 }
 
-/// Where a frame has been, and that it is a claim and no segment, is said of it alone.
+/// Where a frame has been, and that it is a claim and not a segment, is recorded for that frame alone.
 #[test]
 fn what_other_stacks_have_passed_on_is_neither_held_nor_joined() {
     let (mut gro, mut stream) = (Gro::default(), Stream::new(4000, 1000));

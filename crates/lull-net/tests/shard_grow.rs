@@ -1,4 +1,4 @@
-//! Buffers that grow: what a path holds is sent, nothing of it twice, and nobody's memory is spent without need.
+//! Buffers that grow: a path is filled, nothing is sent twice, and no memory is spent without need.
 
 mod shard_harness;
 
@@ -9,7 +9,7 @@ use shard_harness::*;
 const RTT: u64 = 40 * MS;
 const GROWTH: BufferGrowth = BufferGrowth { rx_bytes_max: 512 << 10, tx_bytes_max: 1 << 20, total_bytes_max: 64 << 20 };
 
-/// Two hosts whose buffers grow, on a path of 40 ms there and back.
+/// Two hosts whose buffers grow, on a path that takes 40 ms there and back.
 fn long_path(change: impl Fn(&mut StackConfig)) -> Net {
     let grown = |mut config: StackConfig| {
         config.growth = GROWTH;
@@ -32,7 +32,7 @@ fn connected_to(net: &mut Net, listener: SocketId) -> (SocketId, SocketId) {
     (client, net.server.accept(listener))
 }
 
-/// Times that anything was sent again.
+/// How often anything was sent again.
 fn retransmits(host: &Host) -> u32 {
     host.stack.list().iter().map(|socket| socket.retransmits).sum()
 }
@@ -47,7 +47,8 @@ fn a_stream_fills_a_long_path_in_either_direction() {
         assert!(small_ns / RTT >= (LENGTH / lull_net::shard::BUFFER_BYTES) as u64, "a buffer in each round trip");
         let mut net = long_path(|_| {});
         let ids = connected(&mut net);
-        // Five doublings from 16 to 512 KiB, and then eight round trips of that; a receiver may be one behind each time.
+        // There are five doublings from 16 to 512 KiB, and then eight round trips of that size. A receiver may be one
+        // behind each time.
         let rounds = exchange(&mut net, ids, up, down) / RTT;
         assert!(rounds <= 24, "{rounds} round trips");
         let (client, server) = (net.client.stack.counters(), net.server.stack.counters());
@@ -65,7 +66,7 @@ fn nothing_leaves_twice_when_a_connection_moves() {
     let before = net.to_client;
     exchange(&mut net, ids, 0, LENGTH);
     let frames = net.to_client - before;
-    // Full segments carry 1448 bytes with a timestamp; each round may have a short one at its end.
+    // A full segment carries 1448 bytes with a timestamp. Each round may end with a short one.
     let least = LENGTH.div_ceil(1448) as u64;
     assert!((least..least + least / 20 + 20).contains(&frames), "{frames} frames for {least} segments");
     assert_eq!(retransmits(&net.server), 0);
@@ -73,12 +74,12 @@ fn nothing_leaves_twice_when_a_connection_moves() {
     assert_eq!(retransmits(&net.server), 0, "the last of it was acknowledged, too");
 }
 
-/// As in slow start: what is on its way doubles in a round trip, and no faster.
+/// As in slow start, what is on its way doubles in a round trip, and no faster.
 #[test]
 fn what_is_on_its_way_doubles_in_a_round_trip() {
     let mut net = long_path(|_| {});
     let listener = net.server.listen(80);
-    // A client whose window is large from the start, so that it holds nothing up.
+    // The client's window is large from the start, so that it holds nothing up.
     let options = ConnectOptions { rx_buffer_bytes: 1 << 20, ..ConnectOptions::default() };
     let client = net.client.call(|stack, io| stack.tcp_connect(None, at(SERVER, 80), options, io)).unwrap();
     net.run_for(3 * RTT);
@@ -119,8 +120,8 @@ fn streams_are_whole_whatever_is_lost_or_overtaken_while_they_grow() {
     assert!(grown > 100, "{grown} times");
 }
 
-/// A server whose buffers grow, a peer by hand that scales its windows by 7, their connection, what the server scales its own by, and
-/// the edge of the window that its SYN-ACK offers.
+/// A server whose buffers grow, a peer that the test drives and that scales its windows by 7, their connection, the
+/// scale of the server's own windows, and the edge of the window that its SYN-ACK offers.
 fn scaled_peer(asked_bytes: usize) -> (Host, Peer, SocketId, u8, u32) {
     let mut config = server_config();
     config.growth = GROWTH;
@@ -140,7 +141,7 @@ fn scaled_peer(asked_bytes: usize) -> (Host, Peer, SocketId, u8, u32) {
     (host, peer, id, scale, edge)
 }
 
-/// However many acknowledgements come in a round trip, and however soon the application writes.
+/// This holds for any number of acknowledgements in a round trip, and however soon the application writes.
 #[test]
 fn a_transmit_buffer_doubles_once_in_a_round_trip() {
     let (mut host, mut peer, id, _, _) = scaled_peer(0);
@@ -159,7 +160,7 @@ fn a_transmit_buffer_doubles_once_in_a_round_trip() {
     }
 }
 
-/// The last of a flight may free so little that nobody is told of it; but the buffer doubles then.
+/// The last acknowledgement of a flight may free so little that nobody is told, but then the buffer doubles.
 #[test]
 fn a_writer_hears_of_the_room_that_a_larger_buffer_has() {
     let (mut host, mut peer, id, _, _) = scaled_peer(0);
@@ -169,7 +170,7 @@ fn a_writer_hears_of_the_room_that_a_larger_buffer_has() {
         peer.send(host, ACK, &[]);
         told(host, id)
     };
-    // What may be written at first is more than the buffer; here the buffer is more.
+    // At first a program may write more than the buffer holds; here the buffer holds more.
     let mut in_flight = 0;
     while in_flight < 8 * lull_net::shard::BUFFER_BYTES as u32 {
         fill(&mut host);
@@ -194,8 +195,8 @@ fn a_writer_hears_of_the_room_that_a_larger_buffer_has() {
     );
 }
 
-/// What came out of order is in the old socket alone, so the connection stays there until the hole is filled: also if its end was
-/// beyond the window, and was cut off.
+/// Data that came out of order are only in the old socket, so the connection stays there until the hole is filled, even
+/// if the end of the data was beyond the window and was cut off.
 #[test]
 fn a_connection_with_a_hole_stays_where_it_is() {
     for (hole_bytes, behind_bytes, kept_bytes) in [(1000, 1000, 1000), (16_000, 1000, 384)] {
@@ -215,7 +216,7 @@ fn a_connection_with_a_hole_stays_where_it_is() {
                 fill(host);
             }
         };
-        // All of what was on its way at first is acknowledged, whatever of it left late.
+        // All that was on its way at first is acknowledged, even what left late.
         for _ in 0..4 {
             flight(&mut host, &mut peer);
             assert_eq!(sizes(&host), first, "it does not move over a hole");
@@ -235,7 +236,7 @@ fn a_connection_with_a_hole_stays_where_it_is() {
     }
 }
 
-/// A window never promises more than there is room for, whatever it is scaled by.
+/// A window never promises more than there is room for, whatever its scale is.
 #[test]
 fn a_window_is_the_room_that_there_is() {
     let (mut host, mut peer, id, scale, mut edge) = scaled_peer(0);
@@ -260,8 +261,8 @@ fn a_window_is_the_room_that_there_is() {
     assert_eq!(host.stack.buffer_sizes(id).unwrap().0, 512 << 10);
 }
 
-/// A window field counts in units of its scale, so that its edge may lie a little before one that was offered earlier. What was
-/// offered is taken all the same.
+/// A window field counts in units of its scale, so that its edge may lie a little before one that was offered earlier.
+/// What was offered is taken nevertheless.
 #[test]
 fn what_a_window_has_offered_is_taken() {
     for asked in [0, 100_000, 300_000] {
@@ -317,7 +318,7 @@ fn a_size_that_was_asked_for_stays() {
     let mut net = long_path(|_| {});
     let options = ListenOptions { rx_buffer_bytes: 20_000, tx_buffer_bytes: 10_000, ..ListenOptions::default() };
     let listener = net.server.stack.tcp_listen(at(SERVER, 80), options).unwrap();
-    // In one direction the receiver's buffer is the smaller, in the other the sender's.
+    // In one direction the receiver's buffer is smaller, and in the other the sender's.
     let options = ConnectOptions { rx_buffer_bytes: 30_000, tx_buffer_bytes: 50_000, ..ConnectOptions::default() };
     let client = net.client.call(|stack, io| stack.tcp_connect(None, at(SERVER, 80), options, io)).unwrap();
     net.run_for(3 * RTT);
@@ -338,7 +339,7 @@ fn all_buffers_together_stay_below_their_bound() {
     let listener = net.server.listen(80);
     let ids: Vec<_> = (0..2).map(|_| connected_to(&mut net, listener)).collect();
     let of = |net: &Net, id: SocketId| net.server.stack.buffer_sizes(id).map(|(rx, tx)| rx + tx).unwrap();
-    // The second can have what the first has given back.
+    // The second connection can have what the first has given back.
     for (client, server) in ids.clone() {
         exchange(&mut net, (client, server), 0, 1 << 20);
         let sizes = ids.iter().map(|ids| of(&net, ids.1));
@@ -349,7 +350,7 @@ fn all_buffers_together_stay_below_their_bound() {
     }
 }
 
-/// Requests and answers that the buffers have room for leave them as they are, however many there are.
+/// Requests and answers that fit into the buffers do not change them, however many there are.
 #[test]
 fn small_requests_take_no_larger_buffers() {
     let mut net = long_path(|_| {});
@@ -367,7 +368,8 @@ fn small_requests_take_no_larger_buffers() {
     assert_eq!(net.client.stack.buffer_sizes(client).unwrap(), sizes);
 }
 
-/// What a connection does not use is given back, and it begins again with what a new one has in flight. Nobody hears of it.
+/// Memory that a connection does not use is given back, and the connection begins again with as much in flight as a new
+/// one. Nobody is told of it.
 #[test]
 fn an_idle_connection_gives_back_what_it_grew_by() {
     let mut net = long_path(|_| {});
@@ -384,8 +386,8 @@ fn an_idle_connection_gives_back_what_it_grew_by() {
     }
 }
 
-/// Linux takes an acknowledgement at the very end of its window (`tcp_sequence`), where a peer stands whose last data were lost; smoltcp
-/// drops it. What the peer's window then lets out goes to the new socket all the same.
+/// Linux takes an acknowledgement at the very end of its window (`tcp_sequence`), which is where a peer stands whose
+/// last data were lost; smoltcp drops it. What the window in it allows is sent by the new socket nevertheless.
 #[test]
 fn a_window_that_came_with_a_segment_at_the_end_of_ours_counts_when_a_connection_moves() {
     let (mut config, mut peer) = (server_config(), Peer::new(4000));
@@ -401,7 +403,7 @@ fn a_window_that_came_with_a_segment_at_the_end_of_ours_counts_when_a_connection
         peer.send(&mut host, ACK | PSH, &[7; 1100]);
     }
     host.segments();
-    // What would fill the window is lost.
+    // The data that would fill the window are lost.
     peer.window = 60_000;
     let behind = Tcp { seq: peer.seq + (16_384 - 14 * 1100), ..peer.segment(ACK, &[]) };
     host.receive(behind.frame());

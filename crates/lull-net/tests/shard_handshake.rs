@@ -1,4 +1,5 @@
-//! How connections begin: half-open records, repeated and forged segments, SYN cookies (RFC 9293 section 3.10.7, RFC 4987).
+//! The beginning of connections: half-open records, repeated and forged segments, SYN cookies (RFC 9293 section 3.10.7,
+//! RFC 4987).
 
 mod shard_harness;
 
@@ -51,7 +52,7 @@ fn a_half_open_connection_costs_a_small_record() {
     assert_eq!(host.stack.connections(), 1024);
     let each = (host.stack.memory_bytes() - empty) / 1024;
     assert!(each < 512, "{each} bytes");
-    // It passes, and nothing is left.
+    // The flood ends, and nothing of it is left.
     host.sent();
     host.run_for(100 * SECOND);
     assert_eq!((host.stack.connections(), host.stack.next_deadline_ns()), (0, None));
@@ -93,7 +94,7 @@ fn data_may_come_with_the_cookie() {
 fn a_forged_cookie_is_reset() {
     let mut host = cookies(SynCookies::Always);
     let listener = listen(&mut host, 16, 16);
-    // Before any cookie is out, an acknowledgement is just a stranger's.
+    // Before any cookie was sent, an acknowledgement is just a stranger's.
     let mut client = Peer { seq: 5000, ack: 9999, ..Peer::new(4000) };
     client.send(&mut host, ACK, &[]);
     assert_eq!(host.segments()[0].flags, RST);
@@ -110,7 +111,7 @@ fn a_forged_cookie_is_reset() {
     }
     assert_eq!((host.stack.counters().syncookies_failed, host.stack.connections()), (2, 0));
     assert_eq!(host.stack.tcp_accept(listener), Err(NetError::WouldBlock));
-    // Two minutes later the genuine one is too old, and nobody looks for cookies any more.
+    // Two minutes later the genuine cookie is too old, and nobody looks for cookies any more.
     host.run_for(121 * SECOND);
     client.send(&mut host, ACK, &[]);
     assert_eq!((host.segments()[0].flags, host.stack.connections()), (RST, 0));
@@ -129,12 +130,12 @@ fn a_cookie_waits_for_room_in_the_accept_queue() {
     clients.iter_mut().for_each(|client| client.send(&mut host, ACK, &[]));
     assert!(host.segments().is_empty(), "no reset");
     assert_eq!(host.stack.counters().listen_overflows, 1);
-    // Nor is a cookie sent while it is full.
+    // Nor is a cookie sent while the queue is full.
     host.receive(Peer::new(4003).syn().frame());
     assert!(host.segments().is_empty());
     assert_eq!(host.stack.counters().listen_overflows, 2);
     host.accept(listener);
-    // The client believes itself connected; its data, sent again, brings the cookie again.
+    // The client believes that it is connected. Its data, which it sends again, bring the cookie again.
     let data = clients[2].segment(ACK | PSH, b"again");
     host.receive(data.frame());
     host.accept(listener);
@@ -161,7 +162,7 @@ fn without_cookies_a_full_queue_drops() {
     host.establish(listener, &mut Peer::new(4001));
 }
 
-/// Linux's bound is the backlog of `listen`, too.
+/// Linux bounds them by the backlog of `listen` as well.
 #[test]
 fn the_backlog_bounds_half_open_connections() {
     let mut host = Host::server();
@@ -170,7 +171,7 @@ fn the_backlog_bounds_half_open_connections() {
     assert_eq!((host.stack.connections(), host.stack.counters().syncookies_sent), (100, 900));
 }
 
-/// They wait for the server's first words, and send nothing again that would bring a cookie back.
+/// The clients wait for the server's first words, and send nothing again that would bring a cookie back.
 #[test]
 fn clients_that_come_together_are_all_accepted_whatever_the_backlog() {
     let mut host = Host::server();
@@ -209,7 +210,7 @@ fn a_repeated_syn_is_answered_again() {
     let again = host.segments();
     assert_eq!((again.len(), again[0].seq, again[0].flags), (1, first.seq, SYN | ACK));
     assert_eq!(again[0].options, first.options);
-    // But not as often as somebody likes (`tcp_invalid_ratelimit`).
+    // But it is not answered as often as somebody likes (`tcp_invalid_ratelimit`).
     (0..100).for_each(|_| host.receive(client.syn().frame()));
     assert!(host.segments().is_empty());
     assert_eq!(host.stack.connections(), 1);
@@ -218,7 +219,7 @@ fn a_repeated_syn_is_answered_again() {
     host.accept(listener);
 }
 
-/// RFC 9293 section 3.10.7.4, SYN-RECEIVED: an unacceptable acknowledgement is reset, and touches nothing.
+/// RFC 9293 section 3.10.7.4, SYN-RECEIVED: an unacceptable acknowledgement is reset, and changes nothing.
 #[test]
 fn a_wrong_acknowledgement_is_reset_and_the_handshake_goes_on() {
     let mut host = Host::server();
@@ -235,7 +236,8 @@ fn a_wrong_acknowledgement_is_reset_and_the_handshake_goes_on() {
     host.accept(listener);
 }
 
-/// Out of the window: told where the handshake stands. Inside it, a reset or a SYN ends it.
+/// A segment out of the window is told where the handshake stands. Inside the window, a reset or a SYN ends the
+/// handshake.
 #[test]
 fn segments_beside_the_handshake() {
     let mut host = Host::server();
@@ -254,7 +256,7 @@ fn segments_beside_the_handshake() {
     assert_eq!((host.stack.connections(), host.stack.counters().embryonic_rsts), (0, 1));
 }
 
-/// Forged source addresses on an own network must not push real neighbours out of the table.
+/// Forged source addresses in an own network must not push real neighbours out of the table.
 #[test]
 fn a_flood_leaves_the_neighbour_table_alone() {
     let mut config = server_config();
@@ -272,7 +274,7 @@ fn a_flood_leaves_the_neighbour_table_alone() {
     assert_eq!(host.neighbours.len(), 2, "the two of the harness");
 }
 
-/// What was agreed on in the handshake is what the connection does.
+/// What was agreed on in the handshake holds for the connection.
 #[test]
 fn options_of_the_syn_reach_the_connection() {
     let mut config = server_config();
@@ -293,7 +295,8 @@ fn options_of_the_syn_reach_the_connection() {
     // The peer's window is 100 << 7.
     assert_eq!(host.send(id, &[1; 16 * 1024]).unwrap(), 16 * 1024);
     assert_eq!(host.segments().iter().map(|segment| segment.payload.len()).sum::<usize>(), 12_800);
-    // Ours is scaled by 3, less the unit by which it may seem to shrink, and a hole is told by a selective acknowledgement.
+    // Ours is scaled by 3, less the unit by which it may seem to shrink. A hole is reported by a selective
+    // acknowledgement.
     client.seq += 1000;
     client.send(&mut host, ACK | PSH, b"behind a hole");
     let told = host.segments().remove(0);

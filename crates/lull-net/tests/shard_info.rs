@@ -1,4 +1,4 @@
-//! What is told of a connection (TCP_INFO).
+//! The information on a connection (TCP_INFO).
 
 mod shard_harness;
 
@@ -9,7 +9,7 @@ fn info(host: &Host, id: SocketId) -> TcpInfo {
     host.stack.tcp_info(id, host.now_ns).unwrap()
 }
 
-/// Sends a byte, which is acknowledged after so long.
+/// Sends a byte, which is acknowledged after this time.
 fn round_trip(host: &mut Host, peer: &mut Peer, id: SocketId, ns: u64) {
     host.send(id, b"x").unwrap();
     assert_eq!(peer.hear(host), b"x");
@@ -17,7 +17,7 @@ fn round_trip(host: &mut Host, peer: &mut Peer, id: SocketId, ns: u64) {
     peer.send(host, ACK, b"");
 }
 
-/// RFC 6298 section 2, in steps of 8 us for the spread.
+/// The rules are those of RFC 6298 section 2, in steps of 8 us for the variation.
 #[test]
 fn round_trips_are_smoothed_and_so_is_how_far_they_lie_apart() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -51,7 +51,7 @@ fn segments_windows_and_what_is_under_way_are_told() {
     assert_eq!(told.heard_ns, 3 * SECOND);
 }
 
-/// As on Linux: a probe asks whether the peer is there, or has room, and makes good no loss.
+/// As on Linux, a probe asks whether the peer is there, or has room, and repairs no loss.
 #[test]
 fn probes_are_no_retransmissions() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();

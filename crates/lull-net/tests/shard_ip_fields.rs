@@ -1,4 +1,4 @@
-//! What the IP headers of a socket's packets say, as it asks for it: traffic class and hop limit, over both families.
+//! The fields of IP headers that a socket asks for: the traffic class and the hop limit, over both families.
 
 mod shard_harness;
 
@@ -10,10 +10,10 @@ use shard_harness::udp::bind;
 use shard_harness::*;
 
 const ASKED: IpFields = IpFields { traffic_class: Some(0xb8), hop_limit: Some(255) };
-/// What the stack says by itself.
+/// The stack's own values.
 const UNASKED: (u8, u8) = (0, 64);
 
-/// Traffic class and hop limit of the packet in a frame, whose header adds up.
+/// The traffic class and the hop limit of the packet in a frame, whose header checksum is right.
 fn said(frame: &Frame) -> (u8, u8) {
     let packet = &frame.data()[14..];
     if packet[0] >> 4 == 6 {
@@ -46,7 +46,7 @@ fn segments_say_what_their_connection_asks_for_and_others_do_not() {
     host.send(others, b"unasked").unwrap();
     let frames = host.sent();
     assert_eq!(frames.iter().map(said).collect::<Vec<_>>(), [(0xb8, 255), UNASKED]);
-    // Its acknowledgements and its end as well.
+    // Its acknowledgements and its end have them as well.
     peer.ack += 5;
     peer.send(&mut host, FIN | ACK, &[]);
     host.close(id);
@@ -73,7 +73,7 @@ fn datagrams_and_their_fragments_say_what_their_socket_asks_for_and_a_call_asks_
     for (own, to) in [(SERVER, CLIENT), (SERVER6, CLIENT6)] {
         let is_v6 = ip(to).is_ipv6();
         let (server, client) = (bind(&mut net.server, own, 9), bind(&mut net.client, to, 53));
-        // The neighbours get to know each other.
+        // After this the neighbours know each other.
         send(&mut net.server, server, 1, to, SendOptions::default());
         net.run_for(5 * MS);
         let received = receive(&mut net.client, client);

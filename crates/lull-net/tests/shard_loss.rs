@@ -1,5 +1,5 @@
-//! What a path that loses segments carries: a share of what it could, and not a segment for each round trip or timeout. The time is
-//! virtual.
+//! A path that loses segments still carries a fair share of what it could, and not just a segment for each round trip
+//! or timeout. The time is virtual.
 
 mod shard_harness;
 
@@ -25,12 +25,13 @@ fn long_path(timestamps: bool) -> (Net, (SocketId, SocketId)) {
     (net, (client, server))
 }
 
-/// Times that the server sent anything again.
+/// How often the server sent anything again.
 fn retransmits(net: &Net) -> u64 {
     net.server.stack.list().iter().map(|socket| u64::from(socket.retransmits)).sum()
 }
 
-/// As on Linux, to either end, before anything was sent. (A first SYN waits for the peer's link address as well.)
+/// As on Linux, this holds for either end, and before any data were sent. (A first SYN also waits for the peer's link
+/// address.)
 #[test]
 fn a_handshake_tells_the_first_round_trip() {
     let (mut net, _) = long_path(true);
@@ -43,7 +44,8 @@ fn a_handshake_tells_the_first_round_trip() {
     }
 }
 
-/// CUBIC's window is about 1.1 / sqrt(loss) segments where Reno's would be larger (RFC 9438 section 5.1): eleven at one in a hundred.
+/// CUBIC's window is about 1.1 / sqrt(loss) segments where Reno's would be larger (RFC 9438 section 5.1): eleven if one
+/// segment in a hundred is lost.
 #[test]
 fn a_lossy_path_carries_a_congestion_window_in_each_round_trip() {
     const LENGTH: usize = 2 << 20;
@@ -63,7 +65,7 @@ fn a_lossy_path_carries_a_congestion_window_in_each_round_trip() {
     }
 }
 
-/// 50 Mbit/s, and a queue of 100 packets: a bit more than half of what is on its way then.
+/// The path has 50 Mbit/s and a queue of 100 packets, which is a bit more than half of what is on its way then.
 #[test]
 fn a_full_queue_is_no_more_than_a_smaller_window() {
     const LENGTH: usize = 8 << 20;
@@ -81,7 +83,8 @@ fn a_full_queue_is_no_more_than_a_smaller_window() {
     assert!(took_ns < least_ns * 2, "{} ms, and {} at the least", took_ns / MS, least_ns / MS);
 }
 
-/// Its segments come one by one, so that each acknowledgement moves the edge of the window before the peer stands there.
+/// The path's segments come one by one, so that each acknowledgement moves the edge of the window before the peer
+/// reaches it.
 #[test]
 fn a_path_that_spreads_segments_out_is_filled_in_either_direction() {
     const LENGTH: usize = 4 << 20;
@@ -97,7 +100,7 @@ fn a_path_that_spreads_segments_out_is_filled_in_either_direction() {
     }
 }
 
-/// Whatever of a flight is lost is sent again in the round trip behind it, or two.
+/// Whatever is lost of a flight is sent again within one round trip, or two.
 #[test]
 fn a_burst_of_losses_takes_few_round_trips() {
     const LENGTH: usize = 200_000;
@@ -107,7 +110,7 @@ fn a_burst_of_losses_takes_few_round_trips() {
         net.random = Random(seed);
         net.loss = 300;
         let mut burst_ns = 0;
-        // A third of what leaves now, and nothing later.
+        // A third of what leaves now is lost, and nothing later.
         net.server.send(ids.1, &[7; 60_000]).unwrap();
         let start = net.now_ns;
         net.step(start + 1);
@@ -121,7 +124,7 @@ fn a_burst_of_losses_takes_few_round_trips() {
     }
 }
 
-/// Nothing gets through for a while: then the timer tells, and the window begins with a segment.
+/// For a while nothing gets through. Then the timer says so, and the window begins with one segment.
 #[test]
 fn a_stream_goes_on_behind_a_gap() {
     const LENGTH: usize = 300_000;
@@ -142,7 +145,7 @@ fn a_stream_goes_on_behind_a_gap() {
     }
 }
 
-/// What the program asked for it keeps, whatever is lost.
+/// The program keeps the buffer that it asked for, whatever is lost.
 #[test]
 fn a_transmit_buffer_that_was_asked_for_outlives_a_loss() {
     let [client, server] = [client_config(), server_config()].map(|mut config| {

@@ -1,4 +1,4 @@
-//! What clients cost is given back when they have gone.
+//! The memory that clients take is given back when they have gone.
 
 mod shard_harness;
 
@@ -18,7 +18,7 @@ fn ten_thousand_past_clients_leave_nothing() {
         let mut host = Host::server_with(config);
         let listener = host.listen(80);
         let empty = host.stack.memory_bytes();
-        // One of the first outlives the crowd.
+        // One of the first clients outlives the crowd.
         let mut survivor = Peer::new(9_999);
         let kept = host.establish(listener, &mut survivor);
         let with_one = host.stack.memory_bytes();

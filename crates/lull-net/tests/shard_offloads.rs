@@ -1,4 +1,4 @@
-//! Segments above the MTU, which the device cuts: two stacks, or a client played by hand.
+//! Segments above the MTU, which the device cuts, between two stacks or with a client that the test drives by hand.
 
 mod shard_harness;
 
@@ -6,7 +6,7 @@ use lull_net::shard::{NetError, Stack, StackConfig};
 use lull_nic::{Checksum, Frame, Segmentation};
 use shard_harness::*;
 
-/// Ethernet, IPv4 and TCP headers without options.
+/// The size of the Ethernet, IPv4 and TCP headers without options.
 const HEADERS: usize = 54;
 
 fn offloading(mut config: StackConfig) -> StackConfig {
@@ -15,7 +15,7 @@ fn offloading(mut config: StackConfig) -> StackConfig {
     config
 }
 
-/// Moves `total` bytes from the server to the client, and checks them; the frames that brought them.
+/// Moves `total` bytes from the server to the client, and checks them. Returns how many frames brought them.
 fn download(net: &mut Net, to: &str, total: usize) -> u64 {
     let listener = net.server.stack.tcp_listen(at("::", 80), Default::default()).unwrap();
     let (client, server) = net.establish(listener, at(to, 80));
@@ -43,7 +43,7 @@ fn large_segments_pass_whole() {
     let (client, server) = (offloading(client_config()), offloading(server_config()));
     let mut net = Net::of(Host::new(client), Host::new(server));
     let offloaded = download(&mut net, SERVER, TOTAL);
-    // The transmit buffer is 16 KiB, eleven segments; a ring buffer's end cuts some.
+    // The transmit buffer is 16 KiB, which are eleven segments. The end of a ring buffer cuts some of them.
     assert!(offloaded * 4 < plain, "{offloaded} frames, {plain} without offloads");
 }
 
@@ -67,7 +67,7 @@ fn large_segments_pass_through_loss_and_reordering() {
     }
 }
 
-/// The payload bytes of an IPv4 frame, and how it is to be cut.
+/// The payload bytes of an IPv4 frame, and how it has to be cut.
 fn shape(frame: &Frame) -> (usize, Segmentation) {
     assert_eq!(frame.checksum(), Checksum::Partial);
     (frame.len() - HEADERS, frame.segmentation())
@@ -82,7 +82,7 @@ fn a_large_segment_says_how_it_is_to_be_cut() {
     host.send(id, &[9; 10_000]).unwrap();
     let sent = host.sent();
     assert_eq!(sent.iter().map(shape).collect::<Vec<_>>(), [(10_000, Segmentation::Tcp { mss_bytes: 1460 })]);
-    // IP's length, and the pseudo header's in the checksum's place, are those of the whole.
+    // IP's length, and the sum of the pseudo header in place of the checksum, are those of the whole segment.
     let data = sent[0].data();
     assert_eq!(u16::from_be_bytes([data[16], data[17]]), 10_040);
     let pseudo = lull_nic::wire::pseudo_sum(ip(SERVER), ip(CLIENT), 6, 10_020);
@@ -112,7 +112,7 @@ fn after_a_timeout_one_segment_goes_out() {
     assert!(again.iter().map(|frame| shape(frame).0).sum::<usize>() <= 2 * 1460, "{}", again.len());
 }
 
-/// The device knows nothing of a narrower path: what it cut would be too large for that, too.
+/// The device knows nothing of a narrower path, for which the parts that it cuts would be too large.
 #[test]
 fn a_narrow_path_gets_nothing_above_it() {
     let mut host = Host::server_with(offloading(server_config()));
@@ -121,7 +121,7 @@ fn a_narrow_path_gets_nothing_above_it() {
     let id = host.establish(listener, &mut peer);
     host.send(id, &[9; 6000]).unwrap();
     let lost = host.sent();
-    // Fragmentation needed, and quoting the packet (RFC 792, RFC 1191).
+    // This is "fragmentation needed", with the packet quoted (RFC 792, RFC 1191).
     let mut icmp = vec![3, 4, 0, 0, 0, 0];
     icmp.extend(1000_u16.to_be_bytes());
     icmp.extend(&lost[0].data()[14..14 + 28]);
@@ -137,7 +137,7 @@ fn a_narrow_path_gets_nothing_above_it() {
         }
     };
     fits(host.sent());
-    // And so is what is sent for the first time afterwards.
+    // Segments that are sent for the first time afterwards fit as well.
     peer.ack += 6000;
     peer.send(&mut host, ACK, &[]);
     host.sent();

@@ -1,4 +1,4 @@
-//! Path MTU discovery (RFC 1191, RFC 8201): segments that a router cannot pass shrink to what it can.
+//! Path MTU discovery (RFC 1191, RFC 8201): segments that a router cannot pass become as small as it demands.
 
 mod shard_harness;
 
@@ -31,7 +31,7 @@ fn server(peer: &mut Peer) -> (Host, SocketId, SocketId) {
     (host, listener, id)
 }
 
-/// Hears and acknowledges until `bytes` have come. Returns the largest segment.
+/// Hears and acknowledges until `bytes` have come. Returns the length of the largest segment.
 fn hear_all(peer: &mut Peer, host: &mut Host, bytes: usize) -> usize {
     let (mut heard, mut largest) = (0, 0);
     while heard < bytes {
@@ -54,7 +54,7 @@ fn hear_all(peer: &mut Peer, host: &mut Host, bytes: usize) -> usize {
 fn segments_shrink_to_the_path_and_are_sent_again_at_once() {
     for (mut peer, mtu, segment) in [
         (Peer::new(4000), 600, 560),
-        // Linux's `min_pmtu`, for a router that says less, or as old ones do nothing.
+        // Linux's `min_pmtu` is for a router that reports less, or nothing, as old ones do.
         (Peer::new(4000), 68, 512),
         (Peer::new(4000), 0, 512),
         (Peer::v6(4000), 1280, 1220),
@@ -81,7 +81,7 @@ fn a_report_that_cannot_be_genuine_changes_nothing() {
     peer.send(&mut host, ACK, &[]);
     host.send(id, &[9; 6000]).unwrap();
     let sent = host.sent();
-    // About what was acknowledged, about another port, about more than the MTU.
+    // These reports are about something that was acknowledged, about another port, and about more than the MTU.
     host.receive(too_big(&old, 600));
     let mut other = sent[0].clone();
     other.data_mut()[36] ^= 1;
@@ -174,7 +174,7 @@ fn a_single_segment_that_a_device_drops_for_its_timestamp_alone_leaves_again_at_
     let mut net = Net::new();
     let listener = net.server.listen(80);
     let (_, id) = net.establish(listener, at(SERVER, 80));
-    // With a timestamp it is a packet of 1,408 bytes, and without it would be one of 1,396.
+    // With a timestamp this is a packet of 1,408 bytes, and without it the packet would have 1,396.
     net.server.send(id, &[9; 1356]).unwrap();
     let sent = net.server.segments();
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Frames that a well-behaved peer sends rarely, and others never: what Linux does with them, one test each.
+//! Frames that a well-behaved peer sends rarely, and some that it never sends. Each test shows what Linux does with one
+//! kind.
 
 mod shard_harness;
 
@@ -7,7 +8,7 @@ use lull_nic::Frame;
 use shard_harness::udp::{bind, send_to, udp};
 use shard_harness::*;
 
-/// RFC 9293 section 3.10.7.1: everything but a reset is reset where there is no connection.
+/// RFC 9293 section 3.10.7.1: if there is no connection, everything but a reset is answered by a reset.
 #[test]
 fn a_fin_for_a_closed_port_is_reset() {
     let mut host = Host::server();
@@ -23,7 +24,7 @@ fn a_fin_for_a_closed_port_is_reset() {
     }
     host.receive(peer.segment(RST | FIN, &[]).frame());
     assert!(host.segments().is_empty());
-    // A listener is silent to what neither begins nor acknowledges anything (section 3.10.7.2).
+    // A listener does not answer a segment that neither begins nor acknowledges anything (section 3.10.7.2).
     host.listen(80);
     for flags in [FIN, 0, SYN | FIN] {
         host.receive(peer.segment(flags, &[]).frame());
@@ -33,7 +34,7 @@ fn a_fin_for_a_closed_port_is_reset() {
     assert_eq!(host.segments()[0].flags, RST);
 }
 
-/// `tcp_timewait_state_process`: a SYN that opens nothing is told where the old connection stood.
+/// `tcp_timewait_state_process`: a SYN that opens nothing is answered by where the old connection stood.
 #[test]
 fn a_syn_that_time_wait_does_not_give_way_to_is_acknowledged() {
     let (mut host, listener, mut peer, id) = Host::with_a_peer();
@@ -41,12 +42,12 @@ fn a_syn_that_time_wait_does_not_give_way_to_is_acknowledged() {
     peer.hear(&mut host);
     peer.send(&mut host, FIN | ACK, &[]);
     let end = host.segments().remove(0);
-    // An old duplicate.
+    // This is an old duplicate.
     let old = Peer { seq: peer.seq - 500, ..peer.clone() };
     host.receive(old.syn().frame());
     let told = host.segments();
     assert_eq!((told.len(), told[0].flags, told[0].seq, told[0].ack), (1, ACK, end.seq, peer.seq));
-    // One that is new, when nobody listens any more.
+    // This SYN is new, but nobody listens any more.
     host.close(listener);
     host.run_for(SECOND);
     let new = Peer { seq: peer.seq + 500, ..peer.clone() };
@@ -56,8 +57,8 @@ fn a_syn_that_time_wait_does_not_give_way_to_is_acknowledged() {
     assert_eq!(host.stack.time_waits(), 1);
 }
 
-/// A connection that takes the place of one in TIME-WAIT begins beyond it, even if that was faster than the clock of
-/// initial sequence numbers.
+/// A connection that takes the place of one in TIME-WAIT begins with higher sequence numbers, even if the old one was
+/// faster than the clock of initial sequence numbers.
 #[test]
 fn a_reopened_connection_begins_beyond_the_old_one() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -75,7 +76,7 @@ fn a_reopened_connection_begins_beyond_the_old_one() {
     assert_eq!((reply.flags, reply.seq), (SYN | ACK, end.seq.wrapping_add(65_537)));
 }
 
-/// RFC 5961 section 5.2: an acknowledgement older than any window was is not genuine.
+/// RFC 5961 section 5.2: an acknowledgement that is older than any window was is not genuine.
 #[test]
 fn a_far_too_old_acknowledgement_is_challenged() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -86,7 +87,7 @@ fn a_far_too_old_acknowledgement_is_challenged() {
     assert_eq!((challenge.len(), challenge[0].flags, challenge[0].payload.len()), (1, ACK, 0));
     assert_eq!((challenge[0].seq, challenge[0].ack), (peer.ack, peer.seq));
     assert_eq!(host.recv(id), Err(NetError::WouldBlock));
-    // At most twice a second (`tcp_invalid_ratelimit`), and every one is counted.
+    // It is answered at most twice a second (`tcp_invalid_ratelimit`), and each one is counted.
     (0..50).for_each(|_| host.receive(forged.frame()));
     assert!(host.segments().is_empty());
     host.run_for(SECOND);
@@ -98,7 +99,7 @@ fn a_far_too_old_acknowledgement_is_challenged() {
     assert_eq!(host.recv(id).unwrap(), b"genuine");
 }
 
-/// A challenge in the middle of a stream acknowledges what has come and leaves the window's edge where it was.
+/// A challenge in the middle of a stream acknowledges what has come, and leaves the edge of the window where it was.
 #[test]
 fn a_challenge_says_exactly_where_the_stream_stands() {
     for (rx_buffer_bytes, options) in [(16_384, &[][..]), (262_144, &[1, 3, 3, 2][..])] {
@@ -123,7 +124,7 @@ fn a_challenge_says_exactly_where_the_stream_stands() {
     }
 }
 
-/// A FIN in front of which data is missing is kept, as Linux does, and not forgotten.
+/// A FIN that arrives before some of its data is kept, as on Linux, and not forgotten.
 #[test]
 fn a_fin_that_overtakes_data_is_kept() {
     let mut host = Host::server();
@@ -150,7 +151,7 @@ fn a_fin_that_overtakes_data_is_kept() {
     assert_eq!(host.stack.connections(), 0);
 }
 
-/// While the acknowledgement of a FIN is delayed, a reset behind the FIN has the exact number all the same.
+/// While the acknowledgement of a FIN is delayed, a reset after the FIN still has the exact number.
 #[test]
 fn a_reset_behind_an_unacknowledged_fin_is_believed() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -163,7 +164,7 @@ fn a_reset_behind_an_unacknowledged_fin_is_believed() {
     assert_eq!(host.stack.tcp_state(id), Ok("CLOSED"));
 }
 
-/// One loss in every two segments: all that came is kept, and one retransmission fills each hole.
+/// One segment in two is lost. All that have come are kept, and one retransmission fills each hole.
 #[test]
 fn thirty_holes_are_filled_by_one_retransmission_each() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -186,7 +187,7 @@ fn tagged(frame: &Frame, tags: &[[u8; 4]]) -> Frame {
     Frame::copy_from(&[&data[..12], &tags.concat(), &data[12..]].concat())
 }
 
-/// IEEE 802.1Q: VLAN 0 is a priority and no VLAN.
+/// IEEE 802.1Q: VLAN 0 is a priority and not a VLAN.
 #[test]
 fn priority_tags_are_accepted_and_vlans_are_not() {
     let mut host = Host::server();
@@ -221,8 +222,8 @@ fn arp_of(station: [u8; 4], operation: u8, sender: [u8; 6], target_mac: [u8; 6],
     frame
 }
 
-/// `arp_process`: a gratuitous message moves an entry at once, another only when it has stood for a second (`locktime`),
-/// and neither makes one.
+/// `arp_process`: a gratuitous message changes an entry at once, another message only when the entry is a second old
+/// (`locktime`), and neither makes an entry.
 #[test]
 fn a_gratuitous_arp_moves_a_peer() {
     const OLD: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
@@ -232,7 +233,8 @@ fn a_gratuitous_arp_moves_a_peer() {
     for (message, at_once) in [
         (arp(1, NEW, NOBODY, peer), true),
         (arp(2, NEW, NEW, peer), true),
-        // A reply that names no target station is not gratuitous to Linux, and neither is a request for another.
+        // To Linux, a reply that names no target station is not gratuitous, and neither is a request for another
+        // station.
         (arp(2, NEW, NOBODY, peer), false),
         (arp(1, NEW, NOBODY, [10, 0, 0, 9]), false),
     ] {
@@ -257,8 +259,8 @@ fn a_gratuitous_arp_moves_a_peer() {
     }
 }
 
-/// Nobody acknowledges a datagram: a host that was made anew under its address, and has not said so, is found all the same
-/// (`neigh/default/base_reachable_time_ms`). What an operator has said of one is not asked for.
+/// Nobody acknowledges a datagram. A host that was replaced under its address, and has not announced that, is found
+/// nevertheless (`neigh/default/base_reachable_time_ms`). An entry that an operator has made is not asked for.
 #[test]
 fn a_station_that_datagrams_go_to_is_asked_for_again() {
     const OLD: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
@@ -293,10 +295,10 @@ fn a_station_that_datagrams_go_to_is_asked_for_again() {
     }
 }
 
-/// A shard's own view of the neighbours has a place for each of 256, and these two have the same one.
+/// A shard's own view of the neighbours has a place for each of 256, and these two stations have the same place.
 const OF_ONE_PLACE: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 234]];
 
-/// A host that knows both.
+/// A host that knows both stations.
 fn beside_two_of_one_place() -> Host {
     let mut config = server_config();
     config.addresses = vec![(ip("10.0.0.100"), 24)];
@@ -328,7 +330,7 @@ fn stations_that_share_a_place_are_both_asked_for_again() {
     assert_eq!(asked, [(30, 1), (30, 234), (60, 1), (60, 234)]);
 }
 
-/// Forty connections, each from the station that `of` says.
+/// Forty connections, each from the station that `of` returns.
 fn connections_from(host: &mut Host, of: impl Fn(u16) -> std::net::IpAddr) -> Vec<SocketId> {
     let listener = host.listen(80);
     let establish = |number| {
@@ -350,7 +352,7 @@ fn silent_stations_that_share_a_place_are_asked_for_once_a_second_each() {
     for _ in 0..20 {
         host.run_for(SECOND);
         for station in OF_ONE_PLACE {
-            // What is due at both ends of the second is of two.
+            // Requests that are due at the two ends of the second are two.
             let times = asked_for(&host.ring.frames).into_iter().filter(|asked| *asked == station[3]).count();
             assert!(times <= 2, "{times} times in a second");
         }
@@ -358,7 +360,7 @@ fn silent_stations_that_share_a_place_are_asked_for_once_a_second_each() {
     }
 }
 
-/// A full table forgets a station that connections still go to: many of them ask for it as one does.
+/// A full table forgets a station to which connections still go. Many connections ask for it no more often than one.
 #[test]
 fn a_silent_station_that_the_table_has_forgotten_is_asked_for_once_a_second() {
     let mut host = beside_two_of_one_place();
@@ -381,7 +383,8 @@ fn a_silent_station_that_the_table_has_forgotten_is_asked_for_once_a_second() {
     assert!(asked > 0);
 }
 
-/// The window of a SYN-ACK is not scaled, and what is beyond it has no room: a buffer of 64 KiB or more takes no more than it holds.
+/// The window of a SYN-ACK is not scaled, and there is no room beyond it: a buffer of 64 KiB or more takes no more than
+/// it holds.
 #[test]
 fn nothing_beyond_a_large_receive_buffer_is_taken_right_after_the_handshake() {
     for rx_buffer_bytes in [65_536, 131_072, 300_000] {
@@ -415,7 +418,8 @@ fn nothing_beyond_a_large_receive_buffer_is_taken_right_after_the_handshake() {
     }
 }
 
-/// The answer to our SYN has come, and what ends the handshake waits for room in the ring: the window is that of the SYN still.
+/// The answer to our SYN has come, and the segment that ends the handshake waits for room in the ring. The window is
+/// still that of the SYN.
 #[test]
 fn nothing_beyond_a_large_receive_buffer_is_taken_while_the_end_of_the_handshake_waits_for_the_ring() {
     for is_scaled in [true, false] {
@@ -436,14 +440,15 @@ fn nothing_beyond_a_large_receive_buffer_is_taken_while_the_end_of_the_handshake
         }
         host.ring.slots = 4096;
         host.call(|stack, io| stack.flush_blocked(io));
-        // What had no room comes again.
+        // The data that had no room come again.
         peer.send(&mut host, ACK, &[0; 1024]);
         let told = host.segments().pop().expect("an acknowledgement");
         let came = (told.ack - first) as usize;
         assert!((60_000..=65_535).contains(&came), "{came} bytes");
         let read = host.recv(id).unwrap();
         assert!(read.len() == came && read.iter().enumerate().all(|(at, byte)| *byte == (at / 1024) as u8));
-        // Once what was missing has come as well the window is what was asked for, as far as it can be said.
+        // Once the missing data have come as well, the window is the size that was asked for, as far as a window can
+        // say it.
         peer.seq = told.ack;
         while peer.seq - first <= rx_buffer_bytes as u32 {
             peer.send(&mut host, ACK, &[7; 1024]);
@@ -457,7 +462,7 @@ fn nothing_beyond_a_large_receive_buffer_is_taken_while_the_end_of_the_handshake
     }
 }
 
-/// What may come is known from the answer to our SYN on.
+/// From the answer to our SYN on, it is known which numbers may come.
 #[test]
 fn a_reset_is_believed_while_the_end_of_the_handshake_waits_for_the_ring() {
     for (behind, is_believed) in [(0, true), (1, false)] {
@@ -493,7 +498,7 @@ fn a_connection_that_is_opened_with_a_large_receive_buffer_has_it_when_the_hands
     }
 }
 
-/// Somebody else's answer to our SYN is reset, and agrees to nothing.
+/// A forged answer to our SYN is reset, and nothing is agreed on by it.
 #[test]
 fn an_answer_that_is_refused_agrees_to_no_scale() {
     let mut config = server_config();
@@ -519,7 +524,8 @@ fn an_answer_that_is_refused_agrees_to_no_scale() {
     assert_eq!(host.stack.tcp_info(id, host.now_ns).unwrap().rcv_scale, scale);
 }
 
-/// What does not fit into the window comes again, and so does the end behind it: a reader that heard it now would miss some.
+/// Data that do not fit into the window come again, and so does the end after them. A reader that was told of the end
+/// now would miss some.
 #[test]
 fn an_end_beyond_the_window_is_not_taken() {
     let (mut host, _, peer, id) = Host::with_a_peer();
@@ -541,7 +547,7 @@ fn an_end_beyond_the_window_is_not_taken() {
     assert_eq!((host.recv(id).unwrap().len(), host.recv(id).unwrap().len()), (window + 10 - read, 0));
 }
 
-/// A peer whose window is closed hears a reset only at the number that it expects (`tcp_acceptable_seq`).
+/// A peer whose window is closed takes a reset only at the number that it expects (`tcp_acceptable_seq`).
 #[test]
 fn a_reset_reaches_a_peer_whose_window_is_closed() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -557,7 +563,8 @@ fn a_reset_reaches_a_peer_whose_window_is_closed() {
     assert_eq!((reset.flags & RST, reset.seq), (RST, peer.ack));
 }
 
-/// RFC 1122 section 4.2.2.13: nobody will read it, and who sent it has to know, whether its end came along or not.
+/// RFC 1122 section 4.2.2.13: nobody will read the data, and their sender has to know that, whether its end came along
+/// or not.
 #[test]
 fn data_for_a_program_that_has_closed_is_reset_with_its_end_as_without() {
     for end in [0, FIN] {
@@ -572,7 +579,8 @@ fn data_for_a_program_that_has_closed_is_reset_with_its_end_as_without() {
     }
 }
 
-/// `tcp_rcv_state_process`: it is dropped, with an end of its own, and what it acknowledges counts.
+/// `tcp_rcv_state_process`: the data are dropped, even with an end of their own, and what the segment acknowledges
+/// counts.
 #[test]
 fn what_comes_behind_the_end_is_no_part_of_the_stream() {
     for (at, flags) in [(0, ACK | PSH), (0, ACK | FIN), (7, ACK | PSH), (7, ACK | FIN), (-2, ACK | PSH)] {
@@ -588,7 +596,7 @@ fn what_comes_behind_the_end_is_no_part_of_the_stream() {
         host.run_for(5 * SECOND);
         let sent = host.segments();
         assert!(sent.iter().all(|segment| segment.ack == end && segment.payload.is_empty()), "{at} {flags} {sent:?}");
-        // And what was missing in front of it is not waited for.
+        // Data that were missing before the end are not waited for.
         peer.seq = end;
         host.close(id);
         assert_eq!(host.segments().pop().map(|segment| (segment.flags & FIN, segment.ack)), Some((FIN, end)));
@@ -598,7 +606,7 @@ fn what_comes_behind_the_end_is_no_part_of_the_stream() {
     }
 }
 
-/// RFC 9293 section 3.10.7.4: it is its number that has to be in the window, and what it says besides has no room anywhere.
+/// RFC 9293 section 3.10.7.4: the number of the reset has to be in the window; the text in it needs no room.
 #[test]
 fn a_reset_with_a_reason_ends_a_connection_whose_window_is_closed() {
     for flags in [RST, RST | ACK] {
@@ -608,7 +616,7 @@ fn a_reset_with_a_reason_ends_a_connection_whose_window_is_closed() {
             peer.send(&mut host, ACK, &[7; 1024]);
         }
         assert_eq!(host.segments().pop().map(|segment| segment.window), Some(0));
-        // With an option, which stands in front of the reason.
+        // This reset has an option, which stands before the reason.
         host.receive(Tcp { options: vec![1; 4], ..peer.segment(flags, b"No TCP/RST without a reason") }.frame());
         assert!(host.ready(id).contains(Ready::ERR | Ready::HUP), "{flags}");
         assert_eq!(host.recv(id).unwrap().len(), window);
@@ -617,7 +625,7 @@ fn a_reset_with_a_reason_ends_a_connection_whose_window_is_closed() {
     }
 }
 
-/// Anybody may send datagrams in the name of stations of the own network: those that are known stay known.
+/// Anybody may send datagrams in the name of stations of the own network. Stations that were learned stay known.
 #[test]
 fn forged_stations_displace_none_that_was_learned() {
     let neighbours = std::sync::Arc::new(Neighbours::new(4));
@@ -653,7 +661,7 @@ fn a_silent_station_is_asked_for_once_a_second() {
     assert!(segments.len() > 200 && (2..=20).contains(&arps.len()), "{} and {}", segments.len(), arps.len());
 }
 
-/// A stranger's segments are no sign of life.
+/// The segments of somebody else in the peer's name are no sign of life.
 #[test]
 fn a_dead_peer_is_found_though_somebody_sends_in_its_name() {
     let (mut host, _, peer, id) = Host::with_a_peer();
@@ -666,7 +674,8 @@ fn a_dead_peer_is_found_though_somebody_sends_in_its_name() {
     assert_eq!(host.recv(id), Err(NetError::TimedOut));
 }
 
-/// Every second full segment is acknowledged at once (RFC 1122 section 4.2.3.2), also of a peer whose own network has larger ones.
+/// Every second full segment is acknowledged at once (RFC 1122 section 4.2.3.2), even if the peer's own network has
+/// larger ones.
 #[test]
 fn segments_of_a_peer_on_a_network_of_jumbo_frames_are_acknowledged_in_time() {
     for mss in [1460_u16, 8960] {
@@ -686,18 +695,19 @@ fn segments_of_a_peer_on_a_network_of_jumbo_frames_are_acknowledged_in_time() {
     }
 }
 
-/// `tcp_parse_options`: what is wrong is ignored, what is behind a length that cannot be as well, and the segment is taken.
+/// `tcp_parse_options`: an option that is wrong is ignored, and so is everything after a length that cannot be. The
+/// segment itself is taken.
 #[test]
 fn a_segment_is_taken_without_the_options_that_are_ill_formed() {
     const MSS: [u8; 4] = [2, 4, 5, 180];
     const CLOCK: [u8; 10] = [8, 10, 0, 0, 0, 9, 0, 0, 0, 0];
     let ill_formed: [&[u8]; 8] = [
-        // Of another length than it has.
+        // These have another length than the option has.
         &[2, 3, 5, 1],
         &[3, 4, 1, 1],
         &[4, 3, 1, 1],
         &[5, 6, 0, 0, 0, 0, 1, 1],
-        // A length that cannot be.
+        // These have a length that cannot be.
         &[254, 0, 1, 1],
         &[254, 1, 1, 1],
         &[254, 200, 1, 1],
@@ -708,7 +718,7 @@ fn a_segment_is_taken_without_the_options_that_are_ill_formed() {
         let mut host = Host::server();
         let listener = host.listen(80);
         let mut peer = Peer::new(4000);
-        // In front of what is right, and behind it.
+        // The bad option stands before a good one, and after one.
         let options = [&MSS[..], bad, &[1, 1], &CLOCK].concat();
         host.receive(Tcp { options, ..peer.syn() }.frame());
         let answer = host.segments().remove(0);
@@ -723,7 +733,7 @@ fn a_segment_is_taken_without_the_options_that_are_ill_formed() {
         assert_eq!(host.recv(id), Ok(b"data".to_vec()), "{bad:?}");
         assert_eq!(host.refused(), 0);
     }
-    // A wrong checksum is none that is put right.
+    // A wrong checksum is not corrected by this.
     let mut host = Host::server();
     host.listen(80);
     let mut frame = Tcp { options: vec![2, 3, 5, 1], ..Peer::new(4000).syn() }.frame();

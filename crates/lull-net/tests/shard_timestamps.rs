@@ -1,4 +1,4 @@
-//! Timestamps and PAWS (RFC 7323), and what they do for TIME-WAIT (RFC 6191) and for SYN cookies.
+//! Timestamps and PAWS (RFC 7323), and their use for TIME-WAIT (RFC 6191) and for SYN cookies.
 
 mod shard_harness;
 
@@ -11,7 +11,7 @@ fn option(value: u32, echo: u32) -> Vec<u8> {
     [&[1, 1, 8, 10], &value.to_be_bytes()[..], &echo.to_be_bytes()].concat()
 }
 
-/// Value and echo of a segment's timestamp option.
+/// The value and the echo of a segment's timestamp option.
 fn timestamp(segment: &Tcp) -> Option<(u32, u32)> {
     let at = segment.options.windows(2).position(|option| option == [8, 10])? + 2;
     let word = |at: usize| u32::from_be_bytes(segment.options[at..at + 4].try_into().unwrap());
@@ -22,7 +22,7 @@ fn timestamp(segment: &Tcp) -> Option<(u32, u32)> {
 struct Client {
     peer: Peer,
     clock: u32,
-    /// Our clock, as it heard it last.
+    /// Our clock, as the client has heard it last.
     echo: u32,
 }
 
@@ -77,13 +77,13 @@ fn both_sides_send_timestamps_if_both_want_to() {
     let (value, echo) = timestamp(&answer[0]).expect("a timestamp on every segment");
     assert_eq!((value, echo), (first + 1000, client.clock - 1), "a millisecond a tick, and the last value heard");
     assert_eq!(answer[0].payload.len(), 1448, "twelve bytes are the option's");
-    // Not with a client that offers none.
+    // There are none with a client that offers none.
     let mut plain = Peer::new(4001);
     let id = host.establish(listener, &mut plain);
     host.send(id, &[1; 2000]).unwrap();
     let answer = host.segments();
     assert_eq!((timestamp(&answer[0]), answer[0].payload.len()), (None, 1460));
-    // Nor if they are off.
+    // There are none if they are turned off.
     let mut config = server_config();
     config.timestamps = false;
     let mut host = Host::server_with(config);
@@ -92,7 +92,7 @@ fn both_sides_send_timestamps_if_both_want_to() {
     assert_eq!(timestamp(&host.segments()[0]), None);
 }
 
-/// RFC 7323 section 5.3: a segment of a former turn of the sequence numbers fits the window, but its clock is behind.
+/// RFC 7323 section 5.3: a segment of a former round of the sequence numbers fits the window, but its clock is behind.
 #[test]
 fn paws_refuses_what_is_older_than_what_came() {
     let mut host = Host::server();
@@ -109,21 +109,21 @@ fn paws_refuses_what_is_older_than_what_came() {
     assert_eq!(host.stack.counters().drop_paws, 1);
     client.send(&mut host, ACK | PSH, b"new");
     assert_eq!(host.recv(id).unwrap(), b"new");
-    // Two of one tick may overtake each other.
+    // Two segments of one tick may overtake each other.
     client.clock -= 2;
     client.send(&mut host, ACK | PSH, b"same tick");
     assert_eq!(host.recv(id).unwrap(), b"same tick");
-    // A clock that has stood for 24 days may have wrapped.
+    // A clock that was last seen 24 days ago may have wrapped around.
     client.clock = client.clock.wrapping_sub(1 << 20);
     host.run_for(25 * DAY);
     host.sent();
     client.send(&mut host, ACK | PSH, b"weeks later");
     assert_eq!(host.recv(id).unwrap(), b"weeks later");
-    // From then on it is compared with what it is now.
+    // From then on the clock is compared with its new value.
     let old = Tcp { options: option(client.clock - 5000, 0), ..client.segment(ACK | PSH, b"old") };
     host.receive(old.frame());
     assert_eq!((host.recv(id), host.stack.counters().drop_paws), (Err(NetError::WouldBlock), 2));
-    // A reset is believed whatever its clock says: its number is exact.
+    // A reset is believed whatever its clock is, because its number is exact.
     let reset = Tcp { options: option(client.clock - 5000, 0), ..client.segment(RST, &[]) };
     host.receive(reset.frame());
     assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
@@ -147,7 +147,8 @@ fn the_clock_of_a_segment_that_is_doubted_is_not_believed() {
     assert_eq!((host.recv(id).unwrap(), host.stack.counters().drop_paws), (b"genuine".to_vec(), 0));
 }
 
-/// RFC 7323 section 4.3: what is echoed is the value of the segment that last advanced the window, not of one beyond a hole.
+/// RFC 7323 section 4.3: the echo is the value of the segment that last advanced the window, and not of one beyond a
+/// hole.
 #[test]
 fn the_echo_is_that_of_the_last_segment_in_order() {
     let mut host = Host::server();
@@ -160,7 +161,7 @@ fn the_echo_is_that_of_the_last_segment_in_order() {
     client.send(&mut host, ACK | PSH, b"beyond a hole");
     let told = host.segments();
     assert_eq!(timestamp(&told[0]).map(|(_, echo)| echo), Some(in_order));
-    // And PAWS compares with it, too.
+    // PAWS compares with that value as well.
     client.clock = in_order + 1;
     client.peer.seq -= 513;
     client.send(&mut host, ACK | PSH, &[1; 500]);
@@ -168,7 +169,7 @@ fn the_echo_is_that_of_the_last_segment_in_order() {
     assert_eq!(host.segments()[0].ack, client.peer.seq + 13);
 }
 
-/// RFC 6191: by its clock a SYN is new in spite of its number, or old in spite of it.
+/// RFC 6191: by its clock a SYN may be new although its number is old, or old although its number is new.
 #[test]
 fn time_wait_gives_way_to_a_newer_clock() {
     let mut host = Host::server();
@@ -193,7 +194,7 @@ fn time_wait_gives_way_to_a_newer_clock() {
     assert_eq!((host.segments()[0].flags, host.stack.time_waits()), (SYN | ACK, 0));
 }
 
-/// `cookie_init_timestamp`: the low bits of our clock bring back what a cookie has no room for.
+/// `cookie_init_timestamp`: the low bits of our clock carry what a cookie has no room for.
 #[test]
 fn a_cookie_with_timestamps_keeps_window_scale_and_sack() {
     for (extra, scale, sack) in
@@ -228,7 +229,7 @@ fn a_cookie_with_timestamps_keeps_window_scale_and_sack() {
     }
 }
 
-/// Timestamps in both directions over a bad wire: PAWS drops nothing that is wanted, and every byte arrives.
+/// There are timestamps in both directions on a bad wire. PAWS drops nothing that is wanted, and every byte arrives.
 #[test]
 fn a_stream_with_timestamps_survives_loss_and_reordering() {
     let mut net = Net::new();
@@ -246,7 +247,7 @@ fn a_stream_with_timestamps_survives_loss_and_reordering() {
     assert!(got == data);
 }
 
-/// RFC 7323 section 3.2: also of what smoltcp is made to say, such as a window that has become larger.
+/// RFC 7323 section 3.2: this includes segments that smoltcp is made to send, such as a window that has become larger.
 #[test]
 fn every_acknowledgement_has_a_timestamp() {
     let growth = BufferGrowth { rx_bytes_max: 64 << 10, tx_bytes_max: 64 << 10, total_bytes_max: 1 << 20 };

@@ -21,7 +21,7 @@ fn at(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// Sends `megabytes` there and back and checks every byte.
+/// Sends `bytes` there and back, and checks every byte.
 fn echo(pair: &Pair, port: u16, bytes: usize) {
     let (mut server, client) = pair.connected(port);
     let echoing = std::thread::spawn(move || {
@@ -73,7 +73,7 @@ fn nonblocking_calls_say_so_and_timeouts_end_blocking_ones() {
     server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
     server.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
-    // What the peer's stack took meanwhile made room; the peer's application reads nothing, so that ends.
+    // What the peer's stack has taken meanwhile made room. As the peer's application reads nothing, that ends.
     let error = loop {
         if let Err(error) = server.send(&full) {
             break error;
@@ -120,7 +120,7 @@ fn a_receive_call_busy_polls_as_its_options_say() {
     let _ = server.recv(&mut [0; 8]);
     assert_eq!((stats() - before).busy_calls, 0, "off by default");
     server.set_busy_poll(1_000).unwrap();
-    // The handshake's last frames may still be polled by somebody else: then the call has no instance to poll.
+    // Another thread may still poll the last frames of the handshake; then the call has no instance to poll.
     until("a nonblocking caller gets one round and the stop's", || {
         let before = stats();
         assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -151,7 +151,7 @@ fn connecting_where_nobody_listens_or_answers() {
     lull_net::TcpListener::bind(&pair.server, at(SERVER, 10)).unwrap();
 }
 
-/// The device's queues are still to be had when the configuration has been corrected.
+/// The device's queues can still be had when the configuration has been corrected.
 #[test]
 fn an_address_or_gateway_that_cannot_be_is_named_before_a_queue_is_taken() {
     let host = Host::new(HostConfig::default()).unwrap();
@@ -229,7 +229,7 @@ fn sockets_have_the_small_calls_of_std() {
     assert!(!client.nodelay().unwrap());
     client.set_nodelay(true).unwrap();
     assert!(client.try_clone().unwrap().nodelay().unwrap(), "a clone is the same socket");
-    // By shared references, and from several buffers.
+    // These calls are made by shared references, and from several buffers.
     let written = (&client).write_vectored(&[IoSlice::new(b"one "), IoSlice::new(b"two")]).unwrap();
     assert_eq!(written, 7, "a fresh connection has room");
     let (mut first, mut second) = ([0; 4], [0; 3]);
@@ -309,7 +309,8 @@ fn a_device_that_is_gone_ends_nothing_abruptly() {
     let host = pair.host.clone();
     drop(client);
     drop(pair.client);
-    // The FIN came through before the device went, or the connection is silent: neither hangs a call with a timeout.
+    // The FIN came through before the device went, or the connection is silent. In neither case does a call with a
+    // timeout hang.
     server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let outcome = server.recv(&mut [0; 8]);
     assert!(matches!(&outcome, Ok(0)) || outcome.is_err(), "{outcome:?}");

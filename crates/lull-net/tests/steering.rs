@@ -1,4 +1,4 @@
-//! Reuseport groups that a program steers: each connection's worker is the one of its queue.
+//! Reuseport groups that a program steers: each connection goes to the worker of its queue.
 
 mod pair;
 
@@ -18,7 +18,7 @@ fn address(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// A listener for each worker, every one of them on all queues, as programs of Linux have them.
+/// A listener for each worker, all of them on all queues, as programs on Linux have them.
 fn listeners(pair: &Pair, port: u16) -> Vec<TcpListener> {
     let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
     let bind = |_| TcpListener::bind_with(&pair.server, None, address(SERVER, port), options).unwrap();
@@ -27,7 +27,8 @@ fn listeners(pair: &Pair, port: u16) -> Vec<TcpListener> {
     listeners
 }
 
-/// Connects so many times; how many connections each listener got, and how many of them came by the queue of its number.
+/// Connects [`CONNECTIONS`] times. Returns how many connections each listener got, and how many of all came by the
+/// queue of their listener's number.
 fn connect(pair: &Pair, listeners: &[TcpListener], port: u16) -> (Vec<usize>, usize) {
     let ids: Vec<u32> = pair.server.napis().into_iter().map(|napi| pair.host.napi_id(napi)).collect();
     let (mut got, mut own, mut kept) = (vec![0; listeners.len()], 0, Vec::new());
@@ -55,7 +56,7 @@ fn every_connections_napi_is_its_workers_when_a_program_steers_and_a_third_of_th
     assert!(own < CONNECTIONS, "by the hash alone {own} of {CONNECTIONS} are the workers' own");
 
     for program in [steer::by_queue(QUEUES as u32), steer::by_cpu(QUEUES as u32)] {
-        // Any member of the group will do, and the later one replaces the earlier.
+        // Any member of the group will do, and the later program replaces the earlier one.
         listeners[1].set_reuseport_program(Some(Arc::new(program.into()))).unwrap();
         let (got, own) = connect(&pair, &listeners, 80);
         assert_eq!(own, CONNECTIONS, "{got:?}");
@@ -103,7 +104,8 @@ fn a_program_sees_a_datagram_from_its_payload_on_and_its_headers_below() {
         assert_eq!(sockets[heard].recv(&mut [0; 16]).unwrap(), datagram.len());
         heard
     };
-    // The payload's first byte; then its length; then a byte of the UDP header, behind the IPv4 header; then of Ethernet's.
+    // These programs return the payload's first byte, its length, a byte of the UDP header (which is behind the IPv4
+    // header), and a byte of the Ethernet header.
     sockets[2].set_reuseport_program(program("2,48 0 0 0,22 0 0 0")).unwrap();
     assert_eq!([hears(&[0, 9]), hears(&[2]), hears(&[1, 7, 7])], [0, 2, 1]);
     sockets[0].set_reuseport_program(program("2,128 0 0 0,22 0 0 0")).unwrap();
@@ -114,13 +116,14 @@ fn a_program_sees_a_datagram_from_its_payload_on_and_its_headers_below() {
     sockets[0].set_reuseport_program(program(&at(-0x20_0000 + 14 + 6))).unwrap();
     let fragment_byte = hears(&[9]);
     assert!(fragment_byte < 3);
-    // What reads past the end returns 0.
+    // A program that reads past the end returns 0.
     sockets[0].set_reuseport_program(program("2,32 0 0 100,22 0 0 0")).unwrap();
     let heard: HashSet<usize> = (0..8).map(|_| hears(&[1])).collect();
     assert_eq!(heard, HashSet::from([0]));
 }
 
-/// A client whose first SYN comes while the group is bound: it meets no member, or all of them and the program.
+/// The client's first SYN comes while the group is being bound. It meets either no member, or all of them and the
+/// program.
 #[test]
 fn a_group_that_is_bound_at_once_has_no_connection_that_its_program_did_not_steer() {
     let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
@@ -133,7 +136,7 @@ fn a_group_that_is_bound_at_once_has_no_connection_that_its_program_did_not_stee
             let begun = begun.clone();
             move || {
                 begun.wait();
-                // A port without a listener refuses.
+                // A port without a listener refuses the connection.
                 loop {
                     if let Ok(stream) = TcpStream::connect(&client, address(SERVER, port)) {
                         return stream;

@@ -15,7 +15,7 @@ use lull_nic::{Device, Frame, FramePool, Queue};
 use pair::{CLIENT, SERVER, config, until};
 use shard_harness::Peer;
 
-/// Forged SYNs for every round of the switch.
+/// How many forged SYNs there are for each round of the switch.
 const FLOOD_FRAMES: u64 = 32;
 
 /// A switch with three ports: the server, the client, and somebody who forges SYNs from every address of the network.
@@ -57,7 +57,7 @@ impl Switch {
         self.server.tx.doorbell();
         self.server.tx.reap_sent(&mut self.pool);
         let client = &mut self.client;
-        // The answers to forged SYNs reach the client's station, too, which does not want them.
+        // The answers to forged SYNs reach the client's station as well, which does not want them.
         self.server.rx.poll(256, &mut self.pool, &mut |frame, _| drop(client.tx.transmit(frame)));
         client.tx.doorbell();
         client.tx.reap_sent(&mut self.pool);
@@ -77,7 +77,7 @@ fn a_client_is_served_during_a_flood_of_forged_syns() {
         waiting: Vec::new(),
     };
     let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
-    // Who knows the other's station does not depend on an ARP request that the flood may push off a ring.
+    // As each knows the other's station, nothing depends on an ARP request that the flood may push off a ring.
     let mut configs = [config(SERVER, vec![0]), config(CLIENT, vec![1])];
     configs[0].neighbours = vec![(CLIENT.parse().unwrap(), switch.client_mac)];
     configs[1].neighbours = vec![(SERVER.parse().unwrap(), switch.server_mac)];

@@ -1,4 +1,4 @@
-//! A panic above one queue of a network: its sockets fail with ENETDOWN and whoever waits is told; other queues, other
+//! A panic above one queue of a network. Its sockets fail with ENETDOWN, and whoever waits is told; other queues, other
 //! networks and the process go on.
 
 mod pair;
@@ -21,7 +21,7 @@ use wrapped::Wrapped;
 /// The device panics when it is asked where flows from this port arrive.
 const PANICS_IN_RSS: u16 = 7;
 
-/// Panics in the next poll that takes frames, once it was told to.
+/// It panics in the next poll that takes frames, once it was told to.
 struct PanicsRx(Box<dyn RxQueue>, Arc<AtomicBool>);
 
 impl RxQueue for PanicsRx {
@@ -54,7 +54,8 @@ fn assert_down<T>(result: io::Result<T>) {
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NETDOWN.raw_os_error()), "{error}");
 }
 
-/// Connections to a listener over both queues, until each queue has one: server's and client's end by queue.
+/// Makes connections to a listener over both queues, until each queue has one. Returns the server's and the client's
+/// end for each queue.
 fn connections_on_both(pair: &Pair, listener: &TcpListener, port: u16) -> [(TcpStream, TcpStream); 2] {
     let ids: Vec<u32> = pair.server.napis().into_iter().map(|napi| pair.host.napi_id(napi)).collect();
     let mut found = [None, None];
@@ -76,7 +77,7 @@ fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes
     let address = SocketAddr::new(SERVER.parse().unwrap(), 53);
     let udp = UdpSocket::bind_with(&pair.server, 0, address, UdpOptions::default()).unwrap();
 
-    // One thread is blocked in a read of the queue, another waits in epoll.
+    // One thread is blocked in a read on the queue, and another waits in epoll.
     let mut reader = bad.clone();
     let blocked = std::thread::spawn(move || reader.read(&mut [0; 64]));
     let epoll = pair.epoll(&udp, Interest::READABLE);
@@ -104,7 +105,7 @@ fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes
     echo(b"still here");
     // The device comes back from a reset without the queue that is down.
     let failed = || pair.host.napis().iter().filter(|napi| napi.failure.is_some()).count();
-    // It is noted behind the last who was told.
+    // The failure is noted after everybody was told.
     until("the failure is noted", || failed() == 1);
     pair.server.device().reset().unwrap();
     let napis = pair.server.napis();
@@ -113,14 +114,14 @@ fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes
     drop(pair);
 }
 
-/// What is asked of a network and not of a queue is done by the queues that are up; queue 0 is not.
+/// What is asked of a network and not of one queue is done by the queues that are up. Queue 0 is down.
 fn goes_on_by_the_other_queue(pair: &Pair, listener: &TcpListener) {
     let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
     let far = TcpListener::bind(&pair.client, at(CLIENT, 90)).unwrap();
     let out: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(&pair.server, at(CLIENT, 90)).unwrap()).collect();
     assert!((0..4).all(|_| far.accept().is_ok()));
     drop(out);
-    // A port that the program chooses is one of the queue that its segments come to.
+    // A port that the program chooses belongs to the queue to which its segments come.
     let queues: Vec<Option<usize>> = (5000..5032)
         .map(|port| {
             let (own, remote) = (at(SERVER, port), at(CLIENT, 90));
@@ -141,7 +142,7 @@ fn goes_on_by_the_other_queue(pair: &Pair, listener: &TcpListener) {
     for (listener, port) in [(listener, 80), (&new, 81)] {
         assert_eq!(listener.local_addr().unwrap(), at(SERVER, port));
         listener.set_nonblocking(true).unwrap();
-        // Whichever queue's turn it is; and that one is down is no news any more.
+        // Whichever queue has its turn, the one that is down is not reported any more.
         for _ in 0..4 {
             assert_eq!(listener.accept().err().map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
             assert_eq!((listener.ready(), listener.arrivals().unwrap().1), (Ready::empty(), 0));
@@ -183,7 +184,7 @@ fn a_group_mode_is_put_in_force_beside_a_queue_that_is_down() {
     assert_eq!(&got, b"still here");
 }
 
-/// The caller has its own panic, and everybody else an error.
+/// The caller gets its own panic, and everybody else an error.
 #[test]
 fn a_panic_in_a_socket_call_takes_the_queue_down() {
     let pair = Pair::with(2, panics(Arc::default()), lull_core::NapiSettings::default());
@@ -204,7 +205,7 @@ fn a_panic_in_a_socket_call_takes_the_queue_down() {
     }
 }
 
-/// Panics in the next doorbell, once it was told to.
+/// It panics in the next doorbell, once it was told to.
 struct PanicsTx(Box<dyn TxQueue>, Arc<AtomicBool>);
 
 impl TxQueue for PanicsTx {
@@ -246,10 +247,10 @@ fn a_panic_in_a_transmit_queue_takes_the_queue_down_and_it_can_be_taken_away() {
         let send = || socket.send_to(b"x", SocketAddr::new(CLIENT.parse().unwrap(), 53));
         send().unwrap();
         armed.store(true, Ordering::Release);
-        // A sender that runs has the panic itself.
+        // If a sender runs the queue, the panic is its own.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(send));
         until("the queue is down", || host.napis().iter().all(|napi| napi.failure.is_some()));
-        // That nobody polls it any more is noted before its sockets are told.
+        // That nobody polls the queue any more is noted before its sockets are told.
         let mut sent = Ok(1);
         until("its sockets are told", || {
             sent = send();
@@ -267,17 +268,17 @@ fn a_panic_in_a_transmit_queue_takes_the_queue_down_and_it_can_be_taken_away() {
     }
 }
 
-/// Nothing is to happen.
+/// In this state nothing happens.
 const QUIET: u32 = 0;
-/// The next look at the ring panics,
+/// In this state the next look at the ring panics.
 const NEXT: u32 = 1;
-/// the next but one,
+/// In this state the look after the next panics.
 const NEXT_BUT_ONE: u32 = 2;
-/// the next but one from the next doorbell on,
+/// In this state the next doorbell arms [`NEXT_BUT_ONE`].
 const BEHIND_A_DOORBELL: u32 = 3;
-/// the next from the moment on in which the room interrupt is connected.
+/// In this state the next connection of the room interrupt arms [`NEXT`].
 const BEHIND_A_CONNECT: u32 = 4;
-/// It has panicked.
+/// In this state it has panicked.
 const SPRUNG: u32 = 5;
 
 struct Trap {
@@ -356,7 +357,7 @@ fn a_panic_in_the_ring_while_it_changes_hands_takes_its_queue_down_and_no_other(
         trap.store(when, Ordering::Release);
         let changes = {
             let network = network.clone();
-            // Refused where the group would have the queue that is down.
+            // This is refused if the group would have the queue that is down.
             std::thread::spawn(move || drop(network.set_mode(&to.parse().unwrap())))
         };
         until("the mode is changed", || changes.is_finished());

@@ -33,7 +33,8 @@ impl Write for Record {
     }
 }
 
-/// Sends the kernel's client a stream and has it back; what the device counted, and the record of its frames.
+/// Sends the kernel's client a stream and gets it back. Returns what the device has counted, and the record of its
+/// frames.
 fn echo(name: &str, offloads: bool) -> (Counters, Vec<u8>) {
     let tap = Tap::open(TapConfig { name: name.to_owned(), offloads, ..TapConfig::default() }).unwrap();
     tap.kernel_side(IpAddr::V4(KERNEL), 24).unwrap();
@@ -85,7 +86,7 @@ fn echo(name: &str, offloads: bool) -> (Counters, Vec<u8>) {
     (counters, record)
 }
 
-/// The lengths of the frames in a record, each of which begins with the Ethernet header of an IPv4, IPv6 or ARP packet.
+/// The lengths of the frames in a record. Each frame begins with the Ethernet header of an IPv4, IPv6 or ARP packet.
 fn lengths(record: &[u8]) -> Vec<usize> {
     let (mut at, mut lengths) = (24, Vec::new());
     while at < record.len() {
@@ -100,7 +101,8 @@ fn lengths(record: &[u8]) -> Vec<usize> {
 
 #[test]
 fn large_segments_and_unmade_checksums_pass_both_ways() {
-    // Root moves this thread alone into the namespace, and those that it starts; others would have to be alone.
+    // Root moves only this thread into the namespace, and the threads that it starts. A user without rights would have
+    // to be alone in the process.
     if let Err(error) = namespace::enter_private() {
         println!("SKIP: {error}");
         return;
@@ -114,7 +116,7 @@ fn large_segments_and_unmade_checksums_pass_both_ways() {
     let longest = lengths(&record).into_iter().max();
     assert!(longest.is_some_and(|length| length <= 1514), "{longest:?}");
     let (offloaded, record) = echo("large0", true);
-    // How much goes into one depends on who is how fast.
+    // How much goes into a frame depends on the speed of the two ends.
     let longest = lengths(&record).into_iter().max();
     assert!(longest > Some(8000), "{longest:?}");
     assert!(offloaded.rx_frames < plain.rx_frames / 2, "{offloaded:?} {plain:?}");

@@ -1,4 +1,4 @@
-//! Transmit queues with a discipline (§16): the same sockets, the same contract, and another who sends.
+//! Transmit queues with a discipline (§16): the sockets and the contract are the same, and another thread sends.
 
 mod pair;
 mod wrapped;
@@ -24,7 +24,7 @@ fn address(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// CPUs 2 and 3 may be a group's.
+/// A host whose CPUs 2 and 3 may be a group's.
 fn host() -> Host {
     Host::new(HostConfig { cpus: vec![None; 4], ..HostConfig::default() }).unwrap()
 }
@@ -34,7 +34,7 @@ fn group() -> Option<GroupCpus> {
     Some(GroupCpus { cpus: vec![2, 3], options })
 }
 
-/// Two networks of ours with this discipline each; the server's is in this mode.
+/// Two networks of lull's, each with this discipline. The server's is in this mode.
 fn networks(qdisc: Option<Qdisc>, mode: &str, slots: usize) -> (Network, Network) {
     let (server, client) = mem::pair(MemConfig { ring_slots: slots, ..MemConfig::default() });
     let host = host();
@@ -45,7 +45,7 @@ fn networks(qdisc: Option<Qdisc>, mode: &str, slots: usize) -> (Network, Network
     (server, client)
 }
 
-/// Sends and receives `bytes` on so many connections at once, and compares.
+/// Sends and receives `bytes` on this many connections at once, and compares them.
 fn streams(server: &Network, client: &Network, connections: u8, bytes: usize) {
     let listener = TcpListener::bind(server, address(SERVER, PORT)).unwrap();
     thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn a_mode_takes_transmitting_over_and_gives_it_back_under_load() {
         let (server, client, over) = (&server, &client, &over);
         scope.spawn(move || {
             for mode in ["group", "base", "group-rx", "group50", "suspend20", "group", "base"].iter().cycle().take(28) {
-                // No context waits here: there is no application's half.
+                // No context waits here, so there is no application's half.
                 let _ = server.set_mode(&mode.parse().unwrap()).unwrap();
                 assert_eq!(server.transmit_napis().is_empty(), !matches!(*mode, "group" | "group50"), "{mode}");
             }
@@ -123,7 +123,7 @@ fn a_mode_takes_transmitting_over_and_gives_it_back_under_load() {
     streams(&server, &client, 2, 60_000);
 }
 
-/// A network of ours at one end of a wire whose other end the test holds: it alone decides when there is room.
+/// A network of lull's at one end of a wire. The other end belongs to the test, which alone decides when there is room.
 struct Bench {
     _peer: MemPort,
     queue: Queue,
@@ -165,13 +165,14 @@ impl Bench {
         frames
     }
 
-    /// The UDP datagrams that come until so many have: source port and payload's first byte.
+    /// The UDP datagrams that come until there are `count` of them: the source port and the payload's first byte of
+    /// each.
     fn datagrams(&mut self, count: usize) -> Vec<(u16, u8)> {
         let mut got = Vec::new();
         until("the datagrams", || {
             for frame in self.take(64) {
                 let data = frame.data();
-                // Ethernet, IPv4, UDP.
+                // This looks for Ethernet, IPv4 and UDP.
                 if data.len() > 42 && data[12..14] == [8, 0] && data[23] == 17 {
                     got.push((u16::from_be_bytes([data[34], data[35]]), data[42]));
                 }
@@ -187,7 +188,7 @@ fn senders_that_find_no_room_go_on_when_there_is_some_and_nothing_is_lost() {
     for qdisc in [Qdisc::NoQueue, Qdisc::PfifoFast, Qdisc::Fq] {
         for mode in ["base", "group", "group50"] {
             if qdisc == Qdisc::NoQueue && mode == "base" {
-                // Nobody is between the shard and its ring: `full_ring.rs`.
+                // Nothing stands between the shard and its ring here; `full_ring.rs` has tests for that.
                 continue;
             }
             let mut bench = Bench::new(qdisc, mode, 32);
@@ -196,7 +197,7 @@ fn senders_that_find_no_room_go_on_when_there_is_some_and_nothing_is_lost() {
                 (0..5_000u32)
                     .for_each(|nth| assert_eq!(socket.send_to(&[nth as u8; 900], address(SERVER, PORT)).unwrap(), 900));
             });
-            // What a discipline takes from one flow is bounded, and the sender waits before it drops any.
+            // A discipline bounds what it takes from one flow, and the sender waits before it drops any.
             let mut got = Vec::new();
             let dropped = |bench: &Bench| bench.network.transmit_stats()[0].dropped as usize;
             while got.len() + dropped(&bench) < 5_000 {
@@ -216,7 +217,8 @@ fn a_ring_that_always_has_room_interrupts_nobody() {
     let listener = TcpListener::bind(&server, address(SERVER, PORT)).unwrap();
     let mut asks = TcpStream::connect(&client, address(SERVER, PORT)).unwrap();
     let (mut answers, _) = listener.accept().unwrap();
-    // One frame is under way at a time. Its arrival is an interrupt of the CPU that would take those of the ring, too.
+    // One frame is on its way at a time. Its arrival is an interrupt of the CPU that would take those of the ring as
+    // well.
     for nth in 0..100u8 {
         asks.write_all(&[nth]).unwrap();
         answers.read_exact(&mut [0]).unwrap();
@@ -232,16 +234,16 @@ fn a_ring_that_always_has_room_interrupts_nobody() {
 fn a_socket_has_no_more_below_it_than_its_limit_and_is_told_when_it_has_less() {
     let mut bench = Bench::new(Qdisc::Fq, "base", 4);
     let socket = bench.socket(1000);
-    // Paced, so that two frames are its limit.
+    // The socket is paced, so that two frames are its limit.
     socket.set_max_pacing_rate(Some(1_000_000)).unwrap();
     assert_eq!(socket.max_pacing_rate().unwrap(), Some(1_000_000));
     socket.set_nonblocking(true).unwrap();
-    // A socket without a limit would never be told to wait: the discipline drops what is above its own limit.
+    // A socket without a limit would never be told to wait, and the discipline would drop what is above its own limit.
     let sent = (0..1_000).take_while(|_| socket.send_to(&[7; 1_000], address(SERVER, PORT)).is_ok()).count();
-    // The ring has four, and whatever is below the limit waits above it.
+    // The ring holds four frames, and the others below the limit wait above it.
     assert!((4..=16).contains(&sent), "{sent} frames below a paced socket");
     assert!(!socket.ready().contains(Ready::WRITABLE));
-    // Another socket is not held up by it.
+    // It does not hold up another socket.
     let other = bench.socket(1001);
     other.send_to(&[8; 100], address(SERVER, PORT)).unwrap();
     let got = bench.datagrams(sent + 1);
@@ -262,7 +264,8 @@ fn a_paced_socket_keeps_its_rate_whoever_sends() {
         let got = bench.datagrams(100);
         sender.join().unwrap();
         assert!(got.iter().enumerate().all(|(nth, (_, number))| *number == nth as u8), "in order");
-        // 100 KB at 2 MB/s take 50 ms, less the first turn of ten frames of the longest kind; they may always take longer.
+        // 100 KB at 2 MB/s take 50 ms, less the first turn of ten frames of the longest kind. They may always take
+        // longer.
         assert!(began.elapsed().as_millis() >= 35, "{mode}: {:?}", began.elapsed());
     }
 }
@@ -271,7 +274,7 @@ fn a_paced_socket_keeps_its_rate_whoever_sends() {
 fn a_socket_in_the_place_of_a_paced_one_is_not_put_off_by_its_rate() {
     let mut bench = Bench::new(Qdisc::Fq, "base", 256);
     let paced = bench.socket(1000);
-    // Each frame puts its flow off for as long as one may, a second.
+    // Each frame puts its flow off for as long as one may, which is a second.
     paced.set_max_pacing_rate(Some(1)).unwrap();
     paced.send_to(&[1; 100], address(SERVER, PORT)).unwrap();
     assert_eq!(bench.datagrams(1), [(1000, 1)]);
@@ -287,12 +290,13 @@ fn a_paced_socket_in_the_place_of_another_is_not_held_up_by_what_that_left_behin
     let mut bench = Bench::new(Qdisc::Fq, "base", 256);
     let paced = bench.socket(1000);
     paced.set_max_pacing_rate(Some(1)).unwrap();
-    // The first is sent, and the others leave a second after each other: as much as a paced socket may have below it.
+    // The first frame is sent, and the others leave a second after each other. They are as many as a paced socket may
+    // have below it.
     (0..3).for_each(|nth| assert!(paced.send_to(&[nth; 1_472], address(SERVER, PORT)).is_ok()));
-    // On a busy machine a second may be over before this looks.
+    // On a busy machine the second may be over before this looks.
     assert_eq!(bench.datagrams(1)[0], (1000, 0));
     drop(paced);
-    // Each is in the place of the one before it.
+    // Each socket is in the place of the one before it.
     for port in 1001..1004 {
         let next = bench.socket(port);
         next.set_max_pacing_rate(Some(1_000_000)).unwrap();
@@ -311,7 +315,7 @@ fn a_connection_in_the_place_of_a_paced_one_is_not_put_off_by_its_rate() {
     paced.set_max_pacing_rate(Some(1)).unwrap();
     paced.write_all(&[1]).unwrap();
     accepted.read_exact(&mut [0]).unwrap();
-    // The reset is paced as well; the flow is put off for a second behind it.
+    // The reset is paced as well, and puts the flow off for a second.
     paced.set_reset_on_close(true).unwrap();
     drop(paced);
     assert!(accepted.read(&mut [0]).is_err());
@@ -338,7 +342,7 @@ fn a_priority_passes_what_floods_in_its_band() {
     assert!(place <= 8, "it came {place}th, behind those that were on the ring");
 }
 
-/// A device that wants several doorbells for what is on its ring, as the kernel's AF_XDP sockets in copy mode.
+/// A device that wants several doorbells for what is on its ring, as the kernel's AF_XDP sockets in copy mode do.
 struct Again {
     inner: Box<dyn TxQueue>,
     refuses: u32,
@@ -397,12 +401,12 @@ fn a_reset_and_the_end_of_the_network_leave_nothing_waiting() {
         });
         let socket = UdpSocket::bind(&server, address(SERVER, 5)).unwrap();
         drop((server_too, server));
-        // Whoever has enabled the queues after the reset may have the network in hand for a moment longer.
+        // The thread that has enabled the queues after the reset may hold the network for a moment longer.
         until("its network is gone", || socket.send_to(b"x", address(CLIENT, 5)).is_err());
     }
 }
 
-/// Takes what is on the ring at a doorbell only while it is open, and counts those that it refuses.
+/// It takes what is on the ring at a doorbell only while it is open, and counts the doorbells that it refuses.
 struct Gate {
     inner: Box<dyn TxQueue>,
     gate: Arc<Passes>,
@@ -412,7 +416,7 @@ struct Gate {
 struct Passes {
     is_open: AtomicBool,
     refused: AtomicU32,
-    /// The room interrupt, if it was unmasked while the gate is closed: nothing raises it then.
+    /// The room interrupt, if it was unmasked while the gate is closed. Nothing raises it then.
     armed: Mutex<Option<Arc<dyn IrqLine>>>,
 }
 
@@ -498,7 +502,7 @@ fn a_ring_that_changes_hands_is_rung_again_for_what_its_last_doorbell_left() {
 #[test]
 fn senders_that_wait_for_room_hear_of_it_where_a_discipline_is_refused_half_way() {
     let (peer, port) = mem::pair(MemConfig { ring_slots: 4, queues: 2, ..MemConfig::default() });
-    // Two receive, and one of two would send.
+    // Two instances receive, and there is room for only one of the two that would send.
     let host = Host::new(HostConfig { cpus: vec![None; 4], napis_max: 3, ..HostConfig::default() }).unwrap();
     let config = NetworkConfig {
         neighbours: vec![(SERVER.parse().unwrap(), PEER_MAC)],
@@ -522,7 +526,7 @@ fn senders_that_wait_for_room_hear_of_it_where_a_discipline_is_refused_half_way(
 struct CountsEnds {
     inner: Box<dyn TxQueue>,
     ends: Arc<AtomicU32>,
-    /// The wire takes [`PORTION`] frames, and nothing for [`SLOWLY`] then.
+    /// Whether the wire takes [`PORTION`] frames, and then nothing for [`SLOWLY`].
     is_slow: Arc<AtomicBool>,
     portion: (usize, Instant),
 }
@@ -546,7 +550,7 @@ impl TxQueue for CountsEnds {
             self.portion = (0, Instant::now());
         }
         self.portion.0 += 1;
-        // Ethernet, IPv4, TCP.
+        // This looks for Ethernet, IPv4 and TCP.
         let data = frame.data();
         let ends = data.len() > 47 && data[12..14] == [8, 0] && data[23] == 6 && data[47] & 0b101 != 0;
         self.inner.transmit(frame)?;
@@ -563,7 +567,8 @@ impl TxQueue for CountsEnds {
     }
 }
 
-/// Two networks, a listener of the first, how many ends of connections the first one has put on its ring, and whether its wire is slow.
+/// Two networks, a listener of the first, how many ends of connections the first one has put on its ring, and whether
+/// its wire is slow.
 fn that_ends(qdisc: Option<Qdisc>) -> (Network, Network, TcpListener, Arc<AtomicU32>, Arc<AtomicBool>) {
     let (server, client) = mem::pair(MemConfig { ring_slots: 64, ..MemConfig::default() });
     let (host, ends, is_slow) = (host(), Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
@@ -601,7 +606,7 @@ fn each_of_many_peers_is_told_when_the_process_ends_whoever_sends() {
     const CONNECTIONS: u32 = 300;
     let fq = Some(Qdisc::Fq);
     for (qdisc, mode) in [(None, "base"), (Some(Qdisc::PfifoFast), "base"), (fq, "base"), (fq, "group")] {
-        // More than the ring holds, and than a discipline takes of what is no socket's.
+        // These are more than the ring holds, and more than a discipline takes of frames that are no socket's.
         let (mut connections, _networks) = where_all_ends_leave(CONNECTIONS, false, qdisc, mode);
         for (peer, _) in &mut connections {
             assert_eq!(peer.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{qdisc:?} {mode}");
@@ -609,7 +614,8 @@ fn each_of_many_peers_is_told_when_the_process_ends_whoever_sends() {
     }
 }
 
-/// So many connections of a server that has ended, each of which it has put an end to on its ring, and the networks of both.
+/// This many connections of a server that has ended, all of which it has put an end to on its ring, and the networks of
+/// both.
 fn where_all_ends_leave(
     count: u32,
     slowly: bool,
@@ -617,7 +623,8 @@ fn where_all_ends_leave(
     mode: &str,
 ) -> (Vec<(TcpStream, TcpStream)>, [Network; 2]) {
     let mut told = Vec::new();
-    // A client that is kept from its CPU is a wire that takes nothing, which is waited for 200 ms: not always.
+    // A client that is kept from its CPU is a wire that takes nothing, for which the server waits 200 ms. This does not
+    // happen in every try.
     for _ in 0..5 {
         let (server, client, listener, ends, is_slow) = that_ends(qdisc);
         let _ = server.set_mode(&mode.parse().unwrap()).unwrap();
@@ -641,7 +648,7 @@ fn with_unread_data(client: &Network, listener: &TcpListener) -> (TcpStream, Tcp
     (peer, accepted)
 }
 
-/// It takes longer in all than a wire may that takes nothing.
+/// In all, the wire takes longer than a wire may that takes nothing.
 #[test]
 fn a_slow_wire_is_waited_for_while_it_takes_something_when_the_process_ends() {
     const CONNECTIONS: u32 = 72;

@@ -1,5 +1,6 @@
-//! How often a thread that is served goes to sleep: once for each request, whoever delivers beside it on its core. Whoever
-//! delivers wakes it behind the shard's lock: under the lock it would take the core, ask for the lock, and sleep a second time.
+//! How often a thread that serves goes to sleep: once for each request, whichever thread delivers beside it on its
+//! core. The thread that delivers wakes it after it has given the shard's lock back. Under the lock, the woken thread
+//! would take the core, ask for the lock, and sleep a second time.
 
 mod pair;
 
@@ -15,14 +16,15 @@ use pair::{CLIENT, SERVER, wait};
 const PORT: u16 = 9;
 const REQUESTS: u64 = 400;
 
-/// Times that the calling thread went to sleep.
+/// How often the calling thread went to sleep.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Sleeps of a thread that answers [`REQUESTS`] datagrams, one at a time, in this mode. Who delivers to it has the same core.
+/// How often a thread sleeps that answers [`REQUESTS`] datagrams, one at a time, in this mode. The thread that delivers
+/// to it has the same core.
 fn sleeps_in(mode: &str, epoll: bool) -> u64 {
     let core = usable_cores()[0];
     let host = Host::new(HostConfig { cpus: vec![Some(core), None], ..HostConfig::default() }).unwrap();
@@ -63,11 +65,12 @@ fn sleeps_in(mode: &str, epoll: bool) -> u64 {
     })
 }
 
-/// How often a thread is tried that sleeps more often than that.
+/// How often the test is tried for a thread that sleeps more often than that.
 const TRIES: usize = 5;
 
-/// A core that others take away in the middle of a poll makes some sleep a second time; not every other one each time that it is
-/// tried. (A worker that sleeps in the seat also takes the interrupts of NAPI threads, each of which is a sleep of its own.)
+/// If others take the core away in the middle of a poll, the thread sleeps a second time for some requests, but not for
+/// every other one in each try. (A worker that sleeps in the seat also takes the interrupts of NAPI threads, each of
+/// which is a sleep of its own.)
 #[test]
 fn a_request_that_a_poller_of_the_same_core_delivers_costs_its_server_one_sleep() {
     for (mode, epoll) in [("threaded", false), ("group", false), ("group", true)] {

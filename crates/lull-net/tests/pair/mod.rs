@@ -1,4 +1,4 @@
-//! Two networks of ours at the two ends of an in-memory NIC.
+//! Two networks of lull's at the two ends of an in-memory NIC.
 #![allow(dead_code)] // Each test file uses a part of it.
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use lull_nic::mem::{self, MemConfig};
 
 pub const SERVER: &str = "10.0.0.2";
 pub const CLIENT: &str = "10.0.0.1";
-/// Nothing here waits for this long unless it is lost.
+/// A wait that takes this long has lost something.
 pub const LOST: Duration = Duration::from_secs(120);
 
 pub struct Pair {
@@ -37,17 +37,17 @@ impl Pair {
         Pair::with(1, |device| device, NapiSettings::default())
     }
 
-    /// `queues` queues at the server, each on a CPU of its own; the server's device may be decorated.
+    /// Makes `queues` queues at the server, each on a CPU of its own. The server's device may be decorated.
     pub fn with(queues: usize, decorate: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>, napi: NapiSettings) -> Pair {
         Pair::with_options(queues, decorate, napi, EpollOptions::strict_linux())
     }
 
-    /// What is written in a batch of events waits for more of it, at most so long.
+    /// What is written in a batch of events waits for more of it, but no longer than this.
     pub fn coalescing(coalesce_ns: u64) -> Pair {
         Pair::coalescing_over(|device| device, coalesce_ns)
     }
 
-    /// As [`Pair::coalescing`]; the server's device may be decorated.
+    /// As [`Pair::coalescing`], but the server's device may be decorated.
     pub fn coalescing_over(decorate: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>, coalesce_ns: u64) -> Pair {
         let (server, client) = mem::pair(MemConfig::default());
         let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
@@ -59,7 +59,7 @@ impl Pair {
         }
     }
 
-    /// As [`Pair::with`], and `epoll` says where contexts differ from Linux.
+    /// As [`Pair::with`], and `epoll` says how contexts differ from Linux.
     pub fn with_options(
         queues: usize,
         decorate: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
@@ -85,7 +85,7 @@ impl Pair {
         TcpStream::connect(&self.client, SocketAddr::new(SERVER.parse().unwrap(), port)).unwrap()
     }
 
-    /// A connection: the server's end, the client's end.
+    /// Makes a connection. Returns the server's end and the client's end.
     pub fn connected(&self, port: u16) -> (TcpStream, TcpStream) {
         let listener = self.listener(port);
         let client = self.connect(port);
@@ -104,7 +104,7 @@ impl Pair {
     }
 }
 
-/// What one wait reports, at most `max`.
+/// The events that one wait reports, at most `max` of them.
 pub fn wait(epoll: &Epoll, worker: &Worker, max: usize, timeout: Duration) -> Vec<Event> {
     let mut events = Vec::new();
     let count = epoll.wait(worker, &mut events, max, Some(timeout)).unwrap();

@@ -1,4 +1,4 @@
-//! Two stacks on a wire with virtual time, and segments made by hand.
+//! Two stacks on a wire with virtual time, and segments that tests make by hand.
 #![allow(dead_code)]
 
 pub mod stream;
@@ -37,7 +37,7 @@ pub fn at(text: &str, port: u16) -> SocketAddr {
 pub struct Ring {
     pub frames: Vec<Frame>,
     pub slots: usize,
-    /// Every sender has as much below it as it may, as above a discipline.
+    /// Whether every sender has as much below it as it may, as above a discipline.
     pub is_at_limits: bool,
 }
 
@@ -135,17 +135,17 @@ impl Host {
         std::mem::take(&mut self.ring.frames)
     }
 
-    /// What was sent, as TCP segments; other frames are a failure.
+    /// The segments that were sent. Every frame has to be one.
     pub fn segments(&mut self) -> Vec<Tcp> {
         self.sent().iter().map(|frame| Tcp::parse(frame).expect("a TCP segment")).collect()
     }
 
-    /// The same where the next hop may have been asked for again.
+    /// As [`Host::segments`], but the host may also have asked for the next hop again.
     pub fn segments_beside_arp(&mut self) -> Vec<Tcp> {
         self.sent().iter().filter(|frame| frame.data()[12..14] != [8, 6]).map(|f| Tcp::parse(f).expect("TCP")).collect()
     }
 
-    /// Jumps to `now_ns` by way of every deadline before it.
+    /// Jumps to `now_ns`, by way of every deadline before it.
     pub fn run_until(&mut self, now_ns: u64) {
         let mut steps = 0;
         while let Some(deadline) = self.stack.next_deadline_ns().filter(|&deadline| deadline <= now_ns) {
@@ -192,14 +192,14 @@ impl Host {
         self.stack.ready(id).unwrap()
     }
 
-    /// A connection from the hand-made client, established and accepted.
+    /// Establishes and accepts a connection of the hand-made client.
     pub fn establish(&mut self, listener: SocketId, client: &mut Peer) -> SocketId {
         client.open(self);
         self.accept(listener)
     }
 
-    /// A server with a listener on port 80, and one connection to it from port 4000: the listener, the peer and the
-    /// connection, which is accepted.
+    /// A server with a listener on port 80, and an accepted connection to it from port 4000. Returns the host, the
+    /// listener, the peer and the connection.
     pub fn with_a_peer() -> (Host, SocketId, Peer, SocketId) {
         let (mut host, mut peer) = (Host::server(), Peer::new(4000));
         let listener = host.listen(80);
@@ -213,7 +213,7 @@ impl Host {
     }
 }
 
-/// A small generator: tests must replay.
+/// A small generator of random numbers. Its seed makes tests repeatable.
 pub struct Random(pub u64);
 
 impl Random {
@@ -232,9 +232,9 @@ pub struct Net {
     pub server: Host,
     pub now_ns: u64,
     pub delay_ns: u64,
-    /// Frames lost, of a thousand.
+    /// How many of a thousand frames are lost.
     pub loss: u64,
-    /// Frames that overtake or are overtaken, of a thousand.
+    /// How many of a thousand frames overtake others or are overtaken.
     pub reorder: u64,
     pub cut: bool,
     /// How long each frame takes in either direction, and how many may wait; those beyond are lost.
@@ -244,7 +244,7 @@ pub struct Net {
     pub to_client: u64,
     flight: BTreeMap<(u64, u64), (bool, Frame)>,
     sequence: u64,
-    /// Until when the bottleneck is busy in each direction.
+    /// The time until which the bottleneck is busy, in each direction.
     busy_ns: [u64; 2],
 }
 
@@ -303,7 +303,7 @@ impl Net {
         }
     }
 
-    /// Jumps to the next event, at most to `limit_ns`. False: nothing was to happen until then.
+    /// Jumps to the next event, but not beyond `limit_ns`. Returns false if nothing was to happen until then.
     pub fn step(&mut self, limit_ns: u64) -> bool {
         self.launch();
         let arrival = self.flight.keys().next().map(|&(at, _)| at);
@@ -345,7 +345,7 @@ impl Net {
         }
     }
 
-    /// A connection, established and accepted: (client's, server's).
+    /// Establishes and accepts a connection. Returns the client's end and the server's.
     pub fn establish(&mut self, listener: SocketId, to: SocketAddr) -> (SocketId, SocketId) {
         let client = self.client.connect(to);
         self.run_for(5 * MS);
@@ -360,7 +360,7 @@ pub const RST: u8 = 4;
 pub const PSH: u8 = 8;
 pub const ACK: u8 = 16;
 
-/// A TCP segment in the open.
+/// A TCP segment, with its fields readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
     pub from: SocketAddr,
@@ -373,7 +373,7 @@ pub struct Tcp {
     pub payload: Vec<u8>,
 }
 
-/// The checksum of RFC 1071, the slow and plain way.
+/// The checksum of RFC 1071, computed in the plain and slow way.
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let bytes: Vec<u8> = parts.concat();
     let mut sum: u32 = 0;
@@ -393,7 +393,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// An Ethernet frame from the client's to the server's station.
+/// An Ethernet frame from the client's station to the server's.
 pub fn ethernet(ethertype: u16, payload: &[u8]) -> Frame {
     let mut bytes = [SERVER_MAC, CLIENT_MAC].concat();
     bytes.extend(ethertype.to_be_bytes());
@@ -401,8 +401,8 @@ pub fn ethernet(ethertype: u16, payload: &[u8]) -> Frame {
     Frame::copy_from(&bytes)
 }
 
-/// An IP packet with `between` between its header and the transport: IPv4 options, or IPv6 extension headers of which
-/// the first has the number `first`.
+/// An IP packet with `between` between its header and the transport header: IPv4 options, or IPv6 extension headers of
+/// which the first has the number `first`.
 pub fn ip_packet(from: IpAddr, to: IpAddr, protocol: u8, first: u8, between: &[u8], transport: &[u8]) -> Frame {
     let mut packet;
     let ethertype;
@@ -460,7 +460,7 @@ impl Tcp {
         ip_packet(self.from.ip(), self.to.ip(), 6, 0, &[], &self.transport())
     }
 
-    /// Reads a frame; its checksums must be right.
+    /// Reads a frame, whose checksums must be right.
     pub fn parse(frame: &Frame) -> Option<Tcp> {
         let data = frame.data();
         let (from, to, l4, end) = match u16::from_be_bytes([data[12], data[13]]) {
@@ -493,7 +493,7 @@ impl Tcp {
     }
 }
 
-/// A client played by hand.
+/// A client that the test drives by hand.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub from: SocketAddr,
@@ -526,17 +526,17 @@ impl Peer {
     }
 
     pub fn syn(&self) -> Tcp {
-        // MSS 1460.
+        // The option is an MSS of 1460.
         Tcp { ack: 0, options: vec![2, 4, 5, 180], ..self.segment(SYN, &[]) }
     }
 
-    /// Sends a segment and moves on behind it.
+    /// Sends a segment, and counts it as sent.
     pub fn send(&mut self, host: &mut Host, flags: u8, payload: &[u8]) {
         host.receive(self.segment(flags, payload).frame());
         self.seq += payload.len() as u32 + u32::from(flags & FIN != 0);
     }
 
-    /// Asks, is answered, and acknowledges that: acknowledgements wait for answers from then on.
+    /// Sends a question, is answered, and acknowledges that. From then on the host's acknowledgements wait for answers.
     pub fn is_answered(&mut self, host: &mut Host, id: SocketId) {
         self.send(host, ACK | PSH, b"question");
         assert_eq!(host.recv(id).unwrap(), b"question");
@@ -546,7 +546,7 @@ impl Peer {
         self.send(host, ACK, &[]);
     }
 
-    /// The whole handshake.
+    /// Makes the whole handshake.
     pub fn open(&mut self, host: &mut Host) {
         host.receive(self.syn().frame());
         let reply = host.segments();
@@ -558,7 +558,7 @@ impl Peer {
         self.send(host, ACK, &[]);
     }
 
-    /// Takes what the host sent as received; returns the payload.
+    /// Takes what the host has sent as received. Returns the payload.
     pub fn hear(&mut self, host: &mut Host) -> Vec<u8> {
         let mut data = Vec::new();
         for segment in host.segments() {

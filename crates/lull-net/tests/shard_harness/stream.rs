@@ -1,4 +1,4 @@
-//! Streams between two hosts, whose every byte is checked.
+//! Streams between two hosts. Every byte is checked.
 
 use lull_net::shard::{NetError, Ready, SocketId};
 
@@ -9,8 +9,8 @@ pub fn byte(place: usize, salt: u8) -> u8 {
     (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0] ^ salt
 }
 
-/// One direction of a connection: what was written to it, and what was read and found right. Its ends act only when they are told
-/// that they can.
+/// One direction of a connection: what was written to it, and what was read and found right. Its ends act only when
+/// they are told that they can.
 pub struct Stream {
     pub salt: u8,
     pub length: usize,
@@ -57,13 +57,13 @@ impl Stream {
     }
 }
 
-/// What a host was told about a connection since this was last asked.
+/// What a host was told of a connection since this was last asked.
 pub fn told(host: &mut Host, id: SocketId) -> Ready {
     let changes = host.changes.drain(..).filter(|change| change.socket == id);
     changes.fold(Ready::empty(), |all, change| all | change.edges)
 }
 
-/// Sends `up` and `down` bytes between the ends of a connection, and says how long that took.
+/// Sends `up` and `down` bytes between the ends of a connection. Returns how long that took.
 pub fn exchange(net: &mut Net, (client, server): (SocketId, SocketId), up: usize, down: usize) -> u64 {
     let (mut up, mut down) = (Stream::of(up, 1), Stream::of(down, 2));
     let (start, patience) = (net.now_ns, 4000 * SECOND);

@@ -1,4 +1,4 @@
-//! UDP sockets, and datagrams and fragments by hand.
+//! UDP sockets, and datagrams and fragments that tests make by hand.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +33,7 @@ pub fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     udp
 }
 
-/// What a fragment says of itself: identification, offset in bytes, and whether more follow.
+/// The fields of a fragment: the identification, the offset in bytes, and whether more fragments follow.
 pub type Part = (u32, usize, bool);
 
 /// A fragment with these bytes of a packet's payload.

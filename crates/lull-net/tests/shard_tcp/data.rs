@@ -1,4 +1,4 @@
-//! What is written is read: whole, in order, and as the options say.
+//! What is written is read, as a whole, in order, and as the options demand.
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn a_megabyte_echoes_through_loss_and_reordering() {
 #[test]
 fn a_little_echoes_through_heavy_loss() {
     for seed in 0..16 {
-        // Three ARP requests in a row may be lost; that is another test.
+        // Three ARP requests in a row may be lost, which another test is for.
         let mut client = Host::new(client_config());
         client.call(|stack, io| stack.tcp_connect(None, at(SERVER, 1), ConnectOptions::default(), io)).unwrap();
         let mut net = Net::of(client, Host::new(server_config()));
@@ -136,7 +136,7 @@ fn a_slow_reader_bounds_the_writer_and_lets_it_go_on() {
     }
     assert_eq!(written, 32 * 1024, "both buffers, and not more");
     assert!(!net.client.ready(client).contains(Ready::WRITABLE));
-    // The window stays shut for a day; the connection lives, at the price of four probes a minute.
+    // The window stays shut for a day. The connection lives, at the price of four probes a minute.
     let (before, refused) = (net.to_server, net.server.refused());
     net.run_for(86_400 * SECOND);
     assert!((4000..8000).contains(&(net.to_server - before)), "{} probes", net.to_server - before);
@@ -186,7 +186,7 @@ fn vectored_calls_gather_and_scatter() {
     assert_eq!((&a, &b[..3]), (b"headb", &b"ody"[..]));
 }
 
-/// A batch of frames is looked up ahead; with many connections that reaches into their sockets.
+/// A batch of frames is looked up ahead, and with many connections also in their sockets.
 #[test]
 fn looking_ahead_changes_nothing() {
     let run = |ahead: bool| {
@@ -198,7 +198,7 @@ fn looking_ahead_changes_nothing() {
         for round in 0..40u8 {
             let mut frames = Vec::new();
             for (number, peer) in peers.iter_mut().enumerate().take(64) {
-                // Some unread data, some FINs, some segments twice.
+                // Some peers send unread data, some a FIN, and some a segment twice.
                 let flags = if number == usize::from(round) { FIN | ACK } else { ACK | PSH };
                 let segment = peer.segment(flags, &vec![round; number * 7]);
                 peer.seq += segment.payload.len() as u32 + u32::from(flags & FIN);

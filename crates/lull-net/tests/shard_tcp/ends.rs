@@ -1,4 +1,4 @@
-//! How connections end: by either side, by both, by a reset, by silence.
+//! The ends of connections: by either side, by both, by a reset, or by silence.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn half_close_by_the_client() {
     net.server.close(server);
     net.run_for(20 * MS);
     assert_eq!(net.client.recv(client).unwrap(), b"");
-    // The client closed first, so TIME-WAIT is its own.
+    // The client closed first, so it has the TIME-WAIT.
     assert_eq!((net.client.stack.time_waits(), net.server.stack.time_waits()), (1, 0));
     assert!(net.client.ready(client).contains(Ready::HUP));
     net.client.close(client);
@@ -55,7 +55,7 @@ fn data_that_came_before_the_end_can_be_read_after_it() {
     net.server.call(|stack, io| stack.shutdown(server, Shutdown::Write, io)).unwrap();
     net.run_for(MS);
     net.server.changes.clear();
-    // Data and FIN together take the server straight to TIME-WAIT with the data unread.
+    // Data and FIN together take the server straight to TIME-WAIT, with the data unread.
     net.client.send(client, b"unread").unwrap();
     net.client.close(client);
     net.run_for(MS);
@@ -80,7 +80,8 @@ fn shutting_down_reading_is_the_end_for_the_reader_only() {
     assert_eq!(net.client.recv(client).unwrap(), b"one way");
 }
 
-/// Who waits would otherwise be told of one call twice, if it looks in between (`inet_shutdown` calls sk_state_change once).
+/// Otherwise a waiter that looks in between would be told twice of one call (`inet_shutdown` calls sk_state_change
+/// once).
 #[test]
 fn a_shutdown_says_once_what_is_ready() {
     let mut net = Net::new();
@@ -159,7 +160,7 @@ fn keepalive_probes_and_gives_up() {
     assert_eq!(net.server.stack.counters().timeout_keepalive, 1);
 }
 
-/// `tcp_keepalive_timer`: with TCP_USER_TIMEOUT the number of probes does not count, but the time, once one has left.
+/// `tcp_keepalive_timer`: with TCP_USER_TIMEOUT the time counts once a probe has left, and not the number of probes.
 #[test]
 fn a_user_timeout_says_when_keepalive_gives_up() {
     let whiles = [(3, None, 25), (3, Some(120), 120), (9, Some(20), 20), (9, Some(22), 25), (9, Some(3), 15)];
@@ -175,7 +176,7 @@ fn a_user_timeout_says_when_keepalive_gives_up() {
         assert_eq!(net.server.stack.tcp_state(server), Ok("ESTABLISHED"), "a peer that answers");
         let heard_ns = net.now_ns;
         net.cut = true;
-        // The last answer came within so long before.
+        // The last answer came within this time before.
         net.run_for((ends_s - 10) * SECOND - 10 * MS);
         assert_eq!(net.server.recv(server), Err(NetError::WouldBlock), "{timeout_s:?}");
         net.run_for(11 * SECOND);
@@ -184,7 +185,8 @@ fn a_user_timeout_says_when_keepalive_gives_up() {
     }
 }
 
-/// smoltcp would go on probing a window that it has nothing more for, by what nobody answers, and probe no peer meanwhile.
+/// smoltcp would go on probing a window for which it has nothing more to send, with probes that nobody answers, and
+/// would not probe the peer meanwhile.
 #[test]
 fn a_peer_that_has_everything_and_does_not_read_is_kept_alive() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -213,7 +215,7 @@ fn a_peer_that_has_everything_and_does_not_read_is_kept_alive() {
         peer.send(&mut host, ACK, &[]);
     }
     assert_eq!(host.stack.tcp_state(id), Ok("ESTABLISHED"));
-    // What is written meanwhile waits for the window, which is asked for.
+    // Data that are written meanwhile wait for the window, for which the peer is probed.
     host.send(id, b"more").unwrap();
     host.run_for(SECOND);
     let probes = host.segments_beside_arp();
@@ -241,7 +243,7 @@ fn a_user_timeout_is_no_shorter_than_a_retransmission_timer() {
     assert_eq!(net.server.recv(server).unwrap(), b"x");
 }
 
-/// The process ends, and something holds its sockets still: what was written arrives, and then the end.
+/// The process ends while something still holds its sockets. What was written arrives, and then the end.
 #[test]
 fn what_is_held_at_the_end_is_closed_behind_what_was_written() {
     let mut host = Host::server();
@@ -280,7 +282,7 @@ impl Toggling {
         Toggling { host, peer, id, windows }
     }
 
-    /// Does so for so many seconds, with so many between.
+    /// Does so for this many seconds. The window changes every `every` seconds.
     fn goes_on(&mut self, seconds: u64, every: usize) {
         for second in 0..seconds as usize {
             if second % every == every - 1 {
@@ -294,7 +296,8 @@ impl Toggling {
     }
 }
 
-/// `tcp_probe_timer`, `tcp_retransmit_timer`: what keeps its socket is no acknowledgement.
+/// `tcp_probe_timer` and `tcp_retransmit_timer`: an answer that only moves the window is no acknowledgement, and does
+/// not keep the socket.
 #[test]
 fn a_closed_connection_ends_though_its_peers_window_opens_again_and_again() {
     let mut toggling = Toggling::new();
@@ -316,7 +319,7 @@ fn a_user_timeout_counts_from_the_last_acknowledgement_though_a_window_opens() {
     assert_eq!(toggling.host.stack.take_error(id), Ok(Some(NetError::TimedOut)));
 }
 
-/// Without one, for as long as the program has the connection, a peer that is there is waited for.
+/// Without a user timeout, and as long as the program has the connection, a peer that is there is waited for.
 #[test]
 fn an_open_connection_outlives_a_window_that_opens_again_and_again() {
     let mut toggling = Toggling::new();

@@ -1,8 +1,8 @@
-//! When what was lost is sent again.
+//! When lost segments are sent again.
 
 use super::*;
 
-/// What leaves within so many seconds, and after how many milliseconds. Nothing of it arrives.
+/// Returns what leaves within this many seconds, and after how many milliseconds. None of it arrives.
 fn lost(host: &mut Host, seconds: u64) -> Vec<(u64, Tcp)> {
     let begin_ns = host.now_ns;
     let mut lost = Vec::new();
@@ -14,7 +14,7 @@ fn lost(host: &mut Host, seconds: u64) -> Vec<(u64, Tcp)> {
     lost
 }
 
-/// Whether those are the times, to two ticks of the timers.
+/// Checks that these are the times, to within two ticks of the timers.
 #[track_caller]
 fn are_after_ms(lost: &[(u64, Tcp)], expected: &[u64]) {
     let after_ms: Vec<u64> = lost.iter().map(|(after_ms, _)| *after_ms).collect();
@@ -22,7 +22,7 @@ fn are_after_ms(lost: &[(u64, Tcp)], expected: &[u64]) {
     assert!(near && after_ms.len() == expected.len(), "{after_ms:?}, not {expected:?}");
 }
 
-/// `TCP_RTO_MIN` is 200 ms beside the round trip.
+/// `TCP_RTO_MIN` is 200 ms, which are added to the round trip.
 #[test]
 fn what_is_lost_is_sent_again_after_a_quarter_of_a_second_and_then_after_twice_as_long() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -34,7 +34,7 @@ fn what_is_lost_is_sent_again_after_a_quarter_of_a_second_and_then_after_twice_a
     let again = lost(&mut host, 3);
     assert!(again.iter().all(|(_, segment)| segment.payload == b"lost" && segment.seq == peer.ack));
     are_after_ms(&again, &[250, 750, 1750]);
-    // An acknowledgement ends it, and one of something that was sent once makes the wait short again.
+    // An acknowledgement ends it. One of data that were sent only once makes the wait short again.
     peer.ack += 4;
     peer.send(&mut host, ACK, &[]);
     peer.is_answered(&mut host, id);
@@ -43,7 +43,7 @@ fn what_is_lost_is_sent_again_after_a_quarter_of_a_second_and_then_after_twice_a
     are_after_ms(&lost(&mut host, 1), &[250, 750]);
 }
 
-/// RFC 6298 section 2.2: three of the first round trips.
+/// RFC 6298 section 2.2: the timeout is three times the first round trip.
 #[test]
 fn a_long_round_trip_is_waited_for() {
     let (mut host, mut peer) = (Host::server(), Peer::new(4000));
@@ -59,7 +59,7 @@ fn a_long_round_trip_is_waited_for() {
     are_after_ms(&lost(&mut host, 2), &[600, 1800]);
 }
 
-/// RFC 6298 section 2.1, where a cookie or a repeated SYN-ACK leaves the round trip unknown.
+/// This is RFC 6298 section 2.1, for a cookie or a repeated SYN-ACK, which leave the round trip unknown.
 #[test]
 fn without_a_known_round_trip_the_first_data_waits_for_a_second() {
     for is_repeated in [false, true] {
@@ -81,7 +81,7 @@ fn without_a_known_round_trip_the_first_data_waits_for_a_second() {
     }
 }
 
-/// RFC 6298 section 2.1; and the answer to it tells the round trip as it is.
+/// This is RFC 6298 section 2.1. The answer to a SYN that was sent once tells the actual round trip.
 #[test]
 fn a_syn_is_sent_again_after_a_second() {
     let mut host = Host::server();
@@ -112,15 +112,15 @@ fn a_syn_is_sent_again_after_a_second() {
     are_after_ms(&lost(&mut host, 2), &[600, 1800]);
 }
 
-/// What may be on its way before anything is lost.
+/// How much may be on its way before anything is lost.
 const FIRST_BUFFER_BYTES: usize = 16 << 10;
 
-/// A peer that selectively acknowledges, with a connection on which segments of 1000 bytes are on their way.
+/// A peer that acknowledges selectively, and a connection on which segments of 1000 bytes are on their way.
 struct Receiver {
     host: Host,
     peer: Peer,
     id: SocketId,
-    /// The number of the first of those segments.
+    /// The sequence number of the first of those segments.
     first: u32,
 }
 
@@ -129,12 +129,12 @@ impl Receiver {
         Receiver::that(true, segments)
     }
 
-    /// Whether it acknowledges selectively.
+    /// `selectively` says whether it acknowledges selectively.
     fn that(selectively: bool, segments: usize) -> Receiver {
         Receiver::of_listener(ListenOptions::default(), selectively, segments)
     }
 
-    /// The round trip is 40 ms.
+    /// The round trip takes 40 ms.
     fn of_listener(options: ListenOptions, selectively: bool, segments: usize) -> Receiver {
         let mut config = server_config();
         config.growth = BufferGrowth::default();
@@ -164,7 +164,8 @@ impl Receiver {
         self.first + segment * 1000
     }
 
-    /// The peer has everything in front of segment `up_to`, and from segment `from` up to `to`. What is sent for that.
+    /// The peer has everything before segment `up_to`, and the segments from `from` up to `to`. Returns what is sent
+    /// for that.
     fn has(&mut self, up_to: u32, (from, to): (u32, u32)) -> Vec<u32> {
         let mut options = vec![1, 1, 5, 10];
         options.extend(self.at(from).to_be_bytes());
@@ -174,30 +175,30 @@ impl Receiver {
         self.sent()
     }
 
-    /// Which segments were sent.
+    /// The segments that were sent.
     fn sent(&mut self) -> Vec<u32> {
         let first = self.first;
         let occupied = |segment: &&Tcp| !segment.payload.is_empty() || segment.flags & FIN != 0;
-        // The next hop of a silent peer is asked for.
+        // The host also asks for the next hop of a silent peer.
         let sent: Vec<Tcp> = self.host.sent().iter().filter_map(Tcp::parse).collect();
         sent.iter().filter(occupied).map(|segment| (segment.seq - first) / 1000).collect()
     }
 
-    /// The peer has everything in front of segment `up_to`. What is sent for that.
+    /// The peer has everything before segment `up_to`. Returns what is sent for that.
     fn has_all(&mut self, up_to: u32) -> Vec<u32> {
         self.peer.ack = self.at(up_to);
         self.peer.send(&mut self.host, ACK, &[]);
         self.sent()
     }
 
-    /// Which segments are sent within so many milliseconds.
+    /// The segments that are sent within this many milliseconds.
     fn waits_ms(&mut self, ms: u64) -> Vec<u32> {
         self.host.run_for(ms * MS);
         self.sent()
     }
 }
 
-/// RFC 6675: in one round trip, and not one in each.
+/// RFC 6675: all holes are filled in one round trip, and not one in each.
 #[test]
 fn all_holes_are_filled_within_a_round_trip_as_segments_behind_them_come() {
     let mut receiver = Receiver::of(12);
@@ -218,13 +219,14 @@ fn all_holes_are_filled_within_a_round_trip_as_segments_behind_them_come() {
     assert_eq!(receiver.waits_ms(30), [9]);
     assert_eq!(receiver.has_all(12), [0; 0]);
     assert_eq!(receiver.waits_ms(5000), [0; 0], "nothing is on its way");
-    // What is sent then is none of that.
+    // What is sent now is not part of that.
     receiver.host.send(receiver.id, &[2; 1000]).unwrap();
     assert_eq!(receiver.sent(), [12]);
     assert_eq!(receiver.has_all(13), [0; 0]);
 }
 
-/// With so little behind it there is no third duplicate (`tcp_rack_detect_loss`, `tcp_rack_reo_wnd`: a quarter of the round trip).
+/// There are too few segments after it for a third duplicate (`tcp_rack_detect_loss`, `tcp_rack_reo_wnd`: a quarter of
+/// the round trip).
 #[test]
 fn a_peer_that_has_the_last_segment_says_that_the_first_is_lost() {
     let mut receiver = Receiver::of(2);
@@ -244,7 +246,7 @@ fn a_segment_that_was_overtaken_is_not_sent_again() {
     assert_eq!(receiver.waits_ms(5000), [0; 0]);
 }
 
-/// A path that overtakes does so for long: what is on its way is not copied anew each time.
+/// A path that overtakes does so for long, so what is on its way is not copied anew each time.
 #[test]
 fn what_is_on_its_way_is_copied_once_however_often_it_is_overtaken() {
     for selectively in [true, false] {
@@ -258,7 +260,7 @@ fn what_is_on_its_way_is_copied_once_however_often_it_is_overtaken() {
         }
         assert_eq!(receiver.host.stack.counters().tcp_copied_bytes, 16_000);
         assert_eq!(receiver.host.stack.tcp_info(receiver.id, receiver.host.now_ns).unwrap().retransmits, 0);
-        // It ends with what was on its way.
+        // The copy ends with what was on its way.
         assert_eq!(receiver.has_all(2016), [0; 0]);
         receiver.host.send(receiver.id, &[2; 3000]).unwrap();
         receiver.sent();
@@ -267,7 +269,7 @@ fn what_is_on_its_way_is_copied_once_however_often_it_is_overtaken() {
     }
 }
 
-/// A part of what is behind it is missing as well, of which nothing is known: that waits for the timer.
+/// A part of what follows the lost segment is missing as well, and nothing is known of it. It waits for the timer.
 #[test]
 fn a_segment_behind_which_not_everything_came_is_sent_again_and_the_rest_by_the_timer() {
     let mut receiver = Receiver::of(3);
@@ -278,7 +280,8 @@ fn a_segment_behind_which_not_everything_came_is_sent_again_and_the_rest_by_the_
     assert_eq!(receiver.waits_ms(70), [2]);
 }
 
-/// What was sent again is lost, too: three that left after it have come, of the first time or again.
+/// A segment that was sent again is lost as well: three that left after it have come, whether sent for the first time
+/// or again.
 #[test]
 fn what_is_lost_again_is_sent_again_without_the_timer() {
     let mut receiver = Receiver::of(16);
@@ -293,7 +296,7 @@ fn what_is_lost_again_is_sent_again_without_the_timer() {
     assert_eq!(receiver.waits_ms(5000), [0; 0]);
 }
 
-/// The timer makes everything be sent again, in order: what is acknowledged of it meanwhile makes nothing be sent twice.
+/// The timer makes everything be sent again, in order. What is acknowledged of it meanwhile is not sent twice.
 #[test]
 fn what_the_timer_sends_again_is_sent_once() {
     let mut receiver = Receiver::of(6);
@@ -311,7 +314,7 @@ fn what_the_timer_sends_again_is_sent_once() {
     assert!(again.is_empty());
 }
 
-/// Behind the data that is missing there is nothing but the FIN: duplicates would end its timer.
+/// After the missing data there is only the FIN. Duplicates would end its timer.
 #[test]
 fn a_lost_end_is_sent_again() {
     for selectively in [true, false] {
@@ -323,8 +326,8 @@ fn a_lost_end_is_sent_again() {
             assert_eq!(receiver.has(0, (1, to)), [0; 0]);
         }
         assert_eq!(receiver.has(0, (1, 4)), [0], "the third duplicate");
-        // Everything has come but the end; more acknowledgements of the same may. A peer that says no more tells so that the next is
-        // missing (RFC 6582 section 3.2).
+        // Everything has come but the end, and more acknowledgements of the same number may come. A peer without
+        // selective acknowledgements thereby says that the next segment is missing (RFC 6582 section 3.2).
         assert_eq!(receiver.has_all(6), if selectively { vec![] } else { vec![6] });
         for _ in 0..4 {
             assert_eq!(receiver.has_all(6), [0; 0]);
@@ -336,7 +339,7 @@ fn a_lost_end_is_sent_again() {
     }
 }
 
-/// The copy of what is on its way has then only what the peer still has room for.
+/// The copy of what is on its way then has only what the peer still has room for.
 #[test]
 fn what_a_peer_has_taken_back_the_room_for_is_sent_again_when_it_has_some() {
     let mut receiver = Receiver::of(9);
@@ -354,7 +357,7 @@ fn what_a_peer_has_taken_back_the_room_for_is_sent_again_when_it_has_some() {
     assert_eq!(receiver.host.stack.tcp_state(receiver.id), Ok("ESTABLISHED"), "no end was sent");
 }
 
-/// And so is one that is lost alone.
+/// An end that alone is lost is sent again as well.
 #[test]
 fn a_lost_end_is_sent_again_behind_data_that_all_came() {
     for selectively in [true, false] {
@@ -372,7 +375,8 @@ fn a_lost_end_is_sent_again_behind_data_that_all_came() {
     }
 }
 
-/// While it waits for what was sent again smoltcp is told the same window with each duplicate of an acknowledgement.
+/// While the sender waits for what it has sent again, smoltcp is told the same window with each duplicate
+/// acknowledgement.
 #[test]
 fn nothing_is_sent_twice_for_all_the_duplicates_that_come() {
     let mut receiver = Receiver::of(12);
@@ -387,7 +391,7 @@ fn nothing_is_sent_twice_for_all_the_duplicates_that_come() {
     assert_eq!(receiver.waits_ms(5000), [0; 0]);
 }
 
-/// The sender waits for its timer, and smoltcp's runs as well.
+/// The sender waits for its timer, while smoltcp's own timer runs as well.
 #[test]
 fn what_nobody_acknowledges_is_sent_again_by_one_timer() {
     let mut receiver = Receiver::of(6);
@@ -406,8 +410,8 @@ fn what_nobody_acknowledges_is_sent_again_by_one_timer() {
     assert!((3..=5).contains(&times), "{times}: after 240 ms, and each time after twice as long");
 }
 
-/// RFC 9438 section 4.6. What is left of a window by a loss is a share of what might have been on its way, and not of the little that
-/// was: answers of a few segments lose their ends to the timer.
+/// RFC 9438 section 4.6. The window that a loss leaves is a share of what might have been on its way, and not of the
+/// little that was. Otherwise answers of a few segments would lose their ends to the timer.
 #[test]
 fn a_loss_of_little_leaves_a_window_for_more() {
     for by_the_timer in [true, false] {
@@ -431,7 +435,8 @@ fn a_loss_of_little_leaves_a_window_for_more() {
     }
 }
 
-/// RFC 8985 section 7, a tail loss probe: two round trips are shorter than the retransmission timer. Its answer says what is missing.
+/// RFC 8985 section 7, a tail loss probe: two round trips are shorter than the retransmission timer. The answer to the
+/// probe says what is missing.
 #[test]
 fn the_last_segment_is_sent_again_where_nothing_is_heard() {
     let mut receiver = Receiver::of(4);
@@ -447,7 +452,8 @@ fn the_last_segment_is_sent_again_where_nothing_is_heard() {
     assert!(window < FIRST_BUFFER_BYTES * 3 / 4, "a loss is a loss: {window}");
 }
 
-/// So it is where the probe itself makes it good; but not where both came, which a peer says by D-SACK, or by a duplicate.
+/// It is a loss even if the probe itself repairs it, but not if both segments came, which a peer reports by D-SACK or
+/// by a duplicate.
 #[test]
 fn a_probe_that_was_needed_is_a_loss() {
     for heard in ["nothing else", "D-SACK", "a duplicate", "a duplicate of the last"] {
@@ -473,7 +479,7 @@ fn a_probe_that_was_needed_is_a_loss() {
     }
 }
 
-/// Its acknowledgement may be put off for 200 ms, as the retransmission timer knows.
+/// Its acknowledgement may be delayed for 200 ms, which the retransmission timer takes into account.
 #[test]
 fn a_segment_alone_is_not_sent_again_before_the_timer() {
     let mut receiver = Receiver::of(4);
@@ -482,8 +488,8 @@ fn a_segment_alone_is_not_sent_again_before_the_timer() {
     assert_eq!(receiver.waits_ms(40), [3]);
 }
 
-/// A transmit buffer that is larger than what may be on its way at first is never all on its way at once: whoever finds out that
-/// nothing was lost goes by a congestion window, too, and after a second without anything to send it begins anew.
+/// A transmit buffer that is larger than what may be on its way at first is never all on its way at once. After nothing
+/// turns out to be lost a congestion window holds as well, and after a second without anything to send it begins anew.
 #[test]
 fn a_large_transmit_buffer_has_a_congestion_window_whatever_is_overtaken() {
     let options = ListenOptions { tx_buffer_bytes: 200_000, nodelay: true, ..ListenOptions::default() };
@@ -507,7 +513,7 @@ fn a_large_transmit_buffer_has_a_congestion_window_whatever_is_overtaken() {
     assert!(again < first, "{again}, not {first}");
 }
 
-/// What probes a closed window is sent more than once, and is no loss: the window that opens is not filled at once.
+/// A probe of a closed window is sent more than once, and is no loss. The window that opens is not filled at once.
 #[test]
 fn a_large_transmit_buffer_has_a_congestion_window_behind_a_closed_window() {
     let options = ListenOptions { tx_buffer_bytes: 200_000, nodelay: true, ..ListenOptions::default() };
@@ -529,7 +535,8 @@ fn a_large_transmit_buffer_has_a_congestion_window_behind_a_closed_window() {
     assert!(flights[0] <= 20_000 && flights.len() > 3, "{flights:?}");
 }
 
-/// It may have been closed for long: that is no time without an answer, also where the program has closed the connection.
+/// The window may have been closed for long. That does not count as time without an answer, even if the program has
+/// closed the connection.
 #[test]
 fn what_leaves_into_a_window_that_opens_is_waited_for() {
     for closes in [false, true] {
@@ -550,7 +557,8 @@ fn what_leaves_into_a_window_that_opens_is_waited_for() {
     }
 }
 
-/// RFC 8985: a path that has overtaken segments does so again. From then on the time says what is lost, and not how many are behind it.
+/// RFC 8985: a path that has overtaken segments does so again. From then on the time says what is lost, and not how
+/// many segments have come after it.
 #[test]
 fn a_path_that_overtakes_is_given_time() {
     for was_sent_again in [true, false] {
@@ -577,7 +585,8 @@ fn a_path_that_overtakes_is_given_time() {
     }
 }
 
-/// An acknowledgement that was itself overtaken tells of ranges that have long been acknowledged: they did not come twice.
+/// An acknowledgement that was itself overtaken reports ranges that were acknowledged long ago. They did not come
+/// twice.
 #[test]
 fn an_acknowledgement_that_was_overtaken_undoes_nothing() {
     let mut receiver = Receiver::of(8);
@@ -610,7 +619,7 @@ fn what_came_twice_again_and_again_is_given_more_time() {
     assert_eq!(receiver.waits_ms(10), [12], "two quarters");
 }
 
-/// Linux does so after a few retransmissions (`dst_negative_advice`): the next hop may have moved.
+/// Linux does so after a few retransmissions (`dst_negative_advice`), as the next hop may have moved.
 #[test]
 fn the_next_hop_of_a_silent_peer_is_asked_for_again() {
     for has_lost_before in [false, true] {
@@ -624,10 +633,10 @@ fn the_next_hop_of_a_silent_peer_is_asked_for_again() {
     }
 }
 
-/// What finds no room in the ring is not taken for sent.
+/// A segment that finds no room in the ring does not count as sent.
 #[test]
 fn a_segment_that_the_ring_has_no_room_for_is_sent_again_later() {
-    // One acknowledgement may tell of all that has come.
+    // One acknowledgement may report everything that has come.
     for tell in [vec![2, 3, 4], vec![2, 3, 4, 5, 6], vec![4]] {
         let mut receiver = Receiver::of(12);
         receiver.host.ring.slots = 0;
@@ -647,7 +656,7 @@ fn a_segment_that_the_ring_had_no_room_for_is_not_lost_with_a_larger_receive_buf
     for to in 2..5 {
         assert_eq!(receiver.has(0, (1, to)), [0; 0]);
     }
-    // All of the window is used, and read.
+    // The whole window is used, and read.
     for _ in 0..16 {
         receiver.peer.send(&mut receiver.host, ACK | PSH, &[7; 1000]);
     }
@@ -664,7 +673,8 @@ fn a_segment_that_the_ring_had_no_room_for_is_not_lost_with_a_larger_receive_buf
     assert_eq!(again.first().map(|segment| segment.seq), Some(receiver.first));
 }
 
-/// A window that finds no room in the ring is told later: while it waits for that the connection keeps its buffers.
+/// A window that finds no room in the ring is announced later. While it waits for that, the connection keeps its
+/// buffers.
 #[test]
 fn a_window_that_the_ring_had_no_room_for_is_told_with_a_larger_receive_buffer() {
     let mut receiver = Receiver::of(6);
@@ -682,7 +692,7 @@ fn a_window_that_the_ring_had_no_room_for_is_told_with_a_larger_receive_buffer()
     assert!(told.window >= 16 << 10, "{}", told.window);
 }
 
-/// What seemed lost was only overtaken, so that nothing behind it is missing.
+/// What seemed lost was only overtaken, so that nothing after it is missing.
 #[test]
 fn an_acknowledgement_without_a_hole_behind_it_sends_nothing_again() {
     let mut receiver = Receiver::of(12);
@@ -696,7 +706,7 @@ fn an_acknowledgement_without_a_hole_behind_it_sends_nothing_again() {
     assert_eq!(receiver.waits_ms(5000), [0; 0]);
 }
 
-/// A peer may put an acknowledgement off for 200 ms behind the round trip.
+/// A peer may delay an acknowledgement for 200 ms in addition to the round trip.
 #[test]
 fn an_acknowledgement_may_be_put_off_on_a_long_path_as_well() {
     let mut receiver = Receiver::of(1);
@@ -715,7 +725,7 @@ fn an_acknowledgement_may_be_put_off_on_a_long_path_as_well() {
     assert!((340..400).contains(&again[0].0), "after {} ms", again[0].0);
 }
 
-/// smoltcp would go on probing the window, without a pause, when there is nothing left to probe it for.
+/// smoltcp would go on probing the window without a pause, although there is nothing left to send.
 #[test]
 fn an_end_that_is_acknowledged_with_a_closed_window_is_the_end() {
     for selectively in [true, false] {
@@ -750,7 +760,7 @@ fn what_was_lost_before_a_window_closed_and_opened_is_sent_again() {
     assert_eq!(receiver.waits_ms(5000), [0; 0]);
 }
 
-/// What the copy was made of carried the acknowledgement as well.
+/// The segments of which the copy was made carried the acknowledgement as well.
 #[test]
 fn what_came_is_acknowledged_though_somebody_takes_charge() {
     let mut receiver = Receiver::of(6);
@@ -770,7 +780,7 @@ fn what_came_is_acknowledged_though_somebody_takes_charge() {
     assert_eq!(told, Some(receiver.peer.seq));
 }
 
-/// smoltcp answers what says no more than a number out of its window once in a quarter of a second.
+/// smoltcp answers a segment without data outside of its window once in a quarter of a second.
 #[test]
 fn what_came_is_acknowledged_though_somebody_takes_charge_again_soon() {
     let mut receiver = Receiver::of(6);
@@ -794,7 +804,7 @@ fn what_came_is_acknowledged_though_somebody_takes_charge_again_soon() {
     assert_eq!(told(&mut receiver), Some(receiver.peer.seq));
 }
 
-/// And so it is where the ring has no room for that at the time.
+/// This holds even if the ring has no room for the acknowledgement at that time.
 #[test]
 fn what_came_is_acknowledged_though_somebody_takes_charge_while_the_ring_is_full() {
     for goes_before in [false, true] {
@@ -804,7 +814,7 @@ fn what_came_is_acknowledged_though_somebody_takes_charge_while_the_ring_is_full
         receiver.host.ring.slots = 0;
         receiver.has(0, (1, 2));
         if goes_before {
-            // Nothing is on its way, so that nobody is in charge any longer.
+            // Nothing is on its way, so that no sender is in charge any longer.
             receiver.has_all(6);
         }
         receiver.host.ring.slots = 4096;
@@ -815,7 +825,7 @@ fn what_came_is_acknowledged_though_somebody_takes_charge_while_the_ring_is_full
     }
 }
 
-/// A stranger who knows how much was sent, and not what came.
+/// This is a stranger who knows how much was sent, but not what has come.
 #[test]
 fn an_acknowledgement_with_a_number_out_of_nowhere_changes_nothing() {
     let mut receiver = Receiver::of(6);
@@ -828,7 +838,8 @@ fn an_acknowledgement_with_a_number_out_of_nowhere_changes_nothing() {
     assert_eq!(receiver.waits_ms(300).first(), Some(&0));
 }
 
-/// A round trip of 40 ms becomes one of 600 ms: what was not lost is sent again at first, and not for ever (`tcp_ack_update_rtt`).
+/// A round trip of 40 ms becomes one of 600 ms. Segments that were not lost are sent again at first, but not for ever
+/// (`tcp_ack_update_rtt`).
 #[test]
 fn a_round_trip_that_becomes_longer_than_the_timeout_is_learned() {
     let mut r = Receiver::of(1);
@@ -843,8 +854,8 @@ fn a_round_trip_that_becomes_longer_than_the_timeout_is_learned() {
     assert!((1..4).contains(&again), "{again} retransmissions of what was not lost");
 }
 
-/// Linux takes its window back when it has no memory (`ICSK_ACK_NOMEM`): what was on its way is sent again until it is open
-/// (`tcp_retransmit_timer`), also where the peer has taken a part of it.
+/// Linux takes its window back when it has no memory (`ICSK_ACK_NOMEM`). What was on its way is sent again until the
+/// window is open (`tcp_retransmit_timer`), even if the peer has taken a part of it.
 #[test]
 fn a_window_that_is_taken_back_is_asked_for_again() {
     for taken in [0, 1] {
@@ -854,7 +865,7 @@ fn a_window_that_is_taken_back_is_asked_for_again() {
         for seconds in [5, 10, 20] {
             let again = r.waits_ms(seconds * 1000);
             assert!(!again.is_empty() && again.iter().all(|segment| *segment == taken), "{taken} {again:?}");
-            // Which says the same again.
+            // The peer repeats its acknowledgement.
             r.peer.send(&mut r.host, ACK, &[]);
         }
         r.peer.window = window;
@@ -866,7 +877,8 @@ fn a_window_that_is_taken_back_is_asked_for_again() {
     }
 }
 
-/// The same where neither end has anything more to say: smoltcp hears of no window then, and would probe the closed one for ever.
+/// As above, but neither end has more to say. smoltcp is told of no window then, and would probe the closed one for
+/// ever.
 #[test]
 fn a_window_that_is_taken_back_from_the_end_of_a_response_is_asked_for_again() {
     for (selectively, opens) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -890,7 +902,7 @@ fn a_window_that_is_taken_back_from_the_end_of_a_response_is_asked_for_again() {
     }
 }
 
-/// The same of an end alone, which is lost while the peer takes what stands in front of it and has no room for more.
+/// As above, for an end alone that is lost while the peer takes what stands before it and has no room for more.
 #[test]
 fn an_end_that_is_lost_in_front_of_a_closed_window_is_sent_again() {
     for (selectively, opens) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -925,8 +937,8 @@ fn an_end_that_is_lost_in_front_of_a_closed_window_is_sent_again() {
     }
 }
 
-/// What comes again says nothing, but that an acknowledgement was lost: smoltcp does not believe what stands in it either, and nobody
-/// would send again what is on its way.
+/// A segment that comes again says only that an acknowledgement was lost. smoltcp does not believe the acknowledgement
+/// in it either, so nobody would send again what is on its way.
 #[test]
 fn an_acknowledgement_in_what_has_come_before_ends_no_timer() {
     let mut r = Receiver::of(4);
@@ -944,14 +956,14 @@ fn an_acknowledgement_in_what_has_come_before_ends_no_timer() {
     r.peer.ack += 100;
     r.peer.send(&mut r.host, ACK | PSH, b"data");
     assert_eq!(r.waits_ms(1000).first(), Some(&5));
-    // It has come, which is believed where it comes with the right number.
+    // The data have come, which is believed when it is reported with the right number.
     r.peer.send(&mut r.host, ACK, &[]);
     assert_eq!(r.waits_ms(20_000), []);
     r.host.send(r.id, &[1; 1000]).unwrap();
     assert_eq!(r.sent(), [5], "it goes on");
 }
 
-/// One byte on its way looks like what probes a closed window.
+/// One byte on its way looks like a probe of a closed window.
 #[test]
 fn a_byte_whose_window_is_taken_back_is_sent_again() {
     let mut r = Receiver::of(1);
@@ -973,7 +985,8 @@ fn a_byte_whose_window_is_taken_back_is_sent_again() {
     assert_eq!(r.sent(), [1], "it goes on");
 }
 
-/// The probe of a closed window has the byte and the end behind it: none of that is lost, or waits for a timer, when there is room.
+/// The probe of a closed window has the last byte, and the end follows it. Neither is lost or waits for a timer when
+/// there is room.
 #[test]
 fn the_last_byte_and_the_end_leave_as_soon_as_a_window_opens() {
     for selectively in [true, false] {
@@ -1013,7 +1026,7 @@ fn the_last_byte_and_the_end_leave_as_soon_as_a_window_opens() {
     }
 }
 
-/// Where they had left before it closed, they look like such a probe.
+/// If they left before the window closed, they look like such a probe.
 #[test]
 fn the_last_byte_and_the_end_are_sent_again_when_their_window_is_taken_back() {
     for selectively in [true, false] {
@@ -1040,7 +1053,7 @@ fn the_last_byte_and_the_end_are_sent_again_when_their_window_is_taken_back() {
     }
 }
 
-/// Nothing is lost, and what was overtaken is kept for a while: the end waits for it no more than it would otherwise.
+/// Nothing is lost, and what was overtaken is kept for a while. The end does not wait longer because of that.
 #[test]
 fn a_closed_connection_sends_its_last_data_and_its_end_at_once_though_something_was_overtaken() {
     for is_lost in [false, true] {
@@ -1067,7 +1080,7 @@ fn a_closed_connection_sends_its_last_data_and_its_end_at_once_though_something_
     }
 }
 
-/// The same of what there was no room for in the buffer when it was written.
+/// As above, for data that had no room in the buffer when they were written.
 #[test]
 fn the_end_leaves_with_what_had_no_room_though_something_was_overtaken() {
     let mut r = Receiver::of(8);

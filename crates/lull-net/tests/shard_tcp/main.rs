@@ -1,4 +1,4 @@
-//! TCP through the shard: two stacks, or a client played by hand.
+//! TCP through the shard, between two stacks or with a client that the test drives by hand.
 
 mod data;
 mod ends;

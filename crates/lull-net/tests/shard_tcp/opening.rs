@@ -16,7 +16,7 @@ fn connect_refused() {
     assert_eq!(net.server.stack.counters().drop_no_connection, 2);
 }
 
-/// RFC 5961 section 4.2, RFC 9293 section 3.10.7.3.
+/// The rules are in RFC 5961 section 4.2 and RFC 9293 section 3.10.7.3.
 #[test]
 fn an_attempt_that_is_only_to_reset_ends_with_the_answer_to_the_peers_challenge() {
     for only_to_reset in [true, false] {
@@ -25,7 +25,7 @@ fn an_attempt_that_is_only_to_reset_ends_with_the_answer_to_the_peers_challenge(
         let own = Some(at(SERVER, 80));
         let id = host.call(|stack, io| stack.tcp_connect(own, at(CLIENT, 4000), options, io)).unwrap();
         assert_eq!(host.segments().remove(0).flags, SYN);
-        // It has the connection still, and expects something else.
+        // The peer still has the connection, and expects something else.
         let mut peer = Peer { seq: 7000, ack: 9000, ..Peer::new(4000) };
         peer.send(&mut host, ACK, &[]);
         let reset = host.segments();
@@ -89,7 +89,7 @@ fn ephemeral_ports_are_steered_and_run_out() {
     assert_eq!(ports, [40_000, 40_002, 40_004, 40_006, 40_008]);
     let sixth = host.call(|stack, io| stack.tcp_connect(None, at(SERVER, 80), ConnectOptions::default(), io));
     assert_eq!(sixth, Err(NetError::AddressNotAvailable));
-    // To another destination they are free.
+    // For another destination they are free.
     host.connect(at(SERVER, 81));
 }
 
@@ -98,7 +98,7 @@ fn the_backlog_is_bounded_and_the_handshake_waits() {
     let mut host = Host::server();
     let options = ListenOptions { backlog: 2, ..Default::default() };
     let listener = host.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
-    // Two handshakes are under way when the queue, of three as in Linux, fills up.
+    // Two handshakes are under way when the queue, which has three places as in Linux, fills up.
     let mut peers: Vec<Peer> = (0..4).map(|n| Peer::new(4000 + n)).collect();
     for two in peers.chunks_mut(2) {
         for peer in two.iter_mut() {
@@ -109,12 +109,12 @@ fn the_backlog_is_bounded_and_the_handshake_waits() {
         two.iter_mut().for_each(|peer| peer.send(&mut host, ACK, &[]));
     }
     assert_eq!(host.stack.counters().drop_backlog_full, 1);
-    // Nor is a new one begun.
+    // A new handshake is not begun either.
     host.receive(Peer::new(4010).syn().frame());
     assert_eq!(host.stack.counters().drop_backlog_full, 2);
     assert!(host.segments().is_empty());
     let first = host.accept(listener);
-    // The fourth's SYN-ACK comes again, it answers again, and is in.
+    // The fourth client's SYN-ACK comes again, the client answers again, and is in the queue.
     host.run_for(2 * SECOND);
     assert!(host.segments().iter().any(|segment| segment.to.port() == 4003 && segment.flags == SYN | ACK));
     peers[3].send(&mut host, ACK, &[]);
@@ -226,7 +226,7 @@ fn simultaneous_open() {
     assert_eq!(net.server.recv(server).unwrap(), b"crossed");
 }
 
-/// Each end has told its window twice by then: with its SYN, and scaled with what answers the other's.
+/// By then each end has announced its window twice: with its SYN, and scaled with its answer to the other's.
 #[test]
 fn data_with_an_end_behind_it_fits_the_window_of_a_simultaneous_open() {
     let growing = |mut config: StackConfig| {
@@ -236,7 +236,7 @@ fn data_with_an_end_behind_it_fits_the_window_of_a_simultaneous_open() {
     let mut net = Net::of(growing(client_config()), growing(server_config()));
     let (client, server) = connect_to_each_other(&mut net);
     net.run_for(10 * MS);
-    // Held back until it is shut down, so that both leave in one segment.
+    // The data are held back until the shutdown, so that both leave in one segment.
     net.client.call(|stack, io| stack.set_cork(client, true, io)).unwrap();
     net.client.send(client, &[7; 200]).unwrap();
     net.client.call(|stack, io| stack.shutdown(client, Shutdown::Write, io)).unwrap();
@@ -257,7 +257,7 @@ fn unknown_segments_are_reset_at_a_bounded_rate() {
     host.run_for(SECOND);
     host.receive(Peer::new(1000).segment(ACK, b"x").frame());
     assert_eq!(host.segments().len(), 1);
-    // Never for a reset.
+    // A reset is never answered.
     host.receive(Peer::new(1000).segment(RST, b"").frame());
     assert!(host.segments().is_empty());
 }
@@ -273,7 +273,7 @@ fn tcp_to_a_broadcast_address_is_nobodys() {
     assert_eq!(host.stack.connections(), 0);
 }
 
-/// TCP_USER_TIMEOUT: of a SYN as of data, but not before the SYN was due to be sent again.
+/// TCP_USER_TIMEOUT holds for a SYN as for data, but not before the SYN was due to be sent again.
 #[test]
 fn a_user_timeout_ends_an_attempt_to_connect() {
     for (timeout_s, ends_s) in [(Some(5), 5), (Some(1), 1), (Some(1_000), 127), (None, 127)] {
@@ -281,7 +281,7 @@ fn a_user_timeout_ends_an_attempt_to_connect() {
         let id = host.connect(at(CLIENT, 80));
         let (begun_ns, timeout_ns) = (host.now_ns, timeout_s.map(|timeout_s| timeout_s * SECOND));
         host.run_for(SECOND / 2);
-        // The later one counts, and both count from the SYN on.
+        // The later setting counts, and both count from the SYN on.
         for timeout_ns in [Some(3 * SECOND), timeout_ns] {
             host.call(|stack, io| stack.set_user_timeout(id, timeout_ns, io)).unwrap();
         }

@@ -1,14 +1,14 @@
-//! Neighbours, addresses, and what stands before a header or comes in fragments.
+//! Neighbours, addresses, and what stands before a transport header or comes in fragments.
 
 use super::*;
 
-/// A neighbour cache of 8 entries, scanned linearly; the ninth would push out the first.
+/// The trap is a neighbour cache of 8 entries that is scanned linearly, so that the ninth would push out the first.
 #[test]
 fn more_neighbours_than_eight() {
     let mut host = Host::new(server_config());
     let listener = host.listen(80);
     for last in 10..60u8 {
-        // A hand-made ARP request tells where each client is.
+        // A hand-made ARP request says where each client is.
         let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1];
         arp.extend([2, 0, 0, 0, 1, last]);
         arp.extend([10, 0, 0, last]);
@@ -29,7 +29,7 @@ fn more_neighbours_than_eight() {
     assert_eq!(host.stack.tcp_accept(listener), Err(NetError::WouldBlock));
 }
 
-/// A neighbour's answer arrives on one queue and the other shards never learn.
+/// The trap is that a neighbour's answer arrives on one queue, and the other shards never learn it.
 #[test]
 fn a_neighbours_answer_on_one_shard_serves_the_other() {
     for (peer, ethertype) in [(CLIENT, [8, 6]), (CLIENT6, [0x86, 0xdd])] {
@@ -53,7 +53,8 @@ fn a_neighbours_answer_on_one_shard_serves_the_other() {
     }
 }
 
-/// Neighbour discovery takes what somebody has asked for (RFC 4861 section 7.2.5), and nobody has any more.
+/// Neighbour discovery takes answers that somebody has asked for (RFC 4861 section 7.2.5), and here nobody waits any
+/// more.
 #[test]
 fn an_advertisement_that_no_shard_waits_for_any_more_is_not_taken() {
     let answer = || {
@@ -79,7 +80,7 @@ fn an_advertisement_that_no_shard_waits_for_any_more_is_not_taken() {
     assert!(!is_taken(|mut asking| asking.run_for(10 * SECOND)), "it was given up");
 }
 
-/// One miss silences discovery of every neighbour for a second.
+/// The trap is that one neighbour that does not answer stops the discovery of all neighbours for a second.
 #[test]
 fn one_unresolved_neighbour_does_not_delay_another() {
     let mut host = Host::new(server_config());
@@ -89,7 +90,7 @@ fn one_unresolved_neighbour_does_not_delay_another() {
     assert_eq!(targets, [77, 78], "both are asked for at once");
 }
 
-/// An unresolved next hop is asked for three times and then is an error; meanwhile nothing spins.
+/// A next hop that does not answer is asked for three times and then becomes an error. Nothing spins meanwhile.
 #[test]
 fn an_unreachable_neighbour_is_an_error_after_three_requests() {
     let mut host = Host::new(server_config());
@@ -105,7 +106,8 @@ fn with_between(tcp: &Tcp, first: u8, between: &[u8]) -> lull_nic::Frame {
     ip_packet(tcp.from.ip(), tcp.to.ip(), 6, first, between, &tcp.transport())
 }
 
-/// IP options and extension headers reach a set of sockets that resets the live connection.
+/// The trap is that packets with IP options or extension headers reach a set of sockets that resets the live
+/// connection.
 #[test]
 fn ip_options_and_extension_headers_find_their_connection() {
     let router_alert = [148, 4, 0, 0];
@@ -119,7 +121,7 @@ fn ip_options_and_extension_headers_find_their_connection() {
         host.receive(with_between(&peer.segment(ACK | PSH, b"with options"), first, between));
         assert_eq!(host.recv(id).unwrap(), b"with options");
         assert!(host.segments().iter().all(|segment| segment.flags & RST == 0));
-        // To an endpoint that does not exist: a reset for that one, and nothing for the connection.
+        // A segment for a connection that does not exist is reset, and the live connection is not touched.
         let mut stray = peer.segment(ACK, b"stray");
         stray.from.set_port(4001);
         host.receive(with_between(&stray, first, between));
@@ -131,14 +133,15 @@ fn ip_options_and_extension_headers_find_their_connection() {
     }
 }
 
-/// Reassembly belongs to the whole interface: fragments of one connection could end in another's set.
+/// The trap is that reassembly belongs to the whole interface, so that fragments of one connection could end in
+/// another's set.
 #[test]
 fn fragments_of_a_segment_that_is_never_whole_touch_nobody() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
     for offset in [0, 8, 16] {
         let mut frame = peer.segment(ACK | PSH, &[7; 60]).frame();
         let ip = &mut frame.data_mut()[14..34];
-        // More of them follow, each overlaps the one before.
+        // More fragments follow, and each overlaps the one before.
         (ip[6], ip[7], ip[10], ip[11]) = (0x20, offset / 8, 0, 0);
         let sum = checksum(&[ip]).to_be_bytes();
         ip[10..12].copy_from_slice(&sum);
@@ -154,7 +157,7 @@ fn fragments_of_a_segment_that_is_never_whole_touch_nobody() {
     assert_eq!(host.recv(id).unwrap(), b"alive");
 }
 
-/// Two addresses by default.
+/// The trap is that there are two addresses by default.
 #[test]
 fn more_than_two_addresses() {
     let mut config = server_config();

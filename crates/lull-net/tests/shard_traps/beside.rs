@@ -1,4 +1,4 @@
-//! Stacks of other processes with the same addresses: what a stack must not answer in their stead.
+//! The stacks of other processes with the same addresses, and what a stack must not answer in their place.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,13 +8,13 @@ use lull_nic::Frame;
 
 use super::*;
 
-/// Another stack, which takes what it is asked about if it is to, and notes where connections begin.
+/// Another stack. If `takes`, it takes what it is asked about, and it records where connections begin.
 #[derive(Debug, Default)]
 struct Beside {
     takes: bool,
     is_nobody: bool,
     strangers: Mutex<Vec<Option<SocketAddr>>>,
-    /// What it took.
+    /// The frames that it took.
     passed: Mutex<Vec<Frame>>,
     /// How often it was told of a connection.
     claimed: Mutex<usize>,
@@ -73,7 +73,7 @@ fn asked(others: &Beside) -> Vec<Option<SocketAddr>> {
     std::mem::take(&mut others.strangers.lock().unwrap())
 }
 
-/// A connection that this stack has closed, and its peer after it: TIME-WAIT.
+/// A connection that this stack has closed, and its peer afterwards, so that it is in TIME-WAIT.
 fn in_time_wait(host: &mut Host, listener: SocketId) -> Peer {
     let mut peer = Peer::new(4000);
     let id = host.establish(listener, &mut peer);
@@ -85,14 +85,15 @@ fn in_time_wait(host: &mut Host, listener: SocketId) -> Peer {
     peer
 }
 
-/// The same ports again: the SYN came to another stack, and what follows it comes to the one that remembers the former connection.
+/// The same ports are used again: the SYN came to another stack, and what follows comes to the one that remembers the
+/// former connection.
 #[test]
 fn time_wait_leaves_a_later_connection_to_the_stack_that_has_it() {
     let (others, mut host) = beside(true);
     let listener = host.listen(80);
     let peer = in_time_wait(&mut host, listener);
     asked(&others);
-    // What is of the former one is answered, and asked of nobody: its FIN again, and an old duplicate.
+    // Segments of the former connection are answered, and nobody is asked: its FIN again, and an old duplicate.
     for before in [1, 100] {
         host.run_for(SECOND);
         let mut old = peer.clone();
@@ -120,7 +121,7 @@ fn time_wait_leaves_a_new_syn_to_the_stack_that_listens() {
     assert_eq!((asked(&others), host.segments().len(), host.stack.time_waits()), (vec![Some(here)], 0, 0));
 }
 
-/// A program of one process has what comes before it accepts kept, and is alone with everything else.
+/// If a program is a single process, what comes before it accepts is kept, and it is alone with everything else.
 #[test]
 fn a_stack_beside_nobody_has_syns_kept_and_asks_nothing_else() {
     let (others, mut host) = beside_as(Beside { takes: true, is_nobody: true, ..Beside::default() });
@@ -138,7 +139,8 @@ fn a_stack_beside_nobody_has_syns_kept_and_asks_nothing_else() {
     assert_eq!((asked(&others), host.segments().len()), (vec![Some(SocketAddr::new(ip(SERVER), 80))], 0));
 }
 
-/// A SYN that was sent again came to both stacks: what the peer goes on with must not be reset by the one it does not talk to.
+/// A SYN that was sent again came to both stacks. What the peer sends next must not be reset by the stack that it does
+/// not talk to.
 #[test]
 fn a_half_open_connection_leaves_what_does_not_fit_it_to_the_stack_that_has_the_connection() {
     for takes in [true, false] {
@@ -155,7 +157,8 @@ fn a_half_open_connection_leaves_what_does_not_fit_it_to_the_stack_that_has_the_
     }
 }
 
-/// The end of a handshake comes by one queue, and the request behind it by another: each is nobody's to two stacks that listen.
+/// The end of a handshake comes by one queue and the request by another, and to two stacks that listen each of these
+/// belongs to nobody.
 #[test]
 fn what_another_stack_has_made_of_a_request_gives_way_here() {
     let begun = |host: &mut Host, peer: &mut Peer| {
@@ -166,7 +169,7 @@ fn what_another_stack_has_made_of_a_request_gives_way_here() {
         claim.set_seen_by(CLAIMED);
         claim
     };
-    // Nobody has accepted it.
+    // Nobody has accepted the connection.
     let (_, mut host) = beside(false);
     let listener = host.listen(80);
     let mut peer = Peer::new(4000);
@@ -175,26 +178,28 @@ fn what_another_stack_has_made_of_a_request_gives_way_here() {
     assert_eq!(host.stack.connections(), 1);
     host.receive(claim.clone());
     assert_eq!((host.stack.tcp_accept(listener).unwrap_err(), host.sent().len()), (NetError::WouldBlock, 0));
-    // What comes late begins it no more, neither by itself nor as what a third stack had made of it.
+    // What comes late begins it no more, neither by itself nor as something of which a third stack had made a
+    // connection.
     for seen_by in [LAST_ROUND, EVERYBODY] {
         let mut late = peer.segment(ACK, &[]).frame();
         late.set_seen_by(seen_by);
         host.receive(late);
         assert_eq!(host.stack.connections(), 0);
     }
-    // The application has it.
+    // The application has the connection.
     let mut peer = Peer::new(4001);
     let claim = begun(&mut host, &mut peer);
     peer.send(&mut host, ACK, &[]);
     let id = host.accept(listener);
     host.receive(claim);
     assert_eq!((host.recv(id).unwrap_err(), host.sent().len()), (NetError::ConnectionReset, 0));
-    // Only its handshake has begun.
+    // Only the handshake of the connection has begun.
     let claim = begun(&mut host, &mut Peer::new(4002));
     host.receive(claim);
     host.run_for(5 * SECOND);
     assert_eq!(host.sent().len(), 0, "the SYN-ACK is not sent again");
-    // It has received something: the claim is of a former connection, or comes from who should give way.
+    // The connection has received something: the claim is about a former connection, or comes from a stack that should
+    // give way.
     let mut peer = Peer::new(4003);
     let claim = begun(&mut host, &mut peer);
     peer.send(&mut host, ACK | PSH, b"request");
@@ -219,7 +224,7 @@ fn a_stack_that_makes_a_connection_of_a_request_tells_the_others() {
         assert_eq!(claimed, if data.is_empty() { 0 } else { 1 }, "an acknowledgement may be the one too many");
     }
     assert_eq!(host.stack.connections(), 2);
-    // The acknowledgement in front of a request came by another queue; or nobody has told a stack that is new.
+    // The acknowledgement before a request came by another queue, or nobody has told a stack that is new.
     let mut peer = Peer::new(4002);
     host.receive(peer.syn().frame());
     let reply = host.segments().remove(0);
@@ -233,8 +238,8 @@ fn a_stack_that_makes_a_connection_of_a_request_tells_the_others() {
     }
 }
 
-/// The acknowledgement of an answer passed by another process, and comes when the connection has ended by what came straight. Its
-/// numbers are as far apart as those of the handshake, or nearly so.
+/// The acknowledgement of an answer passed through another process, and comes when the connection has been ended by
+/// what came straight. Its numbers are as far apart as those of the handshake, or nearly so.
 #[test]
 fn what_comes_when_a_connection_has_ended_begins_no_other() {
     for (port, asked, answer) in [(4000, &b"who"[..], &b"55\n"[..]), (4001, b"who", b"1055\n"), (4002, b"end", b"7")] {
@@ -257,7 +262,7 @@ fn what_comes_when_a_connection_has_ended_begins_no_other() {
     }
 }
 
-/// What is passed on is looked at anew, by its checksum first.
+/// A frame that is passed on is looked at anew, beginning with its checksum.
 #[test]
 fn a_segment_without_its_ill_formed_options_is_passed_on_whole() {
     let (others, mut host) = beside(true);
@@ -278,7 +283,8 @@ fn arp(operation: u8, station: [u8; 4], target_mac: [u8; 6], target: [u8; 4]) ->
     frame
 }
 
-/// A router that fails over says so once, and the device gives it to one queue (RFC 5944 section 4.6 names both forms).
+/// A router that fails over announces this once, and the device gives the message to one queue (RFC 5944 section 4.6
+/// names both forms).
 #[test]
 fn what_a_station_says_of_itself_unasked_is_told_to_the_other_stacks() {
     let (others, mut host) = beside(false);
@@ -311,7 +317,7 @@ fn a_flood_of_what_is_said_unasked_is_copied_as_far_as_the_allowance_goes_and_ta
     assert_eq!(flood(&mut host, SERVER_MAC, own), AT_ONCE, "answers");
     host.run_for(SECOND);
     assert_eq!(flood(&mut host, CLIENT_MAC, station), AT_ONCE, "it comes again");
-    // What another stack has passed on costs no copy.
+    // A message that another stack has passed on costs no copy.
     host.run_for(SECOND);
     for _ in 0..AT_ONCE {
         let mut passed_on = arp(REPLY, station, CLIENT_MAC, station);

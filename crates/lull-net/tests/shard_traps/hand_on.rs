@@ -1,4 +1,4 @@
-//! What nobody has accepted when its listener is closed, and another stack that listens at the same address.
+//! What nobody has accepted when its listener is closed, while another stack listens at the same address.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,16 +9,16 @@ use lull_nic::Frame;
 
 use super::*;
 
-/// The other stacks: what becomes of a connection, and the frames that they were given.
+/// The other stacks: their answer for a connection, and the frames that they were given.
 #[derive(Debug)]
 struct Beside {
     answer: Mutex<HandedOn>,
-    /// Whether what nobody takes is kept for who listens next.
+    /// Whether what nobody takes is kept for a stack that listens next.
     keeps: HandedOn,
-    /// Whether what a stack cannot place is somebody's.
+    /// Whether a frame that a stack cannot place belongs to another one.
     takes_strangers: AtomicBool,
     given: Mutex<Vec<Frame>>,
-    /// How many had been asked already, each time that something was to be kept.
+    /// How many stacks had been asked already, each time that something was to be kept.
     asked: Mutex<Vec<u8>>,
 }
 
@@ -80,7 +80,7 @@ impl Beside {
     }
 }
 
-/// A stack with others that answer so.
+/// A stack beside others that give this answer.
 fn beside(answer: HandedOn) -> (Arc<Beside>, Host) {
     beside_that_keep(answer, HandedOn::Nobody)
 }
@@ -99,7 +99,7 @@ fn beside_that_keep(answer: HandedOn, keeps: HandedOn) -> (Arc<Beside>, Host) {
     (others, Host::server_with(config))
 }
 
-/// What the peer has sent is acknowledged: it does not send it again.
+/// What the peer has sent is acknowledged, so the peer does not send it again.
 fn acknowledged(host: &mut Host, peer: &Peer) {
     host.run_for(SECOND);
     assert_eq!(host.segments().last().map(|segment| segment.ack), Some(peer.seq));
@@ -109,7 +109,7 @@ fn resets(host: &mut Host) -> usize {
     host.segments().iter().filter(|segment| segment.flags & RST != 0).count()
 }
 
-/// The stack that listens has the connection with all that was sent, and goes on with it.
+/// The stack that listens gets the connection with everything that was sent, and goes on with it.
 #[test]
 fn what_nobody_accepted_goes_on_where_another_stack_listens() {
     for mut peer in [Peer::new(4000), Peer::v6(4000)] {
@@ -143,7 +143,7 @@ fn what_nobody_accepted_goes_on_where_another_stack_listens() {
     }
 }
 
-/// A process accepts it for another, which never comes for it: it is as if it had not been accepted.
+/// A process accepts the connection for another one, which never takes it. It then is as if it had not been accepted.
 #[test]
 fn what_was_accepted_for_another_and_is_left_goes_on_where_another_stack_listens() {
     let (others, mut host) = beside(HandedOn::Given);
@@ -166,7 +166,7 @@ fn what_was_accepted_for_another_and_is_left_goes_on_where_another_stack_listens
     assert_eq!(next.recv(id).unwrap(), b"GET / HTTP");
 }
 
-/// One that waits for somebody to listen is nobody's to close.
+/// A connection that waits for somebody to listen cannot be closed by anybody.
 #[test]
 fn what_is_left_waits_for_a_stack_that_is_about_to_listen() {
     let (others, mut host) = beside(HandedOn::Later);
@@ -183,13 +183,13 @@ fn what_is_left_waits_for_a_stack_that_is_about_to_listen() {
     assert_eq!((others.given().len(), host.stack.connections()), (1, 0));
 }
 
-/// What was agreed on at the beginning holds on: the scale of the peer's window, its segments' size, timestamps.
+/// What was agreed on at the beginning stays: the scale of the peer's window, the size of its segments, timestamps.
 #[test]
 fn the_options_of_the_syn_go_along() {
     let (others, mut host) = beside(HandedOn::Given);
     let listener = host.listen(80);
     let mut peer = Peer::new(4000);
-    // MSS 1000, scale 4, timestamp 77.
+    // These are an MSS of 1000, a scale of 4, and the timestamp 77.
     let offer = vec![2, 4, 3, 232, 1, 3, 3, 4, 1, 1, 8, 10, 0, 0, 0, 77, 0, 0, 0, 0];
     host.receive(Tcp { options: offer, ..peer.syn() }.frame());
     let reply = host.segments().remove(0);
@@ -216,7 +216,7 @@ fn the_options_of_the_syn_go_along() {
     assert!(sent.iter().all(echoes), "the peer's last value is echoed");
 }
 
-/// The next process has not begun to listen. The peer is heard meanwhile, and all of it goes on.
+/// The next process has not begun to listen. What the peer sends meanwhile is taken, and all of it goes on.
 #[test]
 fn it_waits_for_a_stack_that_is_about_to_listen() {
     let (others, mut host) = beside(HandedOn::Later);
@@ -248,13 +248,13 @@ fn it_is_reset_where_nobody_listens_or_nobody_comes() {
         host.run_for(until);
         assert_eq!((resets(&mut host), host.stack.connections()), (1, 0), "{answer:?}");
     }
-    // Who shuts a listener down waits for nobody.
+    // A caller that shuts a listener down waits for nobody.
     let (_, mut host) = beside(HandedOn::Later);
     let listener = host.listen(80);
     Peer::new(4000).open(&mut host);
     host.call(|stack, io| stack.shutdown(listener, Shutdown::Both, io)).unwrap();
     assert_eq!((resets(&mut host), host.stack.connections()), (1, 0));
-    // One that its peer resets meanwhile is over.
+    // A connection that its peer resets meanwhile is over.
     let (_, mut host) = beside(HandedOn::Later);
     let listener = host.listen(80);
     let mut peer = Peer::new(4000);
@@ -265,7 +265,7 @@ fn it_is_reset_where_nobody_listens_or_nobody_comes() {
     assert_eq!((host.segments().len(), host.stack.connections()), (0, 0));
 }
 
-/// Nobody else has it any more: a stack that cannot take it tells the peer.
+/// Nobody else has the connection any more, so a stack that cannot take it tells the peer.
 #[test]
 fn a_stack_that_cannot_take_what_it_is_given_passes_it_on_or_resets_it() {
     let (others, mut host) = beside(HandedOn::Given);
@@ -292,7 +292,7 @@ fn a_stack_that_cannot_take_what_it_is_given_passes_it_on_or_resets_it() {
         assert!(hops < 100, "it goes round for ever");
     }
     assert_eq!((resets(&mut next), hops > 1), (1, true), "nobody listens");
-    // There is room for one.
+    // There is room for one connection.
     let options = ListenOptions { backlog: 0, ..ListenOptions::default() };
     next.stack.tcp_listen(at("0.0.0.0", 80), options).unwrap();
     frames.into_iter().for_each(|frame| next.receive(frame));
@@ -301,7 +301,7 @@ fn a_stack_that_cannot_take_what_it_is_given_passes_it_on_or_resets_it() {
     assert_eq!((reset, next.stack.connections()), (vec![peers[1].from], 1));
 }
 
-/// Of those that have no listener each says how many have been asked.
+/// Each stack that has no listener says how many have been asked.
 #[test]
 fn a_connection_that_several_stacks_cannot_take_has_them_counted() {
     for mut peer in [Peer::new(4000), Peer::v6(4000)] {
@@ -369,7 +369,7 @@ fn another_listener_of_the_same_stack_comes_first() {
     assert_eq!(resets(&mut host), 0, "all were accepted");
 }
 
-/// A stack without others does as Linux does by default (`net.ipv4.tcp_migrate_req` is 0).
+/// A stack without others does what Linux does by default (`net.ipv4.tcp_migrate_req` is 0).
 #[test]
 fn alone_a_stack_resets_what_nobody_accepted() {
     let mut host = Host::server();
@@ -409,7 +409,7 @@ fn what_a_stack_that_ends_has_left_is_kept_for_who_listens_next_or_reset() {
     }
 }
 
-/// What comes between is nobody's, and its sender does not send a bare acknowledgement again.
+/// What comes in between is nobody's, and its sender does not repeat a bare acknowledgement.
 #[test]
 fn the_end_of_a_handshake_whose_listener_is_closed_is_kept_for_who_listens_next() {
     let (others, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Given);
@@ -424,12 +424,12 @@ fn the_end_of_a_handshake_whose_listener_is_closed_is_kept_for_who_listens_next(
     let id = next.accept(listener);
     peer.send(&mut next, ACK | PSH, b"request");
     assert_eq!(next.recv(id).unwrap(), b"request");
-    // It ends no handshake of ours.
+    // This acknowledgement ends no handshake of ours.
     Peer::new(4001).send(&mut host, ACK, &[]);
     assert_eq!((resets(&mut host), others.given().len()), (1, 0));
 }
 
-/// A handshake whose listener is closed before its end comes.
+/// A handshake whose listener is closed before it ends.
 fn ends_too_late(host: &mut Host, peer: &mut Peer) {
     let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
     host.receive(peer.syn().frame());
@@ -439,8 +439,8 @@ fn ends_too_late(host: &mut Host, peer: &mut Peer) {
     peer.send(host, ACK, &[]);
 }
 
-/// The device goes on to bring what the peer sends to the stack that has given the connection away. So it does where the connection
-/// was left to the one that has claimed it.
+/// The device goes on bringing the peer's segments to the stack that has given the connection away. It also does so if
+/// the connection was left to the stack that has claimed it.
 #[test]
 fn what_comes_for_a_connection_that_was_given_away_is_passed_on() {
     for is_claimed in [false, true] {
@@ -468,7 +468,7 @@ fn what_comes_for_a_connection_that_was_given_away_is_passed_on() {
     }
 }
 
-/// The peer sends it again, to who will have the connection.
+/// The peer sends the segment again, to the stack that will have the connection.
 #[test]
 fn what_comes_behind_the_end_of_a_handshake_that_is_held_is_not_refused() {
     let (others, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Later);
@@ -490,7 +490,7 @@ fn what_comes_behind_the_end_of_a_handshake_that_is_held_is_not_refused() {
     assert_eq!(behind(&mut host, 7, 0), 1, "nothing is held any more");
 }
 
-/// Whoever has sent the SYN-ACK again has ended since. The peer has sent data, and sends it again.
+/// The process that has sent the SYN-ACK again has ended since. The peer has sent data, and sends them again.
 #[test]
 fn the_answer_to_a_syn_ack_that_was_sent_again_is_not_refused() {
     for mut peer in [Peer::new(4000), Peer::v6(4000)] {
@@ -527,8 +527,8 @@ fn the_answer_to_a_syn_ack_that_was_sent_again_is_not_refused() {
     assert_eq!(resets(&mut host), 1);
 }
 
-/// Several processes are about to close their listeners, and others are about to listen. A server that speaks first gets no second
-/// segment of its client's.
+/// Several processes are about to close their listeners, and others are about to listen. A server that speaks first
+/// gets no second segment from its client.
 #[test]
 fn the_end_of_a_handshake_is_held_until_somebody_listens() {
     let (others, mut host) = beside_that_keep(HandedOn::Nobody, HandedOn::Later);
@@ -592,7 +592,7 @@ fn only_what_is_a_connection_has_its_addresses() {
     assert_eq!(lull_net::addresses_of(&arp), None);
 }
 
-/// It came by another queue, and passed other stacks.
+/// The segment came by another queue, and passed other stacks.
 #[test]
 fn the_end_of_a_handshake_that_comes_after_its_connection_has_ended_begins_none() {
     let (_, mut host) = beside(HandedOn::Nobody);
@@ -614,7 +614,7 @@ fn the_end_of_a_handshake_that_comes_after_its_connection_has_ended_begins_none(
     assert_eq!(host.stack.connections(), 0, "the peer has ended it, and we have");
     host.receive(late);
     assert_eq!((host.stack.connections(), host.segments().len()), (0, 0));
-    // A later connection with the same ports was begun by another stack.
+    // Another stack has begun a later connection with the same ports.
     let mut later = Peer { seq: peer.seq + 5_000, ..Peer::new(4000) };
     let (_, mut beginner) = beside(HandedOn::Nobody);
     beginner.listen(80);

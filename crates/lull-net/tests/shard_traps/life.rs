@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A RST in SYN-RECEIVED returns the socket to LISTEN with no deadline.
+/// The trap is that a RST in SYN-RECEIVED returns the socket to LISTEN with no deadline.
 #[test]
 fn a_reset_in_syn_received_frees_the_entry() {
     let mut host = Host::server();
@@ -21,7 +21,7 @@ fn a_reset_in_syn_received_frees_the_entry() {
     assert_eq!(host.stack.next_deadline_ns(), None);
 }
 
-/// A SYN with a bad checksum stays in the table for ever.
+/// The trap is that a SYN with a bad checksum stays in the table for ever.
 #[test]
 fn a_bad_syn_creates_nothing() {
     let mut host = Host::server();
@@ -31,7 +31,7 @@ fn a_bad_syn_creates_nothing() {
     frame.data_mut()[51] ^= 1;
     host.receive(frame);
     assert_eq!((host.stack.connections(), host.stack.counters().drop_checksum), (0, 1));
-    // An option that smoltcp cannot read, an MSS of length 3, is kept from it.
+    // An option that smoltcp cannot read, such as an MSS of length 3, is kept from it.
     let mut syn = Peer::new(4001).syn();
     syn.options = vec![2, 3, 5, 1];
     host.receive(syn.frame());
@@ -45,7 +45,7 @@ fn a_bad_syn_creates_nothing() {
     assert_eq!(host.stack.connections(), 1);
 }
 
-/// SYN-ACK retries never end.
+/// The trap is that SYN-ACK retries never end.
 #[test]
 fn an_unanswered_syn_ack_ends() {
     let mut host = Host::server();
@@ -59,7 +59,7 @@ fn an_unanswered_syn_ack_ends() {
     assert_eq!(host.stack.next_deadline_ns(), None);
 }
 
-/// `set_timeout` also kills idle connections.
+/// The trap is that `set_timeout` also ends idle connections.
 #[test]
 fn an_idle_connection_outlives_the_user_timeout() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -73,7 +73,7 @@ fn an_idle_connection_outlives_the_user_timeout() {
     assert_eq!(host.stack.tcp_state(id), Ok("ESTABLISHED"));
 }
 
-/// Without a timeout a vanished client is retransmitted to for ever.
+/// The trap is that without a timeout, data are sent to a vanished client for ever.
 #[test]
 fn a_vanished_client_is_given_up() {
     let mut config = server_config();
@@ -84,7 +84,7 @@ fn a_vanished_client_is_given_up() {
     let id = host.establish(listener, &mut peer);
     host.send(id, b"anybody there?").unwrap();
     host.run_for(200 * SECOND);
-    // The doubts about the next hop are ARP requests, at most one a retransmission.
+    // The host doubts that the next hop is there, and sends at most one ARP request for each retransmission.
     let (segments, others): (Vec<_>, Vec<_>) = host.sent().into_iter().partition(|f| Tcp::parse(f).is_some());
     assert!((5..=9).contains(&segments.len()), "{} transmissions", segments.len());
     assert!(others.len() <= segments.len());
@@ -95,7 +95,7 @@ fn a_vanished_client_is_given_up() {
     assert_eq!(host.stack.connections(), 0);
 }
 
-/// A host that was made anew has another address on the link, and may not say so.
+/// A host that was replaced has another address on the link, and may not announce it.
 #[test]
 fn a_connection_that_is_not_answered_asks_for_the_next_hop_again() {
     let (mut host, _, _, _) = Host::with_a_peer();
@@ -106,7 +106,7 @@ fn a_connection_that_is_not_answered_asks_for_the_next_hop_again() {
     assert!(segments.len() >= 2 && (1..=segments.len()).contains(&others.len()), "{segments:?} {others:?}");
 }
 
-/// The same after the application has closed: bounded by the shorter orphan timeout.
+/// As above, after the application has closed: the time is that of orphans, which is shorter.
 #[test]
 fn a_vanished_client_of_an_orphan_is_given_up() {
     let (mut host, _, _, id) = Host::with_a_peer();
@@ -119,8 +119,8 @@ fn a_vanished_client_of_an_orphan_is_given_up() {
     assert!(host.sent().len() < 24);
 }
 
-/// A peer that answers probes of its closed window is waited for while the program has the connection, and for as long as any orphan
-/// afterwards (`tcp_probe_timer`).
+/// A peer that answers probes of its closed window is waited for while the program has the connection, and afterwards
+/// for as long as any orphan (`tcp_probe_timer`).
 #[test]
 fn a_peer_that_answers_probes_for_ever_keeps_no_orphan() {
     let mut host = Host::server();
@@ -147,7 +147,7 @@ fn a_peer_that_answers_probes_for_ever_keeps_no_orphan() {
     }
 }
 
-/// FIN-WAIT-2 has no timeout.
+/// The trap is that FIN-WAIT-2 has no timeout.
 #[test]
 fn fin_wait_2_ends_for_an_orphan_only() {
     let mut host = Host::server();
@@ -170,7 +170,7 @@ fn fin_wait_2_ends_for_an_orphan_only() {
     assert_eq!(host.stack.counters().timeout_fin_wait_2, 1);
 }
 
-/// TIME_WAIT holds its buffers, for 10 s.
+/// The trap is that TIME_WAIT holds its buffers, for 10 s.
 #[test]
 fn time_wait_holds_a_small_record_for_a_minute() {
     let mut host = Host::server();
@@ -185,7 +185,7 @@ fn time_wait_holds_a_small_record_for_a_minute() {
     assert_eq!((last.len(), last[0].flags, last[0].ack), (1, ACK, peer.seq));
     assert_eq!((host.stack.connections(), host.stack.time_waits()), (0, 1));
     assert!(host.stack.memory_bytes() - empty < 2048, "{} bytes", host.stack.memory_bytes() - empty);
-    // The last acknowledgement was lost: the FIN comes again and is answered again.
+    // The last acknowledgement was lost, so the FIN comes again and is answered again.
     host.run_for(SECOND);
     peer.seq -= 1;
     peer.send(&mut host, FIN | ACK, &[]);
@@ -198,7 +198,7 @@ fn time_wait_holds_a_small_record_for_a_minute() {
     assert_eq!((host.stack.time_waits(), host.stack.next_deadline_ns()), (0, None));
 }
 
-/// TIME_WAIT silently drops a new SYN for the same 4-tuple.
+/// The trap is that TIME_WAIT silently drops a new SYN for the same 4-tuple.
 #[test]
 fn time_wait_gives_way_to_a_new_syn() {
     let (mut host, listener, mut peer, id) = Host::with_a_peer();
@@ -213,7 +213,7 @@ fn time_wait_gives_way_to_a_new_syn() {
     host.receive(old.syn().frame());
     assert_eq!((host.stack.time_waits(), host.stack.connections()), (1, 0));
     assert_eq!(host.segments()[0].flags, ACK);
-    // A new one does, and our sequence numbers are beyond the old ones (RFC 9293 section 3.6.1).
+    // A new SYN does, and our sequence numbers are beyond the old ones (RFC 9293 section 3.6.1).
     peer.seq += 1;
     let mut again = Peer { ack: 0, ..peer };
     host.receive(again.syn().frame());
@@ -229,7 +229,7 @@ fn time_wait_gives_way_to_a_new_syn() {
     assert_eq!((host.stack.time_waits(), host.stack.counters().time_wait_reused), (0, 1));
 }
 
-/// Table exhaustion: the oldest TIME-WAIT record goes first.
+/// When the table is full, the oldest TIME-WAIT record goes first.
 #[test]
 fn time_wait_is_recycled_oldest_first() {
     let mut config = server_config();
@@ -245,14 +245,14 @@ fn time_wait_is_recycled_oldest_first() {
         host.sent();
     }
     assert_eq!((host.stack.time_waits(), host.stack.counters().time_wait_recycled), (3, 2));
-    // 4000 and 4001 are strangers now, 4002 is remembered.
+    // 4000 and 4001 are unknown by now, and 4002 is remembered.
     host.receive(Peer::new(4001).segment(ACK, &[]).frame());
     assert_eq!(host.segments()[0].flags & RST, RST);
     host.receive(Peer::new(4002).segment(ACK, &[]).frame());
     assert_eq!(host.segments()[0].flags, ACK);
 }
 
-/// Dropping a socket sends nothing, and later data gets a RST.
+/// The trap is that dropping a socket sends nothing, and later data get a RST.
 #[test]
 fn close_sends_a_fin_and_lives_on() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -263,14 +263,14 @@ fn close_sends_a_fin_and_lives_on() {
     assert_eq!((data.as_slice(), segments.last().unwrap().flags & FIN), (&b"last words"[..], FIN));
     peer.ack = segments.last().unwrap().seq + segments.last().unwrap().payload.len() as u32 + 1;
     peer.send(&mut host, ACK, &[]);
-    // Data for an application that has gone is reset, as Linux does.
+    // Data for an application that has gone are reset, as on Linux.
     peer.send(&mut host, ACK | PSH, b"too late");
     let segments = host.segments();
     assert_eq!((segments.len(), segments[0].flags & RST), (1, RST));
     assert_eq!(host.stack.connections(), 0);
 }
 
-/// Close with unread data sends a FIN where Linux sends a RST.
+/// The trap is that closing with unread data sends a FIN where Linux sends a RST.
 #[test]
 fn close_with_unread_data_resets() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -284,7 +284,7 @@ fn close_with_unread_data_resets() {
     assert_eq!((host.stack.connections(), host.stack.time_waits()), (0, 0));
 }
 
-/// A re-listened socket keeps its old options and congestion window.
+/// The trap is that a socket that listens again keeps its old options and congestion window.
 #[test]
 fn sockets_are_never_pooled() {
     let mut host = Host::server();
@@ -297,7 +297,7 @@ fn sockets_are_never_pooled() {
     assert!(host.segments()[0].options.windows(2).any(|option| option == [4, 2]), "SACK is agreed");
     peer.seq += 1;
     peer.send(&mut host, RST, &[]);
-    // The second, in the same slot, offers neither.
+    // The second connection, in the same slot, offers neither.
     let mut peer = Peer::new(4000);
     peer.seq = 77_000;
     host.receive(peer.syn().frame());
@@ -313,7 +313,7 @@ fn sockets_are_never_pooled() {
     assert_eq!(sent, 1000, "the window is not scaled");
 }
 
-/// Buffers become resident and cannot be resized: what a connection costs is stated and given back.
+/// The trap is that buffers become resident and cannot be resized. What a connection costs is stated and given back.
 #[test]
 fn an_idle_connection_costs_at_most_40_kib_and_gives_it_back() {
     let mut host = Host::server();
@@ -332,7 +332,7 @@ fn an_idle_connection_costs_at_most_40_kib_and_gives_it_back() {
     assert!(tables < 200 * 1024, "{tables} bytes of tables stay");
 }
 
-/// The stale id of a closed socket is never another socket.
+/// The stale id of a closed socket is never another socket's.
 #[test]
 fn a_stale_id_is_an_error() {
     let mut host = Host::server();

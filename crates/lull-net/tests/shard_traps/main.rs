@@ -1,4 +1,4 @@
-//! What smoltcp does not do for a server with many connections: one test per trap, named for it.
+//! What smoltcp does not do for a server with many connections: there is one test per trap, which is named for it.
 
 mod addresses;
 mod beside;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A full TX ring makes `poll_at` return 0: it must neither spin nor stop RX.
+/// The trap is that a full TX ring makes `poll_at` return 0. This must neither spin nor stop reception.
 #[test]
 fn a_full_ring_blocks_without_spinning_and_rx_goes_on() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -25,7 +25,7 @@ fn a_full_ring_blocks_without_spinning_and_rx_goes_on() {
     assert!(!host.stack.has_blocked());
 }
 
-/// One blocked connection per free slot, in order, and none starves.
+/// One blocked connection is served per free slot, in order, and none starves.
 #[test]
 fn blocked_connections_share_the_ring_fairly() {
     let mut host = Host::server();
@@ -43,12 +43,12 @@ fn blocked_connections_share_the_ring_fairly() {
     assert_eq!(order, (4000..4010).collect::<Vec<u16>>());
 }
 
-/// A segment that carries an older ACK loses its payload.
+/// The trap is that a segment with an older ACK loses its payload.
 #[test]
 fn an_overtaken_segment_keeps_its_data() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
     host.send(id, b"one").unwrap();
-    // The peer sends data before it hears ours, then acknowledges; the two arrive in the other order.
+    // The peer sends data before it hears ours, and then acknowledges. The two segments arrive in the other order.
     let data = peer.segment(ACK | PSH, b"overtaken");
     assert_eq!(peer.hear(&mut host), b"one");
     let acknowledgement = Tcp { seq: peer.seq + 9, ..peer.segment(ACK, &[]) };
@@ -58,7 +58,7 @@ fn an_overtaken_segment_keeps_its_data() {
     assert_eq!(host.stack.counters().tcp_stale_acks, 1);
 }
 
-/// No congestion control without a feature.
+/// The trap is that there is no congestion control without a feature of the crate.
 #[test]
 fn congestion_control_is_on() {
     let mut host = Host::server();
@@ -74,7 +74,7 @@ fn congestion_control_is_on() {
     assert!(flight <= 10 * 1460, "an initial window of {flight} bytes");
 }
 
-/// Initial sequence numbers are predictable unless each shard is seeded.
+/// The trap is that initial sequence numbers are predictable unless each shard is seeded.
 #[test]
 fn initial_sequence_numbers_depend_on_the_secret_and_grow_with_time() {
     let isn = |seed: u64, port: u16, now_ns: u64| {
@@ -93,7 +93,7 @@ fn initial_sequence_numbers_depend_on_the_secret_and_grow_with_time() {
     assert_eq!(isn(1, 4000, 2 * SECOND).wrapping_sub(isn(1, 4000, SECOND)), 250_000);
 }
 
-/// `poll` does not say which socket changed.
+/// The trap is that `poll` does not say which socket changed.
 #[test]
 fn every_arrival_is_an_edge_of_its_socket() {
     let mut host = Host::server();
@@ -134,8 +134,8 @@ fn one_request_is_one_frame_out() {
     assert_eq!(host.segments().len(), 1);
 }
 
-/// A peer with Nagle's algorithm on sends nothing small before what it has sent is acknowledged: where no answers go, that is done
-/// at once (`__tcp_ack_snd_check`, `tcp_delack_timer_handler`).
+/// A peer with Nagle's algorithm on sends nothing small before what it has sent is acknowledged. If there are no
+/// answers, that is done at once (`__tcp_ack_snd_check`, `tcp_delack_timer_handler`).
 #[test]
 fn small_segments_that_nobody_answers_are_acknowledged_as_they_come() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -146,14 +146,14 @@ fn small_segments_that_nobody_answers_are_acknowledged_as_they_come() {
         assert!(segments.iter().all(|segment| segment.flags == ACK && segment.ack == peer.seq), "{segments:?}");
         segments.len() == 1
     };
-    // From the first one on: the rest of a request may wait for that.
+    // This holds from the first segment on, as the rest of a request may wait for that.
     for _ in 0..3 {
         assert!(is_acknowledged(&mut peer, &mut host, b"message"));
     }
     assert!(!is_acknowledged(&mut peer, &mut host, &[b'f'; 1460]), "a full one is the first of several");
     host.run_for(45 * MS);
     assert_eq!(host.segments().len(), 1);
-    // Once something was sent, more is to be expected; until an acknowledgement has waited for it in vain.
+    // Once something was sent, more is to be expected, until an acknowledgement has waited for it in vain.
     peer.is_answered(&mut host, id);
     assert!(!is_acknowledged(&mut peer, &mut host, b"message"));
     host.run_for(45 * MS);
@@ -163,7 +163,7 @@ fn small_segments_that_nobody_answers_are_acknowledged_as_they_come() {
     }
 }
 
-/// smoltcp is silent to the SYN of a client that has restarted and took the same port.
+/// The trap is that smoltcp does not answer the SYN of a client that was restarted and took the same port.
 #[test]
 fn a_restarted_client_gets_a_challenge_and_can_come_back() {
     let (mut host, _, peer, id) = Host::with_a_peer();
@@ -173,14 +173,14 @@ fn a_restarted_client_gets_a_challenge_and_can_come_back() {
     let challenge = host.segments();
     assert_eq!((challenge.len(), challenge[0].flags), (1, ACK));
     assert_eq!((challenge[0].seq, challenge[0].ack), (peer.ack, peer.seq), "RFC 5961 section 4.2");
-    // The client answers by the reset that this proves genuine.
+    // The client answers with the reset that this challenge proves genuine.
     host.receive(Tcp { seq: challenge[0].ack, ..peer.segment(RST, &[]) }.frame());
     assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
     host.receive(restarted.syn().frame());
     assert_eq!(host.segments()[0].flags, SYN | ACK);
 }
 
-/// smoltcp believes the acknowledgement of data that only lies in its buffer.
+/// The trap is that smoltcp believes the acknowledgement of data that are only in its buffer.
 #[test]
 fn an_acknowledgement_of_unsent_data_is_challenged() {
     let mut host = Host::server();
@@ -202,8 +202,8 @@ fn an_acknowledgement_of_unsent_data_is_challenged() {
     assert_eq!(rest[0].seq, peer.ack, "nothing was skipped");
 }
 
-/// While the receive window is closed smoltcp drops acknowledgements too, if they lie beyond it, as those of a peer that
-/// probes do (RFC 9293 section 3.10.7.4 lets them pass). Two full peers would wait for each other for ever.
+/// The trap is that while the receive window is closed, smoltcp drops acknowledgements beyond it, such as those of a
+/// peer that probes (RFC 9293 section 3.10.7.4 lets them pass). Two full peers would wait for each other for ever.
 #[test]
 fn acknowledgements_pass_a_closed_window() {
     for (beyond, payload) in [(1, &b""[..]), (0, &b"p"[..]), (-1i32 as u32, &b""[..])] {
@@ -211,7 +211,7 @@ fn acknowledgements_pass_a_closed_window() {
         let listener = host.listen(80);
         let mut peer = Peer::new(4000);
         let id = host.establish(listener, &mut peer);
-        // Nobody reads: the window closes.
+        // Nobody reads, so the window closes.
         let closed = (0..200).any(|_| {
             peer.send(&mut host, ACK, &[7; 1_000]);
             host.segments().last().is_some_and(|segment| segment.window == 0)
@@ -225,19 +225,20 @@ fn acknowledgements_pass_a_closed_window() {
         let ack = Tcp { seq: last.ack.wrapping_add(beyond), ack: acked, ..peer.segment(ACK, payload) };
         host.receive(ack.frame());
         host.sent();
-        // Acknowledged: nothing is sent again, however long it takes.
+        // The data are acknowledged, so nothing is sent again, however long it takes.
         host.run_for(5_000_000_000);
         let again = host.segments();
         assert!(again.iter().all(|segment| segment.payload.is_empty()), "{beyond}: retransmitted");
-        // What carries nothing new is a probe, and is answered.
+        // A segment that carries nothing new is a probe, and is answered.
         let probe = Tcp { seq: last.ack, ack: acked, ..peer.segment(ACK, b"p") };
         host.receive(probe.frame());
         assert_eq!(host.segments().len(), 1, "a probe is answered");
     }
 }
 
-/// What probes a closed window counts as sent. A bare acknowledgement that is numbered so lies beyond the window, where Linux
-/// discards it with the news that ours has opened; two full peers would wait for each other for ever.
+/// The trap is that a probe of a closed window counts as sent. A bare acknowledgement with the number after it lies
+/// beyond the window, where Linux discards it together with the news that our window has opened. Two full peers would
+/// wait for each other for ever.
 #[test]
 fn acknowledgements_are_not_beyond_a_closed_window_that_was_probed() {
     let mut host = Host::server();
@@ -266,18 +267,18 @@ fn acknowledgements_are_not_beyond_a_closed_window_that_was_probed() {
     assert_eq!((probe.seq, probe.payload.len()), (peer.ack, 1));
     // Linux probes without sending anything new, so SIOCOUTQNSD still has all of it.
     assert_eq!((host.stack.tcp_unsent(id), host.stack.tcp_unacknowledged(id)), (Ok(1000), Ok(1000)));
-    // The application reads: the window opens, and the peer is told where it can hear it.
+    // The application reads, so the window opens, and the peer is told within its window.
     while host.recv(id).is_ok_and(|read| !read.is_empty()) {}
     let told = host.segments();
     let update = told.iter().find(|segment| segment.payload.is_empty()).expect("the window's opening is told");
     assert!(update.window > 0);
     assert_eq!(update.seq, peer.ack, "it is within the peer's window");
-    // And once more to its own probe, which lies before our window (`tcp_xmit_probe_skb`).
+    // The peer is told once more in answer to its own probe, which lies before our window (`tcp_xmit_probe_skb`).
     let probe = Tcp { seq: update.ack.wrapping_sub(1), ..peer.segment(ACK, b"") };
     host.receive(probe.frame());
     let answer = host.segments();
     assert_eq!(answer.iter().map(|segment| segment.seq).collect::<Vec<_>>(), [peer.ack], "the answer, too");
-    // The peer's window opens: what waited is sent.
+    // The peer's window opens, and what waited is sent.
     peer.window = 2_000;
     peer.seq = update.ack;
     peer.send(&mut host, ACK, &[]);
@@ -286,7 +287,8 @@ fn acknowledgements_are_not_beyond_a_closed_window_that_was_probed() {
     assert_eq!(rest.iter().map(|segment| segment.payload.len()).sum::<usize>(), 1000, "{rest:?}");
 }
 
-/// smoltcp believes a reset anywhere in the window (RFC 5961 section 3.2 wants the exact number, else a challenge).
+/// The trap is that smoltcp believes a reset anywhere in the window (RFC 5961 section 3.2 demands the exact number, or
+/// else a challenge).
 #[test]
 fn a_guessed_reset_is_challenged() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -303,8 +305,8 @@ fn a_guessed_reset_is_challenged() {
     assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
 }
 
-/// After a timeout smoltcp sends bare acknowledgements with an old sequence number. The peer discards them, and two such
-/// stacks retransmit to each other for ever what the other has.
+/// The trap is that after a timeout smoltcp sends bare acknowledgements with an old sequence number. The peer discards
+/// them, and two such stacks send each other for ever what the other has.
 #[test]
 fn a_bare_acknowledgement_has_the_newest_sequence_number() {
     let (mut host, _, mut peer, id) = Host::with_a_peer();
@@ -315,7 +317,7 @@ fn a_bare_acknowledgement_has_the_newest_sequence_number() {
     let resent: usize = host.segments().iter().map(|segment| segment.payload.len()).sum();
     assert!((1..4000).contains(&resent), "the congestion window is small after the timeout");
     for _ in 0..2 {
-        // The first may be answered by the rest of the congestion window.
+        // The first segment may be answered by the rest of the congestion window.
         peer.send(&mut host, ACK | PSH, b"data");
         host.run_for(60 * MS);
     }
@@ -323,7 +325,8 @@ fn a_bare_acknowledgement_has_the_newest_sequence_number() {
     assert_eq!((last.seq, last.ack, last.payload.len()), (newest, peer.seq, 0));
 }
 
-/// What a connection that its peer has finished sends as soon as there is room for it, without a probe of the closed window.
+/// This is what a connection that its peer has finished sends as soon as there is room, without a probe of the closed
+/// window.
 #[test]
 fn a_window_that_opens_after_both_have_closed_lets_out_what_is_left() {
     for window in [60_000, 1000] {
@@ -343,7 +346,7 @@ fn a_window_that_opens_after_both_have_closed_lets_out_what_is_left() {
         assert!(probes.contains(&1) && probes.iter().all(|len| *len <= 1), "{probes:?}");
         let (mut got, mut ended) = (Vec::new(), false);
         for _ in 0..8 {
-            // What fits is sent, and acknowledged with a window that is closed again; then it opens.
+            // What fits is sent, and acknowledged with a window that is closed again. Then the window opens.
             peer.window = window;
             peer.send(&mut host, ACK, b"");
             for segment in host.segments() {

@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use lull_nic::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Moderation, Queue};
 
-/// Who wants to hear of a device's events.
+/// It is told of a device's events.
 pub type Watcher = Arc<dyn Fn(DeviceEvent) + Send + Sync>;
 
 pub struct Wrapped {
     pub inner: Arc<dyn Device>,
     pub queue: Box<dyn Fn(Queue) -> Queue + Send + Sync>,
-    /// Called with the source of each flow that the device is asked for, under the lock of a shard.
+    /// This is called with the source of each flow that the device is asked for, under the lock of a shard.
     pub rss_asked: Box<dyn Fn(SocketAddr) + Send + Sync>,
     pub dear_doorbell: bool,
-    /// It says by which queue a flow comes.
+    /// Whether the device says by which queue a flow comes.
     pub tells_queues: bool,
-    /// What the device says its MTU is, of that of `inner`.
+    /// Returns the MTU that the device reports, given that of `inner`.
     pub mtu_bytes: Box<dyn Fn(usize) -> usize + Send + Sync>,
-    /// Called with each watcher.
+    /// This is called with each watcher.
     pub watched: Box<dyn Fn(Watcher) + Send + Sync>,
 }
 
 impl Wrapped {
-    /// `inner`, whose queues `queue` changes.
+    /// A device `inner` whose queues `queue` changes.
     pub fn new(inner: Arc<dyn Device>, queue: impl Fn(Queue) -> Queue + Send + Sync + 'static) -> Wrapped {
         Wrapped {
             inner,
