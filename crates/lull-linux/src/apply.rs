@@ -1,12 +1,12 @@
-//! Apply, diff and undo: the only code that changes NAPIs.
+//! Apply, diff and undo. This is the only code that changes NAPIs.
 //!
-//! Settings are set per NAPI (`napi-set`), never device-wide: a device-wide write would overwrite the settings of every
-//! queue. The rules:
+//! Settings are set per NAPI (`napi-set`), never device-wide, because a device-wide write would overwrite the settings
+//! of every queue. The rules are:
 //!
 //! - everything that can be refused is refused before the first change (`plan.rs`);
 //! - the state file with the former values is on disk before the first change;
-//! - what a state file already holds stays: it is the original, whatever was applied since;
-//! - a failure part-way gives back what was in force before this call.
+//! - what a state file already holds stays, as it is the original, whatever was applied since;
+//! - if something fails half-way, what was in force before this call is given back.
 
 mod step;
 mod undo;
@@ -25,16 +25,16 @@ use crate::sched::Scheduling;
 pub use crate::session::Session;
 use crate::state::{Former, State};
 
-/// What `apply` did.
+/// The result of [`apply`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Applied {
-    /// The changes; none if the mode was in force already.
+    /// The changes; there are none if the mode was in force already.
     pub changes: Vec<Change>,
 }
 
 impl Session {
     fn steps(&mut self, request: &DeviceRequest) -> Result<(Vec<Step>, Snapshot)> {
-        // What needs no kernel comes first: a wrong value is told as such.
+        // What needs no kernel comes first, so that a wrong value is reported as one.
         request.settings()?;
         let snapshot = self.snapshot()?;
         Ok((self.steps_from(&snapshot, request)?, snapshot))
@@ -47,10 +47,10 @@ impl Session {
     }
 }
 
-/// What [`apply`] would change; changes nothing.
+/// Returns what [`apply`] would change, and changes nothing.
 ///
 /// # Errors
-/// Those of [`apply`] that it finds before the first change.
+/// Those errors of [`apply`] that it finds before the first change.
 pub fn diff(session: &mut Session, request: &DeviceRequest) -> Result<Vec<Change>> {
     let before = session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;
@@ -59,10 +59,10 @@ pub fn diff(session: &mut Session, request: &DeviceRequest) -> Result<Vec<Change
     Ok(steps.iter().flat_map(Step::changes).collect())
 }
 
-/// Puts a mode in force, on all NAPIs that the request is about or on none.
+/// Puts a mode in force on all NAPIs that the request is about, or on none.
 ///
 /// # Errors
-/// Whatever is refused; the device is then as it was before the call, or [`Error::NotRestored`] says that it is not.
+/// Whatever is refused. The device is then as it was before the call, or [`Error::NotRestored`] says that it is not.
 pub fn apply(session: &mut Session, request: &DeviceRequest) -> Result<Applied> {
     let _lock = session.locked()?;
     let before = session.store.load()?;
@@ -71,17 +71,17 @@ pub fn apply(session: &mut Session, request: &DeviceRequest) -> Result<Applied> 
     put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())
 }
 
-/// What [`apply_again`] did.
+/// The result of [`apply_again`].
 pub(crate) struct AppliedAgain {
     pub(crate) applied: Applied,
     /// The named queues that show no NAPI.
     pub(crate) missing: Vec<u32>,
-    /// Why the threads of these NAPIs were not ended, and nothing else of them changed.
+    /// Why the threads of some NAPIs were not ended. Nothing else of these NAPIs was changed either.
     pub(crate) unseen: Vec<Error>,
 }
 
-/// As [`apply`], for a request that was applied before: the device may have fewer queues now than CPUs were given for, and
-/// than were named. A NAPI whose thread cannot be ended ([`check_threads`]) keeps none of the others from it.
+/// As [`apply`], for a request that was applied before. The device may have fewer queues now than the request names or
+/// gives CPUs for. A NAPI whose thread cannot be ended ([`check_threads`]) does not keep the others from being changed.
 ///
 /// # Errors
 /// Those of [`apply`].
@@ -98,7 +98,7 @@ pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Res
     Ok(AppliedAgain { applied, missing, unseen })
 }
 
-/// The steps but for those that [`check_threads`] refuses, and why it does.
+/// The steps without those that [`check_threads`] refuses, and why it refuses them.
 fn seen(before: Option<&State>, steps: Vec<Step>, snapshot: &Snapshot) -> (Vec<Step>, Vec<Error>) {
     let (mut seen, mut unseen) = (Vec::new(), Vec::new());
     for step in steps {
@@ -110,11 +110,11 @@ fn seen(before: Option<&State>, steps: Vec<Step>, snapshot: &Snapshot) -> (Vec<S
     (seen, unseen)
 }
 
-/// Refuses to end a thread whose CPUs and policy cannot be seen from here, unless the state file has what the NAPI had: what
-/// is not seen could not be given back.
+/// Refuses to end a thread whose CPUs and policy cannot be seen from here, unless the state file has them. What is not
+/// seen could not be given back.
 ///
 /// # Errors
-/// [`Error::Unsupported`].
+/// [`Error::Unsupported`] for the first such thread.
 pub(crate) fn check_threads(before: Option<&State>, steps: &[Step], snapshot: &Snapshot) -> Result<()> {
     for step in steps {
         let ends = step.from.threaded != Threaded::Off && step.to.threaded == Threaded::Off;
@@ -136,7 +136,8 @@ pub(crate) fn check_threads(before: Option<&State>, steps: &[Step], snapshot: &S
     Ok(())
 }
 
-/// Carries steps out, all or none. `name` says what they are called after what was applied to a NAPI before.
+/// Carries steps out, all or none. `name` returns the name of what is applied, given the name of what was applied to
+/// the NAPI before.
 pub(crate) fn put_in_force(
     session: &mut Session,
     before: Option<State>,
@@ -153,7 +154,7 @@ pub(crate) fn put_in_force(
     remembered.map_err(|error| error.left("nothing was changed"))?;
     for (done, step) in steps.iter().enumerate() {
         let Err(cause) = session.carry_out(step) else { continue };
-        // The step that failed may have gone half its way.
+        // The step that failed may have been carried out in part.
         let restored = session.restore(&steps[..=done]);
         let restored = restored.and_then(|()| session.store.save(&before.unwrap_or_else(|| session.store.empty())));
         return Err(match restored {
@@ -164,7 +165,7 @@ pub(crate) fn put_in_force(
     Ok(Applied { changes: steps.iter().flat_map(Step::changes).collect() })
 }
 
-/// Adds what the steps will overwrite, unless an earlier apply has already remembered the original.
+/// Adds what the steps will overwrite, unless an earlier apply has recorded the original already.
 fn remember(mut state: State, steps: &[Step], snapshot: &Snapshot, name: &dyn Fn(Option<&str>) -> String) -> State {
     for step in steps {
         match state.former_of(step.key, step.napi_id, snapshot) {
@@ -186,12 +187,12 @@ fn remember(mut state: State, steps: &[Step], snapshot: &Snapshot, name: &dyn Fn
 }
 
 impl Session {
-    /// Gives back what was in force before the steps, the last first.
+    /// Gives back what was in force before the steps, beginning with the last step.
     fn restore(&mut self, steps: &[Step]) -> Result<()> {
         let snapshot = self.snapshot()?;
         let mut first_refusal = Ok(());
         for step in steps.iter().rev() {
-            // A NAPI that is gone has taken its settings along.
+            // A NAPI that is gone has no settings any more.
             let Some(napi) = snapshot.napis.iter().find(|napi| napi.id == step.napi_id) else { continue };
             let thread: Option<&Scheduling> = step.thread.as_ref().and_then(|thread| thread.scheduling.as_ref());
             let done = self.carry_out(&plan::back(napi, step.from.into(), thread));
@@ -238,7 +239,7 @@ mod tests {
         assert!(ends(Some(before(threaded, Some(scheduling))), None), "it was seen");
         assert!(ends(Some(before(none, None)), None), "it was started by lull");
         assert!(check_threads(None, &[step(threaded, threaded, None)], &snapshot).is_ok(), "it stays");
-        // The thread of a new queue keeps the others from nothing when the mode is applied again.
+        // The thread of a new queue keeps the mode from no other queue when it is applied again.
         let steps = vec![step(threaded, none, None), Step { key: QueueKey::Rx(1), ..step(threaded, threaded, None) }];
         let (seen, unseen) = seen(None, steps, &snapshot);
         assert_eq!(seen.iter().map(|step| step.key).collect::<Vec<_>>(), [QueueKey::Rx(1)]);

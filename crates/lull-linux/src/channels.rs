@@ -1,7 +1,8 @@
-//! How many receive queues a device has (`ethtool -L`), limited for as long as a program runs, and given back.
+//! The number of receive queues of a device (`ethtool -L`), which is limited for as long as a program runs, and given
+//! back.
 //!
-//! The state file has what was there before the first change, beside the settings of the NAPIs, and whoever undoes gives
-//! the queues back first: a queue that is taken away shows no NAPI to give anything back to.
+//! The state file has the former number beside the settings of the NAPIs. An undo gives the queues back first, because
+//! a queue that is taken away shows no NAPI to which anything could be given back.
 
 use std::fmt;
 
@@ -12,16 +13,16 @@ use crate::ethtool::{Ethtool, Knob};
 use crate::session::Session;
 use crate::state::{FormerQueues, State};
 
-/// A change of a number of queues.
+/// A change of the number of queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueuesChange {
     /// The device.
     pub device: String,
     /// Which queues.
     pub knob: Knob,
-    /// How many there were.
+    /// How many queues there were.
     pub from: u32,
-    /// How many there are then.
+    /// How many queues there are afterwards.
     pub to: u32,
 }
 
@@ -31,10 +32,11 @@ impl fmt::Display for QueuesChange {
     }
 }
 
-/// The number of queues that packets are received on, as the driver lets one set it: combined queues, else receive queues.
+/// The number of queues on which packets are received, in the form in which the driver can set it: combined queues, or
+/// else receive queues.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if the driver has none to set.
+/// [`Error::Unsupported`] if the driver cannot set either.
 pub fn receive_queues(session: &Session) -> Result<(Knob, u32)> {
     let mut ethtool = Ethtool::new(session.device());
     for knob in [Knob::CombinedQueues, Knob::RxQueues] {
@@ -50,10 +52,10 @@ pub fn receive_queues(session: &Session) -> Result<(Knob, u32)> {
     })
 }
 
-/// Gives the device `to` receive queues, with what it had before on disk first.
+/// Gives the device `to` receive queues. What it had before is on the disk first.
 ///
 /// # Errors
-/// What the driver refuses: the state file is then as it was. [`Error::Locked`], those of the state file.
+/// The driver's refusal, after which the state file is as it was; [`Error::Locked`]; those of the state file.
 pub fn set_receive_queues(session: &mut Session, to: u32) -> Result<Option<QueuesChange>> {
     let _lock = session.locked()?;
     let (knob, from) = receive_queues(session)?;
@@ -62,7 +64,7 @@ pub fn set_receive_queues(session: &mut Session, to: u32) -> Result<Option<Queue
     }
     let before = session.store().load()?;
     let mut state = before.clone().unwrap_or_else(|| session.store().empty());
-    // What is there already is the original.
+    // A number that is there already is the original one.
     state.queues.get_or_insert(FormerQueues { knob, former: from });
     session.store().save(&state).map_err(|error| error.left("nothing was changed"))?;
     if let Err(refused) = Ethtool::new(session.device()).set(knob, to) {
@@ -72,7 +74,7 @@ pub fn set_receive_queues(session: &mut Session, to: u32) -> Result<Option<Queue
     Ok(Some(QueuesChange { device: session.device().name.clone(), knob, from, to }))
 }
 
-/// What giving the queues back would change, if there is something to give back.
+/// The change that giving the queues back would make, if there is something to give back.
 pub(crate) fn change_back(session: &Session, state: &State) -> Result<Option<QueuesChange>> {
     let Some(FormerQueues { knob, former }) = state.queues else { return Ok(None) };
     let now = Ethtool::new(session.device()).get(knob)?.map_or(former, |reading| reading.value);
@@ -80,7 +82,7 @@ pub(crate) fn change_back(session: &Session, state: &State) -> Result<Option<Que
     Ok((now != former).then_some(QueuesChange { device, knob, from: now, to: former }))
 }
 
-/// Gives the queues back. The state has them no more if that worked.
+/// Gives the queues back. If that worked, the state no longer has them.
 pub(crate) fn give_back(session: &Session, state: &mut State) -> Result<Option<QueuesChange>> {
     let change = change_back(session, state)?;
     if let Some(change) = &change {

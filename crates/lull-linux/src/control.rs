@@ -1,10 +1,11 @@
 //! The timeouts of a device, chosen while it runs, for an objective of latency.
 //!
-//! The law is `lull-slo`'s. Here it gets its readings (polls and packets of each NAPI from the tracepoint, or where that
-//! cannot be read the device's packets; CPU from `/proc/stat`; latency from the service's own report, if it sends one),
-//! and what it chooses goes to the NAPIs by the same path as `lull set`. So the former values are on disk before the
-//! first change, and `undo` gives them back whatever becomes of the controller. Settings that a link flap, a reset or
-//! somebody else has changed are set again after the next window: as long as it runs it alone writes.
+//! The law is that of `lull-slo`. This module gets its readings: the polls and packets of each NAPI from the
+//! tracepoint, or the device's packets if that cannot be read; the use of CPUs from `/proc/stat`; and latencies from
+//! the service's own report, if it sends one. What the law chooses is set in the same way as by `lull set`. So the
+//! former values are on disk before the first change, and `undo` gives them back whatever becomes of the controller.
+//! Settings that a link flap, a reset or somebody else has changed are set again after the next window, as the
+//! controller alone writes while it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,21 +27,21 @@ use crate::state::Store;
 use crate::ticks::Ticks;
 use crate::watch::service_is_ready;
 
-/// What a controller of a device works with.
+/// What a controller of a device needs.
 #[derive(Debug)]
 pub struct Control {
     /// The law, with its objective and bounds.
     pub controller: Controller,
-    /// Where the service reports latencies, if it does.
+    /// The report in which the service sends latencies, if it does.
     pub report: Option<Report>,
 }
 
-/// Applies `request`, then chooses timeouts until `stop` is set, then undoes. Each change and each other standing is told
-/// to `log` in a line.
+/// Applies `request`, then chooses timeouts until `stop` is set, and then undoes. Each change, and each standing that
+/// differs from the last, is reported to `log` in a line.
 ///
 /// # Errors
-/// Those of looking at the device and of [`apply`], with nothing changed; later refusals are logged and tried again, but a device that has vanished
-/// ends it.
+/// Those of looking at the device and of [`apply`], with nothing changed. Later refusals are logged and tried again,
+/// but if the device has vanished that is an error.
 pub fn control(
     session: &mut Session,
     request: &DeviceRequest,
@@ -49,7 +50,7 @@ pub fn control(
     log: &mut dyn FnMut(&str),
 ) -> Result<Undone> {
     session.hold()?;
-    // What can fail of seeing comes before the first change.
+    // Opening what is looked at may fail, so it comes before the first change.
     let eyes = Eyes::open(session, log)?;
     for change in &apply(session, request)?.changes {
         log(&change.to_string());
@@ -70,7 +71,7 @@ pub fn control(
     Ok(undone)
 }
 
-/// How long is looked at a time: a window is over soon after it can be.
+/// How long one look lasts. A window ends soon after it can end.
 const PART: Duration = Duration::from_nanos(WINDOW_NS_MIN);
 
 /// A controller at work.
@@ -98,7 +99,7 @@ impl Window {
 }
 
 impl Controlling {
-    /// Begins on a device to which `request` was applied, seen by `eyes` that were opened before that.
+    /// Begins on a device to which `request` was applied. `eyes` were opened before that.
     pub(crate) fn begin(
         session: &Session,
         request: &DeviceRequest,
@@ -113,7 +114,8 @@ impl Controlling {
             Some(report) => format!("latencies as they are reported on {}", report.path().display()),
             None => "CPU only: latency is not known here, --report takes the service's".to_owned(),
         };
-        // What was before the mode does not belong to the first window. What fails of this fails again at the first look.
+        // What happened before the mode does not belong to the first window. If this fails, it fails again at the first
+        // look.
         let _ = eyes.forget();
         log(&format!("{} on {}, from {}: {latency}", control.controller.slo(), session.device().name, request.mode));
         Controlling {
@@ -128,7 +130,8 @@ impl Controlling {
         }
     }
 
-    /// Looks for so long at the device, and if a window is over, decides. False if something was refused, which is told.
+    /// Looks at the device for one part of a window, and if the window is over, decides. Returns false if something was
+    /// refused, which is logged.
     ///
     /// # Errors
     /// The device has vanished, and its settings with it.
@@ -159,7 +162,7 @@ impl Controlling {
         }
     }
 
-    /// Whether a window is over, of which all was done.
+    /// Returns whether the window is over and everything was done.
     fn try_look(
         &mut self,
         session: &mut Session,
@@ -212,8 +215,8 @@ fn chosen<'a>(snapshot: &'a Snapshot, request: &'a DeviceRequest) -> impl Iterat
     snapshot.napis.iter().filter(is_chosen)
 }
 
-/// Sets what differs from what the controller wants; returns it in words, and the first refusal. A NAPI that is refused keeps
-/// none of the others from it.
+/// Sets what differs from what the controller wants. Returns the changes in words, and the first refusal. A NAPI that
+/// is refused does not keep the others from being set.
 ///
 /// # Errors
 /// The device cannot be looked at, or has vanished.
@@ -248,7 +251,7 @@ fn put_in_force(
     Ok((changed, refused))
 }
 
-/// What is seen of a device.
+/// The ways in which a device is looked at.
 pub(crate) struct Eyes {
     watch: Watch,
     cpu: Option<Ticks>,
@@ -256,7 +259,7 @@ pub(crate) struct Eyes {
 }
 
 impl Eyes {
-    /// Begins to look.
+    /// Begins to look at a device.
     ///
     /// # Errors
     /// Those of [`Watch::open`] and of the first look.
@@ -271,7 +274,7 @@ impl Eyes {
         Ok(eyes)
     }
 
-    /// Forgets what was to be seen until now, such as what lies in the ring buffers.
+    /// Forgets what was to be seen until now, such as the contents of the ring buffers.
     ///
     /// # Errors
     /// Those of a look.
@@ -293,7 +296,7 @@ impl Eyes {
 fn add<'a>(napis: &mut Vec<NapiReading>, chosen: impl Iterator<Item = &'a NapiState>, sample: &Sample) {
     let chosen: Vec<u32> = chosen.map(|napi| napi.id).collect();
     let count = |per_s: f64| (per_s * sample.seconds).round() as u64;
-    // Until it is known which of them is which, each may be the busiest of those that are not.
+    // Until it is known which of them is which, each may be the busiest of those that are not matched.
     let unmatched = sample.napis.iter().filter(|napi| napi.napi_id.is_none());
     let unmatched = unmatched.max_by(|a, b| a.rates.packets_per_s.total_cmp(&b.rates.packets_per_s));
     napis.retain(|napi| chosen.contains(&napi.id));
@@ -324,7 +327,7 @@ fn add<'a>(napis: &mut Vec<NapiReading>, chosen: impl Iterator<Item = &'a NapiSt
     }
 }
 
-/// Whether it was told that somebody's words are no latency, and that his summaries lack something.
+/// Whether it was reported that words of the service's are no latencies, and that summaries of it are incomplete.
 #[derive(Default)]
 struct Passed {
     words: bool,
@@ -332,7 +335,8 @@ struct Passed {
 }
 
 impl Passed {
-    /// A service that reports in words of its own would wait for ever for something to happen.
+    /// Reports words that are not understood. Otherwise a service that reports in its own words would wait for ever for
+    /// something to happen.
     fn tell(&mut self, report: Option<&mut Report>, slo: &Slo, log: &mut dyn FnMut(&str)) {
         let Some(report) = report else { return };
         let (Unread { words, summaries }, path) = (report.take_unread(), report.path().display());

@@ -1,5 +1,5 @@
-//! A named device, looked up once, and what is in force on it at one moment: its NAPIs, the queues they serve, their
-//! interrupts and threads, and the device-wide defaults that a new NAPI starts with.
+//! A named device, which is looked up once, and what is in force on it at one moment: its NAPIs, the queues that they
+//! serve, their interrupts and threads, and the device-wide defaults of a new NAPI.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ pub struct Device {
     pub driver: Option<String>,
     /// Whether `/sys/class/net` is that of this namespace and shows the device.
     pub in_sysfs: bool,
-    /// What tells it from every other device that there was or will be; nothing where sysfs cannot be seen.
+    /// What tells it from every other device that ever existed or will exist; `None` if sysfs cannot be seen.
     pub node: Option<Node>,
 }
 
@@ -38,7 +38,7 @@ impl Device {
     /// Looks the device up.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`] with the devices that there are.
+    /// [`Error::UnknownDevice`], with the devices that exist.
     pub fn open(name: &str, netdev: &mut Netdev, roots: &Roots) -> Result<Device> {
         let links = netdev.links()?;
         let Some(link) = links.iter().find(|link| link.name == name) else {
@@ -60,8 +60,8 @@ impl Device {
         Ok(Device { name: name.to_owned(), ifindex: link.ifindex, netns_cookie, driver, in_sysfs, node })
     }
 
-    /// Whether the files below `/sys/class/net` under its name are its own: it may have been renamed, and another one may
-    /// have the name.
+    /// Whether the files below `/sys/class/net` under its name belong to it. It may have been renamed, and another one
+    /// may have the name.
     pub(crate) fn has_its_files(&self, roots: &Roots) -> bool {
         let index = || roots.read_sys(&format!("class/net/{}/ifindex", self.name));
         self.in_sysfs && index().is_ok_and(|it| it == self.ifindex.to_string())
@@ -102,14 +102,14 @@ impl Device {
     }
 }
 
-/// How a NAPI is named for as long as its id may change: by the queue that it serves.
+/// The name of a NAPI, whose id may change: it is named after the queue that it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueueKey {
     /// The NAPI of this receive queue (the lowest, if it serves several).
     Rx(u32),
-    /// A NAPI that serves transmit queues only; the lowest of them.
+    /// A NAPI that serves transmit queues only, named after the lowest of them.
     Tx(u32),
-    /// The n-th NAPI by id, of a driver that does not say which queues its NAPIs serve.
+    /// The n-th NAPI by id, if the driver does not say which queues its NAPIs serve.
     Nth(u32),
 }
 
@@ -163,11 +163,12 @@ pub struct Snapshot {
     pub up: bool,
     /// Whether the driver says which NAPI serves which queue. If not, the n-th NAPI by id is taken for queue n.
     pub queues_linked: bool,
-    /// Receive queues.
+    /// The number of receive queues.
     pub rx_queues: u32,
-    /// The device-wide values that a new NAPI starts with; nothing where `/sys` is that of another namespace.
+    /// The device-wide values of a new NAPI; `None` if `/sys` is that of another namespace.
     pub defaults: Option<Defaults>,
-    /// Its NAPIs, in the order of their queues. Who prints a snapshot prints them with what they amount to.
+    /// Its NAPIs, in the order of their queues. They are not serialized here, as whoever prints a snapshot adds what
+    /// they amount to.
     #[serde(skip_serializing)]
     pub napis: Vec<NapiState>,
 }
@@ -184,7 +185,7 @@ impl Snapshot {
     }
 }
 
-/// Device-wide values in sysfs. They are defaults for new NAPIs; `napi-set` does not show here.
+/// Device-wide values in sysfs. They are defaults for new NAPIs, and do not show what `napi-set` has set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Defaults {
     /// `napi_defer_hard_irqs`.
@@ -209,7 +210,7 @@ impl Defaults {
 /// One NAPI.
 #[derive(Clone, Debug, Serialize)]
 pub struct NapiState {
-    /// How it is named.
+    /// The name of the NAPI.
     #[serde(rename = "queue")]
     pub key: QueueKey,
     /// The receive queues that it serves.
@@ -218,20 +219,20 @@ pub struct NapiState {
     pub tx: Vec<u32>,
     /// Its id.
     pub id: u32,
-    /// Its interrupt, where the driver tells, or names it for its queue (virtio-net).
+    /// Its interrupt, if the driver reports it, or names it after its queue (virtio-net).
     pub irq: Option<Irq>,
-    /// Its thread, where it has one.
+    /// Its thread, if it has one.
     pub thread: Option<Thread>,
-    /// The settings in force; what the kernel does not report is as if it were off.
+    /// The settings in force. What the kernel does not report counts as off.
     pub settings: Values,
-    /// What it does not report ([`NapiState::in_force`]).
+    /// The settings that the kernel does not report ([`NapiState::in_force`]).
     #[serde(skip_serializing)]
     pub unreported: Unreported,
 }
 
 impl NapiState {
-    /// The settings in force, with the device's own where the kernel reports none for each NAPI: there are no others then.
-    /// Nothing where those cannot be seen.
+    /// The settings in force. If the kernel reports none for each NAPI, those of the device are used, as there are no
+    /// others then. `None` if these cannot be seen.
     pub fn in_force(&self, defaults: Option<&Defaults>) -> Option<Values> {
         let mut values = self.settings;
         if self.unreported.deferral {
@@ -239,7 +240,7 @@ impl NapiState {
             values.gro_flush_timeout_ns = defaults?.gro_flush_timeout_ns?;
         }
         if self.unreported.threaded {
-            // A kernel that has no such file has no NAPI threads.
+            // A kernel without such a file has no NAPI threads.
             let threaded = threaded_of(defaults?.threaded.unwrap_or(0));
             values.threaded = Values::from(NapiSettings { threaded, ..NapiSettings::default() }).threaded;
         }
@@ -252,7 +253,7 @@ impl NapiState {
 pub struct Irq {
     /// Its number.
     pub number: u32,
-    /// The CPUs that it may be raised on, as `/proc/irq/N/smp_affinity_list` has them.
+    /// The CPUs on which it may be raised, in the form of `/proc/irq/N/smp_affinity_list`.
     pub cpus: Option<String>,
     /// The CPU that it is raised on (`effective_affinity_list`).
     pub effective_cpus: Option<String>,
@@ -263,7 +264,7 @@ pub struct Irq {
 pub struct Thread {
     /// Its number.
     pub pid: i32,
-    /// Where and how it runs; nothing if it is not visible from here (another pid namespace).
+    /// Where and how it runs; `None` if it is not visible from here (in another pid namespace).
     pub scheduling: Option<Scheduling>,
 }
 
@@ -298,8 +299,9 @@ fn state_of(
     NapiState { key, rx, tx, id: napi.id, irq, thread, settings: napi.settings.into(), unreported: napi.unreported }
 }
 
-/// virtio-net tells netlink no interrupts, but names them for its queues: `virtio0-input.2` (`virtnet_find_vqs`; a
-/// directory of that name is in `/proc/irq/N`). By receive queue; empty for other drivers, and where queues share one.
+/// virtio-net reports no interrupts to netlink, but names them after its queues: `virtio0-input.2` (`virtnet_find_vqs`;
+/// a directory of that name is in `/proc/irq/N`). Returns them by receive queue; the map is empty for other drivers,
+/// and if queues share one.
 fn virtio_interrupts(device: &str, roots: &Roots) -> BTreeMap<u32, u32> {
     let bus_name = std::fs::canonicalize(roots.sys(&format!("class/net/{device}/device")));
     let bus_name = bus_name.ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
@@ -315,9 +317,9 @@ fn virtio_interrupts(device: &str, roots: &Roots) -> BTreeMap<u32, u32> {
     of_queue.collect()
 }
 
-/// Whether a number that the kernel gave as that of a NAPI's thread is one here. The kernel gives the number of the
-/// initial PID namespace; elsewhere it may be some other thread, which has to be left alone. Newer kernels (6.18.44)
-/// give 0 there, which a system call takes for the thread that makes it.
+/// Whether a number that the kernel has reported for a NAPI's thread is one here. The kernel reports the number of the
+/// initial PID namespace; in another one it may belong to some other thread, which has to be left alone.
+/// Newer kernels (6.18.44) report 0 there, which a system call takes for the thread that makes it.
 pub fn is_napi_thread(pid: i32, roots: &Roots) -> bool {
     roots.read_proc(&format!("{pid}/comm")).is_ok_and(|name| name.starts_with("napi/"))
 }

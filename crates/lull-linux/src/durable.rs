@@ -1,4 +1,5 @@
-//! Files that other processes rely on: written whole or not at all, and locks that end with their holder.
+//! Files on which other processes rely, as they are written completely or not at all, and locks that end with their
+//! holder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,20 +10,20 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
-/// For how long a lock that is not free is asked for again: who only asks for its holder has it for a moment
-/// ([`lock_holder`]), in which the file still has the text of the last one.
+/// How long a lock that is not free is asked for again. A process that only asks for the lock's holder has it for a
+/// moment ([`lock_holder`]), in which the file still has the text of the last one.
 const ASKED_FOR: Duration = Duration::from_millis(20);
 
-/// What trying to take a lock gave.
+/// The result of an attempt to take a lock.
 pub(crate) enum Taken {
     /// The lock, until the file is closed.
     Yes(File),
-    /// What its holder wrote into the file; nothing if it has not done so yet.
+    /// What its holder wrote into the file; the text is empty if it has not done so yet.
     HeldBy(String),
 }
 
-/// Writes `content` as JSON into `temporary`, syncs it and renames it to `file` in the same directory. Whoever reads
-/// `file` finds the old content or the new one.
+/// Writes `content` as JSON into `temporary`, syncs it and renames it to `file` in the same directory. A reader of
+/// `file` finds either the old content or the new one.
 pub(crate) fn write_json(temporary: &Path, file: &Path, content: &impl Serialize) -> io::Result<()> {
     let written = (|| {
         let mut text = serde_json::to_vec_pretty(content)?;
@@ -39,20 +40,20 @@ pub(crate) fn write_json(temporary: &Path, file: &Path, content: &impl Serialize
     written
 }
 
-/// Takes the lock file at `path`, and writes into it who has it now. It is its owner's alone: whoever may open a file, to read
-/// it even, may hold its lock.
+/// Takes the lock file at `path`, and writes into it who has it now. Only its owner may open it: anybody who may open a
+/// file, even for reading, may hold its lock.
 pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
     try_lock_for(path, holder, ASKED_FOR)
 }
 
-/// As [`try_lock`], asking again for so long.
+/// As [`try_lock`], but asks again for this long.
 pub(crate) fn try_lock_for(path: &Path, holder: &str, patience: Duration) -> io::Result<Taken> {
     let since = Instant::now();
     loop {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(path)?;
-        // One that is there already may have another mode, and is perhaps another user's.
+        // A file that exists already may have another mode, and may belong to another user.
         if file.metadata()?.mode() & 0o077 != 0 {
             let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
         }
@@ -69,20 +70,21 @@ pub(crate) fn try_lock_for(path: &Path, holder: &str, patience: Duration) -> io:
             }
             Err(error) => return Err(error.into()),
         }
-        // Its last holder may have removed the file between our opening and locking it: then the lock is nobody's.
+        // The last holder may have removed the file between the opening and the locking here. Then this lock belongs to
+        // no file.
         if !fs::metadata(path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
             continue;
         }
-        // The text is for people and messages; the lock holds without it, on a full disk too.
+        // The text is for people and messages. The lock holds without it, even on a full disk.
         let _ = file.set_len(0).and_then(|()| file.write_all(holder.as_bytes()));
         return Ok(Taken::Yes(file));
     }
 }
 
-/// What the holder of the lock file at `path` wrote into it; nothing if nobody holds it.
+/// What the holder of the lock file at `path` wrote into it; `None` if nobody holds it.
 pub(crate) fn lock_holder(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
-    // Shared, so that those who only ask do not find each other; given back when the file is closed.
+    // The lock is shared, so that two who only ask do not find each other. It is released when the file is closed.
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return None;
     }
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
     use crate::starting;
 
-    /// A file that is removed with it.
+    /// A file that is removed when this is dropped.
     struct Scratch(PathBuf);
 
     impl Drop for Scratch {
@@ -136,7 +138,7 @@ mod tests {
         let patience = Duration::from_secs(60);
         std::thread::scope(|scope| {
             let taken = scope.spawn(|| try_lock_for(path, "2", patience).unwrap());
-            // It has the file open once more, which it does before each time that it asks.
+            // It has the file open once more, as before each time that it asks.
             let opened = || {
                 let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
                 links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == *path)).count()

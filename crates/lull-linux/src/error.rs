@@ -1,4 +1,4 @@
-//! Failures of the kernel plane: the operation, the object and the remedy, in one line.
+//! Errors of the kernel plane: each names the operation, the object and the remedy, in one line.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use lull_core::{ModeError, SettingError};
 
-/// What went wrong, on what, and what to do about it.
+/// What went wrong, on what object, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     UnknownDevice {
         /// The name.
         device: String,
-        /// The devices there are.
+        /// The devices that exist.
         there_are: Vec<String>,
     },
     /// The device has no such receive queue.
@@ -41,7 +41,7 @@ pub enum Error {
     Unsupported {
         /// What.
         what: String,
-        /// Why not.
+        /// The reason.
         reason: String,
         /// What to do instead.
         remedy: String,
@@ -55,9 +55,9 @@ pub enum Error {
     /// An argument that makes no sense here.
     #[error("{what}: {remedy}")]
     Input {
-        /// What was asked.
+        /// What the request was.
         what: String,
-        /// Why it cannot be, and what can.
+        /// Why that is not possible, and what is.
         remedy: String,
     },
     /// No such process, or it ended meanwhile.
@@ -77,7 +77,7 @@ pub enum Error {
     Locked {
         /// The device.
         device: String,
-        /// Who has it, as far as the lock file tells.
+        /// Who has it, as far as the lock file says.
         by: String,
     },
     /// A state file that belongs to another boot, device or version.
@@ -85,9 +85,9 @@ pub enum Error {
     StaleState {
         /// The file.
         path: PathBuf,
-        /// In what it differs.
+        /// How it differs.
         reason: String,
-        /// What forgets it.
+        /// How to have it forgotten.
         remedy: String,
     },
     /// The kernel refused an operation.
@@ -102,7 +102,7 @@ pub enum Error {
         /// The kernel's own words, if it had any.
         said: Option<String>,
     },
-    /// An operation failed part-way, and what was done before could not be taken back.
+    /// An operation failed half-way, and what was done before could not be taken back.
     #[error("{cause}; and what was changed before could not be restored: {restoring}; `lull undo` tries again")]
     NotRestored {
         /// The failure.
@@ -112,11 +112,12 @@ pub enum Error {
     },
 }
 
-/// What the operations of this crate return.
+/// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An operation that the kernel refused. EPERM and EACCES get the remedy for missing rights instead of `remedy`.
+    /// The error of an operation that the kernel refused. EPERM and EACCES get the remedy for missing rights instead of
+    /// `remedy`.
     pub fn os(what: impl Into<String>, remedy: impl Into<String>, source: io::Error) -> Error {
         let remedy = match source.kind() {
             io::ErrorKind::PermissionDenied => {
@@ -127,7 +128,7 @@ impl Error {
         Error::Os { what: what.into(), remedy, source, said: None }
     }
 
-    /// A file that could not be read or written. What is missing there is never CAP_NET_ADMIN.
+    /// The error of a file that could not be read or written. CAP_NET_ADMIN is never what is missing there.
     pub fn file(what: impl Into<String>, remedy: impl Into<String>, source: io::Error) -> Error {
         let mut remedy = remedy.into();
         if source.kind() == io::ErrorKind::PermissionDenied {
@@ -136,7 +137,7 @@ impl Error {
         Error::Os { what: what.into(), remedy, source, said: None }
     }
 
-    /// The same failure, with what it left of the device or program.
+    /// The same error, with a text on the state in which it has left the device or program.
     pub(crate) fn left(self, left: &str) -> Error {
         match self {
             Error::Os { what, remedy, source, said } => {
@@ -149,7 +150,7 @@ impl Error {
         }
     }
 
-    /// The errno, where the kernel gave one.
+    /// The errno, if the kernel returned one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::Os { source, .. } => source.raw_os_error(),
@@ -158,7 +159,7 @@ impl Error {
     }
 }
 
-/// One that was known by its index may have left its name to another.
+/// The message for an unknown device. A device that was known by its index may have lost its name to another one.
 fn no_device(device: &String, there_are: &[String]) -> String {
     if there_are.contains(device) {
         return format!("the device '{device}' is gone, and another one has its name now");
@@ -173,7 +174,7 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The kernel's own words behind its refusal.
+/// The kernel's own words, in parentheses after its refusal.
 fn in_parentheses(said: &Option<String>) -> String {
     said.as_ref().map_or(String::new(), |said| format!(" ({said})"))
 }

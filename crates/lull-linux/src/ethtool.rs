@@ -1,5 +1,5 @@
 //! The generic netlink family `ethtool` (Linux 5.6 and newer): features, rings, channels and interrupt coalescing of
-//! one device. What a driver does not have is `None`, not a failure.
+//! one device. What a driver does not have is `None` and not an error.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,8 +15,8 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::netdev::refused;
 
-/// `enum` of the messages to the kernel in `linux/ethtool_netlink_generated.h`. Set in every request by hand:
-/// netlink-bindings 0.3.5 gives most requests of this family the number of another one.
+/// The `enum` of the messages to the kernel in `linux/ethtool_netlink_generated.h`. It is set by hand in every request,
+/// because netlink-bindings 0.3.5 gives most requests of this family the number of another one.
 mod command {
     pub const FEATURES_GET: u8 = 11;
     pub const RINGS_GET: u8 = 15;
@@ -27,7 +27,7 @@ mod command {
     pub const COALESCE_SET: u8 = 20;
 }
 
-/// A number that a driver lets one set.
+/// A number that a driver allows to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Knob {
@@ -35,7 +35,7 @@ pub enum Knob {
     RxQueues,
     /// Transmit queues (`ethtool -L tx`).
     TxQueues,
-    /// Queues for both ways (`ethtool -L combined`).
+    /// Queues for both directions (`ethtool -L combined`).
     CombinedQueues,
     /// Receive descriptors (`ethtool -G rx`).
     RxRing,
@@ -49,9 +49,9 @@ pub enum Knob {
     RxUsecs,
     /// Microseconds that a transmit interrupt waits.
     TxUsecs,
-    /// Frames that a receive interrupt waits for at the most (`ethtool -C rx-frames`).
+    /// How many frames a receive interrupt waits for at most (`ethtool -C rx-frames`).
     RxFrames,
-    /// Frames that a transmit interrupt waits for at the most.
+    /// How many frames a transmit interrupt waits for at most.
     TxFrames,
 }
 
@@ -80,12 +80,12 @@ impl fmt::Display for Knob {
     }
 }
 
-/// A knob's value, with its highest where the driver tells.
+/// A knob's value, and its maximum if the driver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What it is.
+    /// The value.
     pub value: u32,
-    /// The highest that it can be.
+    /// The maximum.
     pub max: Option<u32>,
 }
 
@@ -141,7 +141,7 @@ impl Ethtool {
 
     fn get_raw(&mut self, knob: Knob) -> Raw<Option<Reading>> {
         fn known(value: std::result::Result<u32, ErrorContext>, max: Option<u32>) -> Option<Reading> {
-            // A highest value of 0 is how drivers say that they have none of it.
+            // Drivers report a maximum of 0 for something that they do not have.
             value.ok().filter(|_| max != Some(0)).map(|value| Reading { value, max })
         }
         match knob {
@@ -189,7 +189,7 @@ impl Ethtool {
     /// Sets a knob.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the driver does not have it, EINVAL for a value that it does not take, EPERM without
+    /// EOPNOTSUPP if the driver does not have it, EINVAL for a value that the driver does not accept, EPERM without
     /// CAP_NET_ADMIN.
     pub fn set(&mut self, knob: Knob, value: u32) -> Result<()> {
         self.set_raw(knob, value).map_err(|error| {

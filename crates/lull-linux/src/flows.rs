@@ -1,7 +1,7 @@
-//! Over which queues a device spreads the flows that it receives: the indirection table of its receive-side scaling
-//! (`ethtool -x`, `-X`), narrowed for as long as a program runs, and given back.
+//! The queues over which a device spreads the flows that it receives: the indirection table of its receive-side scaling
+//! (`ethtool -x`, `-X`) is narrowed for as long as a program runs, and given back.
 //!
-//! As with the number of queues (`channels.rs`), what was there is in the state file before the first change.
+//! As with the number of queues (`channels.rs`), the former table is in the state file before the first change.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,14 +14,14 @@ use crate::os;
 use crate::session::Session;
 use crate::state::{FormerTable, State};
 
-/// A change of the queues that flows are spread over.
+/// A change of the queues over which flows are spread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowsChange {
     /// The device.
     pub device: String,
-    /// How many queues they were on.
+    /// Over how many queues they were spread.
     pub from: usize,
-    /// How many they are on then.
+    /// Over how many queues they are spread afterwards.
     pub to: usize,
 }
 
@@ -31,12 +31,12 @@ impl fmt::Display for FlowsChange {
     }
 }
 
-/// The table of the device.
+/// The indirection table of the device.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the driver has none.
 fn table(session: &mut Session) -> Result<Vec<u32>> {
-    // The ioctl goes by name.
+    // The ioctl takes the device's name.
     let device = session.name_now()?;
     os::indirection_table(&device).map_err(|error| match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => Error::Unsupported {
@@ -62,12 +62,12 @@ fn spread(table: &[u32]) -> usize {
     table.iter().collect::<BTreeSet<_>>().len()
 }
 
-/// `ethtool_rxfh_indir_default`.
+/// Whether this is the default table (`ethtool_rxfh_indir_default`).
 fn is_default(table: &[u32], queues: u32) -> bool {
     table.iter().zip(0..).all(|(&queue, entry): (_, u32)| queue == entry % queues.max(1))
 }
 
-/// How many queues the device spreads flows over.
+/// Over how many queues the device spreads flows.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the driver has no indirection table.
@@ -75,10 +75,10 @@ pub fn queues_with_flows(session: &mut Session) -> Result<u32> {
     Ok(u32::try_from(spread(&table(session)?)).unwrap_or(u32::MAX))
 }
 
-/// Spreads the flows over the first `to` queues, with what there was before on disk first.
+/// Spreads the flows over the first `to` queues. What there was before is on the disk first.
 ///
 /// # Errors
-/// What the driver refuses: the state file is then as it was. [`Error::Locked`], those of the state file.
+/// The driver's refusal, after which the state file is as it was; [`Error::Locked`]; those of the state file.
 pub fn steer(session: &mut Session, to: u32) -> Result<Option<FlowsChange>> {
     let _lock = session.locked()?;
     let now = table(session)?;
@@ -90,7 +90,7 @@ pub fn steer(session: &mut Session, to: u32) -> Result<Option<FlowsChange>> {
     let before = session.store().load()?;
     let mut state = before.clone().unwrap_or_else(|| session.store().empty());
     let default = receive_queues(session).is_ok_and(|(_, queues)| is_default(&now, queues));
-    // What is there already is the original.
+    // A table that is there already is the original one.
     state.flows.get_or_insert(FormerTable { table: now, default });
     session.store().save(&state).map_err(|error| error.left("nothing was changed"))?;
     if let Err(refused) = set(session, &wanted) {
@@ -100,7 +100,7 @@ pub fn steer(session: &mut Session, to: u32) -> Result<Option<FlowsChange>> {
     Ok(Some(change))
 }
 
-/// What giving the flows back would change, if there is something to give back.
+/// The change that giving the flows back would make, if there is something to give back.
 pub(crate) fn change_back(session: &mut Session, state: &State) -> Result<Option<FlowsChange>> {
     let Some(former) = &state.flows else { return Ok(None) };
     let now = table(session)?;
@@ -108,7 +108,7 @@ pub(crate) fn change_back(session: &mut Session, state: &State) -> Result<Option
     Ok((now != former.table).then(|| FlowsChange { device, from: spread(&now), to: spread(&former.table) }))
 }
 
-/// Gives the flows back. The state has them no more if that worked.
+/// Gives the flows back. If that worked, the state no longer has them.
 pub(crate) fn give_back(session: &mut Session, state: &mut State) -> Result<Option<FlowsChange>> {
     let change = change_back(session, state)?;
     if let (Some(_), Some(former)) = (&change, &state.flows) {

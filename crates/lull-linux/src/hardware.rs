@@ -1,26 +1,26 @@
-//! Whether this machine's processor counts cycles and instructions for a process. Machines of one kind differ in it, as a
-//! hypervisor hands its counters to some guests only: so it is asked, and never assumed.
+//! Finds out whether this machine's processor counts cycles and instructions for a process. Machines of one kind differ
+//! in that, as a hypervisor gives its counters only to some guests, so it is tried and never assumed.
 
 use std::io;
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
-/// What asking gave.
+/// The result of trying.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Counters {
     /// Cycles and instructions of user space are counted.
     Counting,
-    /// They are not.
+    /// They are not counted.
     Lacking {
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// What would have them.
+        /// What would have counters.
         remedy: &'static str,
     },
 }
 
-/// Turns of the loop that is counted: some ten thousand instructions, microseconds of time.
+/// How often the loop that is counted runs: some ten thousand instructions, which take microseconds.
 const TURNS: u64 = 10_000;
 
 /// Counts a short loop of this thread.
@@ -43,7 +43,7 @@ fn open(event: Hardware) -> io::Result<Counter> {
 fn judge(counted: io::Result<(u64, u64)>) -> Counters {
     let elsewhere = "a machine whose processor, or hypervisor, has performance counters for its guests";
     let (reason, remedy) = match counted {
-        // A turn is one instruction at the least.
+        // A round of the loop takes one instruction at least.
         Ok((cycles, instructions)) if cycles > 0 && instructions >= TURNS => return Counters::Counting,
         Ok((cycles, instructions)) => {
             let reason = format!("they open, and count {cycles} cycles and {instructions} instructions in a loop");
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn asking_gives_an_answer_that_this_machine_stands_by() {
-        // Whatever it is here, it is the same when asked again.
+        // Whatever the answer is here, it is the same the second time.
         let (first, second) = (counters(), counters());
         assert_eq!(first == Counters::Counting, second == Counters::Counting, "{first:?}, then {second:?}");
     }

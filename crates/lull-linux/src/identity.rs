@@ -1,5 +1,5 @@
-//! Which device it is, whatever it is called and wherever it is: a device that was deleted and made again may have the
-//! name and the index of the old one, and one that was moved to another network namespace may have lost both.
+//! The identity of a device, whatever its name is and wherever it is. A device that was deleted and made again may have
+//! the name and the index of the old one, and one that was moved to another network namespace may have lost both.
 //!
 //! The kernel gives every directory of sysfs a number that no other gets until the next boot (`kernfs_new_node`). A
 //! device's directory keeps it when the device is renamed or moved (`device_rename`), and loses it only with the device.
@@ -31,8 +31,8 @@ impl PartialEq for Node {
 impl Eq for Node {}
 
 impl Node {
-    /// The directory of a device of this thread's network namespace; nothing where it cannot be seen. Where `/sys` is
-    /// of another namespace (`nsenter -n`), one of this namespace is mounted for the look, which takes CAP_SYS_ADMIN.
+    /// The directory of a device of this thread's network namespace; `None` if it cannot be seen. If `/sys` is that of
+    /// another namespace (`nsenter -n`), one of this namespace is mounted for the look, which takes CAP_SYS_ADMIN.
     pub(crate) fn find(name: &str, ifindex: u32, in_sysfs: bool, roots: &Roots) -> Option<Node> {
         let relative = format!("class/net/{name}");
         let directory = if in_sysfs {
@@ -47,12 +47,12 @@ impl Node {
         (node.ifindex()? == ifindex).then_some(Node { number, ..node })
     }
 
-    /// Its number.
+    /// The number of the directory.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether the device still exists, in whichever namespace.
+    /// Whether the device still exists, in any namespace.
     pub(crate) fn is_there(&self) -> bool {
         self.ifindex().is_some()
     }
@@ -70,8 +70,8 @@ fn directory(at: impl AsFd, path: &Path) -> Option<OwnedFd> {
     openat(at, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Whether `/sys` is that of this thread's network namespace: a device of the same name and index may be in both. True
-/// where it cannot be told, which takes CAP_SYS_ADMIN.
+/// Whether `/sys` is that of this thread's network namespace, as a device of the same name and index may be in both. It
+/// is true if this cannot be told; telling it takes CAP_SYS_ADMIN.
 pub(crate) fn sees_this_namespace(roots: &Roots) -> bool {
     if *roots != Roots::default() {
         return true;

@@ -23,14 +23,14 @@
 //! | [`apply`](mod@apply) | apply, diff, undo: all or nothing |
 //! | [`mod@set`] | single settings of single NAPIs, by the same rules |
 //! | [`sched`] | NAPI threads: CPUs and policy |
-//! | [`watch`] | staying, and applying again |
+//! | [`watch`] | stays, and applies settings again |
 //! | [`programs`] | the application's half: epoll contexts of running programs |
-//! | [`attach`] | the same from outside: parameters set in a running program, followed and given back |
+//! | [`attach`] | the same from outside: parameters are set in a running program, kept, and given back |
 //! | [`run`] | a program with both halves in force for as long as it runs |
-//! | [`spans`] | contexts whose sockets hear from several NAPIs, and what helps |
-//! | [`recognise`] | from settings in force to a mode's name |
+//! | [`spans`] | contexts whose sockets receive from several NAPIs, and what helps |
+//! | [`recognise`] | the mode's name for settings in force |
 //! | [`show`] | all of that for one device |
-//! | [`doctor`] | what can be had here, and what stands in the way |
+//! | [`doctor`] | what can be had here, and what prevents it |
 //! | [`prepare`], `overwritten` | the set-up of device and machine, by a profile; what its steps have overwritten |
 //! | [`ethtool`] | queues, rings, coalescing, features |
 //! | [`hardware`] | whether the processor counts cycles and instructions |

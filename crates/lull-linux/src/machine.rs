@@ -1,4 +1,4 @@
-//! The machine: kernel release, CPUs, sysctls of its initial network namespace.
+//! The machine: the kernel's release, CPUs, and sysctls of its initial network namespace.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -7,37 +7,38 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::roots::Roots;
 
-/// The kernel's release, as `uname -r` has it.
+/// The kernel's release, as `uname -r` prints it.
 pub fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Major and minor version of a release such as `6.18.44-generic`.
+/// The major and minor version of a release such as `6.18.44-generic`.
 pub fn version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// The CPUs that are online; CPU 0 alone if `/sys` does not tell.
+/// The CPUs that are online; only CPU 0 if `/sys` does not tell.
 pub fn online_cpus(roots: &Roots) -> Vec<usize> {
     let listed = roots.read_sys("devices/system/cpu/online").ok().and_then(|list| parse_cpu_list(&list));
     listed.filter(|cpus| !cpus.is_empty()).unwrap_or_else(|| vec![0])
 }
 
-/// A list as the kernel writes it: `0-3,8`. An empty one is no CPU.
+/// Reads a list as the kernel writes it: `0-3,8`. An empty list has no CPU.
 pub fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
     let list = list.trim();
     if list.is_empty() { Some(Vec::new()) } else { lull_units::numbers(list).ok() }
 }
 
-/// A number below `net.core` that is the machine's and shows only in the initial network namespace, such as
-/// `busy_poll`. Read from there, in a thread that goes there for it, if the calling thread is elsewhere.
+/// A number below `net.core` that belongs to the machine and shows only in the initial network namespace, such as
+/// `busy_poll`. If the calling thread is elsewhere, it is read in that namespace by a thread that goes there.
 pub fn core_sysctl(name: &str, roots: &Roots) -> Option<u64> {
     let path = format!("sys/net/core/{name}");
     if let Some(value) = roots.number(&path) {
         return Some(value);
     }
-    // Init and kthreadd are there, each perhaps not to be looked into. What is read elsewhere is nothing.
+    // Either init or kthreadd is in that namespace, but it may not be possible to look into it. A value of another
+    // namespace does not count.
     let initial = ["1/ns/net", "2/ns/net"].iter().find_map(|path| File::open(roots.proc(path)).ok())?;
     let roots = roots.clone();
     let there = move || {

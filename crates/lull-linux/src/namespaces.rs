@@ -1,8 +1,8 @@
-//! The network namespaces of the machine, by whatever keeps each alive: a process or a thread in it, a bind mount
-//! (`ip netns`), an open descriptor of it, a socket in it.
+//! The network namespaces of the machine. They are found by what keeps each alive: a process or a thread in it, a bind
+//! mount (`ip netns`), an open descriptor of it, or a socket in it.
 //!
-//! The kernel has no list of them that older versions would give, too, so this goes through `/proc`; what it says of
-//! *all* namespaces holds only if every process could be looked into.
+//! The kernel has no list of them that older versions have as well, so this goes through `/proc`. A statement on *all*
+//! namespaces holds only if every process could be looked into.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::proc_stat::start_of;
 use crate::programs::{Process, processes};
 use crate::roots::Roots;
 
-/// The inode of the initial PID namespace (`PROC_PID_INIT_INO`): only there does `/proc` show every process.
+/// The inode of the initial PID namespace (`PROC_PID_INIT_INO`). Only there does `/proc` show every process.
 pub(crate) const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Where `ip netns` keeps its namespaces.
 const NAMED: &str = "/run/netns";
@@ -29,25 +29,25 @@ const NAMED: &str = "/run/netns";
 #[derive(Debug)]
 pub(crate) struct Namespace {
     file: File,
-    /// How a command gets into it.
+    /// The way for a command to get into it.
     pub(crate) way: Way,
 }
 
-/// What keeps a namespace alive, and how a command gets into it.
+/// What keeps a namespace alive, and by what a command gets into it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// A name of `ip netns`.
     Named(String),
     /// A process in it.
     Process(i32),
-    /// A file of it: a bind mount, or a thread's or a descriptor's under `/proc`.
+    /// A file that refers to it: a bind mount, or that of a thread or a descriptor under `/proc`.
     File(PathBuf),
-    /// A socket in it, of this process: nothing that a command could be given.
+    /// A socket of this process in it, by which a command cannot get in.
     Socket(i32),
 }
 
 impl fmt::Display for Way {
-    /// The words before a command that runs it there.
+    /// The words to put before a command so that it runs there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Way::Named(name) => write!(f, "ip netns exec {name}"),
@@ -67,14 +67,14 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Looks for all there are.
+    /// Looks for all namespaces.
     pub(crate) fn look(roots: &Roots) -> Namespaces {
         let mut all = Namespaces::default();
         let pid_namespace = fs::metadata(roots.proc("self/ns/pid")).map(|it| it.ino());
         all.some_hidden = !pid_namespace.is_ok_and(|inode| inode == INITIAL_PID_NAMESPACE);
         let mut mounts = BTreeSet::new();
         for pid in processes(roots) {
-            // A process that has ended has left its namespaces and is no loss.
+            // A process that has ended keeps no namespace alive, so it does not matter.
             if !all.look_at(pid, &mut mounts, roots) && start_of(pid, roots).is_some() {
                 all.some_hidden = true;
             }
@@ -82,7 +82,7 @@ impl Namespaces {
         all
     }
 
-    /// Adds what one process keeps alive; false if it could not be looked into.
+    /// Adds what one process keeps alive. Returns false if it could not be looked into.
     fn look_at(&mut self, pid: i32, mounts: &mut BTreeSet<u64>, roots: &Roots) -> bool {
         let below = |rest: &str| roots.proc(&format!("{pid}/{rest}"));
         let Ok(mount_namespace) = fs::metadata(below("ns/mnt")) else { return false };
@@ -91,7 +91,7 @@ impl Namespaces {
             for point in table.lines().filter_map(namespace_mount) {
                 let named = point.strip_prefix(NAMED).and_then(|it| it.strip_prefix('/')).filter(|it| !it.is_empty());
                 let path = below("root").join(point.trim_start_matches('/'));
-                // A name of another mount namespace is none that `ip netns` knows here.
+                // `ip netns` here does not know a name of another mount namespace.
                 let is_here = Path::new(point).metadata().is_ok_and(|here| {
                     path.metadata().is_ok_and(|there| (here.dev(), here.ino()) == (there.dev(), there.ino()))
                 });
@@ -119,7 +119,7 @@ impl Namespaces {
                 let process = process.get_or_insert_with(|| Process::open(pid, roots));
                 let Ok(socket) = process.as_ref().map_err(|_| ()).and_then(|it| it.duplicate(fd).map_err(|_| ()))
                 else {
-                    // One that was closed meanwhile keeps nothing alive.
+                    // A descriptor that was closed meanwhile keeps nothing alive.
                     if fs::read_link(&path).is_ok_and(|now| *now.to_string_lossy() == *target) {
                         return false;
                     }
@@ -140,7 +140,7 @@ impl Namespaces {
         }
     }
 
-    /// Keeps the most convenient way into each.
+    /// Adds a namespace, and keeps the most convenient way into each.
     fn add_file(&mut self, file: File, way: Way) {
         let Ok(it) = file.metadata() else { return };
         let known = self.found.entry((it.dev(), it.ino())).or_insert_with(|| Namespace { file, way: way.clone() });
@@ -155,7 +155,7 @@ impl Namespaces {
 }
 
 impl Namespace {
-    /// What `look` returns in this namespace, on a thread of its own.
+    /// Runs `look` in this namespace, on a thread of its own.
     ///
     /// # Errors
     /// The namespace cannot be entered, which takes CAP_SYS_ADMIN.
@@ -173,7 +173,7 @@ impl Namespace {
     }
 }
 
-/// The mount point of a line of mountinfo that binds a network namespace.
+/// The mount point in a line of mountinfo, if it binds a network namespace.
 fn namespace_mount(line: &str) -> Option<&str> {
     let mut fields = line.split(' ');
     let root = fields.nth(3)?;
@@ -229,7 +229,7 @@ mod tests {
             thread::yield_now();
         }
         let all = Namespaces::look(&Roots::default());
-        // Who looks at the same time, another test or another process, holds a descriptor of it that may be the way in.
+        // Another test or process that looks at the same time holds a descriptor of it, which may be the way in.
         assert!(all.iter().any(|it| it.run(os::netns_cookie).is_ok_and(|it| it.is_ok_and(|it| it == cookie))));
     }
 }

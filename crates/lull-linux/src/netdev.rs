@@ -36,17 +36,17 @@ const POLICY_MAX_VALUE_U: u16 = 5;
 pub struct Napi {
     /// Its id, which no other instance of the machine has.
     pub id: u32,
-    /// The interrupt, where the driver tells.
+    /// The interrupt, if the driver reports it.
     pub irq: Option<u32>,
-    /// Its thread, where it has one.
+    /// Its thread, if it has one.
     pub thread_pid: Option<i32>,
-    /// Its settings; what the kernel does not report is as if it were off.
+    /// Its settings. What the kernel does not report counts as off.
     pub settings: NapiSettings,
-    /// What it does not report.
+    /// The settings that the kernel does not report.
     pub unreported: Unreported,
 }
 
-/// Settings that a kernel does not report for each NAPI, because it has them for the whole device only.
+/// Settings that a kernel does not report for each NAPI, because it has them only for the whole device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unreported {
     /// `defer-hard-irqs` and `gro-flush-timeout` (before Linux 6.13).
@@ -70,13 +70,13 @@ pub enum Direction {
 pub struct Queue {
     /// Its number, counted for each direction.
     pub index: u32,
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// The NAPI that serves it, where the driver says so.
+    /// The NAPI that serves it, if the driver reports it.
     pub napi_id: Option<u32>,
 }
 
-/// What this kernel's `napi-set` takes; `None` for a setting that it does not know.
+/// The values that this kernel's `napi-set` accepts; `None` for a setting that it does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Policy {
     /// Highest `defer-hard-irqs`.
@@ -102,7 +102,7 @@ pub struct Link {
     pub kind: Option<String>,
 }
 
-/// A change of one NAPI's settings: what is `None` stays.
+/// A change of one NAPI's settings. What is `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiChange {
     /// `defer-hard-irqs`.
@@ -135,7 +135,7 @@ impl NapiChange {
     }
 }
 
-/// The number that netlink has for it (`enum netdev_napi_threaded`).
+/// The number that netlink uses for a value of `threaded` (`enum netdev_napi_threaded`).
 pub fn threaded_number(threaded: Threaded) -> u32 {
     match threaded {
         Threaded::Off => 0,
@@ -144,7 +144,7 @@ pub fn threaded_number(threaded: Threaded) -> u32 {
     }
 }
 
-/// What a number of netlink's and of `/sys` stands for.
+/// The value of `threaded` for a number in netlink or `/sys`.
 pub(crate) fn threaded_of(number: u64) -> Threaded {
     match number {
         0 => Threaded::Off,
@@ -165,7 +165,7 @@ impl Default for Netdev {
 }
 
 impl Netdev {
-    /// A socket that is opened by its first request, in the network namespace of the thread that makes it.
+    /// A socket that is opened by its first request, in the network namespace of the thread that makes that request.
     pub fn new() -> Netdev {
         Netdev { socket: NetlinkSocket::new() }
     }
@@ -259,8 +259,8 @@ impl Netdev {
     /// Sets what `change` names on one NAPI, all of it or nothing (`napi-set` checks the whole message first).
     ///
     /// # Errors
-    /// ENOENT for an id that is no more, EPERM without CAP_NET_ADMIN in the initial user namespace, ERANGE beyond the
-    /// kernel's policy, EOPNOTSUPP before Linux 6.13.
+    /// ENOENT for an id that no longer exists, EPERM without CAP_NET_ADMIN in the initial user namespace, ERANGE beyond
+    /// the kernel's policy, EOPNOTSUPP before Linux 6.13.
     pub fn set(&mut self, napi_id: u32, change: &NapiChange) -> Result<()> {
         let mut request = netdev::Request::new().op_napi_set_do();
         let mut attributes = request.encode().push_id(napi_id);
@@ -291,7 +291,8 @@ impl Netdev {
         })
     }
 
-    /// What this kernel's `napi-set` takes (`CTRL_CMD_GETPOLICY`); nothing at all where it has no `napi-set`.
+    /// The values that this kernel's `napi-set` accepts (`CTRL_CMD_GETPOLICY`). If there is no `napi-set`, nothing is
+    /// accepted.
     ///
     /// # Errors
     /// Those of netlink other than "no such command".
@@ -337,7 +338,7 @@ impl Netdev {
         Ok(policy)
     }
 
-    /// The number of the family; nothing if the kernel has none (before Linux 6.8), or no answer.
+    /// The number of the family; `None` if the kernel has none (before Linux 6.8), or does not answer.
     pub fn family(&mut self) -> Option<u16> {
         let mut request = nlctrl::Request::new().op_getfamily_do();
         let _ = request.encode().push_family_name_bytes(netdev::PROTONAME.as_bytes());
@@ -376,7 +377,7 @@ fn attributes(buffer: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || chop_header(buffer, &mut at).map(|(header, content)| (header.r#type, content)))
 }
 
-/// Attributes of the netlink type `uint` have four bytes, or eight where the value needs them.
+/// Reads an attribute of the netlink type `uint`, which has four bytes, or eight if the value needs them.
 fn uint(content: &[u8]) -> Option<u64> {
     match content.len() {
         4 => Some(u64::from(u32::from_ne_bytes(content.try_into().ok()?))),
@@ -417,7 +418,7 @@ fn settings(buffer: &[u8]) -> (NapiSettings, Unreported) {
     (settings, unreported)
 }
 
-/// A refusal with the kernel's own words, if it had any.
+/// An error for a refusal, with the kernel's own words if it had any.
 pub(crate) fn refused(what: &str, remedy: &str, error: ReplyError) -> Error {
     let words = error.ext_ack().and_then(|ack| ack.get_msg().ok().map(|words| words.to_string_lossy().into_owned()));
     match Error::os(what, remedy, io::Error::from(error)) {

@@ -41,7 +41,7 @@ struct Value {
 /// Turns an offload of a device of this thread's network namespace on or off.
 ///
 /// # Errors
-/// No such device, no right, or a driver that cannot.
+/// There is no such device, no right, or the driver cannot do it.
 pub fn set(device: &str, offload: Offload, on: bool) -> Result<()> {
     let verb = if on { "on" } else { "off" };
     set_raw(device, offload, on).map_err(|error| {
@@ -52,7 +52,7 @@ pub fn set(device: &str, offload: Offload, on: bool) -> Result<()> {
 fn set_raw(device: &str, offload: Offload, on: bool) -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let mut value = Value { command: offload.command(), data: u32::from(on) };
-    // SAFETY: a C structure of integers and pointers, for which zero is a value.
+    // SAFETY: this is a C structure of integers and pointers, for which zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if device.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::roots::Roots;
 
-/// Where state files are kept unless somewhere else is named. `/run` is empty after a boot, as the settings are.
+/// The directory of state files unless another one is named. `/run` is empty after a boot, just as the settings are
+/// gone.
 pub const STATE_DIR: &str = "/run/lull";
 
 /// Where a session reads and keeps things.

@@ -1,8 +1,8 @@
 //! System calls that no kept crate has: epoll's busy-poll ioctls, the NAPI id of a socket, the cookie of a network
-//! namespace, programs of reuseport groups, indirection tables, scheduling attributes, and whether two descriptors are one open file;
-//! and the handler of the signals that end a command.
+//! namespace, programs of reuseport groups, indirection tables, scheduling attributes, and whether two descriptors are
+//! one open file; also the handler of the signals that end a command.
 //!
-//! Everything unsafe of this crate is in here.
+//! All unsafe code of this crate is in this file.
 
 use std::ffi::CString;
 use std::io;
@@ -40,12 +40,12 @@ struct RawEpollParams {
     pad: u8,
 }
 
-/// Signals that come within half a second are one request to end: `timeout`, for one, sends it to its child and once more to the group
-/// that the child is in.
+/// Signals that come within half a second are one request to end: `timeout`, for example, sends the signal to its child
+/// and again to the child's group.
 const ONE_REQUEST_NS: u64 = 500_000_000;
 
-/// Sets `stop` at SIGINT and SIGTERM. One that comes later than half a second behind the first ends the process at once, in the usual
-/// way.
+/// Sets `stop` at SIGINT and SIGTERM. A signal that comes more than half a second after the first one ends the process
+/// at once, in the usual way.
 pub fn stop_at_signals(stop: &Arc<AtomicBool>) {
     let first_ns = Arc::new(AtomicU64::new(0));
     for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -58,13 +58,13 @@ pub fn stop_at_signals(stop: &Arc<AtomicBool>) {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         };
-        // SAFETY: the action does only what a handler may: atomics, the clock, and what ends the process.
-        // Both are signals that can be caught.
+        // SAFETY: the action does only what a handler may do: atomics, the clock, and ending the process. Both signals
+        // can be caught.
         let _ = unsafe { signal_hook::low_level::register(signal, heard) };
     }
 }
 
-/// Never 0.
+/// The monotonic time, which is never 0.
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
@@ -77,7 +77,7 @@ fn done(result: libc::c_int) -> io::Result<()> {
 /// The busy-poll parameters of an epoll context (`EPIOCGPARAMS`, Linux 6.9).
 ///
 /// # Errors
-/// ENOTTY on older kernels, and for descriptors that are no epoll.
+/// ENOTTY on older kernels, and for descriptors that are no epoll context.
 pub fn epoll_params(epoll: BorrowedFd<'_>) -> io::Result<EpollParams> {
     let mut raw = RawEpollParams { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: 0, pad: 0 };
     // SAFETY: the request writes a structure of exactly this layout, which outlives the call.
@@ -109,17 +109,17 @@ fn socket_option<T: Copy + Default>(socket: BorrowedFd<'_>, option: libc::c_int)
     let mut value = T::default();
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` has `length` bytes, and every use of this function passes an integer type, for which all bit
-    // patterns are values.
+    // patterns are valid.
     done(unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
     })?;
     Ok(value)
 }
 
-/// For how long a receive call of a socket busy polls, in microseconds (`SO_BUSY_POLL`, Linux 3.11).
+/// Sets how long a receive call of a socket busy polls, in microseconds (`SO_BUSY_POLL`, Linux 3.11).
 ///
 /// # Errors
-/// The kernel refuses more than the process may have without CAP_NET_ADMIN.
+/// The time is longer than the process may have without CAP_NET_ADMIN.
 pub fn set_busy_poll(socket: BorrowedFd<'_>, usecs: u32) -> io::Result<()> {
     let usecs = libc::c_int::try_from(usecs).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let size = size_of::<libc::c_int>() as libc::socklen_t;
@@ -138,7 +138,7 @@ pub fn incoming_napi_id(socket: BorrowedFd<'_>) -> io::Result<u32> {
     socket_option::<u32>(socket, SO_INCOMING_NAPI_ID)
 }
 
-/// Whether a socket shares its address (`SO_REUSEPORT`).
+/// Whether a socket may share its address (`SO_REUSEPORT`).
 ///
 /// # Errors
 /// ENOTSOCK for other descriptors.
@@ -150,21 +150,22 @@ pub(crate) fn shares_port(socket: BorrowedFd<'_>) -> io::Result<bool> {
 /// (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5).
 ///
 /// # Errors
-/// EINVAL for a socket that is in no group, and for a program that the kernel does not take.
+/// EINVAL for a socket that is in no group, and for a program that the kernel refuses.
 pub(crate) fn attach_reuseport(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let length = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    // The kernel reads the instructions only.
+    // The kernel only reads the instructions.
     let raw = libc::sock_fprog { len: length, filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut() };
     let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
-    // SAFETY: the structure names as many instructions as there are, which have the layout of the kernel's
-    // (`repr(C)`, code, jt, jf, k); both outlive the call.
+    // SAFETY: the structure names as many instructions as there are, which have the kernel's layout (`repr(C)`, code,
+    // jt, jf, k). Both outlive the call.
     done(unsafe {
         let option = libc::SO_ATTACH_REUSEPORT_CBPF;
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const raw).cast(), size)
     })
 }
 
-/// Has a program of extended BPF choose among the sockets of a socket's reuseport group (`SO_ATTACH_REUSEPORT_EBPF`, Linux 4.5).
+/// Has a program of extended BPF choose among the sockets of a socket's reuseport group (`SO_ATTACH_REUSEPORT_EBPF`,
+/// Linux 4.5).
 ///
 /// # Errors
 /// EINVAL for a socket that is in no group, and for a program of another type.
@@ -178,21 +179,21 @@ pub(crate) fn attach_reuseport_program(socket: BorrowedFd<'_>, program: Borrowed
     })
 }
 
-/// The program that has a name in a file system of BPF's.
+/// The program that is kept under a name in a BPF file system.
 ///
 /// # Errors
-/// The file is none of a program, or may not be opened.
+/// The file stands for no program, or may not be opened.
 pub(crate) fn pinned_program(path: &Path) -> io::Result<OwnedFd> {
     const OBJ_GET: libc::c_int = 7;
     let path = CString::new(path.as_os_str().as_bytes())?;
-    // `pathname`; `bpf_fd` and `file_flags` are 0.
+    // The first word is `pathname`; `bpf_fd` and `file_flags` are 0.
     let mut attributes = [path.as_ptr() as u64, 0];
     let fd = bpf(OBJ_GET, &mut attributes)?;
-    // SAFETY: the call has just made it, and it is nobody else's.
+    // SAFETY: the call has just made the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether a descriptor is one of a program (`bpf_prog_new_fd`).
+/// Whether a descriptor stands for a program (`bpf_prog_new_fd`).
 pub(crate) fn is_program(fd: BorrowedFd<'_>) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|name| name == Path::new("anon_inode:bpf-prog"))
@@ -201,10 +202,10 @@ pub(crate) fn is_program(fd: BorrowedFd<'_>) -> bool {
 /// The type of a program (`enum bpf_prog_type`).
 ///
 /// # Errors
-/// It is no program.
+/// The descriptor stands for no program.
 pub(crate) fn program_type(program: BorrowedFd<'_>) -> io::Result<u32> {
     const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
-    // How `struct bpf_prog_info` begins: the type, and the number.
+    // `struct bpf_prog_info` begins with these: the type, and the number.
     let mut info = [0_u32; 2];
     let [fd, bytes] = [program.as_raw_fd() as u32, size_of_val(&info) as u32].map(u32::to_ne_bytes);
     let first = u64::from_ne_bytes([fd[0], fd[1], fd[2], fd[3], bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -212,21 +213,23 @@ pub(crate) fn program_type(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info[0])
 }
 
-/// A command of bpf(2) with the first words of `union bpf_attr`, whose pointers lead to what outlives the call.
+/// Makes a call of bpf(2) with the first words of `union bpf_attr`. The pointers in them lead to memory that outlives
+/// the call.
 fn bpf(command: libc::c_int, attributes: &mut [u64; 2]) -> io::Result<libc::c_int> {
-    // SAFETY: the words outlive the call, which is told how many bytes there are; what they point to is the caller's.
+    // SAFETY: the words outlive the call, which is given their size. The caller vouches for what they point to.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
-/// Takes the program of a socket's reuseport group away (`SO_DETACH_REUSEPORT_BPF`, Linux 5.3); false if it has none.
+/// Takes the program of a socket's reuseport group away (`SO_DETACH_REUSEPORT_BPF`, Linux 5.3). Returns false if it has
+/// none.
 ///
 /// # Errors
 /// EINVAL for a socket that is in no group.
 pub(crate) fn detach_reuseport(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let unused: libc::c_int = 0;
     let size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the value is of `size` bytes and is not looked at.
+    // SAFETY: the value has `size` bytes and is not looked at.
     let detached = done(unsafe {
         let option = libc::SO_DETACH_REUSEPORT_BPF;
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const unused).cast(), size)
@@ -237,7 +240,7 @@ pub(crate) fn detach_reuseport(socket: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// The network namespace of the calling thread, by a number that is never used again until the next boot
+/// The network namespace of the calling thread, as a number that is not used again until the next boot
 /// (`SO_NETNS_COOKIE`, Linux 5.14).
 ///
 /// # Errors
@@ -248,7 +251,7 @@ pub fn netns_cookie() -> io::Result<u64> {
     socket_option::<u64>(socket.as_fd(), SO_NETNS_COOKIE)
 }
 
-/// The network namespace that a socket is in (`SIOCGSKNS`, Linux 4.10).
+/// The network namespace of a socket (`SIOCGSKNS`, Linux 4.10).
 ///
 /// # Errors
 /// EPERM without CAP_NET_ADMIN there.
@@ -268,13 +271,13 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const ETHTOOL_GRXFHINDIR: u32 = 0x38;
 const ETHTOOL_SRXFHINDIR: u32 = 0x39;
 
-/// A request of ethtool's old interface. `words` is its structure, of numbers of 32 bits.
+/// Makes a request of ethtool's old interface. `words` is its structure, which consists of 32-bit numbers.
 fn ethtool(device: &str, words: &mut [u32]) -> io::Result<()> {
     use rustix::net::{AddressFamily, SocketType, socket};
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    // SAFETY: an ifreq is numbers, bytes and pointers, for all of which zero is a value.
+    // SAFETY: an ifreq consists of numbers, bytes and pointers, for all of which zero is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays zero.
+    // The last byte has to stay zero.
     let room = request.ifr_name.len() - 1;
     if device.len() > room {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -283,8 +286,8 @@ fn ethtool(device: &str, words: &mut [u32]) -> io::Result<()> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the request reads and writes as many words as the structure in them says, which its callers let be as many as
-    // there are; both outlive the call.
+    // SAFETY: the request reads and writes as many words as the structure in them says, and the callers let it say how
+    // many there are. Both outlive the call.
     done(unsafe { libc::ioctl(any.as_raw_fd(), SIOCETHTOOL as libc::Ioctl, &raw mut request) })
 }
 
@@ -293,7 +296,7 @@ fn ethtool(device: &str, words: &mut [u32]) -> io::Result<()> {
 /// # Errors
 /// EOPNOTSUPP if the driver has none.
 pub(crate) fn indirection_table(device: &str) -> io::Result<Vec<u32>> {
-    // Asked with no room, it says how much it takes (`ethtool_get_rxfh_indir`).
+    // A request without room returns how much room is needed (`ethtool_get_rxfh_indir`).
     let mut size = [ETHTOOL_GRXFHINDIR, 0];
     ethtool(device, &mut size)?;
     let mut words = vec![0; 2 + size[1] as usize];
@@ -303,10 +306,10 @@ pub(crate) fn indirection_table(device: &str) -> io::Result<Vec<u32>> {
     Ok(words)
 }
 
-/// Sets a device's indirection table; the empty one is the driver's own.
+/// Sets a device's indirection table. An empty table stands for the driver's own.
 ///
 /// # Errors
-/// EOPNOTSUPP if the driver has none, EINVAL for another size or a queue that is not there, EPERM.
+/// EOPNOTSUPP if the driver has none, EINVAL for another size or a queue that does not exist, EPERM.
 pub(crate) fn set_indirection_table(device: &str, table: &[u32]) -> io::Result<()> {
     let size = u32::try_from(table.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     ethtool(device, &mut [&[ETHTOOL_SRXFHINDIR, size], table].concat())
@@ -315,29 +318,29 @@ pub(crate) fn set_indirection_table(device: &str, table: &[u32]) -> io::Result<(
 /// Whether descriptor `a.1` of process `a.0` and `b.1` of `b.0` are the same open file (`kcmp(2)`).
 ///
 /// # Errors
-/// ENOSYS where the kernel has no kcmp, EPERM without the right to inspect one of them.
+/// ENOSYS if the kernel has no kcmp, EPERM without the right to inspect one of the processes.
 pub fn same_file(a: (i32, i32), b: (i32, i32)) -> io::Result<bool> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes only numbers.
     let order =
         unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_FILE, a.1 as libc::c_ulong, b.1 as libc::c_ulong) };
     if order < 0 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
 }
 
-/// A signal that came.
+/// A signal that has come.
 pub(crate) struct Came {
     pub(crate) number: i32,
-    /// Who sent it; 0 for the kernel.
+    /// The process that sent it; 0 for the kernel.
     pub(crate) sender: i32,
     /// Whether the kernel sent it by itself, as terminals do.
     pub(crate) by_kernel: bool,
-    /// The value that came along (`sigqueue(3)`), if it was sent with one.
+    /// The value that was sent with it (`sigqueue(3)`), if there was one.
     pub(crate) value: Option<u64>,
 }
 
 /// Signals that are read from a descriptor (`signalfd(2)`) instead of having an effect. Dispositions stay as they are.
 pub(crate) struct TakenSignals {
     fd: OwnedFd,
-    /// What the thread had blocked before.
+    /// The signals that the thread had blocked before.
     before: libc::sigset_t,
 }
 
@@ -350,8 +353,8 @@ impl AsFd for TakenSignals {
 /// Blocks signals of the calling thread, which has to be the only one, and has them read from a descriptor.
 pub(crate) fn take_signals(numbers: &[i32]) -> io::Result<TakenSignals> {
     let (mut set, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: `sigemptyset` initialises the set that the other calls read, `pthread_sigmask` the one before where it
-    // succeeds; no pointer outlives the calls.
+    // SAFETY: `sigemptyset` initialises the set that the other calls read, and `pthread_sigmask` initialises the former
+    // one if it succeeds. No pointer outlives the calls.
     unsafe {
         done(libc::sigemptyset(set.as_mut_ptr()))?;
         for &number in numbers {
@@ -367,15 +370,15 @@ pub(crate) fn take_signals(numbers: &[i32]) -> io::Result<TakenSignals> {
     }
 }
 
-/// Does `work` with all signals blocked, and so the threads that it starts have them blocked for good: what is sent to the
-/// process is for those that take signals.
+/// Does `work` with all signals blocked, so that threads which it starts have them blocked for good. Signals to the
+/// process are then left to the threads that take signals.
 ///
 /// # Errors
 /// The mask cannot be changed.
 pub fn deaf<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-    // SAFETY: `sigfillset` initialises the set that `pthread_sigmask` reads, which initialises the one before where it
-    // succeeds; no pointer outlives the calls.
+    // SAFETY: `sigfillset` initialises the set that `pthread_sigmask` reads, which initialises the former one if it
+    // succeeds. No pointer outlives the calls.
     let before = unsafe {
         done(libc::sigfillset(all.as_mut_ptr()))?;
         match libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) {
@@ -384,14 +387,15 @@ pub fn deaf<T>(work: impl FnOnce() -> T) -> io::Result<T> {
         }
     };
     let worked = work();
-    // SAFETY: the set is that of the call above.
+    // SAFETY: the set comes from the call above.
     match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) } {
         0 => Ok(worked),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-/// Has a program started with the signals blocked that were so before they were taken: children inherit the mask.
+/// Has a program started with only those signals blocked that were blocked before they were taken, as children inherit
+/// the mask.
 pub(crate) fn with_mask_before(command: &mut Command, taken: &TakenSignals) {
     let before = taken.before;
     let unblock = move || {
@@ -409,20 +413,20 @@ pub(crate) fn with_mask_before(command: &mut Command, taken: &TakenSignals) {
 pub(crate) fn next_signal(signals: BorrowedFd<'_>) -> io::Result<Option<Came>> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
     let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: the kernel writes at most `size` bytes, which is that of the structure.
+    // SAFETY: the kernel writes at most `size` bytes, which is the size of the structure.
     let read = unsafe { libc::read(signals.as_raw_fd(), info.as_mut_ptr().cast(), size) };
     if read < 0 {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
     }
-    // SAFETY: integers only, and zero before the kernel wrote.
+    // SAFETY: the structure consists of integers, and was zero before the kernel wrote.
     let info = unsafe { info.assume_init() };
     let by_kernel = info.ssi_code == libc::SI_KERNEL;
     let value = (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_ptr);
     Ok(Some(Came { number: info.ssi_signo as i32, sender: info.ssi_pid as i32, by_kernel, value }))
 }
 
-/// `siginfo_t` as the kernel has it for `sigqueue(3)`.
+/// `siginfo_t` in the kernel's layout for `sigqueue(3)`.
 #[repr(C)]
 struct QueuedSignal {
     number: i32,
@@ -435,7 +439,7 @@ struct QueuedSignal {
     rest: [u64; 12],
 }
 
-/// Sends a signal that came to a process, with its value (`pidfd_send_signal(2)`).
+/// Sends on to a process a signal that has come, with its value (`pidfd_send_signal(2)`).
 pub(crate) fn send_signal(process: BorrowedFd<'_>, came: &Came) -> io::Result<()> {
     let queued = came.value.map(|value| QueuedSignal {
         number: came.number,
@@ -448,12 +452,12 @@ pub(crate) fn send_signal(process: BorrowedFd<'_>, came: &Came) -> io::Result<()
         rest: [0; 12],
     });
     let info = queued.as_ref().map_or(std::ptr::null(), |it| it as *const QueuedSignal);
-    // SAFETY: the kernel reads a structure of the size of its `siginfo_t`, 128 bytes, or none at all.
+    // SAFETY: the kernel reads a structure of the size of its `siginfo_t`, which is 128 bytes, or none at all.
     let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), came.number, info, 0u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// `struct sched_attr` of `linux/sched/types.h`, first published size.
+/// `struct sched_attr` of `linux/sched/types.h`, in the size that was published first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SchedAttr {
@@ -470,20 +474,20 @@ pub(crate) struct SchedAttr {
 /// Reads a thread's policy with `sched_getattr(2)`.
 pub(crate) fn sched_attr(pid: i32) -> io::Result<SchedAttr> {
     let mut attr = MaybeUninit::<SchedAttr>::zeroed();
-    // SAFETY: the kernel writes at most the size that is passed, which is that of the structure.
+    // SAFETY: the kernel writes at most the size that is passed, which is the size of the structure.
     let result =
         unsafe { libc::syscall(libc::SYS_sched_getattr, pid, attr.as_mut_ptr(), size_of::<SchedAttr>(), 0u32) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: integers only, and zero before the kernel wrote.
+    // SAFETY: the structure consists of integers, and was zero before the kernel wrote.
     Ok(unsafe { attr.assume_init() })
 }
 
 /// Sets a thread's policy with `sched_setattr(2)`.
 pub(crate) fn set_sched_attr(pid: i32, attr: &SchedAttr) -> io::Result<()> {
     let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..*attr };
-    // SAFETY: the kernel reads `size` bytes, which is that of the structure.
+    // SAFETY: the kernel reads `size` bytes, which is the size of the structure.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, pid, &raw const attr, 0u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -491,7 +495,8 @@ pub(crate) fn set_sched_attr(pid: i32, attr: &SchedAttr) -> io::Result<()> {
 /// `PERF_EVENT_IOC_SET_FILTER` of `linux/perf_event.h`.
 const PERF_EVENT_IOC_SET_FILTER: libc::c_ulong = 0x4008_2406;
 
-/// Lets a counter of a tracepoint count only what passes a filter, in the language of `trace/events.rst`.
+/// Lets a counter of a tracepoint count only what passes a filter, which is written in the language of
+/// `trace/events.rst`.
 pub(crate) fn filter_tracepoint(counter: &impl AsRawFd, filter: &std::ffi::CStr) -> io::Result<()> {
     // SAFETY: the request reads a string that ends with a zero and outlives the call.
     done(unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER as libc::Ioctl, filter.as_ptr()) })

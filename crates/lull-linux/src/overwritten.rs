@@ -1,4 +1,4 @@
-//! What a step of `prepare` has overwritten, where that value lives, and how it is read and written there.
+//! The value that a step of `prepare` has overwritten: where it lives, and how it is read and written there.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,42 +12,44 @@ use crate::ethtool::{Ethtool, Knob};
 use crate::machine::parse_cpu_list;
 use crate::roots::Roots;
 
-/// What a step has overwritten.
+/// A value that a step has overwritten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overwritten {
-    /// Where.
+    /// Where the value lives.
     pub target: Target,
-    /// The step, for people.
+    /// The step, in words.
     pub what: String,
-    /// What was there.
+    /// The former value.
     pub former: String,
-    /// What was set, which a watcher sets again where a driver takes it back.
+    /// The value that was set. A watcher sets it again if a driver changes it.
     #[serde(default)]
     pub set: Option<String>,
-    /// What that was as soon as it was written, where kernel or driver made something else of it (they round numbers).
+    /// The value as it was read after it was written, if the kernel or the driver had changed it (they round numbers).
     #[serde(default)]
     pub settled: Option<String>,
-    /// Whose interrupt it was, of the files of one.
+    /// The interrupt, if the value is in one of an interrupt's files.
     #[serde(default)]
     pub interrupt: Option<Interrupt>,
 }
 
-/// An interrupt by more than its number, which the kernel gives to another device when a driver asks for its own anew.
+/// An interrupt, identified by more than its number, which the kernel gives to another device when a driver requests
+/// its own anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupt {
     /// The queue whose NAPI it schedules.
     pub queue: QueueKey,
-    /// What drivers call it: a directory of each name is in `/proc/irq/N`. None while nobody has asked for it.
+    /// The names that drivers give it: `/proc/irq/N` has a directory of each name. There are none while nobody has
+    /// requested it.
     pub names: BTreeSet<String>,
 }
 
 impl Interrupt {
-    /// The interrupt of this number, which is that of `queue` now.
+    /// The interrupt of this number, which belongs to `queue` now.
     pub(crate) fn of(number: u32, queue: QueueKey, roots: &Roots) -> Interrupt {
         Interrupt { queue, names: names_of(number, roots) }
     }
 
-    /// Whether `now`, which has its number, is another one. Several devices may share one.
+    /// Whether `now`, which has the same number, is another interrupt. Several devices may share one.
     pub(crate) fn is_another(&self, now: &Interrupt) -> bool {
         !self.names.is_empty() && !now.names.is_empty() && self.names.is_disjoint(&now.names)
     }
@@ -57,7 +59,7 @@ impl Interrupt {
         !self.names.is_disjoint(&names_of(number, roots))
     }
 
-    /// What the interrupt of this number is called if it is another one now.
+    /// The names of the interrupt of this number, if it is another one now.
     pub(crate) fn another(&self, number: u32, roots: &Roots) -> Option<String> {
         let now = Interrupt::of(number, self.queue, roots);
         self.is_another(&now).then(|| now.names.into_iter().collect::<Vec<_>>().join(", "))
@@ -74,13 +76,13 @@ fn names_of(number: u32, roots: &Roots) -> BTreeSet<String> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
-    /// A number of the driver's.
+    /// One of the driver's numbers.
     Ethtool(Knob),
     /// A file below `/sys`.
     Sys(String),
     /// A file below `/proc`.
     Proc(String),
-    /// `/dev/cpu_dma_latency`, whose value lasts while it is open (`keep.rs`).
+    /// `/dev/cpu_dma_latency`, whose value lasts while the file is open (`keep.rs`).
     #[serde(rename = "cpu-dma-latency")]
     CpuDmaLatency,
 }
@@ -94,7 +96,7 @@ impl Target {
         }
     }
 
-    /// Whether it is a file of a network device, which is named there.
+    /// Whether it is a file of a network device, whose name is in the path.
     pub(crate) fn is_of_a_device(&self) -> bool {
         matches!(self, Target::Sys(path) if path.starts_with("class/net/"))
     }
@@ -110,10 +112,10 @@ impl Target {
         path.strip_prefix("irq/")?.split('/').next()?.parse().ok()
     }
 
-    /// Whether a file that is not there may be there for others: those of `net.core` are in the initial network namespace
-    /// alone, and containers cover files. A queue, an interrupt or a CPU that is gone has taken its files along.
+    /// Whether a file that does not exist here may exist for others: those of `net.core` are in the initial network
+    /// namespace only, and containers cover files. A queue, an interrupt or a CPU that is gone has no files any more.
     pub(crate) fn may_be_hidden(&self, roots: &Roots) -> bool {
-        // What is always beside it.
+        // This file always exists beside it.
         let beside = match self {
             Target::Ethtool(_) | Target::CpuDmaLatency => return false,
             Target::Sys(_) if self.is_of_a_device() => return false,
@@ -124,8 +126,8 @@ impl Target {
         !beside.exists()
     }
 
-    /// Whether two of its values are alike: masks (`0000,00000000`) and lists of CPUs (`0-1`, `0,1`) are written in several
-    /// ways.
+    /// Whether two of its values mean the same: masks (`0000,00000000`) and lists of CPUs (`0-1`, `0,1`) can be written
+    /// in several ways.
     pub(crate) fn same(&self, one: &str, other: &str) -> bool {
         let (Target::Sys(path) | Target::Proc(path)) = self else { return one == other };
         let as_masks = path.ends_with("rps_cpus") || path.ends_with("cpumask");
@@ -164,9 +166,9 @@ impl Target {
             })?;
             return ethtool.set(*knob, number);
         }
-        // What is held is never written here.
+        // A value that is held open is never written here.
         let Some(path) = self.path(roots) else { return Ok(()) };
-        // An existing file only: nothing is created where the kernel has no such thing.
+        // Only an existing file is written: nothing is created if the kernel has no such thing.
         let opened = std::fs::OpenOptions::new().write(true).truncate(true).open(&path);
         opened.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes())).map_err(|error| {
             Error::os(
@@ -178,7 +180,7 @@ impl Target {
     }
 }
 
-/// A mask without what says nothing: `0000,00000003` is `3`.
+/// A mask in its shortest form: `0000,00000003` is `3`.
 fn mask(text: &str) -> Option<String> {
     let is_mask = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ',');
     is_mask.then(|| text.replace(',', "").trim_start_matches('0').to_ascii_lowercase())

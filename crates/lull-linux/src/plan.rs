@@ -1,5 +1,5 @@
-//! From what is in force and what is asked to the list of changes. Nothing is changed in here, and everything that can
-//! be refused is refused in here, before anything is changed.
+//! Derives the list of changes from what is in force and from the request. Nothing is changed here, and everything that
+//! can be refused is refused here, before anything is changed.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ use crate::netdev::{NapiChange, Policy, threaded_number};
 use crate::sched::{ThreadPolicy, shown_ns};
 use crate::values::Values;
 
-/// The longest timeout that is applied: published ones end at 20 ms.
+/// The longest timeout that is applied. Published ones end at 20 ms.
 const TIMEOUT_NS_MAX: u64 = 10_000_000_000;
 
-/// What is asked of a device.
+/// A request for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
     /// The mode, whose NAPI settings are put in force.
@@ -26,7 +26,7 @@ pub struct DeviceRequest {
     pub queues: Option<Vec<u32>>,
     /// Values in place of the mode's.
     pub overrides: Overrides,
-    /// What is asked of NAPI threads.
+    /// The request for NAPI threads.
     pub threads: ThreadRequest,
 }
 
@@ -44,15 +44,15 @@ pub struct Overrides {
 /// Where and how NAPI threads run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadRequest {
-    /// CPUs for the threads, one each in the order of the queues, from the first again when they run out. None: as the
-    /// kernel has them.
+    /// CPUs for the threads, one for each in the order of the queues, and from the first again when they run out. If
+    /// there are none, the kernel decides.
     pub cpus: Vec<usize>,
-    /// Their policy. None: as the kernel has it.
+    /// Their policy; with `None` it is the kernel's.
     pub policy: Option<ThreadPolicy>,
 }
 
 impl ThreadRequest {
-    /// Whether nothing is asked.
+    /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         self.cpus.is_empty() && self.policy.is_none()
     }
@@ -64,10 +64,10 @@ impl DeviceRequest {
         DeviceRequest { mode, queues: None, overrides: Overrides::default(), threads: ThreadRequest::default() }
     }
 
-    /// The settings asked for every NAPI.
+    /// The settings that every NAPI is to have.
     ///
     /// # Errors
-    /// A value above its limit; a mode that is not of NAPI settings alone.
+    /// A value is above its limit, or the mode consists of more than NAPI settings.
     pub fn settings(&self) -> Result<NapiSettings> {
         check_kernel_has(&self.mode)?;
         let mut settings = self.mode.napi;
@@ -111,7 +111,7 @@ impl DeviceRequest {
     }
 }
 
-/// Refuses a timeout that the kernel takes, and that could not be taken back: a timer that runs is not shortened by a
+/// Refuses a timeout that the kernel accepts but that could not be taken back. A timer that runs is not shortened by a
 /// new setting, so the queue stays without interrupts for as long as it was set to, whatever is undone.
 pub(crate) fn check_timeout(setting: &str, value_ns: u64) -> Result<()> {
     if value_ns <= TIMEOUT_NS_MAX {
@@ -126,11 +126,12 @@ pub(crate) fn check_timeout(setting: &str, value_ns: u64) -> Result<()> {
     })
 }
 
-/// Refuses a mode that the kernel has no settings for: it would only look as if it were in force. Such are a group of CPUs, and
-/// the NIC's coalescing as the short timeout, which is neither in `napi-set` nor in an epoll context.
+/// Refuses a mode for which the kernel has no settings, as it would only look as if it were in force. Such modes are
+/// those with a group of CPUs, and those with the NIC's coalescing as the short timeout, which is neither in `napi-set`
+/// nor in an epoll context.
 ///
 /// # Errors
-/// [`Error::Unsupported`].
+/// [`Error::Unsupported`] for such a mode.
 pub fn check_kernel_has(mode: &Mode) -> Result<()> {
     if mode.group.is_some() {
         return Err(Error::Unsupported {
@@ -154,10 +155,10 @@ pub fn check_kernel_has(mode: &Mode) -> Result<()> {
     }
 }
 
-/// Refuses what this kernel's `napi-set` does not take.
+/// Refuses what this kernel's `napi-set` does not accept.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the kernel version that the setting takes.
+/// [`Error::Unsupported`] with the kernel version that the setting needs.
 pub fn check_policy(mode: &str, settings: &NapiSettings, policy: &Policy, kernel: &str) -> Result<()> {
     let refuse = |reason: String, remedy: &str| {
         Err(Error::Unsupported { what: format!("apply {mode}"), reason, remedy: remedy.to_owned() })
@@ -194,7 +195,7 @@ pub fn check_policy(mode: &str, settings: &NapiSettings, policy: &Policy, kernel
     }
 }
 
-/// What is to be done on one NAPI.
+/// What has to be done on one NAPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Its queue.
@@ -219,7 +220,7 @@ impl Step {
         NapiChange::between(&self.from, &self.to)
     }
 
-    /// The CPUs that have to be set, because the thread is new or has others.
+    /// The CPUs that have to be set, because the thread is new or has other ones.
     pub fn cpus_to_set(&self) -> Option<&[usize]> {
         let now = self.thread.as_ref().and_then(|thread| thread.scheduling.as_ref()).map(|it| it.cpus.as_slice());
         self.thread_cpus.as_deref().filter(|&cpus| now != Some(cpus))
@@ -236,7 +237,7 @@ impl Step {
         self.napi_change().is_empty() && self.cpus_to_set().is_none() && self.policy_to_set().is_none()
     }
 
-    /// The changes one by one, for people.
+    /// The changes one by one, as they are shown to people.
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut add = |setting, from: Shown, to: Shown| {
@@ -263,7 +264,7 @@ impl Step {
     }
 }
 
-/// One change, for people.
+/// One change, as it is shown to people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// The queue whose NAPI it is.
@@ -272,9 +273,9 @@ pub struct Change {
     pub napi_id: u32,
     /// The setting, as netlink names it.
     pub setting: &'static str,
-    /// What it was; timeouts in nanoseconds.
+    /// The former value; timeouts are in nanoseconds.
     pub from: Shown,
-    /// What it becomes.
+    /// The new value.
     pub to: Shown,
 }
 

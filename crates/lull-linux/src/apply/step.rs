@@ -1,4 +1,4 @@
-//! One step carried out: what the kernel is told of a NAPI and its thread.
+//! Carries one step out, by telling the kernel what a NAPI and its thread become.
 
 use crate::error::{Error, Result};
 use crate::plan::Step;
@@ -11,7 +11,7 @@ impl Session {
         if !change.is_empty() {
             self.netdev.set(step.napi_id, &change).map_err(|error| self.on_device(error, step))?;
         }
-        // A thread that this step has ended needs nothing.
+        // A thread that this step has ended needs nothing more.
         if step.to.threaded == lull_core::Threaded::Off {
             return Ok(());
         }

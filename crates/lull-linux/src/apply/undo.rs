@@ -1,4 +1,4 @@
-//! Giving a device back what it had, and forgetting what cannot be given back.
+//! Gives a device back what it had, and forgets what cannot be given back.
 
 use std::path::Path;
 
@@ -12,36 +12,36 @@ use crate::plan::{self, Change, Step};
 use crate::session::Session;
 use crate::state::{Former, State, Whereabouts, elsewhere_of};
 
-/// What `undo` did.
+/// The result of [`undo`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Undone {
-    /// The changes; none if nothing had been applied, or everything had come back by itself.
+    /// The changes; there are none if nothing was applied, or if everything had come back by itself.
     pub changes: Vec<Change>,
-    /// The number of queues that is given back, which comes before the changes.
+    /// The number of queues that is given back. This comes before the changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<QueuesChange>,
-    /// The queues that flows are spread over again.
+    /// The queues over which flows are spread again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<FlowsChange>,
-    /// Queues that show no NAPI now, so that nothing could be given back; the state file keeps them.
+    /// Queues that show no NAPI now, so that nothing could be given back to them. The state file keeps what they had.
     pub left: Vec<QueueKey>,
-    /// Queues that show no NAPI now, and that the state file does not keep any more ([`undo_and_forget`]).
+    /// Queues that show no NAPI now, and of which the state file no longer keeps what they had ([`undo_and_forget`]).
     pub forgotten: Vec<QueueKey>,
-    /// Why the state file could not be used, if it was removed for that ([`undo_and_forget`]).
+    /// Why the state file could not be used, if it was removed because of that ([`undo_and_forget`]).
     pub forgotten_file: Option<String>,
 }
 
-/// What [`undo`] would change; changes nothing.
+/// Returns what [`undo`] would change, and changes nothing.
 ///
 /// # Errors
-/// [`Error::StaleState`], those of netlink.
+/// [`Error::StaleState`], and those of netlink.
 pub fn undo_diff(session: &mut Session) -> Result<Undone> {
     let Some(state) = session.store.load()? else { return Ok(Undone::default()) };
     let snapshot = session.snapshot()?;
     let (steps, mut left) = steps_back(&state, &snapshot);
     let queues = channels::change_back(session, &state)?;
     if queues.is_some() {
-        // Their queues come back first.
+        // These queues come back first.
         left.clear();
     }
     Ok(Undone {
@@ -53,20 +53,22 @@ pub fn undo_diff(session: &mut Session) -> Result<Undone> {
     })
 }
 
-/// Gives every NAPI back what it had before the first [`apply`](crate::apply::apply). Harmless when nothing was applied.
+/// Gives every NAPI back what it had before the first [`apply`](crate::apply::apply). It does no harm if nothing was
+/// applied.
 ///
 /// # Errors
-/// [`Error::StaleState`]; the first refusal of the kernel, after all others were tried: the state file then keeps what
-/// is still to be given back.
+/// [`Error::StaleState`]; the first refusal of the kernel, after everything else was tried. The state file then keeps
+/// what is still to be given back.
 pub fn undo(session: &mut Session) -> Result<Undone> {
     give_back(session, false)
 }
 
-/// As [`undo`]; what queues had that show no NAPI now is forgotten: for queues that were taken away for good. So is a
-/// state file that is not of this device as it is now.
+/// As [`undo`], and what queues had that show no NAPI now is forgotten. It is for queues that were taken away for good.
+/// A state file that does not belong to the present device is removed as well.
 ///
 /// # Errors
-/// Those of [`undo`]; a state file of a device that is still there, under another name or in another network namespace.
+/// Those of [`undo`]; an error for a state file of a device that still exists, under another name or in another network
+/// namespace.
 pub fn undo_and_forget(session: &mut Session) -> Result<Undone> {
     match session.store.load() {
         Err(Error::StaleState { reason, path, .. }) => {
@@ -77,7 +79,7 @@ pub fn undo_and_forget(session: &mut Session) -> Result<Undone> {
     }
 }
 
-/// What [`undo_and_forget`] would do; changes nothing.
+/// Returns what [`undo_and_forget`] would do, and changes nothing.
 ///
 /// # Errors
 /// Those of [`undo_and_forget`].
@@ -100,7 +102,7 @@ fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
     let Some(mut state) = session.store.load()? else { return Ok(Undone::default()) };
     let mut undone = Undone::default();
     let mut first_refusal = None;
-    // The queues first: one that is taken away shows no NAPI.
+    // The queues come first, because a queue that is taken away shows no NAPI.
     match channels::give_back(session, &mut state) {
         Ok(change) => undone.queues = change,
         Err(error) => first_refusal = Some(error),
@@ -130,7 +132,7 @@ fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
     Err(refusal.left(&left_after(&snapshot.device, &kept)))
 }
 
-/// What a device has after an undo of which the kernel has refused a part.
+/// What a device has after an undo of which the kernel has refused a part, in words.
 fn left_after(device: &str, kept: &[QueueKey]) -> String {
     let what = match kept {
         [] => "its NAPIs have what they had before".to_owned(),
@@ -143,7 +145,7 @@ fn left_after(device: &str, kept: &[QueueKey]) -> String {
     format!("{what}; `lull undo {device}` gives back the rest when that is mended")
 }
 
-/// Steps towards the former values with these, and what queues had that show no NAPI.
+/// The steps that give the former values back, each with these values, and what queues had that show no NAPI.
 fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<(Step, Former)>, Vec<Former>) {
     let mut left = Vec::new();
     let mut steps = Vec::new();
@@ -158,12 +160,12 @@ fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<(Step, Former)>, Vec<F
 }
 
 impl Session {
-    /// Removes the state file of a device that had the name of this one (not in a dry run). Refuses if that device is still
-    /// there: renamed, or in another network namespace.
+    /// Removes the state file of a device that had the name of this one (not in a dry run). It refuses if that device
+    /// still exists, under another name or in another network namespace.
     fn forget_other_device(&mut self, file: &Path, dry_run: bool) -> Result<()> {
         let refused = |what: String, remedy: String| Err(Error::Input { what, remedy });
         for link in self.netdev.links()? {
-            // One that has vanished meanwhile is not there.
+            // A device that has vanished meanwhile is not the one.
             let Ok(device) = Device::open(&link.name, &mut self.netdev, &self.roots) else { continue };
             if device.ifindex != self.device.ifindex && self.store.of(device).owns(file) {
                 return refused(
@@ -174,7 +176,7 @@ impl Session {
         }
         let found = elsewhere_of(file, self.store.directory(), &self.roots, dry_run, self.lock())?;
         let Some(found) = found else {
-            // It is of no device that could be looked for.
+            // The file belongs to no device that could be looked for.
             let _lock = if dry_run { None } else { self.locked()? };
             return if dry_run { Ok(()) } else { self.store.remove() };
         };
@@ -207,7 +209,7 @@ mod tests {
     fn the_state_of_another_boot_is_forgotten_by_who_has_the_lock_of_the_same_index() {
         let directory = std::env::temp_dir().join(format!("lull-same-index-{}", std::process::id()));
         let mut session = Session::open("lo", &Options::in_dir(&directory)).unwrap();
-        // The loopback device has the same index in every boot, and its directory in /sys another number.
+        // The loopback device has the same index in every boot, and its directory in /sys has another number.
         let mut state = serde_json::to_value(session.store.empty()).unwrap();
         state["boot_id"] = "another boot".into();
         state["node"] = 1.into();

@@ -1,7 +1,7 @@
-//! Giving back what epoll contexts had before they were attached to.
+//! Gives epoll contexts back what they had before somebody attached to them.
 //!
-//! Given back is only what was set and is still there: a context that has other parameters by now was changed by
-//! somebody else, or is another one under the same number, and is left alone.
+//! Only parameters that were set and are still there are given back. A context that has other parameters by now was
+//! changed by somebody else, or is another one under the same number, and is left alone.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,30 +19,30 @@ use crate::options::Options;
 use crate::proc_stat::start_of;
 use crate::roots::Roots;
 
-/// How long a `lull attach` that was told to end is waited for.
+/// How long to wait for a `lull attach` that was told to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// What was given back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Restored {
-    /// Contexts that have what they had.
+    /// Contexts that have their former parameters again.
     pub contexts: Vec<Given>,
     /// Contexts that were closed or changed by somebody else since.
     pub left: Vec<Context>,
-    /// Addresses whose listeners are chosen by the hash again.
+    /// Addresses whose listeners are again chosen by the hash.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsteered: Vec<SocketAddr>,
 }
 
 impl Restored {
-    /// Whether no context is left of those that were set, and no listener of those that were steered.
+    /// Whether nothing was given back or left alone.
     pub fn is_empty(&self) -> bool {
         self.contexts.is_empty() && self.left.is_empty() && self.unsteered.is_empty()
     }
 }
 
 impl fmt::Display for Restored {
-    /// A line for each context and address, none of them with an end.
+    /// A line for each context and address, joined by line ends.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let given = self
             .contexts
@@ -71,41 +71,42 @@ pub struct Given {
     /// The context.
     #[serde(flatten)]
     pub context: Context,
-    /// What it has again.
+    /// The parameters that it has again.
     pub now: Params,
 }
 
-/// What [`detach`] did.
+/// The result of [`detach`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "detached", rename_all = "kebab-case")]
 pub enum Detached {
-    /// Nothing of the program was set.
+    /// Nothing was set in the program.
     Nothing,
-    /// The program had been set, and has ended by itself since; its contexts went with it.
+    /// Parameters were set in the program, which has ended by itself since; its contexts went with it.
     Over,
-    /// The record of what the program had could not be read and was removed; what was set stays.
+    /// The record of what the program had could not be read and was removed. What was set stays.
     Forgotten {
         /// Why it could not be read.
         reason: String,
     },
     /// Parameters were given back.
     Restored(Restored),
-    /// A `lull attach` followed the program; it was told to end, and has given the parameters back.
+    /// A `lull attach` followed the program. It was told to end, and has given the parameters back.
     Ended {
         /// Its process.
         follower: i32,
     },
 }
 
-/// Gives the epoll contexts of a program their former parameters back. Harmless when nothing was set.
+/// Gives the epoll contexts of a program their former parameters back. It does no harm if nothing was set.
 ///
 /// # Errors
 /// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Locked`] while `lull run` has
-/// the program; no right to signal the `lull attach` that follows it, or to look into the program: what could not be given
-/// back stays in the record then.
+/// the program; an error if there is no right to signal the `lull attach` that follows it, or to look into the program.
+/// What could not be given back stays in the record then.
 pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     let roots = &options.roots;
-    // One that cannot be read is told when the lock is had: a `lull attach` that follows the program knows what is in it.
+    // A record that cannot be read is reported when the lock is taken; a `lull attach` that follows the program knows
+    // what is in it.
     let was_set = Record::peek(&options.state_dir, pid).map_or(true, |known| known.is_some());
     let start = start_of(pid, roots);
     let since = Instant::now();
@@ -144,24 +145,25 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     }
 }
 
-/// As [`detach`], for a process that started then; a process that has got its number since is left as it is, with what was
-/// set in it.
+/// As [`detach`], for the process that started at this time. A process that has got its number since is left as it is,
+/// with what was set in it.
 ///
 /// # Errors
 /// Those of [`detach`].
 pub(crate) fn detach_started(pid: i32, start: u64, options: &Options) -> Result<Detached> {
     let recorded = Record::start(&options.state_dir, pid)?;
-    // Without a record there is at most a lock to be removed.
+    // Without a record, at most a lock has to be removed.
     if recorded.or_else(|| start_of(pid, &options.roots)).is_some_and(|it| it != start) {
         return Ok(Detached::Nothing);
     }
     detach(pid, options)
 }
 
-/// What [`detach`] would give back; changes nothing.
+/// Returns what [`detach`] would give back, and changes nothing.
 ///
 /// # Errors
-/// [`Error::NoProcess`] for a process that neither exists nor was attached to; no right to look into the program.
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to; an error if there is no right to look
+/// into the program.
 pub fn detach_diff(pid: i32, options: &Options) -> Result<Detached> {
     let is_over = start_of(pid, &options.roots).is_none();
     let Some(known) = Record::peek(&options.state_dir, pid)? else {
@@ -177,7 +179,7 @@ pub fn detach_diff(pid: i32, options: &Options) -> Result<Detached> {
 /// As [`detach`], but a record that cannot be read is removed.
 ///
 /// # Errors
-/// Those of [`detach`]; the record cannot be removed.
+/// Those of [`detach`]; an error if the record cannot be removed.
 pub fn detach_and_forget(pid: i32, options: &Options) -> Result<Detached> {
     match detach(pid, options) {
         Err(Error::StaleState { reason, .. }) => {
@@ -191,10 +193,10 @@ pub fn detach_and_forget(pid: i32, options: &Options) -> Result<Detached> {
 /// Tells a `lull attach` to end.
 fn end(holder: Holder, pid: i32, roots: &Roots) -> Result<()> {
     let Some(process) = Pid::from_raw(holder.pid) else { return Ok(()) };
-    // One that has ended on its own has left the lock, as the next look shows.
+    // A process that has ended by itself has released the lock, as the next look shows.
     let Ok(pidfd) = pidfd_open(process, PidfdFlags::empty()) else { return Ok(()) };
-    // The number came from the lock file, which only its holder writes; that it is a lull tells it from a stranger who
-    // has got the number since.
+    // The number came from the lock file, which only its holder writes. A stranger that has got the number since is
+    // told apart by its name, which is not lull's.
     if !roots.read_proc(&format!("{}/comm", holder.pid)).is_ok_and(|name| name.starts_with("lull")) {
         return Ok(());
     }
@@ -209,13 +211,14 @@ fn end(holder: Holder, pid: i32, roots: &Roots) -> Result<()> {
     }
 }
 
-/// Gives back what still is as it was set, and says what it could not; in a dry run only says what that is.
+/// Gives back what still is as it was set, and returns what it could not give back. In a dry run it only returns what
+/// would be given back.
 pub(super) fn restore(known: &Known, roots: &Roots, dry: bool) -> (Restored, Kept) {
     let (mut restored, mut kept) = (Restored::default(), Kept::default());
     for entry in &known.steered {
         match steer::take_away(entry, roots, dry) {
             Ok(true) => restored.unsteered.push(entry.address()),
-            // The listeners are closed, or somebody else took the program away.
+            // The listeners are closed, or somebody else has taken the program away.
             Ok(false) => {}
             Err(error) => {
                 kept.known.steered.push(entry.clone());
@@ -238,13 +241,13 @@ pub(super) fn restore(known: &Known, roots: &Roots, dry: bool) -> (Restored, Kep
     (restored, kept)
 }
 
-/// What becomes of a context.
+/// What becomes of one context.
 enum Outcome {
-    /// It has what it had.
+    /// It has its former parameters.
     Given,
     /// It was closed or changed by somebody else.
     Left,
-    /// Its process has ended, or it was given back already.
+    /// Its process has ended, or the parameters were given back already.
     Nothing,
 }
 
@@ -255,7 +258,7 @@ fn give_back(entry: &Entry, roots: &Roots, dry: bool) -> Result<Outcome> {
             let is_there = dry || set_params(&member, entry.fd, &entry.former.into())?;
             if is_there { Outcome::Given } else { Outcome::Left }
         }
-        // A second number of a context that has just been given back.
+        // This is a second number of a context that has just been given back.
         Some(now) if now == entry.former => Outcome::Nothing,
         _ => Outcome::Left,
     })

@@ -1,4 +1,4 @@
-//! What a look over a program found or did.
+//! What a look over a program has found or done.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::params::Params;
 use super::sockets::OnContext;
 use super::steer::Steered;
 
-/// What a look found or did.
+/// What a look has found or done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -20,9 +20,9 @@ pub enum Event {
         name: String,
         /// Its descriptor.
         fd: i32,
-        /// What the context had.
+        /// The parameters that the context had.
         former: Params,
-        /// What it has now.
+        /// The parameters that it has now.
         now: Params,
     },
     /// A context has the parameters already.
@@ -51,7 +51,7 @@ pub enum Event {
     Sockets(OnContext),
     /// Something that keeps the mode from working.
     Warning {
-        /// What, where and what to do.
+        /// The text says what is wrong, where, and what to do.
         text: String,
     },
     /// A child is followed from now on.
@@ -63,7 +63,7 @@ pub enum Event {
     },
     /// A process has ended.
     Ended {
-        /// Which.
+        /// The process.
         pid: i32,
     },
 }

@@ -1,4 +1,4 @@
-//! One look over a program after the other: contexts that do not have the parameters get them.
+//! Looks over a program again and again, and gives contexts the parameters that do not have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,19 +21,21 @@ use crate::os;
 use crate::programs::{name_of, polling};
 use crate::roots::Roots;
 
-/// How often a program is looked over: a context that it makes has its parameters within twice this.
+/// How often a program is looked over. A context that it makes has its parameters within twice this time.
 pub const LOOK_EVERY: Duration = Duration::from_millis(400);
-/// For how long a first look waits for others who are at the same contexts: one that only sets and leaves is soon done.
+/// How long a first look waits for others who work on the same contexts. One that only sets parameters and leaves is
+/// soon done.
 const OTHERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Which contexts are set.
+/// Which contexts get the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// All: what the operator says goes before what the program has set by itself.
+    /// All contexts: the operator's wish has precedence over what the program has set by itself.
     All,
-    /// Those without any parameters: the net below the preload library, which respects what a program sets by itself.
+    /// Contexts without any parameters. This complements the preload library, which respects what a program sets by
+    /// itself.
     Unset,
-    /// None: only listeners are steered.
+    /// No contexts: only listeners are steered.
     None,
 }
 
@@ -47,14 +49,14 @@ pub struct Follower {
     state_dir: PathBuf,
     wanted: EpollParams,
     which: Which,
-    /// What listeners are steered by, if they are.
+    /// How listeners are steered, if they are.
     steering: Option<Steering>,
-    /// Nothing while nothing may be changed (`--dry-run`).
+    /// `None` if nothing may be changed (`--dry-run`).
     record: Option<Record>,
-    /// What contexts had that processes have left to those forked from them, by descriptor: a process that has ended
-    /// cannot be asked any more which context was its.
+    /// What contexts had that processes have passed on to those forked from them, by descriptor. A process that has
+    /// ended cannot be asked any more which context was its own.
     handed_down: BTreeMap<i32, Params>,
-    /// Contexts that need no second word: process, start time, descriptor.
+    /// Contexts that were reported already: process, start time, descriptor.
     told: BTreeSet<Key>,
     in_force: Vec<SetContext>,
     warned: BTreeSet<String>,
@@ -67,7 +69,7 @@ type Key = (i32, u64, i32);
 /// A context that has the parameters.
 struct SetContext {
     key: Key,
-    /// Looks since it has them.
+    /// How many looks there were since it has them.
     looks: u32,
     /// Its sockets, once packets have come to them.
     sockets: Option<OnContext>,
@@ -77,51 +79,51 @@ struct SetContext {
 struct Found {
     key: Key,
     now: EpollParams,
-    /// Its process was not there at the last look.
+    /// Whether its process did not exist at the last look.
     is_new: bool,
 }
 
-/// What a look is about to do with the contexts that it has found.
+/// What a look is going to do with the contexts that it has found.
 #[derive(Default)]
 struct Plan {
-    /// What the record has to have before anything is set.
+    /// Entries that the record needs before anything is set.
     entries: Vec<Entry>,
-    /// What is to be set.
+    /// Contexts that have to be set.
     todo: Vec<Todo>,
     /// Contexts that have the parameters already.
     in_force: Vec<Key>,
-    /// Contexts that are told of now and need no second word, with that word if there is one.
+    /// Contexts that are reported now and not again, with the event if there is one.
     told: Vec<(Key, Option<Event>)>,
     /// Why contexts are left to others.
     warnings: Vec<String>,
-    /// Somebody has set a context since it was found.
+    /// Whether somebody has set a context since it was found.
     is_outdated: bool,
 }
 
-/// A context that is to be set.
+/// A context that has to be set.
 struct Todo {
     key: Key,
-    /// What it has.
+    /// The parameters that it has.
     now: Params,
-    /// What it had before any lull.
+    /// The parameters that it had before any lull.
     former: Params,
 }
 
 /// What a look has changed.
 #[derive(Default)]
 struct Done {
-    /// Contexts, and what they had when the look began.
+    /// Contexts, with the parameters that they had when the look began.
     contexts: Vec<(Key, Params)>,
     /// Groups of listeners.
     groups: Vec<steer::Entry>,
 }
 
 impl Follower {
-    /// Takes a program. Nothing is changed yet.
+    /// Takes a program, and changes nothing yet.
     ///
     /// # Errors
-    /// [`Error::NoProcess`], [`Error::Locked`] if another lull has it, no right to look into it, those of the state
-    /// file.
+    /// [`Error::NoProcess`]; [`Error::Locked`] if another lull has it; an error if there is no right to look into it;
+    /// those of the state file.
     pub fn open(pid: i32, request: &ProgramRequest, which: Which, role: Role, options: &Options) -> Result<Follower> {
         let member = Member::open(pid, &options.roots)?;
         let start = Some(member.start);
@@ -139,10 +141,10 @@ impl Follower {
         Ok(Follower { record: Some(record), ..Follower::over(member, request, which, options) })
     }
 
-    /// Takes a program to look at only.
+    /// Takes a program only to look at it.
     ///
     /// # Errors
-    /// [`Error::NoProcess`].
+    /// [`Error::NoProcess`] if there is no such process.
     pub fn dry(pid: i32, request: &ProgramRequest, which: Which, options: &Options) -> Result<Follower> {
         Ok(Follower::over(Member::open(pid, &options.roots)?, request, which, options))
     }
@@ -166,45 +168,46 @@ impl Follower {
         }
     }
 
-    /// The process that was named, and none of its children.
+    /// Restricts it to the process that was named, without its children.
     #[must_use]
     pub fn without_children(mut self) -> Follower {
         self.tree.leave_children_out();
         self
     }
 
-    /// It was forked by a process with these contexts, which may have ended since: [`Follower::handed_down`] of that one.
+    /// Says that the program was forked by a process with these contexts, which may have ended since. They come from
+    /// that follower's [`Follower::handed_down`].
     #[must_use]
     pub fn inheriting(mut self, handed_down: BTreeMap<i32, Params>) -> Follower {
         self.handed_down.extend(handed_down);
         self
     }
 
-    /// What contexts had before they were set, by descriptor: whoever is forked has them under the same numbers.
+    /// What contexts had before they were set, by descriptor. A process that is forked has them under the same numbers.
     pub fn handed_down(&self) -> BTreeMap<i32, Params> {
         let recorded = self.record.as_ref().map_or(&[][..], Record::contexts);
         let formers = recorded.iter().map(|entry| (entry.fd, entry.former));
         self.handed_down.clone().into_iter().chain(formers).collect()
     }
 
-    /// Its listeners are steered, too, and `only_tells` whether that is done by somebody else and only looked at here.
+    /// Has its listeners steered as well. With `only_tells`, somebody else does so, and it is only reported here.
     #[must_use]
     pub fn with_steering(mut self, steer: Option<Steer>, only_tells: bool) -> Follower {
         self.steering = steer.map(|steer| Steering::new(steer, only_tells || self.record.is_none()));
         self
     }
 
-    /// How many groups of listeners are steered (would be, in a dry look).
+    /// How many groups of listeners are steered (or would be, in a dry look).
     pub fn steered(&self) -> usize {
         self.steering.as_ref().map_or(0, Steering::groups)
     }
 
-    /// Why listeners are not steered that cannot be.
+    /// Why some listeners cannot be steered.
     pub fn not_steered(&self) -> &[String] {
         self.steering.as_ref().map_or(&[], Steering::refused)
     }
 
-    /// When the process that was named started, by which it is told from another that gets its number later.
+    /// When the process that was named started. This tells it from another one that gets its number later.
     pub(crate) fn start(&self) -> u64 {
         self.start
     }
@@ -214,12 +217,12 @@ impl Follower {
         self.tree.members().is_empty()
     }
 
-    /// The processes of the program that there were at the last look.
+    /// The processes of the program, as of the last look.
     pub fn processes(&self) -> Vec<i32> {
         self.tree.members().iter().map(|member| member.pid).collect()
     }
 
-    /// How many contexts have the parameters (would have, in a dry look).
+    /// How many contexts have the parameters (or would have them, in a dry look).
     pub fn in_force(&self) -> usize {
         self.in_force.len()
     }
@@ -227,10 +230,10 @@ impl Follower {
     /// Looks the program over and sets what has to be set.
     ///
     /// # Errors
-    /// On the first look: whatever keeps a context from being set or listeners from being steered (what this look has
-    /// changed is taken back, and what an earlier attach has changed stays), [`Error::Locked`] for a context that another
-    /// lull follows, and [`Error::NoProcess`]. Later: the state file cannot be written, and what was set before waits for
-    /// [`Follower::restore`]. What else is refused later is an event.
+    /// On the first look: whatever keeps a context from being set, or listeners from being steered (what this look has
+    /// changed is then taken back, and what an earlier attach has changed stays); [`Error::Locked`] for a context that
+    /// another lull follows; [`Error::NoProcess`]. On a later look: the state file cannot be written, and what was set
+    /// before waits for [`Follower::restore`]. Everything else that is refused later becomes an event.
     pub fn look(&mut self) -> Result<Vec<Event>> {
         let changes = self.tree.refresh();
         let mut events: Vec<Event> =
@@ -250,7 +253,7 @@ impl Follower {
         self.in_force.retain(|known| found.iter().any(|it| it.key == known.key));
         let before = self.record.as_ref().map(Record::known).unwrap_or_default();
         let mut done = Done::default();
-        // Contexts first: they can be given what they had, and a group of listeners cannot.
+        // Contexts come first, because they can be given back what they had, and groups of listeners cannot.
         let changed = self.set(&found, plan, &mut done, &mut events).and_then(|()| self.steer(&mut done, &mut events));
         if let Err(error) = changed {
             if !self.looked {
@@ -263,7 +266,7 @@ impl Follower {
         Ok(events)
     }
 
-    /// Steers the listeners that are not yet.
+    /// Steers the listeners that are not steered yet.
     fn steer(&mut self, done: &mut Done, events: &mut Vec<Event>) -> Result<()> {
         let Some(steering) = &mut self.steering else { return Ok(()) };
         let own = (!self.looked).then_some(self.pid);
@@ -291,19 +294,19 @@ impl Follower {
         Ok(())
     }
 
-    /// Takes back what this look has changed, and nothing of what was changed before it.
+    /// Takes back what this look has changed, and nothing that was changed before it.
     fn take_back(&mut self, done: Done, mut before: Known) -> Result<()> {
         if self.record.is_none() {
             return Ok(());
         }
         for (key, now) in done.contexts {
-            // One that has closed meanwhile needs nothing.
+            // A context that was closed meanwhile needs nothing.
             let _ = self.set_one(key, &now.into());
         }
         let Some(record) = &mut self.record else { return Ok(()) };
         for entry in done.groups {
             match before.steered.iter_mut().find(|known| known.is_of_the_group_of(&entry)) {
-                // An earlier attach has steered it, by what nobody can tell any more.
+                // An earlier attach has steered the group, and by what cannot be told any more.
                 Some(known) => *known = entry,
                 None if steer::take_away(&entry, &self.roots, false).is_err() => before.steered.push(entry),
                 None => {}
@@ -312,7 +315,7 @@ impl Follower {
         if record.known() == before { Ok(()) } else { record.put_back(before) }
     }
 
-    /// All contexts of the program, and what is to be done with them. A first look waits for others who are at them.
+    /// All contexts of the program, and what has to be done with them. A first look waits for others who work on them.
     fn find_and_plan(&mut self, started: &[i32], events: &mut Vec<Event>) -> Result<(Vec<Found>, Plan)> {
         let since = Instant::now();
         loop {
@@ -329,7 +332,7 @@ impl Follower {
         }
     }
 
-    /// All contexts of the program that there are now, in processes of which these were started since the last look.
+    /// All contexts that the program has now. `started` are its processes that were started since the last look.
     fn find(&mut self, started: &[i32], events: &mut Vec<Event>) -> Result<Vec<Found>> {
         let mut found = Vec::new();
         if self.which == Which::None {
@@ -349,7 +352,7 @@ impl Follower {
             for fd in descriptors {
                 match member.process.epoll_params(fd) {
                     Ok(now) => found.push(Found { key: (member.pid, member.start, fd), now, is_new }),
-                    // Closed since it was listed, or the whole process has ended.
+                    // The context was closed since it was listed, or the whole process has ended.
                     Err(_) if member.has_ended() => break,
                     Err(error) if error.errno() == Some(libc::EBADF) => {}
                     Err(error) if !self.looked && member.pid == self.pid => return Err(error),
@@ -360,7 +363,7 @@ impl Follower {
         Ok(found)
     }
 
-    /// What is to be done with these contexts; nothing is changed.
+    /// Decides what has to be done with these contexts, and changes nothing.
     fn plan(&self, found: &[Found]) -> Result<Plan> {
         let mut plan = Plan::default();
         let mut others = None;
@@ -386,7 +389,8 @@ impl Follower {
                 }
             } else {
                 let others = others.get_or_insert_with(|| Others::read(&self.state_dir, self.pid, &self.roots));
-                // The record of what it has may have been removed before the records were read. The next look has it anew.
+                // The record of what it has may have been removed before the records were read. The next look finds the
+                // context anew.
                 match self.params_now(it.key) {
                     Ok(again) if again == Some(now) => {}
                     Ok(_) => {
@@ -407,7 +411,7 @@ impl Follower {
                         continue;
                     }
                 }
-                // What an earlier attach has set is not what the program had, whichever process that was told.
+                // What an earlier attach has set is not what the program had, whichever process that attach was given.
                 let ours = recorded.filter(|known| known.is_ours(now)).map(|known| known.former);
                 let ours = ours.or_else(|| others.former(it.key, now));
                 let former = ours.unwrap_or(now);
@@ -418,7 +422,7 @@ impl Follower {
         Ok(plan)
     }
 
-    /// Does with contexts what was planned.
+    /// Carries out what was planned for contexts.
     fn set(&mut self, found: &[Found], plan: Plan, done: &mut Done, events: &mut Vec<Event>) -> Result<()> {
         for (key, event) in plan.told {
             self.told.insert(key);
@@ -450,8 +454,8 @@ impl Follower {
         Ok(())
     }
 
-    /// What a context had that was set under another number, in this process or in one that it was forked from:
-    /// whichever of the two is left at the end gives the parameters back.
+    /// What a context had that was set under another number, in this process or in one from which it was forked.
+    /// Whichever of the two numbers is left at the end gives the parameters back.
     fn set_elsewhere(&self, found: &Found) -> Option<Params> {
         let (pid, _, fd) = found.key;
         let same = |other: &&Entry| os::same_file((other.pid, other.fd), (pid, fd)).unwrap_or(false);
@@ -464,12 +468,12 @@ impl Follower {
         self.tree.members().iter().find(|it| (it.pid, it.start) == (pid, start))
     }
 
-    /// What a context has at this moment; nothing if it has gone.
+    /// The parameters that a context has at this moment; `None` if it has gone.
     fn params_now(&self, key: Key) -> Result<Option<Params>> {
         self.member(key).map_or(Ok(None), |member| params_of(member, key.2))
     }
 
-    /// Sets one context; false if it has gone meanwhile.
+    /// Sets one context. Returns false if it has gone meanwhile.
     fn set_one(&self, key: Key, params: &EpollParams) -> Result<bool> {
         self.member(key).map_or(Ok(false), |member| set_params(member, key.2, params))
     }
@@ -480,9 +484,9 @@ impl Follower {
         }
     }
 
-    /// Shows the sockets of contexts once packets have come to them, and at first those without any too; again when they
-    /// hear from other NAPIs than before, since the first connection of a context has only one. Looking duplicates every
-    /// socket, of which a server may have thousands: so it is done less and less often.
+    /// Reports the sockets of contexts once packets have come to them, at first also those of contexts without packets,
+    /// and again when packets come from other NAPIs than before, since the first connection of a context has only one.
+    /// A look duplicates every socket, of which a server may have thousands, so it is made less and less often.
     fn sockets(&mut self, events: &mut Vec<Event>) {
         let mut news = false;
         for context in &mut self.in_force {
@@ -520,7 +524,7 @@ impl Follower {
         }
     }
 
-    /// Contexts of other programs that busy poll on the NAPIs of this one, and nothing else of them.
+    /// Contexts of other programs that busy poll on the NAPIs of this one, with only these NAPIs.
     fn of_other_programs(&self) -> Vec<OnContext> {
         let ours = |napi: &u32| {
             let mut sockets = self.in_force.iter().filter_map(|it| it.sockets.as_ref());
@@ -540,11 +544,11 @@ impl Follower {
         others.collect()
     }
 
-    /// Lets a program go that has ended by itself: its contexts went with it, and `detach` says so when it is asked. What
-    /// the record has of processes that are not the program's any more is given back.
+    /// Lets a program go that has ended by itself. Its contexts went with it, and a later `detach` says so. What the
+    /// record has of processes that are no longer the program's is given back.
     ///
     /// # Errors
-    /// Something could not be given back, and is kept in the record; the state file cannot be written.
+    /// Something could not be given back, and is kept in the record; or the state file cannot be written.
     pub fn leave_ended(mut self) -> Result<Restored> {
         let Some(record) = self.record.take() else { return Ok(Restored::default()) };
         let (restored, kept) = restore(&record.known(), &self.roots, false);
@@ -559,7 +563,7 @@ impl Follower {
     /// Gives every context back what it had, and lets the program go.
     ///
     /// # Errors
-    /// Something could not be given back, and is kept in the record; the state file cannot be removed.
+    /// Something could not be given back, and is kept in the record; or the state file cannot be removed.
     pub fn restore(mut self) -> Result<Restored> {
         let Some(record) = self.record.take() else { return Ok(Restored::default()) };
         let (restored, kept) = restore(&record.known(), &self.roots, false);

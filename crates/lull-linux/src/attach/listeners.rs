@@ -1,10 +1,10 @@
-//! The TCP listeners of a program by what they listen on, and the order in which those of one address joined their reuseport
-//! group.
+//! The TCP listeners of a program, grouped by the address on which they listen, and the order in which those of one
+//! address joined their reuseport group.
 //!
-//! A TCP socket joins its group when it begins to listen (`inet_reuseport_add_sock` in `__inet_hash`), in the same step in
-//! which it gets its place in the table that `/proc/net/tcp` shows: the first for IPv4, the last for IPv6. So the table has
-//! the group's order, until a listener is closed: then the last one takes its number (`__reuseport_detach_sock`), which
-//! nothing shows.
+//! A TCP socket joins its group when it begins to listen (`inet_reuseport_add_sock` in `__inet_hash`). In the same step
+//! it gets its place in the table that `/proc/net/tcp` shows: the first place for IPv4, the last one for IPv6. So the
+//! table has the group's order until a listener is closed. Then the last one takes its number
+//! (`__reuseport_detach_sock`), which nothing shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,23 +20,23 @@ use crate::os;
 use crate::programs::name_of;
 use crate::roots::Roots;
 
-/// TCP_LISTEN as `/proc/net/tcp` has it.
+/// The state TCP_LISTEN in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
 /// A listener of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Listens {
-    /// One of the program's.
+    /// A listener of the program.
     Its {
-        /// The process that has it in an epoll context; where none has, the first that has it at all.
+        /// The process that has it in an epoll context; if none has, the first that has it at all.
         pid: i32,
         /// The process's name.
         name: String,
         /// Its descriptor.
         fd: i32,
     },
-    /// Another program's.
+    /// A listener of another program.
     Others {
         /// The socket.
         inode: u64,
@@ -52,14 +52,14 @@ impl fmt::Display for Listens {
     }
 }
 
-/// The listeners of one address, of which some are the program's.
+/// The listeners of one address, some of which are the program's.
 pub(super) struct Group {
     pub(super) address: SocketAddr,
     /// The network namespace.
     namespace: String,
-    /// In the order in which they began to listen.
+    /// Its listeners, in the order in which they began to listen.
     pub(super) listeners: Vec<Listener>,
-    /// Whether the program's have SO_REUSEPORT.
+    /// Whether the program's listeners have SO_REUSEPORT.
     pub(super) shares: bool,
     roots: Roots,
 }
@@ -67,7 +67,7 @@ pub(super) struct Group {
 /// A listening socket.
 pub(super) struct Listener {
     pub(super) inode: u64,
-    /// The descriptors of the program that stand for it; none for another program's.
+    /// The descriptors of the program that refer to it; there are none for another program's listener.
     pub(super) holders: Vec<Holder>,
 }
 
@@ -76,12 +76,12 @@ pub(super) struct Holder {
     pub(super) pid: i32,
     pub(super) start: u64,
     fd: i32,
-    /// The process has it in an epoll context.
+    /// Whether the process has it in an epoll context.
     waits: bool,
 }
 
 impl Group {
-    /// What tells it from others.
+    /// The key by which it is told from other groups.
     pub(super) fn key(&self) -> (String, SocketAddr) {
         (self.namespace.clone(), self.address)
     }
@@ -90,7 +90,7 @@ impl Group {
         self.listeners.iter().map(|listener| listener.inode).collect()
     }
 
-    /// Its listeners, for the reader.
+    /// Its listeners, in the form in which they are reported.
     pub(super) fn listens(&self) -> Vec<Listens> {
         let listens = |listener: &Listener| {
             let waits = listener.holders.iter().find(|holder| holder.waits);
@@ -102,10 +102,10 @@ impl Group {
         self.listeners.iter().map(listens).collect()
     }
 
-    /// A duplicate of one of the program's; nothing if all have been closed.
+    /// A duplicate of one of the program's listeners; `None` if all were closed.
     ///
     /// # Errors
-    /// None can be duplicated: a process that does not let it, and why.
+    /// No listener can be duplicated: the error names a process that does not allow it, and the reason.
     pub(super) fn duplicate(&self, members: &[Member]) -> std::result::Result<Option<OwnedFd>, (i32, Error)> {
         let mut refused = None;
         for (listener, holder) in self.listeners.iter().flat_map(|it| it.holders.iter().map(move |holder| (it, holder)))
@@ -115,7 +115,7 @@ impl Group {
             };
             match member.process.duplicate(holder.fd) {
                 Ok(duplicate) if inode_of(duplicate.as_fd()) == Some(listener.inode) => return Ok(Some(duplicate)),
-                // The number has come to stand for another file since it was listed, or for none.
+                // The number stands for another file since it was listed, or for none.
                 Ok(_) => {}
                 Err(_) if member.has_ended() => {}
                 Err(error) if error.errno() == Some(libc::EBADF) => {}
@@ -128,14 +128,14 @@ impl Group {
     }
 }
 
-/// What processes listen on.
+/// The addresses on which processes listen.
 pub(super) struct Found {
     pub(super) groups: Vec<Group>,
     /// Processes that cannot be looked into, and why.
     pub(super) unseen: Vec<(i32, Error)>,
 }
 
-/// All addresses that the processes listen on.
+/// Finds all addresses on which the processes listen.
 pub(super) fn groups(members: &[Member], roots: &Roots) -> Found {
     let mut holders: BTreeMap<u64, Vec<Holder>> = BTreeMap::new();
     let mut namespaces: BTreeMap<String, i32> = BTreeMap::new();
@@ -188,10 +188,10 @@ pub(super) fn groups(members: &[Member], roots: &Roots) -> Found {
     Found { groups, unseen }
 }
 
-/// The sockets of a process: inode and descriptor. One that has ended has none.
+/// The sockets of a process, as inode and descriptor. A process that has ended has none.
 ///
 /// # Errors
-/// No right to look.
+/// There is no right to look.
 pub(super) fn sockets_of(member: &Member) -> Result<Vec<(u64, i32)>> {
     let links = match member.process.links() {
         Err(_) if member.has_ended() => return Ok(Vec::new()),
@@ -204,7 +204,7 @@ pub(super) fn sockets_of(member: &Member) -> Result<Vec<(u64, i32)>> {
     Ok(links.into_iter().filter_map(socket).collect())
 }
 
-/// The sockets on epoll contexts of a process.
+/// The sockets that are on epoll contexts of a process.
 fn waited_for(member: &Member) -> BTreeSet<i32> {
     let contexts = member.process.epoll_descriptors().unwrap_or_default();
     let sockets =
@@ -217,7 +217,7 @@ pub(super) fn inode_of(file: BorrowedFd<'_>) -> Option<u64> {
     rustix::fs::fstat(file).ok().map(|stat| stat.st_ino)
 }
 
-/// The listeners of a table, those of an address in the order in which they began to listen.
+/// The listeners of a table; those of one address are in the order in which they began to listen.
 fn in_order(table: &str) -> Vec<(SocketAddr, u64)> {
     let mut listeners: Vec<(SocketAddr, u64)> = table.lines().skip(1).filter_map(listener).collect();
     if listeners.first().is_some_and(|(address, _)| address.is_ipv4()) {
@@ -226,7 +226,7 @@ fn in_order(table: &str) -> Vec<(SocketAddr, u64)> {
     listeners
 }
 
-/// A line of the table, if it is a listener's: its address and inode.
+/// The address and inode in a line of the table, if it is that of a listener.
 fn listener(line: &str) -> Option<(SocketAddr, u64)> {
     let mut fields = line.split_whitespace();
     let local = fields.nth(1)?;
@@ -236,7 +236,7 @@ fn listener(line: &str) -> Option<(SocketAddr, u64)> {
     let inode = fields.nth(5)?.parse().ok()?;
     let (ip, port) = local.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // Words of 32 bits in the machine's order, of what is in network order (`get_tcp4_sock`).
+    // These are words of 32 bits in the machine's order, of bytes in network order (`get_tcp4_sock`).
     let word = |at: usize| Some(u32::from_str_radix(ip.get(8 * at..8 * at + 8)?, 16).ok()?.to_ne_bytes());
     let ip = match ip.len() {
         8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
@@ -319,7 +319,7 @@ mod tests {
             assert!(group.shares);
             let inodes: Vec<u64> = listeners.iter().map(|it| inode_of(it.as_fd()).unwrap()).collect();
             assert_eq!(group.inodes(), inodes, "{ip}");
-            // And what the kernel makes of a number.
+            // This checks what the kernel makes of a number.
             for (number, inode) in (0..).zip(group.inodes()) {
                 let program = lull_bpf::Program::parse(&format!("1,6 0 0 {number}")).unwrap();
                 os::attach_reuseport(listeners[3].as_fd(), program.instructions()).unwrap();

@@ -1,22 +1,23 @@
-//! The application's half from outside: epoll busy-poll parameters of a running program, set and given back.
+//! The application's half of a mode, set from outside: epoll busy-poll parameters of a running program are set and
+//! given back.
 //!
-//! The parameters live on the open file (`fs/eventpoll.c`), so a duplicate of the program's descriptor sets them
-//! (`pidfd_getfd(2)`, then EPIOCSPARAMS). The duplicate is closed at once: kept, it would keep the context alive after
-//! the program has closed it. Programs of any language can be reached, statically linked ones too.
+//! The parameters belong to the open file (`fs/eventpoll.c`), so a duplicate of the program's descriptor can set them
+//! (`pidfd_getfd(2)`, then EPIOCSPARAMS). The duplicate is closed at once; otherwise it would keep the context alive
+//! after the program has closed it. Programs of any language can be reached, statically linked ones as well.
 //!
 //! | module | what is in there |
 //! | --- | --- |
-//! | `request`, `params` | what is asked for; the parameters of a context, set through a duplicate of its descriptor |
-//! | `tree` | which processes belong to the program: it, its children, theirs |
-//! | `record` | what their contexts had before: a file for each program attached to, written before the first change |
-//! | `others` | what the records of other programs have of the same contexts |
-//! | `follow`, `event` | one look over the program after the other, setting what is new; what it tells |
-//! | `detach` | giving back |
-//! | `sockets` | what is on a context, and what keeps busy polling from working there |
-//! | `steer`, `listeners` | who of its workers gets a connection: a program on the reuseport groups of its listeners |
+//! | `request`, `params` | the request; a context's parameters, which are set through a duplicate of its descriptor |
+//! | `tree` | the processes of the program: itself, its children, and theirs |
+//! | `record` | what the contexts had before: a file for each program, which is written before the first change |
+//! | `others` | what the records of other programs have on the same contexts |
+//! | `follow`, `event` | looks over the program again and again, and sets what is new; what it reports |
+//! | `detach` | gives everything back |
+//! | `sockets` | the sockets on a context, and what keeps busy polling from working there |
+//! | `steer`, `listeners` | a program on its listeners' reuseport groups, which chooses the worker of a connection |
 //!
-//! A `fork` is seen at the next look. A child whose parent has ended before that look is nobody's child any more, and
-//! is not found: attach to a daemon after it has put itself into the background.
+//! A `fork` is seen at the next look. A child whose parent ends before that look has no parent among the program's
+//! processes any more, and is not found. So attach to a daemon after it has put itself into the background.
 
 mod detach;
 mod event;
@@ -42,7 +43,7 @@ pub use sockets::OnContext;
 pub use steer::{Pinned, Steer, Steered};
 pub(crate) use tree::children;
 
-/// Removes the locks and records that killed commands have left in the state directory, and that stand for nothing any more.
+/// Removes the locks and records in the state directory that killed commands have left and that are of no use any more.
 pub fn sweep(directory: &std::path::Path) {
     record::sweep(directory, None, &crate::roots::Roots::default());
 }
@@ -56,7 +57,7 @@ mod sweep_tests {
         let _nobody_starts = crate::starting::no_program();
         let directory = std::env::temp_dir().join(format!("lull-sweep-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        // Programs that live on: this process, and the first one.
+        // These numbers belong to programs that live on: this process, and the first one.
         let lock = |pid: u32| directory.join(format!("process-{pid}.lock"));
         std::fs::write(lock(std::process::id()), "4194305 run").unwrap();
         let held = std::fs::File::create(lock(1)).unwrap();

@@ -1,5 +1,5 @@
-//! What the records of other programs say of a context: one may belong to a program that was attached to, and to a child of
-//! it that was attached to as well.
+//! What the records of other programs have on a context, which may belong to a program that was attached to and to a
+//! child of it that was attached to as well.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ type Key = (i32, u64, i32);
 pub(super) struct Others(Vec<(i32, Entry)>);
 
 impl Others {
-    /// Those of this moment. A context is recorded before it is set, and until it is given back: whoever reads this, and finds
-    /// in a context before and behind it the same, finds who has set that.
+    /// Reads the entries as they are at this moment. A context is recorded before it is set and until it is given back.
+    /// So a caller that finds the same parameters in a context before and after this call finds who has set them.
     pub(super) fn read(directory: &Path, own: i32, roots: &Roots) -> Others {
         let mut entries = entries_of_others(directory, own, roots);
         entries.retain(|(_, entry)| start_of(entry.pid, roots) == Some(entry.start));
@@ -31,20 +31,20 @@ impl Others {
         })
     }
 
-    /// What a context had before another lull set what it has now.
+    /// The parameters that a context had before another lull set the present ones.
     pub(super) fn former(&self, key: Key, now: Params) -> Option<Params> {
         self.of(key).find(|(_, entry)| entry.is_ours(now)).map(|(_, entry)| entry.former)
     }
 
-    /// Refuses a context that another lull keeps in force just now: the two would set it in turns for ever.
+    /// Refuses a context that another lull keeps in force now, because the two would set it in turns for ever.
     ///
     /// # Errors
-    /// [`Error::Locked`].
+    /// [`Error::Locked`] for such a context.
     pub(super) fn is_free(&self, key: Key, directory: &Path) -> Result<()> {
         for (program, _) in self.of(key).filter(|(_, entry)| entry.followed) {
             let by = match holder(directory, *program) {
                 None => continue,
-                // `lull run` follows what its program has put into the background by records of their own.
+                // `lull run` follows what its program has put into the background with records of their own.
                 Some(Some(Holder { pid, .. })) if pid.unsigned_abs() == std::process::id() => continue,
                 Some(Some(Holder { pid, role })) => format!("process {pid}, lull {} of process {program}", role.word()),
                 Some(None) => format!("which one is unknown, on process {program}"),

@@ -10,12 +10,12 @@ use super::tree::Member;
 use crate::error::{Error, Result};
 use crate::os;
 
-/// The busy-poll parameters of an epoll context, as files and reports have them.
+/// The busy-poll parameters of an epoll context, as they are in files and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Params {
     /// How long `epoll_wait` busy polls, in microseconds.
     pub busy_poll_usecs: u32,
-    /// Packets a poll; 0 means the kernel's 8.
+    /// How many packets a poll takes; 0 stands for the kernel's 8.
     pub busy_poll_budget: u32,
     /// Whether busy polling is preferred to interrupts.
     pub prefer_busy_poll: bool,
@@ -48,10 +48,10 @@ impl fmt::Display for Params {
     }
 }
 
-/// A duplicate of one context, with its parameters; nothing if it has gone.
+/// A duplicate of one context, with its parameters; `None` if it has gone.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// The kernel's refusal.
 fn duplicate(member: &Member, fd: i32) -> Result<Option<(OwnedFd, EpollParams)>> {
     let epoll = match member.process.duplicate(fd) {
         Ok(epoll) => epoll,
@@ -59,23 +59,24 @@ fn duplicate(member: &Member, fd: i32) -> Result<Option<(OwnedFd, EpollParams)>>
         Err(error) if error.errno() == Some(libc::EBADF) => return Ok(None),
         Err(error) => return Err(error),
     };
-    // The number may have come to stand for another kind of file since it was listed: only an epoll answers this.
+    // The number may stand for another kind of file since it was listed; only an epoll context answers this.
     let params = os::epoll_params(epoll.as_fd()).ok();
     Ok(params.map(|params| (epoll, params)))
 }
 
-/// The parameters of one context; nothing if it has gone.
+/// The parameters of one context; `None` if it has gone.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// The kernel's refusal.
 pub(super) fn params_of(member: &Member, fd: i32) -> Result<Option<Params>> {
     Ok(duplicate(member, fd)?.map(|(_, params)| params.into()))
 }
 
-/// Sets the parameters of one context through a duplicate, which is closed when this returns; false if it has gone.
+/// Sets the parameters of one context through a duplicate, which is closed when this returns. Returns false if the
+/// context has gone.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// The kernel's refusal.
 pub(super) fn set_params(member: &Member, fd: i32, params: &EpollParams) -> Result<bool> {
     let Some((epoll, _)) = duplicate(member, fd)? else { return Ok(false) };
     os::set_epoll_params(epoll.as_fd(), params).map_err(|error| {

@@ -1,11 +1,12 @@
-//! What the epoll contexts of a program had before they were first changed: one file for each program that was attached
-//! to, beside those of devices, and one lock, so that two lulls never work on one program.
+//! What the epoll contexts of a program had before they were first changed. There is one file for each program that was
+//! attached to, beside those of devices, and one lock, so that two lulls never work on one program.
 //!
-//! A context is named by process, start time and descriptor. A descriptor's number may stand for another context later;
-//! so what is given back is given back only where the parameters that were set are still there (`detach.rs`).
+//! A context is named by process, start time and descriptor. The number of a descriptor may stand for another context
+//! later, so something is given back only if the parameters that were set are still there (`detach.rs`).
 //!
-//! Containers may share the directory, and the number of a process is that of its PID namespace. A file's name says which
-//! that is, but for the machine's first one, and nobody touches those of others: `process-PID.json`, `process-PID-INODE.json`.
+//! Containers may share the directory, and the number of a process belongs to its PID namespace. So a file's name says
+//! which namespace that is, except for the machine's first one (`process-PID.json`, `process-PID-INODE.json`), and
+//! nobody touches the files of other namespaces.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,17 +24,17 @@ use crate::namespaces::INITIAL_PID_NAMESPACE;
 use crate::proc_stat::start_of;
 use crate::roots::Roots;
 
-/// The version of the file's shape.
+/// The version of the file's format.
 const VERSION: u32 = 1;
 /// For how long the record of a program that has ended is kept, so that `lull detach` can say that it has.
 const ENDED_KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// What the holder of a program's lock is there for.
+/// Which command holds a program's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// `lull attach`: ends at SIGTERM and gives back.
+    /// `lull attach`, which ends at SIGTERM and gives back.
     Attach,
-    /// `lull run`: lives as long as the program.
+    /// `lull run`, which lives as long as the program.
     Run,
 }
 
@@ -46,7 +47,7 @@ impl Role {
     }
 }
 
-/// Who has a program's lock.
+/// The process that holds a program's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) pid: i32,
@@ -64,19 +65,20 @@ pub(crate) struct Entry {
     pub(crate) fd: i32,
     /// What the context had before it was first changed.
     pub(crate) former: Params,
-    /// What was set, or is about to be: the record is written before the context is changed.
+    /// The parameters that were set, or are about to be: the record is written before the context is changed.
     pub(crate) set: Params,
-    /// What an earlier attach had set, which the context still has if this one was killed before it came to it.
+    /// The parameters that an earlier attach had set. The context still has them if this attach was killed before it
+    /// came to it.
     #[serde(default)]
     pub(crate) set_earlier: Option<Params>,
-    /// Whoever has the record's lock keeps it in force: it is none that only an earlier attach was told of, as that of a
-    /// child is for `--children no`.
+    /// Whether the holder of the record's lock keeps the parameters in force. A context that only an earlier attach was
+    /// to set, such as that of a child with `--children no` now, is not kept so.
     #[serde(default)]
     pub(crate) followed: bool,
 }
 
 impl Entry {
-    /// Whether parameters that the context has now were set by lull.
+    /// Whether the parameters that the context has now were set by lull.
     pub(crate) fn is_ours(&self, now: Params) -> bool {
         self.set == now || self.set_earlier == Some(now)
     }
@@ -94,7 +96,7 @@ struct Content {
     steered: Vec<steer::Entry>,
 }
 
-/// What a record has: contexts and groups of listeners.
+/// The contents of a record: contexts and groups of listeners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) contexts: Vec<Entry>,
@@ -107,7 +109,7 @@ impl Known {
     }
 }
 
-/// What could not be given back, and why the first of it could not.
+/// What could not be given back, and the first reason.
 #[derive(Default)]
 pub(crate) struct Kept {
     pub(crate) known: Known,
@@ -119,7 +121,7 @@ impl Content {
         Known { contexts: self.contexts.clone(), steered: self.steered.clone() }
     }
 
-    /// Keeps only what processes have that live.
+    /// Keeps only entries of processes that live.
     fn retain_living(&mut self, roots: &Roots) {
         let alive = |pid, start| start_of(pid, roots) == Some(start);
         self.contexts.retain(|entry| alive(entry.pid, entry.start));
@@ -127,18 +129,18 @@ impl Content {
     }
 }
 
-/// The record of one program, and the right to change the program until this is dropped.
+/// The record of one program. It holds the right to change the program until it is dropped.
 pub(crate) struct Record {
     directory: PathBuf,
     content: Content,
     _lock: File,
 }
 
-/// What opening a record gave.
+/// The result of opening a record.
 pub(crate) enum Opened {
-    /// The record; empty if there was none for this very process.
+    /// The record; it is empty if there was none for this very process.
     Mine(Record),
-    /// Another lull has the program; nothing is known of one that has only just taken it.
+    /// Another lull has the program. Nothing is known of one that has only just taken it.
     HeldBy(Option<Holder>),
 }
 
@@ -149,12 +151,12 @@ fn path(directory: &Path, pid: i32, extension: &str) -> PathBuf {
     })
 }
 
-/// The inode of this process's PID namespace; nothing for the machine's first one, and where /proc does not tell.
+/// The inode of this process's PID namespace; `None` for the machine's first one, or if /proc does not tell.
 fn own_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|it| it.ino()).filter(|inode| *inode != INITIAL_PID_NAMESPACE)
 }
 
-/// Process, PID namespace and extension of a file's name.
+/// The process, the PID namespace and the extension in a file's name.
 fn parts(name: &str) -> Option<(i32, Option<u64>, &str)> {
     let (process, extension) = name.strip_prefix("process-")?.split_once('.')?;
     let (pid, namespace) = match process.split_once('-') {
@@ -165,7 +167,7 @@ fn parts(name: &str) -> Option<(i32, Option<u64>, &str)> {
 }
 
 impl Record {
-    /// Takes the lock and reads what there is. `start` is the program's start time, `None` once it has ended.
+    /// Takes the lock and reads what there is. `start` is the program's start time, or `None` if it has ended.
     ///
     /// # Errors
     /// Those of the file system.
@@ -201,22 +203,22 @@ impl Record {
                 let is_its = start.is_none_or(|now| now == known.start);
                 content = Content { start: start.unwrap_or(known.start), ..known };
                 if !is_its {
-                    // The number is another process's by now. Children of the one before may live on: what they had is kept
-                    // here until somebody gives it back.
+                    // The number belongs to another process by now. Children of the former one may live on, and what
+                    // they had is kept here until somebody gives it back.
                     content.retain_living(roots);
                     if content.known().is_empty() {
                         remove(&path(directory, pid, "json"))?;
                     }
                 }
             }
-            // One of another boot has nothing that could be given back.
+            // A record of another boot has nothing that could be given back.
             Some(_) => remove(&path(directory, pid, "json"))?,
             None => {}
         }
         Ok(Opened::Mine(Record { directory: directory.to_owned(), content, _lock: lock }))
     }
 
-    /// When the process started whose record there is, whoever works on it; nothing if there is none.
+    /// When the process of this record started, whoever works on it; `None` if there is no record.
     ///
     /// # Errors
     /// [`Error::StaleState`] for a record that cannot be read.
@@ -224,7 +226,7 @@ impl Record {
         Ok(read(directory, pid)?.map(|it| it.start))
     }
 
-    /// What the record of a program has, whoever works on it; nothing if there is none.
+    /// What the record of a program has, whoever works on it; `None` if there is no record.
     ///
     /// # Errors
     /// [`Error::StaleState`] for a record that cannot be read.
@@ -232,7 +234,7 @@ impl Record {
         Ok(read(directory, pid)?.map(|it| it.known()))
     }
 
-    /// Removes a record whatever is in it.
+    /// Removes a record, whatever is in it.
     ///
     /// # Errors
     /// Those of the file system.
@@ -240,7 +242,7 @@ impl Record {
         remove(&path(directory, pid, "json"))
     }
 
-    /// What it has.
+    /// The contents of the record.
     pub(crate) fn known(&self) -> Known {
         self.content.known()
     }
@@ -253,11 +255,12 @@ impl Record {
         self.content.contexts.iter().find(|entry| (entry.pid, entry.start, entry.fd) == (pid, start, fd))
     }
 
-    /// Adds entries, in place of those of the same descriptors, and has them on the disk before it returns. Those that are
-    /// found are followed from now on; at first the others, which an earlier attach has left, are not.
+    /// Adds entries, in place of those of the same descriptors, and has them on the disk before it returns. From now on
+    /// the entries for which `found` is true are followed. With `at_first`, the others, which an earlier attach has
+    /// left, are not.
     ///
     /// # Errors
-    /// Those of the file system; the file is then as it was.
+    /// Those of the file system. The file is then as it was.
     pub(crate) fn add(&mut self, entries: Vec<Entry>, found: impl Fn(&Entry) -> bool, at_first: bool) -> Result<()> {
         let before = self.content.contexts.clone();
         let is_added = !entries.is_empty();
@@ -279,10 +282,10 @@ impl Record {
         written
     }
 
-    /// Adds groups of listeners, in place of those that were known before, and has them on the disk before it returns.
+    /// Adds groups of listeners, in place of what was known of them before, and has them on the disk before it returns.
     ///
     /// # Errors
-    /// Those of the file system; the file is then as it was.
+    /// Those of the file system. The file is then as it was.
     pub(crate) fn add_steered(&mut self, entries: Vec<steer::Entry>) -> Result<()> {
         let before = self.content.steered.clone();
         self.content.steered.retain(|known| !entries.iter().any(|entry| entry.is_of_the_group_of(known)));
@@ -308,7 +311,7 @@ impl Record {
         })
     }
 
-    /// Puts the record back as it was before an addition; one with nothing in it is removed.
+    /// Restores the record as it was before an addition. A record with nothing in it is removed.
     ///
     /// # Errors
     /// Those of the file system.
@@ -317,10 +320,10 @@ impl Record {
         if self.content.known().is_empty() { self.remove_file() } else { self.save() }
     }
 
-    /// Keeps what could not be given back, for whoever tries again; with nothing of that the record is removed.
+    /// Keeps what could not be given back, for somebody who tries again. If there is nothing, the record is removed.
     ///
     /// # Errors
-    /// Why something could not be given back, or those of the file system.
+    /// The reason why something could not be given back, or an error of the file system.
     pub(crate) fn close(mut self, kept: Kept) -> Result<()> {
         let count = kept.known.contexts.len() + kept.known.steered.len();
         let pid = self.content.pid;
@@ -330,8 +333,8 @@ impl Record {
         Err(error.left(&format!("{who} what was set, and `lull detach --pid {pid}` tries again")))
     }
 
-    /// Keeps the record of a program that has ended, with nothing to give back in it: the next `detach` says so, and a
-    /// number that was never attached to stays an unknown one.
+    /// Keeps the record of a program that has ended, with nothing in it to give back. So the next `detach` can say that
+    /// it has ended, while a number that was never attached to stays unknown.
     ///
     /// # Errors
     /// Those of the file system.
@@ -350,8 +353,8 @@ impl Record {
     }
 }
 
-/// The contexts that the records of other programs have, each with the program. A record that cannot be read is for those who
-/// ask for its program.
+/// The contexts that the records of other programs have, each with its program. A record that cannot be read is
+/// reported to those who ask for its program.
 pub(super) fn entries_of_others(directory: &Path, own: i32, roots: &Roots) -> Vec<(i32, Entry)> {
     let boot_id = roots.read_proc("sys/kernel/random/boot_id").ok();
     let Ok(files) = fs::read_dir(directory) else { return Vec::new() };
@@ -363,7 +366,7 @@ pub(super) fn entries_of_others(directory: &Path, own: i32, roots: &Roots) -> Ve
     of_this_boot.flat_map(|it| it.contexts.into_iter().map(move |entry| (it.pid, entry))).collect()
 }
 
-/// Who has a program's lock; nothing if nobody has.
+/// Who has a program's lock; `None` if nobody has it.
 pub(super) fn holder(directory: &Path, pid: i32) -> Option<Option<Holder>> {
     durable::lock_holder(&path(directory, pid, "lock")).map(|text| parse_holder(&text))
 }
@@ -377,7 +380,7 @@ fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// The record of a program. One that cannot be read is an error: what the program had is in there.
+/// The record of a program. If it cannot be read that is an error, because it has what the program had.
 fn read(directory: &Path, pid: i32) -> Result<Option<Content>> {
     let file = path(directory, pid, "json");
     let text = match fs::read_to_string(&file) {
@@ -401,7 +404,8 @@ fn read(directory: &Path, pid: i32) -> Result<Option<Content>> {
 }
 
 impl Drop for Record {
-    /// The lock file of a program with nothing to give back goes with the lock; `try_lock` knows that it may.
+    /// Removes the lock file of a program with nothing to give back, together with the lock; `try_lock` takes into
+    /// account that it may vanish.
     fn drop(&mut self) {
         if self.content.known().is_empty() {
             let _ = fs::remove_file(path(&self.directory, self.content.pid, "lock"));
@@ -415,9 +419,9 @@ fn parse_holder(text: &str) -> Option<Holder> {
     Some(Holder { pid: pid.parse().ok()?, role })
 }
 
-/// Removes what is left of programs that ended a while ago, or whose number is another process's by now, and the locks that
-/// killed commands have left. What is left of `own` is its caller's to see, and what is of another PID namespace is for those
-/// who see its processes.
+/// Removes what is left of programs that ended a while ago, or whose number belongs to another process by now, and the
+/// locks that killed commands have left. What is left of `own` is left to the caller, and what belongs to another PID
+/// namespace to those who see its processes.
 pub(super) fn sweep(directory: &Path, own: Option<i32>, roots: &Roots) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
@@ -429,17 +433,17 @@ pub(super) fn sweep(directory: &Path, own: Option<i32>, roots: &Roots) {
         let record = path(directory, pid, "json");
         match extension {
             "json" => remove_over(&record, &path(directory, pid, "lock"), || is_over(&record, roots)),
-            // Without a record nothing is to be given back, whether the program lives on or not.
+            // Without a record nothing has to be given back, whether the program lives on or not.
             "lock" => remove_over(&record, &file.path(), || !record.exists()),
             _ => {}
         }
     }
 }
 
-/// Removes a record that is over, and its lock. Whoever had the lock before may have written it anew.
+/// Removes a record that is over, and its lock. The former holder of the lock may have written the record anew.
 fn remove_over(record: &Path, lock: &Path, is_over: impl Fn() -> bool) {
     if is_over()
-        // One that somebody has is left at once: there may be many.
+        // A lock that somebody has is not waited for, as there may be many.
         && let Ok(Taken::Yes(_lock)) = durable::try_lock_for(lock, "", Duration::ZERO)
         && is_over()
     {
@@ -448,7 +452,7 @@ fn remove_over(record: &Path, lock: &Path, is_over: impl Fn() -> bool) {
     }
 }
 
-/// Whether neither the program of a record nor any process of it is there any more, and nobody will ask for it.
+/// Whether neither the program of a record nor any of its processes exists any more, and nobody will ask for it.
 fn is_over(file: &Path, roots: &Roots) -> bool {
     let content = fs::read_to_string(file).ok().and_then(|text| serde_json::from_str::<Content>(&text).ok());
     let alive = |pid, start| start_of(pid, roots) == Some(start);
@@ -485,7 +489,7 @@ mod tests {
         foreign.iter().for_each(|file| fs::write(file, "").unwrap());
         let (record, lock) = (path(&directory, 5, "json"), path(&directory, 5, "lock"));
         fs::write(&record, "").unwrap();
-        // Over at the first look only.
+        // The record is over at the first look only.
         let looks = Cell::new(0);
         remove_over(&record, &lock, || looks.replace(looks.get() + 1) == 0);
         assert!(record.exists() && lock.exists());

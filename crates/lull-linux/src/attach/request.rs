@@ -1,14 +1,14 @@
-//! What is asked for a program's epoll contexts, and what attaching cannot do for it.
+//! The request for a program's epoll contexts, and what attaching cannot do for it.
 
 use lull_core::{AppPolicy, EpollParams, Mode};
 
 use crate::error::{Error, Result};
 use crate::netdev::Netdev;
 
-/// What is asked for a program's epoll contexts.
+/// The request for a program's epoll contexts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramRequest {
-    /// The mode whose application half it is, if one was named.
+    /// The mode whose application half this is, if one was named.
     pub mode: Option<Mode>,
     /// The parameters.
     pub params: EpollParams,
@@ -18,7 +18,8 @@ impl ProgramRequest {
     /// A mode's application half, with values in place of its own.
     ///
     /// # Errors
-    /// Neither a mode nor a value; a value above its limit; a mode whose application half is not epoll's.
+    /// There is neither a mode nor a value; a value is above its limit; or the mode's application half does not consist
+    /// of epoll parameters.
     pub fn new(mode: Option<Mode>, usecs: Option<u32>, budget: Option<u32>, prefer: bool) -> Result<ProgramRequest> {
         if mode.is_none() && usecs.is_none() && budget.is_none() && !prefer {
             return Err(Error::Input {
@@ -41,17 +42,17 @@ impl ProgramRequest {
         params.busy_poll_usecs = usecs.unwrap_or(params.busy_poll_usecs);
         params.busy_poll_budget = budget.unwrap_or(params.busy_poll_budget);
         params.prefer_busy_poll |= prefer;
-        // Who may exceed the budget of 64 is the kernel's to say.
+        // The kernel decides who may exceed the budget of 64.
         params.check(true)?;
         Ok(ProgramRequest { mode, params })
     }
 
-    /// Nothing for contexts, where only listeners are steered.
+    /// A request that changes no context, as only listeners are steered.
     pub fn none() -> ProgramRequest {
         ProgramRequest { mode: None, params: EpollParams::default() }
     }
 
-    /// What of the mode attaching cannot put in force.
+    /// The part of the mode that attaching cannot put in force, in words.
     pub fn not_in_force(&self) -> Option<String> {
         let mode = self.mode.as_ref()?;
         let AppPolicy::TimeoutMs(ms) = mode.app else { return None };
@@ -62,7 +63,7 @@ impl ProgramRequest {
         ))
     }
 
-    /// What attaching cannot do for this mode, or does not do by itself. Which devices have its other half is looked up
+    /// What attaching cannot do for this mode, or does not do by itself. The devices with its other half are looked up
     /// in the network namespace of the calling thread.
     pub fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::from_iter(self.not_in_force());
@@ -85,11 +86,11 @@ fn devices_with(mode: &Mode) -> Vec<String> {
     links.into_iter().filter(|link| has_it(link.ifindex)).map(|link| link.name).collect()
 }
 
-/// Whether the children of a process are to be set along with it: they are unless it was asked otherwise, but those of
-/// process 1 only if it was asked.
+/// Whether the children of a process are set along with it. They are unless the request says otherwise, but those of
+/// process 1 only if the request says so.
 ///
 /// # Errors
-/// [`Error::Input`] for process 1 with nothing asked.
+/// [`Error::Input`] for process 1 if the request does not say.
 pub fn with_children(pid: i32, asked: Option<bool>) -> Result<bool> {
     match asked {
         Some(asked) => Ok(asked),

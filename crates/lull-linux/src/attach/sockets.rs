@@ -1,4 +1,4 @@
-//! What is on an epoll context, and what keeps busy polling from working there.
+//! The sockets on an epoll context, and what keeps busy polling from working there.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,11 +18,12 @@ pub struct OnContext {
     pub pid: i32,
     /// The descriptor of the context.
     pub fd: i32,
-    /// Descriptors of sockets by the NAPI that delivered their last packet.
+    /// Descriptors of sockets, by the NAPI that delivered their last packet.
     pub by_napi: BTreeMap<u32, Vec<i32>>,
-    /// Connections over devices that know no NAPI id for them, though there should be one.
+    /// Connections over devices that report no NAPI id for them, although there should be one.
     pub without_napi: Vec<i32>,
-    /// Listeners, Unix sockets, connections over loopback, sockets that have not heard anything: no id is expected.
+    /// Sockets of which no id is expected: listeners, Unix sockets, connections over loopback, and sockets that have
+    /// received nothing.
     pub others: usize,
 }
 
@@ -45,12 +46,12 @@ impl OnContext {
         Ok(found)
     }
 
-    /// Whether there is anything that packets have come to.
+    /// Whether packets have come to any of its sockets.
     pub fn has_traffic(&self) -> bool {
         !self.by_napi.is_empty() || !self.without_napi.is_empty()
     }
 
-    /// What is wrong with this context, taken by itself.
+    /// What is wrong with this context by itself, in words.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let at = format!("process {} descriptor {}", self.pid, self.fd);
@@ -68,7 +69,7 @@ impl OnContext {
     }
 }
 
-/// Warnings about NAPIs that several contexts hear from.
+/// Warnings about NAPIs from which several contexts receive.
 pub(crate) fn shared_napis(contexts: &[&OnContext]) -> Vec<String> {
     let mut users: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for context in contexts {
@@ -109,7 +110,7 @@ impl fmt::Display for OnContext {
     }
 }
 
-/// The first descriptors of a list: a server may have thousands.
+/// The first descriptors of a list, as a server may have thousands.
 fn few(descriptors: &[i32]) -> String {
     const SHOWN: usize = 8;
     let shown: Vec<String> = descriptors.iter().take(SHOWN).map(i32::to_string).collect();

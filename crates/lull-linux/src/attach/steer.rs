@@ -1,8 +1,9 @@
-//! Who of a program's workers gets a connection: a program of classic or extended BPF on the reuseport groups of its TCP
-//! listeners (SO_ATTACH_REUSEPORT_CBPF and _EBPF), attached through a duplicate of a listener's descriptor.
+//! The choice of the worker that gets a connection: a program of classic or extended BPF on the reuseport groups of a
+//! program's TCP listeners (SO_ATTACH_REUSEPORT_CBPF and _EBPF), which is attached through a duplicate of a listener's
+//! descriptor.
 //!
-//! The program lives in the group, whoever attached it, until it is taken away or the last listener is closed. Linux tells
-//! nobody which program a group has, so one that was there before is replaced and cannot be given back.
+//! The BPF program stays in the group, whoever has attached it, until it is taken away or the last listener is closed.
+//! Linux does not tell which program a group has, so one that was there before is replaced and cannot be given back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +21,12 @@ use crate::error::{Error, Result};
 use crate::os;
 use crate::roots::Roots;
 
-/// What chooses among the listeners of a group in the kernel.
+/// How the kernel chooses among the listeners of a group.
 #[derive(Clone, Debug)]
 pub enum Steer {
-    /// One of lull's own, or a program of classic BPF.
+    /// One of lull's own choices, or a program of classic BPF.
     Classic(lull_bpf::steer::Steer),
-    /// A program of extended BPF that the kernel has.
+    /// A program of extended BPF that the kernel has already.
     Pinned(Pinned),
 }
 
@@ -38,7 +39,7 @@ impl fmt::Display for Steer {
     }
 }
 
-/// A program of extended BPF that the kernel has under a name (`bpftool prog load`, `BPF_OBJ_PIN`).
+/// A program of extended BPF that the kernel keeps under a name (`bpftool prog load`, `BPF_OBJ_PIN`).
 #[derive(Clone, Debug)]
 pub struct Pinned {
     path: PathBuf,
@@ -46,10 +47,10 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// The program of a file in a file system of BPF's; nothing for a file elsewhere, and for none.
+    /// The program of a file in a BPF file system; `None` if the file is elsewhere, or does not exist.
     ///
     /// # Errors
-    /// It is no program, it cannot be had, or it is of a type that no reuseport group takes.
+    /// The file is no program, the program cannot be had, or it is of a type that no reuseport group takes.
     pub fn open(path: &Path) -> Result<Option<Pinned>> {
         if !rustix::fs::statfs(path).is_ok_and(|found| found.f_type == BPF_FS_MAGIC) {
             return Ok(None);
@@ -59,7 +60,7 @@ impl Pinned {
             Error::os(what, "name one that `bpftool prog show pinned` shows, as root", error)
         };
         let program = os::pinned_program(path).map_err(failed)?;
-        // The kernel tells of maps and links as it does of programs.
+        // The kernel describes maps and links in the same way as programs.
         if !os::is_program(program.as_fd()) {
             return Err(failed(std::io::ErrorKind::InvalidInput.into()));
         }
@@ -78,25 +79,25 @@ impl Pinned {
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: rustix::fs::FsWord = 0xcafe_4a11;
 
-/// What listeners of a program are steered by.
+/// How the listeners of a program are steered.
 pub(super) struct Steering {
     steer: Steer,
-    /// Nothing is attached: it is shown what there is.
+    /// Whether nothing is attached, and only what there is is reported.
     only_tells: bool,
-    /// The listeners of each group when it was last told of.
+    /// The listeners of each group when it was last reported.
     told: BTreeMap<(String, SocketAddr), Vec<u64>>,
-    /// Why listeners are not steered that cannot be, or that cannot be looked at.
+    /// Why some listeners cannot be steered, or cannot be looked at.
     refused: Vec<String>,
 }
 
-/// A reuseport group as it is told of.
+/// A reuseport group, as it is reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Steered {
-    /// What its listeners listen on.
+    /// The address on which its listeners listen.
     pub address: SocketAddr,
-    /// What chooses among them.
+    /// How the kernel chooses among them.
     pub by: String,
-    /// Its listeners in the order in which they began to listen, which is how a program numbers them.
+    /// Its listeners, in the order in which they began to listen. A program numbers them in this order.
     pub listeners: Vec<Listens>,
 }
 
@@ -111,7 +112,7 @@ impl fmt::Display for Steered {
     }
 }
 
-/// A group that has a program of lull's, as the record has it: it is on the disk before the program is attached.
+/// A group that has a program of lull's, in the form of the record. It is on the disk before the program is attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     address: SocketAddr,
@@ -129,7 +130,7 @@ impl Entry {
         self.address
     }
 
-    /// Whether the other one is of the same group.
+    /// Whether the other entry is for the same group.
     pub(crate) fn is_of_the_group_of(&self, other: &Entry) -> bool {
         (self.address, &self.namespace) == (other.address, &other.namespace)
     }
@@ -154,15 +155,16 @@ impl Steering {
         self.told.len()
     }
 
-    /// Why listeners are not.
+    /// Why some listeners are not steered.
     pub(super) fn refused(&self) -> &[String] {
         &self.refused
     }
 
-    /// The groups that are new, or have other listeners than they had, and what the record has to have of them.
+    /// The groups that are new, or whose listeners have changed, and the entries that the record needs for them.
     ///
     /// # Errors
-    /// Why the listeners of process `own` cannot be looked at, if one is named; of others that is refused.
+    /// Why the listeners of process `own` cannot be looked at, if one is named. For other processes this is only noted
+    /// as refused.
     pub(super) fn look(&mut self, members: &[Member], own: Option<i32>, roots: &Roots) -> Result<Vec<(Group, Entry)>> {
         let Found { groups: mut found, unseen } = listeners::groups(members, roots);
         self.refused = found.iter().filter_map(refusal).collect();
@@ -187,10 +189,10 @@ impl Steering {
         Ok(found.into_iter().map(|group| (entry(&group), group)).map(|(entry, group)| (group, entry)).collect())
     }
 
-    /// Attaches the program to a group; nothing if the group has gone meanwhile.
+    /// Attaches the program to a group. Returns `None` if the group has gone meanwhile.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// The kernel's refusal.
     pub(super) fn attach(&mut self, group: &Group, members: &[Member]) -> Result<Option<Steered>> {
         let count = u32::try_from(group.listeners.len()).unwrap_or(u32::MAX);
         if !self.only_tells {
@@ -230,12 +232,12 @@ fn refusal(group: &Group) -> Option<String> {
     })
 }
 
-/// A group's program was taken away, or would be in a dry run.
+/// Takes a group's program away, or only checks that in a dry run.
 ///
-/// Returns whether there is still such a group.
+/// Returns whether the group still exists.
 ///
 /// # Errors
-/// None of the processes that live has let a listener be duplicated, or the kernel refuses.
+/// None of the living processes has let a listener be duplicated, or the kernel refuses.
 pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool> {
     let mut unseen = None;
     for &(pid, start) in &entry.processes {
@@ -265,10 +267,10 @@ pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool>
     unseen.map_or(Ok(false), Err)
 }
 
-/// A duplicate of one of these sockets.
+/// A duplicate of one of these sockets, if the process has one.
 ///
 /// # Errors
-/// Its descriptors cannot be read, or it has one that nobody may duplicate.
+/// Its descriptors cannot be read, or nobody may duplicate one.
 fn listener_of(member: &Member, inodes: &[u64]) -> Result<Option<OwnedFd>> {
     let descriptors = listeners::sockets_of(member)?;
     for (inode, fd) in descriptors.into_iter().filter(|(inode, _)| inodes.contains(inode)) {
@@ -276,7 +278,7 @@ fn listener_of(member: &Member, inodes: &[u64]) -> Result<Option<OwnedFd>> {
             Ok(duplicate) if listeners::inode_of(duplicate.as_fd()) == Some(inode) => return Ok(Some(duplicate)),
             Ok(_) => {}
             Err(_) if member.has_ended() => return Ok(None),
-            // Closed since it was listed.
+            // It was closed since it was listed.
             Err(error) if error.errno() == Some(libc::EBADF) => {}
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
 //! The processes of a program: the one that was named, its children, and theirs.
 //!
-//! A process is held by its pidfd and known by number and start time, so that a number which the kernel gives to
-//! somebody else later is never taken for it.
+//! A process is held by its pidfd and identified by its number and start time, so that a number which the kernel gives
+//! to another process later is never taken for it.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,8 @@ impl Member {
     /// Opens a process.
     ///
     /// # Errors
-    /// [`Error::NoProcess`]; a thread that is not its process's first ([`Error::Input`]); no descriptor is left.
+    /// [`Error::NoProcess`]; [`Error::Input`] for a thread that is not the first of its process; an error if no
+    /// descriptor is left.
     pub(crate) fn open(pid: i32, roots: &Roots) -> Result<Member> {
         let unknown = || Error::NoProcess { pid };
         let failed = |error| Error::os(format!("open process {pid}"), "allow more open files (ulimit -n)", error);
@@ -48,7 +49,7 @@ impl Member {
             Err(error) => return Err(failed(error.into())),
         };
         let process = Process::open(pid, roots)?;
-        // Both descriptors are of the process that was there before, unless the number has changed hands meanwhile.
+        // Both descriptors refer to the process that was there before, unless the number has changed hands meanwhile.
         let after = try_stat(pid, roots).map_err(failed)?.ok_or_else(unknown)?;
         if before.start != after.start {
             return Err(unknown());
@@ -56,10 +57,11 @@ impl Member {
         Ok(Member { pid, start: after.start, process, pidfd })
     }
 
-    /// Opens a process that started then; nothing if the number is nobody's by now, or another process's or thread's.
+    /// Opens the process that started at this time; `None` if the number is nobody's by now, or another process's or
+    /// thread's.
     ///
     /// # Errors
-    /// It cannot be told which process it is: no descriptor is left, for example.
+    /// It cannot be told which process it is, for example because no descriptor is left.
     pub(crate) fn started(pid: i32, start: u64, roots: &Roots) -> Result<Option<Member>> {
         match Member::open(pid, roots) {
             Ok(member) => Ok(Some(member).filter(|member| member.start == start)),
@@ -69,7 +71,7 @@ impl Member {
         }
     }
 
-    /// Whether it has ended; a zombie has.
+    /// Whether it has ended. A zombie has ended.
     pub(crate) fn has_ended(&self) -> bool {
         let mut ready = [PollFd::new(&self.pidfd, PollFlags::IN)];
         // A pidfd is readable from the end of the process on.
@@ -77,8 +79,9 @@ impl Member {
     }
 }
 
-/// Whether a process whose files may not be read (a `/proc` mounted with hidepid=1) is one that this user may not even signal:
-/// it is none of those that were attached to. One of the user's own that may not be traced any more can be signalled.
+/// Whether a process whose files may not be read (with a `/proc` mounted with hidepid=1) is one that this user may not
+/// even signal. Then it is none of those that were attached to. A process of the user's own that may no longer be
+/// traced can be signalled.
 fn is_of_another_user(pid: i32, error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EPERM | libc::EACCES))
         && Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::PERM))
@@ -112,8 +115,8 @@ impl Tree {
         &self.members
     }
 
-    /// Drops who has ended and finds who was started. Children are looked for first: a parent that has ended since the
-    /// last look still counts as long as somebody waits for it.
+    /// Drops processes that have ended and finds those that were started. Children are looked for first, because a
+    /// parent that has ended since the last look still exists as long as nobody has waited for it.
     pub(crate) fn refresh(&mut self) -> Changes {
         let mut changes = Changes::default();
         let mut next = 0;
@@ -121,12 +124,13 @@ impl Tree {
             next += 1;
             let (parent, start) = (parent.pid, parent.start);
             let found = children(parent, &self.roots);
-            // One that was waited for since the last look has left its number, perhaps to a stranger with children.
+            // A process that was waited for since the last look has given up its number, perhaps to a stranger with
+            // children.
             if stat(parent, &self.roots).is_none_or(|now| now.start != start) {
                 continue;
             }
             for child in found {
-                // A shell that is attached to may be the one that lull was started from.
+                // A shell that is attached to may be the one from which lull was started.
                 if child == std::process::id() as i32 {
                     continue;
                 }
@@ -156,8 +160,8 @@ fn thread_group(thread: i32, roots: &Roots) -> Option<i32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// The children of a process: of each of its threads from `children`, or, in a kernel without that file
-/// (CONFIG_PROC_CHILDREN), by looking at everybody's parent.
+/// The children of a process. They are read from `children` of each of its threads, or, in a kernel without that file
+/// (CONFIG_PROC_CHILDREN), found by looking at everybody's parent.
 pub(crate) fn children(pid: i32, roots: &Roots) -> BTreeSet<i32> {
     if !roots.proc(&format!("{pid}/task/{pid}/children")).exists() {
         let child = |it: &i32| stat(*it, roots).is_some_and(|stat| stat.parent == pid);
@@ -197,7 +201,7 @@ mod tests {
     fn children_of_a_stranger_with_a_members_number_are_not_the_programs() {
         let roots = Roots::default();
         let mut me = Member::open(std::process::id() as i32, &roots).unwrap();
-        // As if a member had started before this process, and this one had got its number since.
+        // This is as if a member had started before this process, which has got the member's number since.
         me.start -= 1;
         let mut tree = Tree::of(me, &roots);
         let mut child = sleeps();

@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing stands in the way.
+    /// Nothing prevents a mode.
     Ok,
     /// It works, and could be better.
     Advice,

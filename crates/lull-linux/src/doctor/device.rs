@@ -9,7 +9,7 @@ use crate::machine::version;
 use crate::plan::no_napi;
 use crate::session::Session;
 
-/// Drivers whose NAPIs keep their settings over a reset (`napi_config`), with the kernel since which they do.
+/// Drivers whose NAPIs keep their settings over a reset (`napi_config`), each with the first kernel in which they do.
 const KEEPING: [(&str, (u32, u32)); 13] = [
     ("bnxt_en", (6, 13)),
     ("ice", (6, 13)),
@@ -44,7 +44,7 @@ fn napis(snapshot: &Snapshot) -> Check {
     }
 }
 
-/// A failure as a check: what was found, and what to do, each in its place.
+/// A failure in the form of a check, with what was found and what to do.
 fn refused(what: String, error: Error) -> Check {
     match error {
         Error::NoNapi { remedy, .. } => Check::wrong(what, "it shows none", remedy),
@@ -128,7 +128,7 @@ fn offloads(session: &mut Session, snapshot: &Snapshot, ethtool: &mut Ethtool) -
     checks
 }
 
-/// What the user of a TAP lets the kernel leave undone (`TUNSETOFFLOAD`) shows in the interface's features.
+/// Checks what the user of a TAP lets the kernel leave undone (`TUNSETOFFLOAD`), which the interface's features show.
 fn tap(device: &str, has: &dyn Fn(&str) -> bool) -> Check {
     let what = format!("TAP offloads of {device}");
     if has("tx-checksum-ip-generic") && has("tx-tcp-segmentation") {
@@ -138,8 +138,8 @@ fn tap(device: &str, has: &dyn Fn(&str) -> bool) -> Check {
     Check::advice(what, found, "`lull serve --offloads on`, or what the program on it has for that (QEMU: vnet_hdr=on)")
 }
 
-/// What a veth sends with TSO on bypasses the peer's NAPI, except UDP for a peer that forwards it in GRO
-/// (`veth_skb_is_eligible_for_gro`).
+/// Checks TSO at the peer of a veth: what it sends with TSO on bypasses the NAPI here, except UDP for a peer that
+/// forwards it in GRO (`veth_skb_is_eligible_for_gro`).
 fn peer_segmentation(session: &mut Session, snapshot: &Snapshot) -> Check {
     let device = &snapshot.device;
     let what = format!("TSO of the peer of {device}");

@@ -13,8 +13,8 @@ use crate::os;
 use crate::programs::{name_of, processes};
 use crate::roots::Roots;
 
-/// Leaving an idle state that takes longer than this is felt in the latency of a request: the shortest deferral of the
-/// published modes, in microseconds.
+/// If leaving an idle state takes longer than this, requests notice it. It is the shortest deferral of the published
+/// modes, in microseconds.
 const IDLE_EXIT_US_MAX: u64 = 10;
 /// The number that the initial user namespace always has (`PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u32 = 0xEFFF_FFFD;
@@ -56,8 +56,8 @@ fn settings_per_napi(kernel: &str, policy: &Policy) -> Check {
     Check::ok(what, format!("Linux {kernel}; its napi-set takes {names}"))
 }
 
-/// `busy_poll_stop` started the timer before the last poll until commit 58e2330bd455 (7.1, and the stable series of
-/// 6.18 and 7.0).
+/// Until commit 58e2330bd455 (7.1, and the stable series of 6.18 and 7.0), `busy_poll_stop` started the timer before
+/// the last poll.
 fn busy_poll_order(kernel: &str) -> Check {
     let what = "end of a busy poll";
     match version(kernel) {
@@ -96,7 +96,7 @@ fn epoll_parameters() -> Check {
     }
 }
 
-/// `napi-set` asks for the capability in the initial user namespace (GENL_ADMIN_PERM).
+/// `napi-set` demands the capability in the initial user namespace (GENL_ADMIN_PERM).
 fn rights(roots: &Roots) -> Check {
     let what = "rights";
     let has = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
@@ -150,9 +150,10 @@ fn hardware_counters() -> Check {
     }
 }
 
-/// A poller of a group that parks or rests waits by an instruction first, where the CPU has one for programs.
+/// A group's poller that parks or rests first waits by an instruction, if the CPU has one that programs may use.
 fn parked_pollers(roots: &Roots) -> Check {
-    /// What a program can wait by without the kernel, as `/proc/cpuinfo` names it. The host takes the first that is there.
+    /// The instructions by which a program can wait without the kernel, as `/proc/cpuinfo` names them. The host takes
+    /// the first one that exists.
     const INSTRUCTIONS: [(&str, &str); 2] = [("waitpkg", "UMWAIT"), ("mwaitx", "MWAITX")];
     let what = "parked pollers";
     let Ok(cpuinfo) = std::fs::read_to_string(roots.proc("cpuinfo")) else {
@@ -164,7 +165,7 @@ fn parked_pollers(roots: &Roots) -> Check {
         what,
         match INSTRUCTIONS.iter().find(|(flag, _)| has(flag)) {
             None => "they sleep in a futex: the CPU has neither UMWAIT nor MWAITX".to_owned(),
-            // The host waits by it only where it uses the cycle counter, in whose cycles such a wait is counted.
+            // The host waits by it only if it uses the cycle counter, in whose cycles such a wait is measured.
             Some((_, name)) if !has("nonstop_tsc") => {
                 format!(
                     "they sleep in a futex: the CPU has {name}, and no cycle counter that always runs, by which it ends"

@@ -1,5 +1,5 @@
-//! What this kernel, driver and these rights allow, mode by mode, and what stands in a mode's way. Each check is one
-//! small function that says what it looked at, what it found, why that matters and what to do.
+//! What this kernel, this driver and these rights allow, mode by mode, and what prevents a mode. Each check is one
+//! small function that says what it looked at, what it found, why that matters, and what to do.
 
 mod check;
 mod device;
@@ -21,7 +21,7 @@ use crate::session::Session;
 pub use check::{Check, Verdict};
 pub use modes::ModeVerdict;
 
-/// What the doctor found.
+/// The findings of the doctor.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The kernel's release.
@@ -30,12 +30,12 @@ pub struct Report {
     pub device: Option<String>,
     /// The checks.
     pub checks: Vec<Check>,
-    /// What can be had, mode by mode.
+    /// Which modes can be had.
     pub modes: Vec<ModeVerdict>,
 }
 
 impl Report {
-    /// Whether something defeats a mode.
+    /// Whether something makes a mode fail.
     pub fn something_is_wrong(&self) -> bool {
         self.checks.iter().any(|check| check.verdict == Verdict::Wrong)
     }
@@ -44,10 +44,10 @@ impl Report {
 /// Looks at the machine, at a device if one is named, and at a program if one is named.
 ///
 /// # Errors
-/// An unknown device or process. What cannot be found out is a check that says so.
+/// The device or the process is unknown. What cannot be found out is reported by a check.
 pub fn doctor(device: Option<&str>, pid: Option<i32>, options: &Options) -> Result<Report> {
     let roots = &options.roots;
-    // Names first: a wrong one is told before anything is looked at.
+    // Names come first, so that a wrong one is reported before anything is looked at.
     let mut session = device.map(|name| Session::open(name, options)).transpose()?;
     let process = pid.map(|pid| Process::open(pid, roots)).transpose()?;
     let policy = Netdev::new().policy()?;

@@ -1,4 +1,4 @@
-//! Mode by mode: can it be had here, and if not, why.
+//! Says for each mode whether it can be had here, and if not, why.
 
 use lull_core::Mode;
 use lull_core::mode::{CATALOGUE, Plane};
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::netdev::Policy;
 use crate::plan::{check_policy, no_napi};
 
-/// The microseconds that stand for all X of a family.
+/// These microseconds stand for all X of a family of modes.
 const X_US: &str = "20";
 
 /// Whether a mode can be had.
@@ -19,7 +19,7 @@ pub struct ModeVerdict {
     pub mode: String,
     /// Whether it can be put in force.
     pub possible: bool,
-    /// Why not, or what else it takes.
+    /// Why it cannot be, or what else it needs.
     pub reason: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub fn verdicts(policy: &Policy, snapshot: Option<&Snapshot>, kernel: &str) -> V
 fn verdict(mode: &Mode, policy: &Policy, snapshot: Option<&Snapshot>, kernel: &str) -> ModeVerdict {
     let no = |reason: String| ModeVerdict { mode: mode.name().to_owned(), possible: false, reason: Some(reason) };
     match check_policy(mode.name(), &mode.napi, policy, kernel) {
-        // The mode stands beside it.
+        // The mode's name is printed beside the reason.
         Err(Error::Unsupported { reason, remedy, .. }) => return no(format!("{reason}; {remedy}")),
         Err(error) => return no(error.to_string()),
         Ok(()) => {}

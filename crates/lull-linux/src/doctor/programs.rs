@@ -1,4 +1,4 @@
-//! Checks of programs: who polls which NAPI, and whether they get in each other's way.
+//! Checks of programs: who polls which NAPI, and whether programs disturb each other.
 
 use std::collections::BTreeSet;
 
@@ -93,7 +93,7 @@ fn napi_ids(named: &str, process: &Process, contexts: &[EpollContext]) -> Check 
     }
 }
 
-/// napi_semantics §13, edge 15.
+/// The rule is edge 15 of napi_semantics §13.
 fn mixed(named: &str, contexts: &[EpollContext]) -> Check {
     let what = format!("queues of {named}");
     match spans(contexts).first() {
@@ -118,7 +118,7 @@ fn workers(named: &str, contexts: &[EpollContext], snapshot: &Snapshot) -> Check
     Check::ok(what, format!("{workers} epoll contexts hear from the {napis} NAPIs of {}", snapshot.device))
 }
 
-/// napi_semantics §13, edge 16.
+/// The rule is edge 16 of napi_semantics §13.
 fn shared_napis(snapshot: &Snapshot, polling: &Polling) -> Check {
     let what = format!("programs on {}", snapshot.device);
     let mut polled = 0;

@@ -1,11 +1,12 @@
-//! Whether a program polls with timeout zero, by watching it for a moment.
+//! Finds out whether a program polls with timeout zero, by watching it for a moment.
 //!
 //! `epoll_wait` with timeout 0 returns before it would busy poll (napi_semantics §8), so a loop of such calls neither
-//! polls nor suspends. It is counted by the tracepoints of the system calls, filtered by the kernel; where there are
-//! none, a thread that never sleeps can be seen, and not why.
+//! polls nor suspends. The calls are counted by the tracepoints of the system calls, which the kernel filters. Without
+//! tracepoints it can be seen that a thread never sleeps, but not why.
 //!
-//! The timeout of `epoll_pwait2` is behind a pointer, which a filter cannot follow. There the returns with nothing are
-//! counted, less the times that the thread slept: with a timeout above 0 it sleeps before it returns with nothing.
+//! The timeout of `epoll_pwait2` is behind a pointer, which a filter cannot follow. For this call, returns without
+//! events are counted, less the times that the thread slept, because with a timeout above 0 it sleeps before it returns
+//! without events.
 
 use std::ffi::CStr;
 use std::io;
@@ -19,11 +20,12 @@ use super::check::Check;
 use crate::os;
 use crate::roots::Roots;
 
-/// How long the program is watched: each of its threads for so long as it did not wait for a core.
+/// How long the program is watched. For each thread, only the time counts in which it did not wait for a core.
 const WATCHED: Duration = Duration::from_millis(300);
-/// How long it is watched at the longest, where its threads get no core.
+/// How long the program is watched at most, if its threads get no core.
 const WATCHED_MAX: Duration = Duration::from_secs(10);
-/// Calls with timeout 0 in that time that make a loop: one in 3 ms. A single look at the queue before sleeping is none.
+/// So many calls with timeout 0 in that time make a loop: one in 3 ms. A single look at the queue before a sleep makes
+/// none.
 const LOOP_CALLS_MIN: u64 = 100;
 
 /// How calls with timeout 0 are told from others.
@@ -31,7 +33,7 @@ struct Call {
     name: &'static str,
     tracepoint: &'static str,
     filter: &'static CStr,
-    /// Whether a call that sleeps is counted as well.
+    /// Whether calls that sleep are counted as well, and have to be subtracted.
     less_sleeps: bool,
 }
 
@@ -41,7 +43,7 @@ const CALLS: [Call; 3] = [
     Call { name: "epoll_pwait2", tracepoint: "sys_exit_epoll_pwait2", filter: c"ret == 0", less_sleeps: true },
 ];
 
-/// One call of one thread, being counted.
+/// A counter of one call of one thread.
 struct Counted {
     thread: i32,
     call: &'static Call,
@@ -51,7 +53,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Calls with timeout 0 since it was made.
+    /// How many calls with timeout 0 there were since it was made.
     fn zeros(&mut self, pid: i32, roots: &Roots) -> u64 {
         let counted = self.counter.read().unwrap_or(0);
         if !self.call.less_sleeps {
@@ -62,14 +64,14 @@ impl Counted {
         counted.saturating_sub(slept.saturating_sub(self.slept_before))
     }
 
-    /// How much of the time since then it did not wait for a core.
+    /// For how much of the time since then the thread did not wait for a core.
     fn could_run(&self, pid: i32, roots: &Roots, elapsed: Duration) -> Duration {
         let waited = waited(pid, self.thread, roots).unwrap_or(self.waited_before);
         elapsed.saturating_sub(waited.saturating_sub(self.waited_before))
     }
 }
 
-/// How long a thread has waited for a core, where the kernel tells it.
+/// How long a thread has waited for a core, if the kernel reports it.
 fn waited(pid: i32, thread: i32, roots: &Roots) -> Option<Duration> {
     let stat = roots.read_proc(&format!("{pid}/task/{thread}/schedstat")).ok()?;
     stat.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
@@ -107,8 +109,8 @@ pub fn zero_timeouts(named: &str, pid: i32, roots: &Roots) -> Check {
     }
 }
 
-/// Watches until a thread is a loop, or each has been watched for long enough. Returns the most calls with timeout 0, with whose they
-/// are, what is called, and whether they are a loop; and how many milliseconds it took.
+/// Watches until a thread turns out to be a loop, or until each was watched for long enough. Returns the most calls
+/// with timeout 0, with their thread, their name and whether they are a loop, and how many milliseconds this took.
 fn watch(counters: &mut [Counted], pid: i32, roots: &Roots) -> (Option<(u64, i32, &'static str, bool)>, u128) {
     let began = Instant::now();
     loop {
@@ -118,7 +120,7 @@ fn watch(counters: &mut [Counted], pid: i32, roots: &Roots) -> (Option<(u64, i32
         let mut all_watched = true;
         let look = |it: &mut Counted| {
             let (calls, could_run) = (it.zeros(pid, roots), it.could_run(pid, roots, elapsed));
-            // It waits for a moment whenever it wakes.
+            // A thread waits for a moment whenever it wakes.
             all_watched &= could_run >= WATCHED * 9 / 10;
             let is_loop = calls as f64 >= LOOP_CALLS_MIN as f64 * could_run.div_duration_f64(WATCHED).max(1.0);
             is_over |= is_loop;
@@ -136,7 +138,7 @@ fn threads_of(pid: i32, roots: &Roots) -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A counter for each thread and call, counting already.
+/// Makes a counter for each thread and call. They count from now on.
 fn counters(threads: &[i32], pid: i32, roots: &Roots) -> io::Result<Vec<Counted>> {
     let mut counters = Vec::new();
     for call in &CALLS {
@@ -167,7 +169,7 @@ fn counters(threads: &[i32], pid: i32, roots: &Roots) -> io::Result<Vec<Counted>
     Ok(counters)
 }
 
-/// Without tracepoints: a thread that was running whenever one looked, and never slept, may be such a loop.
+/// A check without tracepoints: a thread that ran at each look, and never slept, may be such a loop.
 fn without_tracepoints(what: String, threads: &[i32], pid: i32, roots: &Roots, error: &io::Error) -> Check {
     let sleeps = |thread: i32| sleeps(pid, thread, roots);
     let runs = |thread: i32| {

@@ -1,10 +1,10 @@
-//! The timers that settings lean on, against what a program does meanwhile: how long a packet waits for one that sleeps,
-//! and whether one that works comes back before they run out.
+//! Compares the timers of the settings with what a program does meanwhile: how long a packet waits for a program that
+//! sleeps, and whether one that works comes back before they run out.
 //!
-//! Between two calls of `epoll_wait` nobody polls a queue that is suspended or whose interrupt is deferred. A program
-//! that takes longer finds that softirq has polled in its place, beside it on its CPU. How long an event takes is not to
-//! be seen from outside, so a service time is assumed, and said. How many a call returns has two bounds that can be
-//! seen: a socket is ready once a call, and `maxevents` stands in `/proc/P/task/T/syscall` while the thread sleeps there.
+//! Between two calls of `epoll_wait` nobody polls a queue that is suspended or whose interrupt is deferred. If a
+//! program takes longer, softirq polls in its place, beside it on its CPU. How long an event takes cannot be seen from
+//! outside, so a service time is assumed, and reported. How many events a call returns has two bounds that can be seen:
+//! a socket is ready once per call, and `maxevents` stands in `/proc/P/task/T/syscall` while the thread sleeps there.
 
 use std::cmp::Reverse;
 
@@ -15,12 +15,12 @@ use crate::roots::Roots;
 use crate::sched::shown_ns;
 use crate::spans::timer_ns;
 
-/// What one event is taken to cost: a request of a key-value store.
+/// The assumed cost of one event: a request of a key-value store.
 const SERVICE_NS: u64 = 10_000;
-/// A wait that nobody expects of a network: longer than any mode has for programs that sleep.
+/// A wait that nobody expects from a network, as it is longer than in any mode for programs that sleep.
 const LONG_WAIT_NS: u64 = 1_000_000;
 
-/// How long packets wait for whoever sleeps.
+/// Checks how long packets wait for a program that sleeps.
 pub fn sleepers(snapshot: &Snapshot) -> Check {
     let what = format!("timer of {}", snapshot.device);
     let defers = snapshot.napis.iter().filter(|napi| napi.settings.defers());
@@ -45,7 +45,7 @@ pub fn sleepers(snapshot: &Snapshot) -> Check {
     )
 }
 
-/// A context with what a call on it can return, and the timer that runs meanwhile.
+/// A context with the number of events that a call on it can return, and the timer that runs meanwhile.
 struct Batch {
     fd: i32,
     sockets: u64,
@@ -63,7 +63,8 @@ impl Batch {
     }
 }
 
-/// Whether a full batch of a program outlasts the timer of its queues; nothing if it does not busy poll on the device.
+/// Checks whether a full batch of a program takes longer than the timer of its queues. Returns `None` if it does not
+/// busy poll on the device.
 pub fn batches(named: &str, pid: i32, contexts: &[EpollContext], snapshot: &Snapshot, roots: &Roots) -> Option<Check> {
     let batch = |context: &EpollContext| {
         let hears = |id: u32| context.sockets.iter().any(|socket| socket.napi_id == id);
@@ -104,15 +105,15 @@ fn judge(what: String, batch: &Batch) -> Check {
     )
 }
 
-/// The most events that a thread asks for on a context, while one sleeps there.
+/// The most events that a thread asks for on a context, if one sleeps there now.
 fn maxevents(pid: i32, epoll: i32, roots: &Roots) -> Option<u64> {
     let threads = std::fs::read_dir(roots.proc(&format!("{pid}/task"))).ok()?.flatten();
     let calls = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("syscall")).ok());
     calls.filter_map(|call| asked(&call, epoll)).max()
 }
 
-/// The third argument of a call that waits on this descriptor. A line is the call's number and its arguments in
-/// hexadecimal (`proc_pid_syscall`); a thread that runs has another one.
+/// The third argument of a call that waits on this descriptor. A line consists of the call's number and its arguments
+/// in hexadecimal (`proc_pid_syscall`); the line of a thread that runs is different.
 fn asked(line: &str, epoll: i32) -> Option<u64> {
     let mut words = line.split_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
