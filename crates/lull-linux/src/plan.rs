@@ -22,7 +22,7 @@ const TIMEOUT_NS_MAX: u64 = 10_000_000_000;
 pub struct DeviceRequest {
     /// The mode, whose NAPI settings are put in force.
     pub mode: Mode,
-    /// The receive queues; all NAPIs of the device if `None`.
+    /// The receive queues, or all NAPIs of the device if `None`.
     pub queues: Option<Vec<u32>>,
     /// Values in place of the mode's.
     pub overrides: Overrides,
@@ -47,7 +47,7 @@ pub struct ThreadRequest {
     /// CPUs for the threads, one for each in the order of the queues, and from the first again when they run out. If
     /// there are none, the kernel decides.
     pub cpus: Vec<usize>,
-    /// Their policy; with `None` it is the kernel's.
+    /// Their policy. `None` leaves it to the kernel.
     pub policy: Option<ThreadPolicy>,
 }
 
@@ -273,7 +273,7 @@ pub struct Change {
     pub napi_id: u32,
     /// The setting, as netlink names it.
     pub setting: &'static str,
-    /// The former value; timeouts are in nanoseconds.
+    /// The former value. Timeouts are in nanoseconds.
     pub from: Shown,
     /// The new value.
     pub to: Shown,
@@ -285,7 +285,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// A value of a setting: JSON has the plain number, people a unit.
+/// A value of a setting. JSON has the plain number, and people read a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Shown {
@@ -351,10 +351,10 @@ pub fn no_napi(snapshot: &Snapshot) -> Error {
     Error::NoNapi { device: device.clone(), remedy }
 }
 
-/// Refuses more CPUs than there are NAPI threads to put on them: what is asked for is never silently left out.
+/// Refuses more CPUs than there are NAPI threads to put on them, as nothing that was asked for is silently left out.
 ///
 /// # Errors
-/// [`Error::Input`]; an unknown queue.
+/// [`Error::Input`], or an unknown queue.
 pub fn check_surplus(snapshot: &Snapshot, request: &DeviceRequest) -> Result<()> {
     let (given, threads) = (request.threads.cpus.len(), chosen(snapshot, request)?.len());
     // A device without NAPIs has a better reason to be refused.
@@ -367,8 +367,8 @@ pub fn check_surplus(snapshot: &Snapshot, request: &DeviceRequest) -> Result<()>
     })
 }
 
-/// Refuses NAPIs whose threads a kernel turns on and off for the whole device only, and does not report for each: they poll,
-/// whatever is set.
+/// Refuses NAPIs whose threads a kernel turns on and off for the whole device only and does not report for each, as
+/// they poll whatever is set.
 fn check_unreported_threads(snapshot: &Snapshot, chosen: &[&NapiState], mode: &Mode, kernel: &str) -> Result<()> {
     let device_wide = snapshot.defaults.and_then(|defaults| defaults.threaded).unwrap_or(0);
     if device_wide == 0 || mode.napi.threaded != Threaded::Off || chosen.iter().all(|napi| !napi.unreported.threaded) {
@@ -382,11 +382,11 @@ fn check_unreported_threads(snapshot: &Snapshot, chosen: &[&NapiState], mode: &M
     })
 }
 
-/// What has to change so that `request` is in force; steps with nothing to do are left out.
+/// What has to change so that `request` is in force. Steps with nothing to do are left out.
 ///
 /// # Errors
 /// Everything that can be refused beforehand: values above limits, a kernel without the setting, a device without
-/// NAPIs, unknown queues, CPUs that do not exist.
+/// NAPIs, unknown queues, and CPUs that do not exist.
 pub fn plan(
     snapshot: &Snapshot,
     request: &DeviceRequest,

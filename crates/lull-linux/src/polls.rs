@@ -1,21 +1,21 @@
-//! Who polled: the kernel's `napi:napi_poll` tracepoint, read raw from a trace instance of our own.
+//! Records who polled: the kernel's `napi:napi_poll` tracepoint, read raw from a trace instance of lull's own.
 //!
-//! The tracepoint tells the NAPI's address, its device's name, the packets and the budget, and with every event come
-//! the CPU, the thread, and the context. It does not tell the NAPI id. Packets do: `napi_gro_receive_entry` names the
-//! id of the NAPI that is being polled, and the next poll that ends on that CPU is the one that the packet came in
-//! with, because nothing else polls in between (bottom halves are off). That event comes for every packet, so it is on
-//! only for as long as somebody wants to know ([`Polls::trace_packets`]); a driver that does without GRO shows no id.
+//! The tracepoint has the NAPI's address, its device's name, the packets and the budget. With every event come the CPU,
+//! the thread, and the context. It does not have the NAPI id, but packets do: `napi_gro_receive_entry` has the id of
+//! the NAPI that is being polled. The next poll that ends on that CPU is the one that the packet came in with, because
+//! nothing else polls in between (bottom halves are off). That event comes for every packet, so it is on only for as
+//! long as somebody wants to know ([`Polls::trace_packets`]). A driver that does without GRO shows no id.
 //!
-//! What is read, and why so: with `dev_name == DEV` as a filter inside the kernel only that device is recorded, and the
-//! per-CPU ring buffers are read as whole pages (`trace_pipe_raw`), which costs the reader a few nanoseconds an event
-//! where text costs microseconds: a million polls a second take the reader 5 % of a core and none is lost (`lull stat`
-//! on the veth of a memcached in fullbusy, on a virtual machine of two cores). Events that did not fit are counted by
-//! the kernel and handed on ([`Polls::lost`]). With [`Options::timers`], `hrtimer_start` and `hrtimer_expire_entry` of
-//! `napi_watchdog` are recorded too: the timer of a NAPI lies inside it, so an address says whose it is, and the time
-//! it is set to says whether it is the deferral's or the suspension's.
+//! With `dev_name == DEV` as a filter inside the kernel only that device is recorded. The per-CPU ring buffers are read
+//! as whole pages (`trace_pipe_raw`), which costs the reader a few nanoseconds for each event where text costs
+//! microseconds. A million polls per second take the reader 5 % of a core, and none is lost (`lull stat` on the veth of
+//! a memcached in fullbusy, on a virtual machine of two cores). The kernel counts events that did not fit, and
+//! [`Polls::lost`] returns the count. With [`Options::timers`], `hrtimer_start` and `hrtimer_expire_entry` of
+//! `napi_watchdog` are recorded as well. The timer of a NAPI lies inside it, so the timer's address says which NAPI it
+//! belongs to, and the time that it is set to says whether it is the deferral's or the suspension's.
 //!
-//! The filter knows names only: a device of the same name in another network namespace is recorded, too, under its own
-//! address.
+//! The filter knows names only, so a device of the same name in another network namespace is recorded as well, under
+//! its own address.
 
 mod account;
 mod error;
@@ -39,30 +39,31 @@ use tracefs::Instance;
 pub use account::{Account, Accounts, Comm, Tally, Who};
 pub use error::PollsError;
 
-/// Ring buffer of each CPU unless told otherwise, in KiB: half a second at half a million polls a second.
+/// The ring buffer of each CPU unless an option says otherwise, in KiB: half a second at half a million polls per
+/// second.
 pub const BUFFER_KIB_DEFAULT: u32 = 16 * 1024;
-/// What the ring buffers of all CPUs have together unless told otherwise, in KiB, and one of them at least.
+/// What the ring buffers of all CPUs have together unless an option says otherwise, in KiB, and the least that one has.
 const BUFFERS_KIB_MAX: u32 = 256 * 1024;
 const BUFFER_KIB_MIN: u32 = 512;
-/// The timer of a NAPI lies less than this behind its beginning: `struct napi_struct` is under 1 KiB.
+/// The timer of a NAPI lies less than this after its beginning, as `struct napi_struct` is smaller than 1 KiB.
 const NAPI_BYTES_MAX: u64 = 1024;
 
-/// Where packets go up the stack within a poll, by which way they take.
+/// The events of packets that go up the stack within a poll, one for each way that they may take.
 const PACKET_EVENTS: [&str; 2] = ["napi_gro_receive_entry", "napi_gro_frags_entry"];
 
-/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (`trace_events.h`): the second means that softirqs run, not that they
+/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (`trace_events.h`). The second means that softirqs run, not that they
 /// are off.
 const FLAG_HARDIRQ: u8 = 0x08;
 const FLAG_SOFTIRQ: u8 = 0x10;
 
-/// In what context the kernel was.
+/// The context in which the kernel was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Context {
     /// A hard interrupt.
     HardInterrupt,
-    /// Running softirqs: at the end of an interrupt, where a process lets bottom halves on again, or in ksoftirqd.
+    /// Softirqs run: at the end of an interrupt, when a process enables bottom halves again, or in ksoftirqd.
     Softirq,
-    /// In a process or kernel thread.
+    /// A process or kernel thread.
     Process,
 }
 
@@ -71,11 +72,11 @@ pub enum Context {
 pub struct Record {
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// On which CPU.
+    /// The CPU.
     pub cpu: u32,
     /// The thread that ran or was interrupted; 0 is the idle thread.
     pub tid: i32,
-    /// In which context.
+    /// The context.
     pub context: Context,
     /// What happened.
     pub what: What,
@@ -86,11 +87,11 @@ pub struct Record {
 pub enum What {
     /// The NAPI was polled (`trace_napi_poll`, after the driver's poll).
     Poll {
-        /// Its address in the kernel: an identity, not an id.
+        /// Its address in the kernel. It is an identity, not an id.
         napi: u64,
         /// Packets.
         work: u32,
-        /// Packets that it was allowed; 0 is netpoll's.
+        /// The packets that it was allowed. Netpoll allows 0.
         budget: u32,
     },
     /// A packet of the device went up the stack, from within a poll.
@@ -102,7 +103,7 @@ pub enum What {
     TimerSet {
         /// The timer's address.
         timer: u64,
-        /// In how many nanoseconds from the event it was to fire.
+        /// The nanoseconds from the event to when it was to fire.
         in_ns: u64,
     },
     /// The timer of some NAPI fired (`napi_watchdog`).
@@ -118,15 +119,15 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Whether a timer's address is that of the NAPI at `napi`.
+/// Whether this is the address of the timer of the NAPI at `napi`.
 pub fn timer_of(napi: u64, timer: u64) -> bool {
     timer > napi && timer - napi < NAPI_BYTES_MAX
 }
 
-/// How to record.
+/// What is recorded, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Also the timers of all NAPIs of the machine.
+    /// Record the timers of all NAPIs of the machine as well.
     pub timers: bool,
     /// Ring buffer of each CPU, in KiB.
     pub buffer_kib: u32,
@@ -138,7 +139,7 @@ impl Default for Options {
     }
 }
 
-/// The ring buffer of each CPU of a machine with so many, in KiB.
+/// The ring buffer of each CPU, in KiB, on a machine with this many CPUs.
 fn buffer_kib(cpus: usize) -> u32 {
     let share = BUFFERS_KIB_MAX / u32::try_from(cpus).unwrap_or(u32::MAX).max(1);
     share.clamp(BUFFER_KIB_MIN, BUFFER_KIB_DEFAULT)
@@ -151,7 +152,7 @@ struct CpuBuffer {
 
 /// The polls of one device, from when it was opened until it is dropped.
 pub struct Polls {
-    // The files before the instance that they are in: it cannot be removed while one is open.
+    // The files come before the instance that they are in, as it cannot be removed while one is open.
     buffers: Vec<CpuBuffer>,
     layout: page::Layout,
     formats: Formats,
@@ -180,15 +181,15 @@ fn is_initial_pid_namespace() -> bool {
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|target| target.as_os_str() == "pid:[4026531836]")
 }
 
-/// Removes what a lull that was killed while it recorded has left recording, and returns the names of those trace instances. Who
-/// may not trace, or is in a PID namespace of its own, removes nothing.
+/// Removes what a lull that was killed while it recorded has left recording, and returns the names of those trace
+/// instances. A process that may not trace, or is in a PID namespace of its own, removes nothing.
 pub fn remove_left_over() -> Vec<String> {
     if is_initial_pid_namespace() { tracefs::remove_left_over() } else { Vec::new() }
 }
 
 struct Formats {
     poll: PollFormat,
-    /// Id and place of the NAPI id in each of [`PACKET_EVENTS`].
+    /// The id, and the place of the NAPI id, in each of [`PACKET_EVENTS`].
     packets: Vec<(u16, usize)>,
     timers: Option<TimerFormats>,
 }
@@ -206,10 +207,11 @@ struct TimerFormats {
 }
 
 impl Polls {
-    /// Begins to record the polls of `device`, in whatever network namespace it is.
+    /// Begins to record the polls of `device`, in whichever network namespace it is.
     ///
     /// # Errors
-    /// No right to trace, a kernel without event tracing, another PID namespace than the initial one, or a name that is none.
+    /// There is no right to trace, the kernel has no event tracing, this is another PID namespace than the initial one,
+    /// or the name cannot be that of a device.
     pub fn open(device: &str, options: Options) -> Result<Polls, PollsError> {
         let bad = |c: char| c == '"' || c == '\\' || c.is_whitespace() || c.is_control();
         if device.is_empty() || device.len() > DEVICE_NAME_BYTES_MAX || device.contains(bad) {
@@ -271,7 +273,7 @@ impl Polls {
         PACKET_EVENTS.iter().map(of_event).collect()
     }
 
-    /// Records packets, too, or no longer. They tell which id a NAPI has, and cost an event each.
+    /// Starts to record packets as well, or stops. They tell which id a NAPI has, and cost an event each.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -285,12 +287,13 @@ impl Polls {
         Switch { path: self.instance.path("tracing_on") }
     }
 
-    /// Hands what was recorded since the last call, up to this one, to `each`, CPU by CPU, each CPU's in the order of
-    /// time. Returns how many. It ends even where the kernel records faster than this reads, as the polls of a NAPI
-    /// thread that busy polls: what the ring buffers cannot hold until the next call is lost, and counted.
+    /// Hands what was recorded since the last call, up to this one, to `each`, CPU by CPU, and each CPU's in the order
+    /// of time. Returns how many there were. It ends even where the kernel records faster than this reads, as with the
+    /// polls of a NAPI thread that busy polls. What the ring buffers cannot hold until the next call is lost, and
+    /// counted.
     ///
     /// # Errors
-    /// A ring buffer that cannot be read, or a page that is not understood.
+    /// A ring buffer cannot be read, or a page is not understood.
     pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Result<u64, PollsError> {
         let now_ns = now_ns();
         let mut count = 0;
@@ -309,7 +312,7 @@ impl Polls {
         Ok(count)
     }
 
-    /// Events that were lost since the recording began, because the reader was too slow for the ring buffers.
+    /// The events that were lost since the recording began, because the reader was too slow for the ring buffers.
     ///
     /// # Errors
     /// The kernel's statistics cannot be read.

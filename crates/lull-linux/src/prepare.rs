@@ -1,8 +1,8 @@
 //! The set-up of a machine and a device for low latency, step by step from a profile: queues, rings, coalescing, RPS
 //! and RFS, interrupts, and the machine-wide steps that a profile has to name.
 //!
-//! What a step overwrites is in a state file before it is done: the device's own, and one for the machine. What device
-//! or kernel lack is reported and is no failure.
+//! What a step overwrites is written to a state file before the step is done: the device's own, or one for the machine.
+//! What the device or the kernel lacks is reported and is no failure.
 
 mod interrupts;
 mod keep;
@@ -27,7 +27,7 @@ use crate::roots::Roots;
 use crate::session::Session;
 use crate::state::{Lock, State, Store, Term};
 
-/// How long a lock is waited for: a change takes milliseconds.
+/// How long to wait for a lock. A change takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// What helps where a file of the machine cannot be seen.
@@ -37,8 +37,8 @@ const ELSEWHERE: &str =
 /// Does the steps of a profile.
 ///
 /// # Errors
-/// A stale state file, another lull at work, a state file that cannot be written: nothing was changed. A step that is
-/// refused is in the reports.
+/// A state file is stale, another lull is at work, or a state file cannot be written. Nothing was changed then. A step
+/// that is refused is in the reports.
 pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Result<Vec<StepReport>> {
     let (device, machine) = (session.store().clone(), session.store().of_machine());
     let mut ethtool = Ethtool::new(session.device());
@@ -48,7 +48,7 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
     let of_queues = queue_steps(&profile.device);
     let of_device = device_steps(&profile.device, &snapshot, in_sysfs, &roots)?;
     let of_machine = machine_steps(&profile.machine, &roots)?;
-    // Every lock before the first change: what is locked by somebody else is refused as a whole.
+    // Every lock is taken before the first change, so that what somebody else has locked is refused as a whole.
     let mut takes = |steps: &[&[Step]], store: &Store| {
         let known = Known::load(store, Some(&snapshot), &roots)?;
         let looked: Vec<_> =
@@ -58,7 +58,7 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
     let lock_of_device = takes(&[&of_queues, &of_device], &device)?;
     let lock_of_machine = takes(&[&of_machine], &machine)?;
     let mut reports = Vec::new();
-    // The queues first: what follows is for the queues that there are then.
+    // The queues come first, as what follows is for the queues that there are then.
     reports.extend(carry_out(of_queues, &device, lock_of_device.as_ref(), &snapshot, &mut ethtool, &roots)?);
     let snapshot = session.snapshot()?;
     let of_device = device_steps(&profile.device, &snapshot, in_sysfs, &roots)?;
@@ -67,14 +67,14 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
     Ok(reports)
 }
 
-/// Gives back what the steps have overwritten, the last first. Harmless when nothing was prepared.
+/// Gives back what the steps have overwritten, the last first. It does no harm when nothing was prepared.
 ///
 /// # Errors
-/// As [`prepare`]; what is refused is in the reports, and stays in the state file.
+/// The errors of [`prepare`]. What is refused is in the reports, and stays in the state file.
 pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>> {
     let mut ethtool = Ethtool::new(session.device());
     let (device, machine) = (session.store().clone(), session.store().of_machine());
-    // Every lock before the first change, and in the order of `prepare`.
+    // Every lock is taken before the first change, and in the order of `prepare`.
     let mut prepared = Vec::new();
     for store in [device, machine] {
         if store.load()?.is_some_and(|state| !state.prepared.is_empty()) {
@@ -83,7 +83,7 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
         }
     }
     let mut reports = Vec::new();
-    // By which numbers the interrupts that were prepared go now. A device that has vanished has none.
+    // The numbers that the prepared interrupts have now. A device that has vanished has none.
     let snapshot = session.snapshot().ok();
     for (store, _lock) in prepared.iter().rev() {
         reports.extend(give_back(store, snapshot.as_ref(), &mut ethtool, session, dry_run)?);
@@ -91,7 +91,7 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
     Ok(reports)
 }
 
-/// Gives back what the steps of one store have overwritten, as it is under the lock.
+/// Gives back what the steps of one store have overwritten, as the store says under the lock.
 fn give_back(
     store: &Store,
     snapshot: Option<&Snapshot>,
@@ -122,7 +122,7 @@ fn give_back(
             report.outcome = Outcome::Refused("/sys is that of another network namespace: mount its own".to_owned());
         }
         let report = if dry_run { report } else { step.carry_out(report, ethtool, roots) };
-        // What is gone has taken its value along; what was refused is tried again next time.
+        // What is gone has taken its value along. What was refused is tried again next time.
         if matches!(report.outcome, Outcome::Refused(_)) {
             kept.push(done.clone());
         }
@@ -136,13 +136,13 @@ fn give_back(
     Ok(reports)
 }
 
-/// Whoever holds it lets go when it is in no state file any more.
+/// Whoever holds it lets go when it is no longer in any state file.
 fn released(done: &Overwritten) -> StepReport {
     let (what, from) = (done.what.clone(), done.set.clone());
     StepReport { what, from, to: "not held".to_owned(), became: None, outcome: Outcome::Changed }
 }
 
-/// Looks what a step finds. What was made of the same value when it was set before is that value.
+/// Looks at what a step finds. What became of the same value when it was set before counts as that value.
 fn look(step: &Step, before: &State, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
     let is_known =
         |done: &&Overwritten| step.target.as_ref() == Ok(&done.target) && done.set.as_ref() == Some(&step.to);
@@ -152,7 +152,7 @@ fn look(step: &Step, before: &State, ethtool: &mut Ethtool, roots: &Roots) -> St
 
 /// What was in force before.
 struct Known {
-    /// As the state file has it.
+    /// As it is in the state file.
     recorded: State,
     /// With the interrupts that the queues have now.
     now: State,
@@ -174,8 +174,8 @@ impl Known {
 enum Work {
     /// There is nothing to change and nothing to remember.
     Nothing,
-    /// It can be recorded whose the interrupts are. A watcher that has the device is no reason to refuse that: the values are
-    /// remembered.
+    /// The state file can have whose the interrupts are. A watcher that has the device is no reason to refuse that, as
+    /// the values are remembered.
     Names,
     /// There is something to change, or a value to remember.
     Steps,
@@ -193,7 +193,7 @@ fn work(looked: &[(StepReport, impl Borrow<Step>)], known: &Known) -> Work {
     }
 }
 
-/// The lock that the work takes, if there is some.
+/// The lock that the work takes, if it takes any.
 fn lock_for(looked: &[(StepReport, impl Borrow<Step>)], known: &Known, store: &Store) -> Result<Option<Lock>> {
     match work(looked, known) {
         Work::Nothing => Ok(None),
@@ -202,13 +202,13 @@ fn lock_for(looked: &[(StepReport, impl Borrow<Step>)], known: &Known, store: &S
     }
 }
 
-/// What is remembered but for whose the interrupts are.
+/// What is remembered, without whose the interrupts are.
 fn values(state: &State) -> Vec<Overwritten> {
     let value = |done: &Overwritten| Overwritten { interrupt: None, settled: None, ..done.clone() };
     state.prepared.iter().map(value).collect()
 }
 
-/// Carries steps out, with what they overwrite on disk before the first. Without the lock it only looks.
+/// Carries steps out, and writes what they overwrite to disk before the first. Without the lock it only looks.
 fn carry_out(
     steps: Vec<Step>,
     store: &Store,
@@ -324,7 +324,7 @@ mod tests {
         let former = |state: &State| state.prepared.iter().map(|done| done.former.clone()).collect::<Vec<_>>();
         let first = remember(session.store().empty(), &[found(0, "eth0-rx-0", "0-3")]);
         assert_eq!(former(&first), ["0-3"]);
-        // The driver has asked for its interrupts anew, in another order.
+        // The driver has requested its interrupts anew, in another order.
         assert_eq!(former(&remember(first.clone(), &[found(1, "eth0-rx-1", "2")])), ["2"]);
         assert_eq!(former(&remember(first, &[found(0, "uplink-rx-0", "1")])), ["0-3"], "the device was renamed");
     }
@@ -351,7 +351,7 @@ mod tests {
         interrupt(44, "eth0-rx-0", "0-3\n");
         interrupt(45, "eth0-rx-1", "0-3\n");
         assert_eq!(prepare(&[44, 45]).0, [Outcome::Changed, Outcome::Changed]);
-        // The driver asks for its interrupts anew, and the kernel gives them the CPUs that the NAPIs had.
+        // The driver requests its interrupts anew, and the kernel gives them the CPUs that the NAPIs had.
         interrupt(44, "nvme0q1", "0\n");
         interrupt(45, "eth0-rx-0", "1\n");
         interrupt(46, "eth0-rx-1", "2\n");
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(outcomes, [Outcome::Already, Outcome::Already]);
         let formers: Vec<_> = recorded.prepared.iter().map(|it| (it.target.interrupt(), it.former.as_str())).collect();
         assert_eq!(formers, [(Some(45), "0-3"), (Some(46), "0-3")]);
-        // Once more, and to be found by undoing.
+        // The same happens once more, and undoing has to find it.
         interrupt(44, "eth0-rx-0", "1\n");
         interrupt(45, "eth0-rx-1", "2\n");
         interrupt(46, "nvme0q1", "0\n");

@@ -1,11 +1,11 @@
-//! What `/proc/P/stat` says of a process: whose child it is, and when it started, by which it is told from another that gets its
+//! What `/proc/P/stat` says of a process: its parent, and when it started, which tells it from another that gets its
 //! number later.
 
 use std::io;
 
 use crate::roots::Roots;
 
-/// When a process started; nothing if there is none of that number, or only what is left of one.
+/// When a process started. There is nothing if no process has that number, or if only a zombie of one is left.
 pub(crate) fn start_of(pid: i32, roots: &Roots) -> Option<u64> {
     stat(pid, roots).filter(|stat| !matches!(stat.state, 'Z' | 'X')).map(|stat| stat.start)
 }
@@ -18,15 +18,15 @@ pub(crate) struct Stat {
     pub(crate) start: u64,
 }
 
-/// What there is to say of a process; nothing if there is none of that number.
+/// What is known of a process. There is nothing if no process has that number.
 pub(crate) fn stat(pid: i32, roots: &Roots) -> Option<Stat> {
     try_stat(pid, roots).ok().flatten()
 }
 
-/// As [`stat`], for callers to whom a process that cannot be looked at is not one that has ended.
+/// The same as [`stat`], for callers that have to tell a process that cannot be looked at from one that has ended.
 ///
 /// # Errors
-/// Those of reading: no descriptor is left, for example.
+/// Those of reading, such as when no descriptor is left.
 pub(crate) fn try_stat(pid: i32, roots: &Roots) -> io::Result<Option<Stat>> {
     match roots.read_proc(&format!("{pid}/stat")) {
         Ok(line) => Ok(parse_stat(&line)),

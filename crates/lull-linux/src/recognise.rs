@@ -1,7 +1,7 @@
 //! From settings in force to a mode's name.
 //!
 //! A NAPI shows only the kernel's half of a mode. The other half, whether a program prefers busy polling there, is in
-//! the program's epoll contexts; a mode whose other half is missing is not in force, and is not named as if it were.
+//! the program's epoll contexts. A mode whose other half is missing is not in force, and is not reported as such.
 
 use lull_core::mode::{CATALOGUE, Plane};
 use lull_core::{EpollParams, Mode, NapiSettings, Threaded, Unpolled};
@@ -27,7 +27,7 @@ pub struct Programs {
     pub busy_poll_usecs: u64,
 }
 
-/// What is said where the settings cannot be read.
+/// What is reported where the settings cannot be read.
 pub(crate) fn unknown() -> Recognised {
     let note = "this kernel tells the settings of the whole device alone, whose /sys cannot be seen here";
     Recognised { mode: "unknown".to_owned(), note: Some(note.to_owned()) }
@@ -38,7 +38,7 @@ fn micros(nanoseconds: u64) -> Option<u64> {
     nanoseconds.is_multiple_of(1_000).then_some(nanoseconds / 1_000)
 }
 
-/// The modes whose kernel half these settings are: first what the settings amount to by themselves.
+/// The modes whose kernel half these settings are. The first is what the settings amount to by themselves.
 fn candidates(settings: &NapiSettings) -> Vec<Mode> {
     let us = micros(settings.gro_flush_timeout_ns).map(|us| us.to_string());
     let modes = CATALOGUE.iter().filter(|entry| entry.planes.contains(&Plane::Kernel)).filter_map(|entry| match entry
@@ -67,7 +67,7 @@ pub fn recognise(settings: &NapiSettings, programs: &Programs) -> Recognised {
     }
     if programs.polling.is_empty() {
         let suspending = with_programs.iter().find(|mode| mode.suspends());
-        // Without a program that prefers, nobody suspends: what is left is the deferral, or nothing.
+        // Without a program that prefers busy polling nobody suspends, so what is left is the deferral, or nothing.
         let left = suspending.and_then(|mode| {
             let settings = NapiSettings { irq_suspend_timeout_ns: 0, ..mode.napi };
             self::candidates(&settings).into_iter().find(|mode| mode.epoll == EpollParams::default())
@@ -108,7 +108,7 @@ pub fn recognise(settings: &NapiSettings, programs: &Programs) -> Recognised {
     }
 }
 
-/// A mode that differs from this one only in what nobody can see from outside.
+/// What distinguishes this mode from another in a way that nobody can see from outside.
 fn unseen(mode: &Mode) -> Option<String> {
     let busyread: Mode = "busyread".parse().ok()?;
     (mode.napi == busyread.napi && mode.napi.threaded == Threaded::Off)

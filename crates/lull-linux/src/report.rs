@@ -1,5 +1,5 @@
-//! Latencies that a service reports of itself, or whoever measures it: over a datagram socket, since the kernel plane
-//! cannot know them.
+//! Latencies that a service reports of itself, or that come from whoever measures it. They come over a datagram socket,
+//! since the kernel plane cannot know them.
 
 use std::fs;
 use std::io::{self, ErrorKind::ConnectionRefused};
@@ -13,13 +13,13 @@ use lull_units::time_ns;
 
 use crate::error::{Error, Result};
 
-/// Latencies of a window that are kept.
+/// The most latencies of a window that are kept.
 const KEPT_MAX: usize = 1 << 20;
-/// Bytes that are read at a time: milliseconds of work. The rest is read the next time.
+/// The bytes that are read at a time, which is milliseconds of work. The rest is read the next time.
 const DRAINED_BYTES_MAX: usize = 1 << 19;
-/// What a datagram counts for besides its bytes: an empty one takes a call as well.
+/// What a datagram counts for besides its bytes, as an empty one takes a call as well.
 const DATAGRAM_BYTES: usize = 64;
-/// After so long without a report latency is no longer known.
+/// When nothing was reported for this long, the latency is no longer known.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// A socket for reports. A datagram is text, words separated by white space: latencies of single answers with their units,
@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub struct Report {
     socket: UnixDatagram,
     path: PathBuf,
-    /// Statistics without which a summary says nothing of the objective.
+    /// The statistics without which a summary says nothing about the objective.
     wanted: Vec<Statistic>,
     ns: Vec<u64>,
     /// What summaries said.
@@ -37,21 +37,21 @@ pub struct Report {
     unread: Unread,
 }
 
-/// What was reported and could not be used, since somebody asked.
+/// What was reported since the last call and could not be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
     /// Words that were no latency.
     pub words: u64,
-    /// Summaries that do not say how many answers they are of, or lack a statistic that the objective bounds.
+    /// Summaries that do not say how many answers they are of, or that lack a statistic that the objective bounds.
     pub summaries: u64,
 }
 
 impl Report {
-    /// Makes the socket. Whoever can reach the file may report: the rights of its directory decide. A socket that a killed
-    /// controller has left there is replaced.
+    /// Makes the socket. Whoever can reach the file may report, which the rights of its directory decide. A socket that
+    /// a killed controller has left there is replaced.
     ///
     /// # Errors
-    /// The file cannot be made there, for one because another file has the name, or somebody listens there.
+    /// The file cannot be made there, for example because another file has the name, or somebody listens there.
     pub fn bind(path: &Path) -> Result<Report> {
         let failed = |source: io::Error| Error::Os {
             what: format!("make the socket {} for reports of latency", path.display()),
@@ -71,7 +71,7 @@ impl Report {
         Ok(report)
     }
 
-    /// What is reported is to be held against this objective.
+    /// Sets the objective that the reports are held against.
     pub fn is_for(&mut self, slo: &Slo) {
         self.wanted = slo.bounds().iter().map(|bound| bound.statistic).collect();
     }
@@ -81,10 +81,11 @@ impl Report {
         &self.path
     }
 
-    /// Reads what was reported, or a part of it if that is a lot; how many latencies there are since the last [`Report::take`].
+    /// Reads what was reported, or a part of it if that is a lot. Returns how many latencies there are since the last
+    /// [`Report::take`].
     pub fn drain(&mut self) -> u64 {
         let mut datagram = [0; 65_536];
-        // A limit, so that one who reports without end does not keep the controller from deciding.
+        // The limit keeps a sender that reports without end from keeping the controller from deciding.
         let mut drained = 0;
         while drained < DRAINED_BYTES_MAX {
             let Ok(bytes) = self.socket.recv(&mut datagram) else { break };
@@ -117,7 +118,7 @@ impl Report {
         std::mem::take(&mut self.unread)
     }
 
-    /// The latencies since the last call; nothing where nobody reports, or no longer.
+    /// The latencies since the last call. There is nothing where nobody reports, or where reports have ceased.
     pub fn take(&mut self) -> Option<Latency> {
         self.heard.filter(|heard| heard.elapsed() < SILENCE)?;
         self.ns.sort_unstable();
@@ -161,7 +162,7 @@ impl Summary {
         self.ns.iter().find(|(known, _)| *known == statistic).map(|(_, ns)| *ns)
     }
 
-    /// As a latency, if it has what is wanted: a percentile that is not known would pass for a good one.
+    /// The summary as a latency, if it has what is wanted, as a percentile that is not known would pass for a good one.
     fn latency(&self, wanted: &[Statistic]) -> Option<Latency> {
         let answers = self.answers?;
         if answers > 0 && (self.ns.is_empty() || wanted.iter().any(|statistic| self.ns_of(*statistic).is_none())) {
@@ -178,8 +179,8 @@ impl Summary {
     }
 }
 
-/// Two reports of one window. Percentiles cannot be added up, so the larger one holds for both: an objective that is met by
-/// both is met by that.
+/// Combines two reports of one window. Percentiles cannot be added up, so the larger one holds for both: an objective
+/// that both meet is met by that one.
 fn together(one: Latency, other: Latency) -> Latency {
     let answers = one.answers.saturating_add(other.answers);
     let sum = |it: Latency| u128::from(it.answers) * u128::from(it.avg_ns);
@@ -248,7 +249,7 @@ mod tests {
         }
         assert_eq!((report.drain(), report.take_unread()), (0, Unread { words: 2, summaries: 3 }));
         assert_eq!(report.take().unwrap().answers, 0);
-        // Beside single answers.
+        // This comes beside single answers.
         service.send_to(b"answers=1 p99=300us avg=300us", &path).unwrap();
         service.send_to(b"100us 100us 100us", &path).unwrap();
         assert_eq!(report.drain(), 4);
@@ -275,8 +276,8 @@ mod tests {
     fn one_reading_ends_though_more_lies_there() {
         let path = std::env::temp_dir().join(format!("lull-report-much-{}", std::process::id()));
         let mut report = Report::bind(&path).unwrap();
-        // As many as a socket's queue holds where nobody has changed that (net.unix.max_dgram_qlen), from a sender each, whose
-        // buffer would be full otherwise.
+        // As many as a socket's queue holds unless that was changed (net.unix.max_dgram_qlen). Each comes from a sender
+        // of its own, whose buffer would be full otherwise.
         let datagrams = 10;
         let words = "1us ".repeat(1 << 14);
         let senders: Vec<UnixDatagram> = (0..datagrams).map(|_| UnixDatagram::unbound().unwrap()).collect();
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn what_a_killed_controller_left_is_replaced_and_other_files_are_not() {
         let path = std::env::temp_dir().join(format!("lull-report-left-{}", std::process::id()));
-        // Its file stays, as after SIGKILL.
+        // The file stays, as it does after SIGKILL.
         drop(UnixDatagram::bind(&path).unwrap());
         let report = Report::bind(&path).unwrap();
         UnixDatagram::unbound().unwrap().send_to(b"1us", &path).unwrap();

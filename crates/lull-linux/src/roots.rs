@@ -1,10 +1,10 @@
-//! Where `/sys`, `/proc` and `/dev` are: given, so that what is machine-wide is tried on a copy.
+//! Where `/sys`, `/proc` and `/dev` are. They can be others, so that what is machine-wide is tested on a copy.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The roots of the file systems that the kernel shows itself by.
+/// The roots of the file systems in which the kernel shows its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     /// `/sys`.
@@ -51,7 +51,7 @@ impl Roots {
         Ok(fs::read_to_string(self.proc(path))?.trim_end().to_owned())
     }
 
-    /// A number in a file below `/proc`; nothing if there is no such file or number.
+    /// A number in a file below `/proc`. There is nothing if there is no such file or number.
     pub fn number(&self, proc_path: &str) -> Option<u64> {
         self.read_proc(proc_path).ok()?.parse().ok()
     }

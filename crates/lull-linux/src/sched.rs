@@ -1,4 +1,4 @@
-//! NAPI threads: which CPUs they may run on and by which policy. The kernel saves neither (`napi_config` holds only
+//! NAPI threads: which CPUs they may run on and under which policy. The kernel saves neither (`napi_config` holds only
 //! that there is a thread), so whoever sets them sets them again when the thread is a new one.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::machine;
 use crate::os::{SchedAttr, sched_attr, set_sched_attr};
 use crate::roots::Roots;
 
-/// Highest priority of SCHED_FIFO and SCHED_RR (`sched(7)`).
+/// The highest priority of SCHED_FIFO and SCHED_RR (`sched(7)`).
 pub const REALTIME_PRIORITY_MAX: u32 = 99;
 /// The shortest runtime and period of SCHED_DEADLINE: 1024 ns (`sched(7)`).
 pub const DEADLINE_NS_MIN: u64 = 1_024;
@@ -33,13 +33,13 @@ pub enum ThreadPolicy {
     Fifo(u32),
     /// SCHED_RR with this priority, 1 to 99.
     Rr(u32),
-    /// SCHED_DEADLINE: so much runtime in every period, in nanoseconds.
+    /// SCHED_DEADLINE: this much runtime in every period, in nanoseconds.
     Deadline {
         /// Nanoseconds of CPU time in every period.
         runtime_ns: u64,
-        /// Nanoseconds.
+        /// The period, in nanoseconds.
         period_ns: u64,
-        /// Nanoseconds within which the runtime is to be had.
+        /// The nanoseconds within which the thread gets the runtime.
         deadline_ns: u64,
     },
     /// A policy that this version does not know, by the kernel's number.
@@ -94,10 +94,10 @@ impl FromStr for ThreadPolicy {
     }
 }
 
-/// A duration with its unit (`50us`, `20ms`, `1s`, `500ns`) in nanoseconds. A bare 0 needs none.
+/// A duration with its unit (`50us`, `20ms`, `1s`, `500ns`) in nanoseconds. A bare 0 needs no unit.
 ///
 /// # Errors
-/// No number, no unit, or more nanoseconds than 64 bits hold.
+/// There is no number or no unit, or it is more nanoseconds than 64 bits hold.
 pub fn duration_ns(text: &str) -> Result<u64> {
     lull_units::time_ns(text).map_err(|_| Error::Input {
         what: format!("'{text}' is no duration"),
@@ -105,7 +105,7 @@ pub fn duration_ns(text: &str) -> Result<u64> {
     })
 }
 
-/// Nanoseconds as a person writes them; 0 is 0 in any unit.
+/// Nanoseconds as a person writes them. 0 is 0 in any unit.
 pub fn shown_ns(nanoseconds: u64) -> String {
     if nanoseconds == 0 { "0".to_owned() } else { lull_units::time_text(nanoseconds) }
 }
@@ -113,7 +113,7 @@ pub fn shown_ns(nanoseconds: u64) -> String {
 /// Where and how a thread runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduling {
-    /// The CPUs it may run on, those among them that are offline too.
+    /// The CPUs it may run on, including those among them that are offline.
     pub cpus: Vec<usize>,
     /// Its policy.
     pub policy: ThreadPolicy,
@@ -126,7 +126,7 @@ fn pid(number: i32) -> io::Result<Pid> {
 /// Reads where and how a thread runs.
 ///
 /// # Errors
-/// ESRCH when it is gone.
+/// ESRCH when the thread is gone.
 pub fn scheduling(thread: i32) -> io::Result<Scheduling> {
     let set = rustix::thread::sched_getaffinity(Some(pid(thread)?))?;
     let active: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
@@ -149,13 +149,13 @@ pub fn scheduling(thread: i32) -> io::Result<Scheduling> {
     Ok(Scheduling { cpus: with_offline(active, listed, &machine::online_cpus(&roots)), policy })
 }
 
-/// The CPUs that `/proc/T/status` names, offline ones among them.
+/// The CPUs that `/proc/T/status` names, including offline ones.
 fn allowed(status: &str) -> Option<Vec<usize>> {
     machine::parse_cpu_list(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)
 }
 
-/// `sched_getaffinity(2)` leaves out CPUs that are offline, which the thread may run on when they are back. `listed` has them,
-/// unless it is of another thread of that number (a `/proc` of another pid namespace).
+/// Adds CPUs that are offline, which `sched_getaffinity(2)` leaves out although the thread may run on them when they
+/// are back. `listed` has them, unless it is of another thread of that number (a `/proc` of another PID namespace).
 fn with_offline(active: Vec<usize>, listed: Option<Vec<usize>>, online: &[usize]) -> Vec<usize> {
     let is_its = |listed: &Vec<usize>| {
         active.iter().all(|cpu| listed.contains(cpu))
@@ -183,7 +183,7 @@ pub fn set_cpus(thread: i32, cpus: &[usize]) -> io::Result<()> {
 ///
 /// # Errors
 /// EPERM without CAP_SYS_NICE or for SCHED_DEADLINE on a thread that is bound to some CPUs, EBUSY when the deadlines of
-/// all threads do not fit the machine, ESRCH when the thread is gone.
+/// all threads do not fit the machine, and ESRCH when the thread is gone.
 pub fn set_policy(thread: i32, policy: ThreadPolicy) -> io::Result<()> {
     let mut attr = SchedAttr::default();
     let number = match policy {
@@ -214,11 +214,11 @@ pub fn set_policy(thread: i32, policy: ThreadPolicy) -> io::Result<()> {
     set_sched_attr(thread, &attr)
 }
 
-/// Gives a thread CPUs and a policy, whichever is given. A deadline needs a thread that may run everywhere, so CPUs come
-/// before it and after everything else.
+/// Gives a thread CPUs and a policy, as far as they are given. A deadline needs a thread that may run everywhere, so
+/// CPUs come before a deadline and after every other policy.
 ///
 /// # Errors
-/// Those of [`set_cpus`] and [`set_policy`]; [`remedy`] says what helps.
+/// Those of [`set_cpus`] and [`set_policy`]. [`remedy`] says what helps.
 pub fn set(thread: i32, cpus: Option<&[usize]>, policy: Option<ThreadPolicy>) -> io::Result<()> {
     let set_cpus = || cpus.map_or(Ok(()), |cpus| set_cpus(thread, cpus));
     let set_policy = || policy.map_or(Ok(()), |policy| set_policy(thread, policy));
@@ -243,7 +243,7 @@ pub fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Refuses CPUs that are not online, and CPUs beside a deadline.
+/// Refuses CPUs that are not online, and CPUs together with a deadline.
 ///
 /// # Errors
 /// [`Error::Input`].
@@ -302,7 +302,7 @@ mod tests {
         };
         assert_eq!(of(Some("0-1,3"), &[0, 1, 2]), [0, 1, 3]);
         assert_eq!(of(None, &[0, 1, 2]), [0, 1]);
-        // Those of another thread.
+        // This list is of another thread.
         assert_eq!(of(Some("0-1,3"), &[0, 1, 2, 3]), [0, 1]);
         assert_eq!(of(Some("1,3"), &[0, 1]), [0, 1]);
     }

@@ -51,17 +51,17 @@ impl Session {
     /// What is in force on the device now.
     ///
     /// # Errors
-    /// Those of netlink; [`Error::UnknownDevice`] if it has vanished.
+    /// Those of netlink, or [`Error::UnknownDevice`] if the device has vanished.
     pub fn snapshot(&mut self) -> Result<Snapshot> {
         let snapshot = self.device.snapshot(&mut self.netdev, &self.roots)?;
         self.is_named(&snapshot.device);
         Ok(snapshot)
     }
 
-    /// The name that the device has now, for what goes by names. The session has it from then on.
+    /// The name that the device has now, for what goes by names. The session uses it from then on.
     ///
     /// # Errors
-    /// Those of netlink; [`Error::UnknownDevice`] if it has vanished.
+    /// Those of netlink, or [`Error::UnknownDevice`] if the device has vanished.
     pub(crate) fn name_now(&mut self) -> Result<String> {
         let links = self.netdev.links()?;
         let Some(link) = links.iter().find(|link| link.ifindex == self.device.ifindex) else {
@@ -79,7 +79,7 @@ impl Session {
         }
     }
 
-    /// What the kernel's `napi-set` takes.
+    /// The attributes that the kernel's `napi-set` takes.
     ///
     /// # Errors
     /// Those of netlink.
@@ -116,11 +116,11 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the device until the session ends, and waits for another lull that works on it for a moment, which `log`
-    /// is told.
+    /// Takes the device until the session ends. It waits for another lull that works on the device for a moment, and
+    /// reports that to `log`.
     ///
     /// # Errors
-    /// [`Error::Locked`] after `limit`, and at once by a lull that stays.
+    /// [`Error::Locked`] after `limit`, or at once if the other lull stays.
     pub fn wait_for_lock(&mut self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<()> {
         if self.lock.is_none() {
             self.lock = Some(self.store.wait_for_lock(limit, log)?);
@@ -128,11 +128,11 @@ impl Session {
         Ok(())
     }
 
-    /// Forgets what was in force before: for a device that has vanished with it.
+    /// Forgets what was in force before, for a device that has vanished together with it.
     ///
     /// # Errors
-    /// The state file cannot be removed. A device that is in another network namespace now has not vanished: it keeps
-    /// its state, and this says so.
+    /// The state file cannot be removed. A device that is in another network namespace now has not vanished. It keeps
+    /// its state, and the error says so.
     pub fn forget(&mut self) -> Result<()> {
         if self.device.node.as_ref().is_some_and(Node::is_there) {
             return Err(Error::Moved { device: self.device.name.clone() });

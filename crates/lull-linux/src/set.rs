@@ -1,5 +1,5 @@
-//! Single settings of single NAPIs, in place of a mode on all: the same rules as `apply`, by which everything that can
-//! be refused is refused first, the former values are on disk before the first change, and `undo` gives them back.
+//! Single settings of single NAPIs, in place of a mode on all of them. The rules are those of `apply`: everything that
+//! can be refused is refused first, the former values are on disk before the first change, and `undo` gives them back.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,22 +26,22 @@ pub struct Set {
 /// Which NAPIs of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Which {
-    /// Those of these receive queues.
+    /// The NAPIs of these receive queues.
     pub queues: Vec<u32>,
-    /// Those with these ids. All of the device, if neither queues nor ids are named.
+    /// The NAPIs with these ids. If neither queues nor ids are named, these are all of the device.
     pub napi_ids: Vec<u32>,
 }
 
 /// One setting of a NAPI, with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Empty polls for which the interrupt stays masked.
+    /// The empty polls for which the interrupt stays masked.
     DeferHardIrqs(u32),
-    /// Nanoseconds between them.
+    /// The nanoseconds between them.
     GroFlushTimeoutNs(u64),
-    /// Nanoseconds for which an application may keep the interrupt masked.
+    /// The nanoseconds for which an application may keep the interrupt masked.
     IrqSuspendTimeoutNs(u64),
-    /// Who polls: softirq, a thread, or a thread that polls for ever.
+    /// Who polls: softirq, a thread, or a thread that polls all the time.
     Threaded(Threaded),
     /// The CPUs on which the NAPI's thread may run.
     ThreadCpus(Vec<usize>),
@@ -60,7 +60,7 @@ const EXAMPLES: [&str; 6] = [
 ];
 
 impl Setting {
-    /// Its name, as `napi-set` has it where it is one of its.
+    /// Its name, which is that in `napi-set` where it is one of those settings.
     pub fn key(&self) -> &'static str {
         match self {
             Setting::DeferHardIrqs(_) => "defer-hard-irqs",
@@ -174,7 +174,7 @@ impl Set {
         step
     }
 
-    /// What the state file calls it, after what was applied to the NAPI before: `suspend20 with threaded=on`.
+    /// What the state file calls it, after what was applied to the NAPI before, as in `suspend20 with threaded=on`.
     fn name(&self, applied: Option<&str>) -> String {
         let settings = self.settings.iter().map(Setting::to_string).collect::<Vec<_>>().join(" ");
         let mode = applied.and_then(|name| name.split(" with ").next()).filter(|mode| !mode.contains('='));
@@ -200,7 +200,7 @@ fn chosen<'a>(snapshot: &'a Snapshot, which: &Which) -> Result<Vec<&'a NapiState
     Ok(snapshot.napis.iter().filter(is_named).collect())
 }
 
-/// What has to change; refuses everything that can be refused beforehand.
+/// What has to change. It refuses everything that can be refused beforehand.
 fn plan(snapshot: &Snapshot, set: &Set, policy: &Policy, online: &[usize]) -> Result<Vec<Step>> {
     if snapshot.napis.is_empty() {
         return Err(no_napi(snapshot));
@@ -232,7 +232,7 @@ fn steps(session: &mut Session, set: &Set) -> Result<(Vec<Step>, Snapshot)> {
     Ok((plan(&snapshot, set, &policy, &online)?, snapshot))
 }
 
-/// What [`set`] would change; changes nothing.
+/// What [`set`] would change. It changes nothing itself.
 ///
 /// # Errors
 /// Those of [`set`] that it finds before the first change.
@@ -243,10 +243,10 @@ pub fn set_diff(session: &mut Session, set: &Set) -> Result<Vec<Change>> {
     Ok(steps.iter().flat_map(Step::changes).collect())
 }
 
-/// Puts settings in force on all NAPIs that are named, or on none. [`undo`](crate::undo) gives them back.
+/// Puts settings in force on all NAPIs that are named, or on none. [`undo`](crate::undo) gives the former ones back.
 ///
 /// # Errors
-/// Whatever is refused; the device is then as it was before the call, or [`Error::NotRestored`] says that it is not.
+/// Something is refused. The device is then as it was before the call, or [`Error::NotRestored`] says that it is not.
 pub fn set(session: &mut Session, set: &Set) -> Result<Applied> {
     let _lock = session.locked()?;
     let before = session.state()?;

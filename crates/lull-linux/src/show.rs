@@ -12,7 +12,7 @@ use crate::roots::Roots;
 use crate::session::Session;
 use crate::spans::{SpanningProgram, spanning};
 
-/// A device as `lull show` has it.
+/// A device as `lull show` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Show {
     /// The device and its defaults.
@@ -20,11 +20,13 @@ pub struct Show {
     pub snapshot: Snapshot,
     /// The NAPIs of the snapshot, in its order, with what their settings amount to.
     pub napis: Vec<NapiShow>,
-    /// Contexts that busy poll or prefer to, and hear from no device now: their clients have left, or not come yet.
+    /// The contexts that busy poll or prefer to, and receive from no device now, as their clients have left or have not
+    /// come yet.
     pub idle_programs: Vec<Program>,
-    /// Programs with contexts that hear from several NAPIs, where that makes packets wait.
+    /// The programs with contexts that receive from several NAPIs, where that makes packets wait.
     pub spanning_programs: Vec<SpanningProgram>,
-    /// The process that keeps it so until it is told to end (`apply --watch`, `run --dev`): nobody else changes the device meanwhile.
+    /// The process that keeps it so until it is told to end (`apply --watch`, `run --dev`). Nobody else changes the
+    /// device in the meantime.
     pub kept_by: Option<u32>,
     /// Processes that could not be looked into.
     pub processes_hidden: usize,
@@ -62,7 +64,7 @@ pub struct Program {
     pub busy_poll_budget: u32,
     /// Whether it prefers busy polling.
     pub prefer_busy_poll: bool,
-    /// How many of its sockets hear from this NAPI.
+    /// How many of its sockets receive from this NAPI.
     pub sockets: usize,
 }
 
@@ -74,7 +76,7 @@ pub fn show(session: &mut Session) -> Result<Show> {
     let snapshot = session.snapshot()?;
     let polling = programs::polling(session.roots());
     let busy_poll_usecs = core_sysctl("busy_poll", session.roots()).unwrap_or(0);
-    // A stale file says nothing about this device; `undo` and `apply` complain about it.
+    // A stale file says nothing about this device, and `undo` and `apply` report it.
     let state = session.state().ok().flatten();
     let napis = snapshot.napis.iter().map(|napi| {
         let former =

@@ -1,10 +1,11 @@
-//! Epoll contexts whose sockets hear from several NAPIs, what that costs, and what helps (napi_semantics §13, edges 15
-//! to 17).
+//! Epoll contexts whose sockets receive from several NAPIs, what that costs, and what helps (napi_semantics §13, edges
+//! 15 to 17).
 //!
-//! A context polls and suspends one NAPI, that of the socket that woke it last. The others were suspended when it turned
-//! away from them and stay so: their packets wait until `irq_suspend_timeout` has passed, or until the context comes
-//! round to them by chance. Programs with one event loop (redis, node, haproxy) are so on every device with several
-//! queues. It is Linux's rule, so what helps is elsewhere: fewer queues, steering, or a shorter timeout.
+//! A context polls and suspends one NAPI, that of the socket that woke it last. The others were suspended when it
+//! turned away from them, and stay suspended. Their packets wait until `irq_suspend_timeout` has passed, or until the
+//! context comes back to them by chance. Programs with one event loop (redis, node, haproxy) are in this state on every
+//! device with several queues. It is Linux's rule, so what helps is elsewhere: fewer queues, steering, or a shorter
+//! timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,11 +20,11 @@ use crate::sched::shown_ns;
 use crate::session::Session;
 use crate::values::Values;
 
-/// `irq_suspend_timeout` for contexts on several NAPIs: long enough for a batch of 64 requests of 10 us, and a twentieth
-/// of the published one.
+/// The `irq_suspend_timeout` for contexts on several NAPIs. It is long enough for a batch of 64 requests of 10 us, and
+/// a twentieth of the published one.
 pub const SHORT_SUSPEND_TIMEOUT_NS: u64 = 1_000_000;
 
-/// A context that hears from several NAPIs.
+/// A context that receives from several NAPIs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The process.
@@ -35,9 +36,9 @@ pub struct Span {
 }
 
 impl Span {
-    /// The context, if it hears from several.
+    /// The context, if it receives from several.
     pub fn of(pid: i32, fd: i32, napis: impl IntoIterator<Item = u32>) -> Option<Span> {
-        // 0 stands for sockets that have not heard from any.
+        // 0 stands for sockets that have received from none.
         let napis: BTreeSet<u32> = napis.into_iter().filter(|&napi| napi != 0).collect();
         (napis.len() > 1).then_some(Span { pid, fd, napis })
     }
@@ -53,16 +54,17 @@ const REMEDY: &str = "one NAPI a context: as many queues as contexts (ethtool -L
      queue (ethtool -X or -N), workers by NAPI id (memcached -N); or by lull: `lull run --one-napi queues`, `lull run --one-napi timeout`, \
      `lull apply --irq-suspend-timeout 1ms`";
 
-/// A program that busy polls, or prefers to, with contexts that hear from several NAPIs of which some are of one device.
+/// A program that busy polls, or prefers to, with contexts that receive from several NAPIs of which some belong to one
+/// device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpanningProgram {
     /// The process.
     pub pid: i32,
     /// Its name.
     pub name: String,
-    /// The contexts by their descriptors, with the NAPIs that they hear from.
+    /// The contexts by their descriptors, with the NAPIs that they receive from.
     pub contexts: BTreeMap<i32, BTreeSet<u32>>,
-    /// The longest that packets wait for, of the device's NAPIs: `irq_suspend_timeout` where they suspend, otherwise
+    /// The longest that packets wait on the device's NAPIs: `irq_suspend_timeout` where they suspend, otherwise
     /// `gro_flush_timeout`.
     pub wait_ns: u64,
     /// Whether that is `irq_suspend_timeout`.
@@ -97,8 +99,8 @@ impl fmt::Display for SpanningProgram {
     }
 }
 
-/// The programs that busy poll on a device with contexts that hear from several NAPIs, as its settings are now. A
-/// device that neither suspends nor defers has none: its interrupts are at hand for whoever is not polled.
+/// The programs that busy poll on a device with contexts that receive from several NAPIs, under its present settings. A
+/// device that neither suspends nor defers has none, as its interrupts serve the NAPIs that are not polled.
 ///
 /// # Errors
 /// Those of [`Session::snapshot`].
@@ -110,7 +112,7 @@ pub fn programs_on(session: &mut Session) -> Result<Vec<SpanningProgram>> {
     Ok(spanning(&polling(session.roots()).contexts, &snapshot.napis, session.roots()))
 }
 
-/// One entry a program, in the order of their numbers.
+/// One entry for each program, in the order of their numbers.
 pub(crate) fn spanning(contexts: &[EpollContext], napis: &[NapiState], roots: &Roots) -> Vec<SpanningProgram> {
     let mut programs: BTreeMap<i32, SpanningProgram> = BTreeMap::new();
     for span in spans(contexts) {
@@ -129,8 +131,8 @@ pub(crate) fn spanning(contexts: &[EpollContext], napis: &[NapiState], roots: &R
     programs.into_values().collect()
 }
 
-/// For how long packets may wait on a NAPI that a context has turned away from, and whether suspension is why: the timer
-/// that its last busy poll has left (`ep_suspend_napi_irqs`, `busy_poll_stop`).
+/// For how long packets may wait on a NAPI that a context has turned away from, and whether suspension is the reason.
+/// This is the timer that the context's last busy poll has left (`ep_suspend_napi_irqs`, `busy_poll_stop`).
 fn wait(settings: &Values) -> Option<(u64, bool)> {
     match settings.irq_suspend_timeout_ns {
         0 => settings.defers().then_some((settings.gro_flush_timeout_ns, false)),
@@ -138,7 +140,7 @@ fn wait(settings: &Values) -> Option<(u64, bool)> {
     }
 }
 
-/// The contexts that hear from several NAPIs.
+/// The contexts that receive from several NAPIs.
 pub fn spans(contexts: &[EpollContext]) -> Vec<Span> {
     let of = |it: &EpollContext| Span::of(it.pid, it.fd, it.sockets.iter().map(|socket| socket.napi_id));
     contexts.iter().filter_map(of).collect()

@@ -1,5 +1,5 @@
-//! What tests of one process have to know of each other: a program that one of them starts has the descriptors of all others until it
-//! is executed, and so keeps a lock that another test has just given back.
+//! What tests of one process have to know of each other. A program that one of them starts has the descriptors of all
+//! others until it is executed, and so keeps a lock that another test has just given back.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,11 +1,12 @@
 //! Who really polls a device, second by second.
 //!
-//! Where the tracepoint can be read (root), polls are counted one by one ([`crate::polls`]). Where not, what `/proc`
-//! tells is shown, and what is missing is said. NET_RX softirqs are the whole CPU's, whatever device they were for.
+//! Where the tracepoint can be read (by root), polls are counted one by one ([`crate::polls`]). Otherwise what `/proc`
+//! tells is shown, and the sample says what is missing. NET_RX softirqs are those of the whole CPU, whichever device
+//! they were for.
 //!
-//! The tracepoint knows NAPIs by address and netlink by id. They are matched only where the match is certain: by a
-//! packet (recorded until every NAPI that is polled is known), by the NAPI's own thread, or where one of each is left.
-//! Others stay without id, and the sample says so.
+//! The tracepoint knows NAPIs by address and netlink knows them by id. They are matched only where the match is
+//! certain: by a packet (recorded until every NAPI that is polled is known), by the NAPI's own thread, or where one of
+//! each is left. Others stay without an id, and the sample says so.
 
 mod counters;
 mod render;
@@ -39,16 +40,17 @@ pub struct Sample {
     pub traced: bool,
     /// Poll events that the ring buffers had no room for.
     pub lost: u64,
-    /// Packets a second that the device counts as received.
+    /// The packets per second that the device counts as received.
     pub device_packets_per_s: Option<f64>,
     /// The NAPIs that were polled, those with an id first.
     pub napis: Vec<NapiSample>,
-    /// Of a NAPI that was polled, in this interval or before, the id is not certain: it may be any that no interval has shown.
+    /// Whether the id of a NAPI that was polled, in this interval or before, is not certain. It may be any that no
+    /// interval has shown.
     #[serde(skip)]
     pub unmatched: bool,
-    /// NET_RX softirqs a second, by CPU.
+    /// The NET_RX softirqs per second, by CPU.
     pub net_rx_softirqs_per_s: Vec<CpuRate>,
-    /// The device's interrupts; none where it has none, as a veth.
+    /// The device's interrupts. A device such as a veth has none.
     pub interrupts: Vec<IrqSample>,
     /// What is not shown, and why.
     pub missing: Vec<String>,
@@ -59,32 +61,33 @@ pub struct Sample {
 pub struct NapiSample {
     /// Its id, where it could be matched with certainty.
     pub napi_id: Option<u32>,
-    /// Which of the polled NAPIs of that name it is, counted from 0 as they were first seen: the same as long as the sampling lasts.
+    /// Which of the polled NAPIs of that name it is, counted from 0 in the order in which they were first seen. It
+    /// stays the same as long as the sampling lasts.
     pub instance: usize,
     /// The number of its thread, where it has one.
     pub thread: Option<i32>,
     /// All its polls.
     #[serde(flatten)]
     pub rates: Rates,
-    /// Timers that were set for deferral or GRO, a second.
+    /// The timers per second that were set for deferral or GRO.
     pub deferrals_per_s: f64,
-    /// Timers that were set for suspension, a second; nothing where the suspension's timeout is not set, or not clearly
-    /// longer than the deferral's, so that the two cannot be told apart.
+    /// The timers per second that were set for suspension. There is nothing where the suspension's timeout is not set,
+    /// or is not clearly longer than the deferral's, so that the two cannot be told apart.
     pub suspensions_per_s: Option<f64>,
-    /// By whom, busiest first.
+    /// The polls of each who polled, the busiest first.
     pub by: Vec<Poller>,
 }
 
-/// Polls and packets a second.
+/// Polls and packets per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// Polls a second.
+    /// Polls per second.
     pub polls_per_s: f64,
-    /// Packets a second.
+    /// Packets per second.
     pub packets_per_s: f64,
-    /// Packets a poll.
+    /// Packets per poll.
     pub mean_work: Option<f64>,
-    /// Polls a second that found nothing.
+    /// Polls per second that found nothing.
     pub empty_polls_per_s: f64,
     /// The highest budget of a poll.
     pub budget_max: u32,
@@ -95,7 +98,7 @@ pub struct Rates {
 pub struct Poller {
     /// `timer`, `softirq`, `ksoftirqd`, `napi-thread`, `busy-poll` or `netpoll`.
     pub kind: &'static str,
-    /// The CPU, of softirqs.
+    /// The CPU, for softirqs.
     pub cpu: Option<u32>,
     /// The process, or that in which the softirq ran.
     pub pid: Option<i32>,
@@ -113,13 +116,13 @@ pub struct Watch {
     device: Device,
     netdev: Netdev,
     roots: Roots,
-    /// The reason where there is none.
+    /// The recording, or the reason why there is none.
     polls: std::result::Result<Polls, String>,
     accounts: Accounts,
     ids: Ids,
-    /// See [`NapiSample::instance`]; by address.
+    /// See [`NapiSample::instance`]. The keys are addresses.
     instances: HashMap<u64, usize>,
-    /// Whether packets are recorded, too, to tell ids.
+    /// Whether packets are recorded as well, to tell ids.
     packets_traced: bool,
     counters: Counters,
     lost: u64,
@@ -127,8 +130,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch a device of this thread's network namespace. Without the right to trace, what `/proc` tells is
-    /// watched, and [`Sample::missing`] says why that is all.
+    /// Begins to watch a device of this thread's network namespace. Without the right to trace, it watches what `/proc`
+    /// tells, and [`Sample::missing`] says why that is all.
     ///
     /// # Errors
     /// There is no such device, or the kernel does not list NAPIs.
@@ -158,7 +161,7 @@ impl Watch {
         self.polls.as_ref().err().map(String::as_str)
     }
 
-    /// Waits for `interval`, or until `stop`, and tells what happened since the last sample.
+    /// Waits for `interval`, or until `stop` is set, and tells what happened since the last sample.
     ///
     /// # Errors
     /// The device is gone, or a ring buffer cannot be read.
@@ -175,7 +178,7 @@ impl Watch {
         let seconds = std::mem::replace(&mut self.since, Instant::now()).elapsed().as_secs_f64();
         let name = self.device.snapshot(&mut self.netdev, &self.roots)?.device;
         let napis = self.netdev.napis(self.device.ifindex)?;
-        // A trace keeps to a name: it has seen nothing since, or another device that has the name now.
+        // A trace keeps to a name. It has seen nothing since, or another device that has the name now.
         let former_name = (name != self.device.name).then(|| self.is_named(name));
         let after = Counters::read(&self.device, &napis, &self.roots);
         let before = std::mem::replace(&mut self.counters, after);
@@ -206,7 +209,7 @@ impl Watch {
         })
     }
 
-    /// The device has this name now: the trace begins anew, by it. Returns the name that it had.
+    /// The device has this name now, so the trace begins anew under it. Returns the name that it had.
     fn is_named(&mut self, name: String) -> String {
         let former = std::mem::replace(&mut self.device.name, name);
         (self.polls, self.packets_traced) = trace(&self.device.name);
@@ -230,7 +233,7 @@ impl Watch {
             && all_known == self.packets_traced
             && polls.trace_packets(!all_known).is_ok()
         {
-            // A refusal leaves it as it was: the figures are the same.
+            // A refusal leaves it as it was, and the figures are the same.
             self.packets_traced = !all_known;
         }
         number(&mut self.instances, self.accounts.napis().keys());
@@ -303,7 +306,7 @@ impl Watch {
     }
 }
 
-/// Gives those that have none yet the next numbers.
+/// Gives the next numbers to those that have none yet.
 fn number<'a>(instances: &mut HashMap<u64, usize>, addresses: impl Iterator<Item = &'a u64>) {
     for address in addresses {
         let next = instances.len();
@@ -311,7 +314,7 @@ fn number<'a>(instances: &mut HashMap<u64, usize>, addresses: impl Iterator<Item
     }
 }
 
-/// Polls of the devices of this name, or why they are not recorded; and whether packets are, too.
+/// The polls of the devices of this name, or why they are not recorded, and whether packets are recorded as well.
 fn trace(device: &str) -> (std::result::Result<Polls, String>, bool) {
     let options = Options { timers: true, ..Options::default() };
     let polls = Polls::open(device, options).map_err(|error| error.to_string());
@@ -329,7 +332,7 @@ fn rates(tally: &Tally, seconds: f64) -> Rates {
     }
 }
 
-/// How far ahead a timer is set to be a suspension's: half way between the longest deferral and the shortest
+/// How far ahead a timer is set if it is a suspension's: half way between the longest deferral and the shortest
 /// suspension, if those are clearly apart.
 fn split_ns(napis: &[Napi]) -> Option<u64> {
     let suspend = napis.iter().map(|napi| napi.settings.irq_suspend_timeout_ns).filter(|ns| *ns != 0).min()?;
@@ -337,15 +340,16 @@ fn split_ns(napis: &[Napi]) -> Option<u64> {
     (suspend / 2 > flush).then_some(flush + (suspend - flush) / 2)
 }
 
-/// Which address is which id, as far as that is certain.
+/// Which address has which id, as far as that is certain.
 #[derive(Debug, Default)]
 struct Ids {
     of: BTreeMap<u64, u32>,
-    /// The ids that there were: a NAPI that is gone may leave its address to another.
+    /// The ids that there were, as a NAPI that is gone may leave its address to another.
     known: Vec<u32>,
-    /// Addresses of a device of the same name in another network namespace: the trace knows names only.
+    /// The addresses of a device of the same name in another network namespace, as the trace knows names only.
     foreign: Vec<u64>,
-    /// Addresses that were polled since the device has these ids, and of which none is certain. Those that rest are among them.
+    /// The addresses that were polled since the device has these ids, and whose id is not certain. Those that are idle
+    /// now are among them.
     unmatched: BTreeSet<u64>,
 }
 
@@ -359,7 +363,7 @@ impl Ids {
         !self.known.iter().eq(napis.iter().map(|napi| &napi.id))
     }
 
-    /// Learns from what was seen. Whether every NAPI that was polled is known now.
+    /// Learns from what was seen. Returns whether every NAPI that was polled is known now.
     fn learn(&mut self, seen: &Accounts, napis: &[Napi]) -> bool {
         self.learn_from(seen.napis(), seen.ids(), napis)
     }
@@ -427,17 +431,17 @@ mod tests {
             &[napi(8, Some(77)), napi(9, None)],
         );
         assert_eq!((ids.of(1), ids.of(2)), (Some(9), Some(8)));
-        // The link went down and up: new ids.
+        // The link went down and up, which brings new ids.
         ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &none, &[napi(10, None), napi(11, None)]);
         assert_eq!((ids.of(1), ids.of(2)), (None, None));
         let mut single = Ids::default();
         single.learn_from(&polled(&[(5, softirq)]), &none, &[napi(8, None)]);
         assert_eq!(single.of(5), Some(8));
-        // A device of the same name elsewhere: no way to tell.
+        // There is a device of the same name elsewhere, so there is no way to tell.
         let mut two = Ids::default();
         two.learn_from(&polled(&[(5, softirq), (6, softirq)]), &none, &[napi(8, None)]);
         assert_eq!((two.of(5), two.of(6)), (None, None));
-        // But by its packets, whose ids this device does not have.
+        // Its packets tell, as this device does not have their ids.
         let told = BTreeMap::from([(5, 70)]);
         assert!(two.learn_from(&polled(&[(5, softirq), (6, softirq)]), &told, &[napi(8, None)]));
         assert_eq!((two.of(5), two.of(6), &two.foreign[..]), (None, Some(8), &[5][..]));
@@ -461,7 +465,7 @@ mod tests {
         let told = BTreeMap::from([(5, 70), (6, 8)]);
         ids.learn_from(&polled(&[(6, softirq)]), &told, &two);
         assert_eq!(unmatched(&ids), [7]);
-        // The link went down and up: those are gone.
+        // The link went down and up, so those are gone.
         ids.learn_from(&polled(&[]), &none, &[napi(10, None), napi(11, None)]);
         assert_eq!(unmatched(&ids), [0; 0]);
     }

@@ -1,9 +1,9 @@
-//! What was in force before: one file for each device in a directory under `/run`, written and synced before the first
-//! change, so that it is there for `undo` whatever happens to the program that made the changes.
+//! What was in force before: one file for each device in a directory under `/run`. It is written and synced before the
+//! first change, so that it is there for `undo` whatever happens to the program that made the changes.
 //!
-//! The file names the boot and the device: by what tells it from every other one (`identity.rs`) and, where that cannot
-//! be seen, by network namespace and index. With another boot, or a device that was made anew, the values that it would
-//! restore are gone as well, and it is refused. A device that was renamed or moved keeps its file.
+//! The file identifies the boot and the device: by what tells it from every other one (`identity.rs`) and, where that
+//! cannot be seen, by network namespace and index. With another boot, or a device that was made anew, the values that
+//! it would restore are gone as well, and it is refused. A device that was renamed or moved keeps its file.
 
 mod decided;
 mod elsewhere;
@@ -32,7 +32,7 @@ pub use elsewhere::{Elsewhere, Whereabouts, elsewhere};
 pub use lock::Lock;
 pub(crate) use lock::Term;
 
-/// The version of the file's shape.
+/// The version of the file's format.
 const VERSION: u32 = 1;
 
 /// The content of a state file.
@@ -43,15 +43,15 @@ pub struct State {
     netns_cookie: u64,
     device: String,
     ifindex: u32,
-    /// [`Device::node`]'s number.
+    /// The number of [`Device::node`].
     #[serde(default)]
     node: Option<u64>,
     /// What the NAPIs had before.
     pub napis: Vec<Former>,
-    /// How many receive queues there were, if a running program has others (`run --one-napi queues`).
+    /// How many receive queues there were, if a running program has changed that (`run --one-napi queues`).
     #[serde(default)]
     pub queues: Option<FormerQueues>,
-    /// Over which of them flows were spread, likewise (`run --one-napi steer`).
+    /// Over which of them flows were spread, if a running program has changed that (`run --one-napi steer`).
     #[serde(default)]
     pub flows: Option<FormerTable>,
     /// What the steps of `prepare` have overwritten, in their order.
@@ -84,9 +84,10 @@ impl State {
         self
     }
 
-    /// Which of `napis` is what a NAPI of the snapshot had: by its id, which the kernel gives to no other one. Drivers
-    /// such as virtio-net keep a NAPI whose queue is taken away, and it has another name until the queue is back.
-    /// Where the one with the former id is gone, as after a link flap of a veth, the queue says who is in its place.
+    /// Which of `napis` is what a NAPI of the snapshot had. It goes by the id, which the kernel gives to no other NAPI.
+    /// Drivers such as virtio-net keep a NAPI whose queue is taken away, and it has another name until the queue is
+    /// back. Where the one with the former id is gone, as after a link flap of a veth, the queue says which one is in
+    /// its place.
     pub fn former_of(&self, queue: QueueKey, napi_id: u32, snapshot: &Snapshot) -> Option<usize> {
         let is_there = |id: u32| snapshot.napis.iter().any(|napi| napi.id == id);
         let by_id = self.napis.iter().position(|former| former.napi_id == napi_id);
@@ -97,7 +98,7 @@ impl State {
 /// What one NAPI had before it was first changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Former {
-    /// Its queue, by which it is found again where the id has changed, as with every link flap of some drivers.
+    /// Its queue, by which it is found again where the id has changed, as happens with every link flap of some drivers.
     pub queue: QueueKey,
     /// Its id when it was last changed.
     pub napi_id: u32,
@@ -112,7 +113,7 @@ pub struct Former {
 /// A number of queues before it was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerQueues {
-    /// Which queues.
+    /// Which queues these are.
     pub knob: Knob,
     /// How many there were.
     pub former: u32,
@@ -147,8 +148,8 @@ impl Store {
         Ok(Store { directory: directory.to_owned(), device: device.clone(), boot_id })
     }
 
-    /// The file of the device's state, without its extension. Named for people by device and namespace; a device that
-    /// was renamed or moved since has the name of then.
+    /// The file of the device's state, without its extension. For people, it is named after device and namespace. A
+    /// device that was renamed or moved since keeps the file's old name.
     fn stem(&self) -> PathBuf {
         let named = |name: &str, cookie: u64| self.directory.join(format!("{name}@{cookie}"));
         let here = named(&self.device.name, self.device.netns_cookie);
@@ -166,7 +167,7 @@ impl Store {
         serde_json::from_str(&fs::read_to_string(with(stem, "json")).ok()?).ok()
     }
 
-    /// The locks are the device's, whatever it is called.
+    /// The lock files of the device, which are the same whatever it is called.
     fn lock_files(&self) -> Vec<PathBuf> {
         let device = &self.device;
         let node = device.node.as_ref().map(Node::number);
@@ -177,7 +178,7 @@ impl Store {
         state.version == VERSION && state.boot_id == self.boot_id && self.another_device(state).is_none()
     }
 
-    /// Why a state of this boot is not this device's.
+    /// The reason why a state of this boot is not this device's.
     fn another_device(&self, state: &State) -> Option<String> {
         let (device, node) = (&self.device, self.device.node.as_ref().map(Node::number));
         if state.node.is_some() && state.node == node {
@@ -206,12 +207,12 @@ impl Store {
         })
     }
 
-    /// The process that has the device until it is told to end (`apply --watch`, `run`), as far as its lock can be read.
+    /// The process that has the device until it is told to end (`apply --watch`, `run`), if its lock can be read.
     pub(crate) fn kept_by(&self) -> Option<u32> {
         self.lock_files().iter().find_map(|path| lock::stayer(path))
     }
 
-    /// Takes the device for this process. The lock ends with the process, however it ends.
+    /// Takes the device for this process. The lock ends with the process, however that ends.
     ///
     /// # Errors
     /// [`Error::Locked`] with the process that has it.
@@ -220,10 +221,10 @@ impl Store {
         lock::take(self.lock_files(), &self.device.name, term)
     }
 
-    /// Takes the device, and waits for another lull that works on it for a moment.
+    /// Takes the device, after waiting for another lull that works on it for a moment.
     ///
     /// # Errors
-    /// [`Error::Locked`] after `limit`, and at once if the other one stays.
+    /// [`Error::Locked`] after `limit`, or at once if the other one stays.
     pub(crate) fn wait_for_lock(&self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<Lock> {
         self.create_directory()?;
         lock::wait(self.lock_files(), &self.device.name, limit, log)
@@ -296,7 +297,7 @@ impl Store {
         }
     }
 
-    /// What forgets a state file that is of no use.
+    /// What removes a state file that is of no use.
     fn forgetting(&self) -> String {
         match self.device.ifindex {
             0 => "remove the file".to_owned(),
@@ -309,10 +310,10 @@ impl Store {
         self.peek(&file.with_extension("")).is_some_and(|state| self.is_of_this_device(&state))
     }
 
-    /// Writes the state so that it is whole on the disk, or not at all. An empty state removes the file.
+    /// Writes the state so that it is whole on the disk, or not there at all. An empty state removes the file.
     ///
     /// # Errors
-    /// Those of the file system; the file is as it was.
+    /// Those of the file system. The file is then as it was.
     pub fn save(&self, state: &State) -> Result<()> {
         if state.is_empty() {
             return self.remove();
@@ -341,15 +342,15 @@ impl Store {
     }
 }
 
-/// The lock files of a device, in the order in which everybody takes them: that of its node, by which it is known wherever it
-/// is, and that of its index, for those who see no node.
+/// The lock files of a device, in the order in which everybody takes them: that of its node, by which it is known
+/// wherever it is, and that of its index, for those who see no node.
 fn lock_files(directory: &Path, node: Option<u64>, ifindex: u32, netns_cookie: u64) -> Vec<PathBuf> {
     let of_node = node.map(|node| format!("node-{node}.lock"));
     let names = of_node.into_iter().chain([format!("{ifindex}@{netns_cookie}.lock")]);
     names.map(|name| directory.join(name)).collect()
 }
 
-/// A stem with an extension; the name of a device may have a dot in it (`eth0.5`), so nothing is cut off.
+/// A stem with an extension. The name of a device may have a dot in it (`eth0.5`), so nothing is cut off.
 fn with(stem: &Path, extension: &str) -> PathBuf {
     let mut path = stem.as_os_str().to_owned();
     path.push(".");

@@ -2,7 +2,7 @@
 
 use crate::roots::Roots;
 
-/// Time of CPUs, in ticks.
+/// The time of CPUs, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks {
     idle: u64,
@@ -15,8 +15,8 @@ impl Ticks {
         Ticks::parse(&std::fs::read_to_string(roots.proc("stat")).ok()?, cpus)
     }
 
-    /// The lines `cpu` of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal; what guests took is in
-    /// user and nice already.
+    /// Parses the lines `cpu` of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. What guests took
+    /// is in user and nice already.
     fn parse(text: &str, cpus: &[usize]) -> Option<Ticks> {
         let of = |name: String| {
             let line = text.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(' '))?;
@@ -32,7 +32,7 @@ impl Ticks {
         })
     }
 
-    /// Which share of their time they were busy since then, in percent; nothing if no tick has passed.
+    /// The share of their time that they were busy since then, in percent. There is nothing if no tick has passed.
     pub fn percent_since(self, before: Ticks) -> Option<f64> {
         let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
         Some(100.0 * (1.0 - self.idle.saturating_sub(before.idle) as f64 / all as f64))

@@ -11,25 +11,25 @@ pub enum ThreadedName {
     Off,
     /// A thread polls.
     On,
-    /// A thread polls for ever.
+    /// A thread polls all the time.
     BusyPoll,
 }
 
 /// The four settings of a NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Values {
-    /// Empty polls for which the interrupt stays masked.
+    /// The empty polls for which the interrupt stays masked.
     pub defer_hard_irqs: u32,
-    /// Nanoseconds between them.
+    /// The nanoseconds between them.
     pub gro_flush_timeout_ns: u64,
-    /// Nanoseconds for which an application may keep the interrupt masked.
+    /// The nanoseconds for which an application may keep the interrupt masked.
     pub irq_suspend_timeout_ns: u64,
     /// Who polls.
     pub threaded: ThreadedName,
 }
 
 impl Values {
-    /// Whether interrupts are deferred: both settings take part (`napi_complete_done`).
+    /// Whether interrupts are deferred, in which both settings take part (`napi_complete_done`).
     pub fn defers(&self) -> bool {
         self.defer_hard_irqs != 0 && self.gro_flush_timeout_ns != 0
     }

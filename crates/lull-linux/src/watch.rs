@@ -1,7 +1,7 @@
-//! Staying with a device: what a link flap, a change of queues or a reset takes away is applied again.
+//! Stays with a device, and applies again what a link flap, a change of queues or a reset takes away.
 //!
-//! Woken by link events (rtnetlink), device events (`netdev`) and settings changed with ethtool; a slow read-back finds
-//! what notifies nobody, such as drivers that lose settings in a soft reset.
+//! It is woken by link events (rtnetlink), device events (`netdev`) and settings changed with ethtool. A slow read-back
+//! finds what notifies nobody, such as drivers that lose settings in a soft reset.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -22,17 +22,17 @@ use crate::spans;
 
 /// How often settings are read back where nothing was notified.
 pub const READ_BACK: Duration = Duration::from_secs(2);
-/// How often the stop flag is looked at.
+/// How often the stop flag is checked.
 const TICK: Duration = Duration::from_millis(100);
-/// Events come in crowds; what follows within this time of the first is one.
+/// Events come in crowds. Those that follow within this time of the first count as one.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Applies `request`, and again whenever it is no longer in force, until `stop` is set; then undoes it. Each thing that
-/// happens is told to `log` in a line.
+/// Applies `request`, and applies it again whenever it is no longer in force, until `stop` is set. Then it undoes it.
+/// Everything that happens is reported to `log`, in a line each.
 ///
 /// # Errors
-/// Those of the first [`apply`], with nothing changed; later failures are logged and tried again, but a device that has
-/// vanished ends it.
+/// Those of the first [`apply`], with nothing changed. Later failures are logged and tried again, but if the device has
+/// vanished, that ends it.
 pub fn watch(
     session: &mut Session,
     request: &DeviceRequest,
@@ -73,19 +73,19 @@ pub(crate) fn service_is_ready() {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),
     };
-    // It waits in vain and says so, if this fails.
+    // If this fails, the service manager waits in vain and says so.
     let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
 }
 
-/// Applies again what is not in force any more, of the mode and of what was prepared.
+/// Applies again what is no longer in force, of the mode and of what was prepared.
 pub(crate) struct Again {
     events: Receiver<&'static str>,
     read_back: Duration,
     due: Instant,
     complaint: Option<String>,
-    /// Queues that the request names and that show no NAPI, as was said.
+    /// The queues that the request names and that show no NAPI, as already reported.
     missing: Vec<u32>,
-    /// Why NAPIs are not as the request wants them, as was said.
+    /// Why NAPIs are not as the request wants them, as already reported.
     unseen: Vec<String>,
     keeping: Keeping,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Again {
 impl Again {
     /// Listens from now on, in this thread's network namespace.
     pub(crate) fn new(session: &mut Session, read_back: Duration) -> Again {
-        // Due at once: what was prepared is to be kept from the beginning.
+        // A look is due at once, as what was prepared is to be kept from the beginning.
         let (events, due) = (listen(session.netdev()), Instant::now());
         Again {
             events,
@@ -107,10 +107,10 @@ impl Again {
     }
 
     /// Waits at most this long for a reason to look, and if there is one, applies the request again. What is refused is
-    /// logged, once, and tried again at the next look.
+    /// logged once, and tried again at the next look.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`]: the device has vanished.
+    /// [`Error::UnknownDevice`], if the device has vanished.
     pub(crate) fn look(
         &mut self,
         session: &mut Session,
@@ -119,7 +119,7 @@ impl Again {
         log: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let Some(reason) = self.reason(at_most) else { return Ok(()) };
-        // The queues and rings first: setting them may take the settings of NAPIs away.
+        // The queues and rings come first, as setting them may take the settings of NAPIs away.
         self.keeping.look(session, reason, log);
         let looked = apply_again(session, request);
         self.due = Instant::now() + self.read_back;
@@ -165,14 +165,15 @@ impl Again {
                 return Some(reason);
             }
             Err(RecvTimeoutError::Timeout) => {}
-            // No notifications on this kernel: the read-back is all there is.
+            // This kernel has no notifications, so the read-back is all there is.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(at_most.min(left)),
         }
         None
     }
 }
 
-/// One thread for each kind of notification that the kernel has. They end with the first event after the receiver.
+/// Starts one thread for each kind of notification that the kernel has. They end with the first event after the
+/// receiver is dropped.
 fn listen(netlink: &mut Netdev) -> Receiver<&'static str> {
     let (sender, receiver) = sync_channel(1);
     spawn(rt_link::PROTONUM, Some(libc::RTNLGRP_LINK), "a link event", sender.clone());
@@ -185,7 +186,7 @@ fn listen(netlink: &mut Netdev) -> Receiver<&'static str> {
 
 fn spawn(protocol: u16, group: Option<u32>, reason: &'static str, sender: SyncSender<&'static str>) {
     let Some(group) = group else { return };
-    // Made here, so that it is of the caller's network namespace.
+    // The socket is made here, so that it is of the caller's network namespace.
     let Ok(mut socket) = MulticastSocketRaw::new(protocol) else { return };
     if socket.listen(group).is_err() {
         return;
@@ -201,6 +202,6 @@ fn spawn(protocol: u16, group: Option<u32>, reason: &'static str, sender: SyncSe
             return;
         }
     };
-    // Without the thread there is the read-back.
+    // Without the thread, the read-back is left.
     let _ = std::thread::Builder::new().name("netlink-events".to_owned()).spawn(listening);
 }

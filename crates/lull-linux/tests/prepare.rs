@@ -1,4 +1,4 @@
-//! `prepare` on a copy of `/sys` and `/proc`: nothing machine-wide is ever written in a test. The device is `lo`, on
+//! `prepare` on a copy of `/sys` and `/proc`, so that no test ever writes anything machine-wide. The device is `lo`, on
 //! which ethtool can set nothing.
 
 mod tree;
@@ -24,7 +24,7 @@ smt = "off"
 busy-read-us = 0
 "#;
 
-/// All files of the tree that a step writes.
+/// The contents of all files of the tree that a step writes.
 fn values(tree: &Tree) -> [String; 5] {
     [
         "sys/class/net/lo/queues/rx-0/rps_cpus",
@@ -57,7 +57,7 @@ fn steps_are_done_reported_and_undone() {
     assert_eq!(whats, ["rx ring", "SMT", "net.core.busy_read"]);
     assert_eq!(tree.read("sys/devices/system/cpu/smt/control"), "notsupported");
 
-    // Again changes nothing and forgets nothing.
+    // Preparing again changes nothing and forgets nothing.
     let again = prepare(&mut tree.session(), &profile, false).unwrap();
     assert!(again.iter().all(|report| report.outcome != Outcome::Changed), "{again:?}");
 
@@ -98,7 +98,7 @@ fn a_machine_that_somebody_else_works_on_leaves_the_device_unprepared_too() {
     let tree = Tree::new("busy machine");
     let before = values(&tree);
     let profile = Profile::parse(PROFILE, "test").unwrap();
-    // The machine's lock, by the name that it has; its holder says that it stays.
+    // This is the machine's lock, under the name that it has. Its holder says that it stays.
     tree.write("state/0@0.lock", "1 stays");
     let machine = fs::File::open(tree.0.join("state/0@0.lock")).unwrap();
     flock(&machine, FlockOperation::LockExclusive).unwrap();
@@ -152,7 +152,7 @@ fn what_cannot_be_seen_here_is_kept_until_it_can() {
     let steps = "[machine]\nbusy-read-us = 50\ncpu-resume-latency-us = 10\nsmt = \"off\"";
     prepare(&mut tree.session(), &Profile::parse(steps, "test").unwrap(), false).unwrap();
     assert_eq!((tree.read(BUSY_READ), tree.read(&latency(1))), ("50".to_owned(), "10".to_owned()));
-    // Another network namespace shows no `net.core` of the machine's. A CPU that was unplugged has lost its value.
+    // Another network namespace does not show the machine's `net.core`. A CPU that was unplugged has lost its value.
     fs::remove_file(tree.0.join(BUSY_READ)).unwrap();
     fs::remove_dir_all(tree.0.join("sys/devices/system/cpu/cpu1")).unwrap();
     for dry_run in [true, false, false] {

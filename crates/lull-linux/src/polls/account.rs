@@ -1,4 +1,4 @@
-//! Whose poll it was.
+//! Tells who made a poll.
 //!
 //! | context | thread | who polled |
 //! | --- | --- | --- |
@@ -9,12 +9,12 @@
 //! | process | a program's | a busy poll of that thread, the stop's own poll included |
 //! | any, budget 0 | any | netpoll |
 //!
-//! A softirq in a thread interrupted it, or is the thread's own doing: what it sent arrived on a veth, or it resumed the
-//! NAPI.
+//! A softirq in a thread has either interrupted it, or comes from what the thread did: what it sent arrived on a veth,
+//! or it resumed the NAPI.
 //!
-//! The limits of that: what interrupted a thread and what a thread brought about itself look the same; a timer that
-//! found the NAPI owned polls nothing, and if softirq polls on the same CPU next that poll is put down to it; a thread
-//! that ended before it was looked up has no name.
+//! This has limits. What interrupted a thread and what a thread brought about itself look the same. A timer that found
+//! the NAPI owned polls nothing, and if softirq polls on the same CPU next, that poll is attributed to the timer. A
+//! thread that ended before it was looked up has no name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -24,27 +24,27 @@ use super::{Context, Record, What, timer_of};
 
 /// `PF_KTHREAD` (`sched.h`).
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// Where the flags stand in `/proc/TID/stat`, counted behind the name.
+/// Where the flags stand in `/proc/TID/stat`, counted after the name.
 const STAT_FLAGS_FIELD: usize = 6;
 
 /// Who polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Who {
-    /// Softirq that the NAPI's timer raised. Told only where timers are recorded.
+    /// Softirq that the NAPI's timer raised. It is told only where timers are recorded.
     Timer {
-        /// On this CPU.
+        /// The CPU.
         cpu: u32,
     },
     /// Softirq.
     Softirq {
-        /// On this CPU.
+        /// The CPU.
         cpu: u32,
-        /// In this thread: interrupted, or the cause. 0 is the idle thread.
+        /// The thread that was interrupted, or that caused it. 0 is the idle thread.
         tid: i32,
     },
     /// Softirq, in the thread that takes over when there is too much of it.
     Ksoftirqd {
-        /// On this CPU.
+        /// The CPU.
         cpu: u32,
     },
     /// The NAPI's own thread.
@@ -54,7 +54,7 @@ pub enum Who {
     },
     /// A busy poll.
     BusyPoll {
-        /// Of this thread.
+        /// The thread that polled.
         tid: i32,
     },
     /// Netpoll, which polls with a budget of 0.
@@ -92,7 +92,7 @@ impl Tally {
         self.budget_max = self.budget_max.max(budget);
     }
 
-    /// Packets a poll; `None` without a poll.
+    /// Packets per poll; `None` without a poll.
     pub fn mean_work(&self) -> Option<f64> {
         (self.polls > 0).then(|| self.packets as f64 / self.polls as f64)
     }
@@ -112,9 +112,9 @@ impl AddAssign for Tally {
 pub struct Comm {
     /// Its name (`comm`).
     pub name: String,
-    /// Its process; the thread itself if that is not known.
+    /// Its process, or the thread itself if that is not known.
     pub pid: i32,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel thread.
     pub kernel: bool,
 }
 
@@ -125,7 +125,7 @@ impl Comm {
             return Some(Comm { name: "idle".to_owned(), pid: 0, kernel: true });
         }
         let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-        // A name may hold any character, brackets too: the last one closes it.
+        // A name may hold any character, brackets as well, so the last one closes it.
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
         let flags: u64 = rest.split_whitespace().nth(STAT_FLAGS_FIELD)?.parse().ok()?;
         let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
@@ -134,12 +134,12 @@ impl Comm {
     }
 }
 
-/// The polls of one NAPI, by who polled.
+/// The polls of one NAPI, by who made them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// By who polled.
+    /// The polls of each.
     pub by: BTreeMap<Who, Tally>,
-    /// Times that its timer was set, by how far ahead: below and from [`Accounts::split_ns`].
+    /// How often its timer was set to less than [`Accounts::split_ns`] ahead, and how often to that or more.
     pub timers: (u64, u64),
 }
 
@@ -149,7 +149,7 @@ impl Account {
         self.sum(|_| true)
     }
 
-    /// Those of whom `of` is true.
+    /// The polls of those of whom `of` is true.
     pub fn sum(&self, of: impl Fn(&Who) -> bool) -> Tally {
         let mut sum = Tally::default();
         self.by.iter().filter(|(who, _)| of(who)).for_each(|(_, tally)| sum += *tally);
@@ -161,20 +161,20 @@ impl Account {
 #[derive(Debug, Default)]
 pub struct Accounts {
     napis: BTreeMap<u64, Account>,
-    /// Threads that were seen; they are looked up once.
+    /// The threads that were seen. They are looked up once.
     threads: HashMap<i32, Option<Comm>>,
-    /// Timers that fired, with their CPU, and whose poll has not been seen.
+    /// The timers that fired, with their CPU, whose poll has not been seen yet.
     fired: Vec<(u32, u64)>,
-    /// CPUs in whose present poll a packet was seen, with the NAPI id that it told.
+    /// The CPUs in whose present poll a packet was seen, with the NAPI id that it told.
     polling: Vec<(u32, u32)>,
-    /// Ids that packets told, by address.
+    /// The ids that packets told, by address.
     ids: BTreeMap<u64, u32>,
     /// See [`Accounts::new`].
     split_ns: u64,
 }
 
 impl Accounts {
-    /// None yet. A timer that is set `split_ns` ahead or further counts as the second of [`Account::timers`].
+    /// No polls yet. A timer that is set `split_ns` ahead or further counts as the second of [`Account::timers`].
     pub fn new(split_ns: u64) -> Accounts {
         Accounts { split_ns, ..Accounts::default() }
     }
@@ -213,7 +213,8 @@ impl Accounts {
                 }
             }
             What::TimerSet { timer, in_ns } => {
-                // The NAPI that lies before it is the nearest one below; one that was never polled is none of ours.
+                // The NAPI that a timer lies in is the nearest one below it. One that was never polled is not this
+                // device's.
                 if let Some((_, account)) =
                     self.napis.range_mut(..timer).next_back().filter(|(n, _)| timer_of(**n, timer))
                 {
@@ -257,13 +258,13 @@ impl Accounts {
         &self.ids
     }
 
-    /// Forgets the ids: the device has others now.
+    /// Forgets the ids, as the device has others now.
     pub fn forget_ids(&mut self) {
         self.ids.clear();
         self.polling.clear();
     }
 
-    /// Takes the counts and begins anew; which threads there are stays known.
+    /// Takes the counts and begins anew. It stays known which threads there are.
     pub fn take(&mut self) -> BTreeMap<u64, Account> {
         let empty = self.napis.keys().map(|napi| (*napi, Account::default())).collect();
         let mut taken = std::mem::replace(&mut self.napis, empty);

@@ -9,13 +9,13 @@ pub(super) const DEVICE_NAME_BYTES_MAX: usize = 15;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollsError {
-    /// Not the name of an interface.
+    /// It is not the name of an interface.
     #[error(
         "cannot trace the device '{0}': a device's name has 1 to {DEVICE_NAME_BYTES_MAX} bytes, none of them a quote or \
          blank"
     )]
     Name(String),
-    /// The thread numbers of the trace mean other threads here, or none.
+    /// The thread numbers of the trace stand for other threads here, or for none.
     #[error("cannot trace polls: {ELSEWHERE}; {INITIAL}")]
     PidNamespace,
     /// tracefs is not mounted and cannot be.

@@ -1,4 +1,4 @@
-//! What an event looks like in the ring buffer: the kernel's own description (`events/.../format`).
+//! What an event looks like in the ring buffer, read from the kernel's own description (`events/.../format`).
 
 use super::error::PollsError;
 
@@ -7,7 +7,7 @@ use super::error::PollsError;
 pub(super) struct Format {
     pub id: u16,
     name: String,
-    /// Name, offset, size.
+    /// The name, the offset, and the size of each field.
     fields: Vec<(String, usize, usize)>,
 }
 
@@ -20,7 +20,7 @@ impl Format {
         Ok(Format { id, name, fields: text.lines().filter_map(field).collect() })
     }
 
-    /// The offset of a field, which has to be of `bytes`.
+    /// The offset of a field, which has to be `bytes` long.
     pub fn field(&self, name: &str, bytes: usize) -> Result<usize, PollsError> {
         let found = self.fields.iter().find(|field| field.0 == name && field.2 == bytes);
         let missing = || PollsError::Format(format!("the event {} has no field {name} of {bytes} bytes", self.name));

@@ -5,17 +5,17 @@ use std::io::{self, Read};
 use super::error::PollsError;
 use super::format::field;
 
-/// Types of the 5-bit `type_len` that are no data (`enum ring_buffer_type`).
+/// The types of the 5-bit `type_len` that are no data (`enum ring_buffer_type`).
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 /// Bits of the time in an event's header, and its mask.
 const DELTA_BITS: u32 = 27;
 const DELTA_MASK: u64 = (1 << DELTA_BITS) - 1;
-/// Bits of `commit` that are its length; the two on top of the 32 say that events were lost before the page.
+/// The bits of `commit` that are its length. The two highest of the 32 say that events were lost before the page.
 const LENGTH_MASK: u64 = (1 << 30) - 1;
 
-/// Why a ring buffer could not be drained.
+/// The reason why a ring buffer could not be drained.
 #[derive(Debug)]
 pub(super) enum DrainError {
     /// It cannot be read.
@@ -79,7 +79,7 @@ impl Layout {
                     at + 8
                 }
                 TIME_STAMP => {
-                    // The five bits on top did not fit and are the same as before.
+                    // The five highest bits did not fit, and are the same as before.
                     time = (time & !((DELTA_MASK << 32) | u64::from(u32::MAX))) | extended()?;
                     at + 8
                 }
@@ -102,7 +102,8 @@ impl Layout {
     }
 
     /// Hands each event of the pages that `buffer` has to `each`, up to the page that ends after `until_ns`. What is
-    /// recorded meanwhile is the next call's: a reader that is slower than the kernel never sees its buffer empty.
+    /// recorded in the meantime is left for the next call, as a reader that is slower than the kernel never sees its
+    /// buffer empty.
     pub fn drain(
         &self,
         buffer: &mut impl Read,
@@ -139,7 +140,7 @@ mod tests {
 
     fn page(words: &[u32]) -> Vec<u8> {
         let mut page = 1_000_u64.to_ne_bytes().to_vec();
-        // With the mark of lost events.
+        // This one has the mark of lost events.
         page.extend(((1 << 31) | (4 * words.len() as u64)).to_ne_bytes());
         page.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         page
@@ -158,7 +159,7 @@ mod tests {
             7, // four bytes
             header(0, 1),
             8,
-            9, // a long one: its length counts itself
+            9, // a long one, whose length counts itself
             header(TIME_EXTEND, 3),
             1, // 2^27 + 3
             header(PADDING, 2),
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(events(&[(6 << 5) | TIME_STAMP, 2, 1, 7]).unwrap()[0].0, (2 << 27) + 6);
     }
 
-    /// A buffer that a NAPI thread fills as fast as it is read: a page of one event every 100 ns, without end.
+    /// A buffer that a NAPI thread fills as fast as it is read: pages of one event every 100 ns, without end.
     struct Busy {
         pages: u64,
     }

@@ -1,9 +1,10 @@
-//! A trace instance of our own: buffers, filters and switches that nobody else uses, removed at the end.
+//! A trace instance of lull's own: buffers, filters and switches that nobody else uses, and that are removed at the
+//! end.
 //!
-//! Where tracefs is not mounted, it is mounted for this process alone, without a place in the tree (`fsmount(2)`): the
-//! machine's mounts stay as they were. An instance that a killed process left goes on recording; it is removed by the next
-//! process that traces, and by `lull undo` (which processes there are is known, as all that trace are in the initial PID
-//! namespace).
+//! Where tracefs is not mounted, it is mounted for this process alone, without a place in the tree (`fsmount(2)`), so
+//! the machine's mounts stay as they were. An instance that a killed process left goes on recording. The next process
+//! that traces removes it, and so does `lull undo`. Which processes there are is known, since all that trace are in the
+//! initial PID namespace.
 
 use std::fs;
 use std::io::{self, Read};
@@ -19,20 +20,20 @@ use super::format::Format;
 use crate::proc_stat::{start_of, stat};
 use crate::roots::Roots;
 
-/// Where tracefs is mounted by those who mount it.
+/// Where tracefs is usually mounted.
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// More than any file that is read here.
 const FILE_BYTES: usize = 16 * 1024;
 
-/// How often, and how long after one another, a busy instance is tried to be removed.
+/// How often, and how long after one another, lull tries to remove a busy instance.
 const REMOVALS_MAX: u32 = 200;
 const REMOVAL_RETRY: Duration = Duration::from_millis(5);
 
 /// A trace instance.
 pub(super) struct Instance {
     path: PathBuf,
-    /// Keeps a mount of our own alive.
+    /// Keeps a mount of lull's own alive.
     _mount: Option<OwnedFd>,
 }
 
@@ -54,7 +55,8 @@ impl Instance {
 
     pub fn read(&self, file: &str) -> Result<String, PollsError> {
         let read = || -> io::Result<String> {
-            // Some of these files tell everything to the first read and nothing to the next: it has to be a large one.
+            // Some of these files give everything to the first read and nothing to the next, so that read has to be a
+            // large one.
             let mut text = vec![0; FILE_BYTES];
             let got = fs::File::open(self.path.join(file))?.read(&mut text)?;
             Ok(String::from_utf8_lossy(&text[..got]).into_owned())
@@ -70,7 +72,7 @@ impl Instance {
         Format::parse(&self.read(&format!("events/{name}/format"))?)
     }
 
-    /// CPUs that have a ring buffer.
+    /// The CPUs that have a ring buffer.
     pub fn cpus(&self) -> Result<Vec<u32>, PollsError> {
         let entries = fs::read_dir(self.path.join("per_cpu")).map_err(os("list the CPUs"))?;
         let number = |entry: io::Result<fs::DirEntry>| {
@@ -88,7 +90,8 @@ impl Drop for Instance {
     }
 }
 
-/// The name of a process's n-th instance, with when the process began: its number may become another's.
+/// The name of a process's n-th instance. It has the time at which the process began, as its number may become
+/// another's.
 fn name_of(pid: u32, nth: u32) -> String {
     match start_of(pid as i32, &Roots::default()) {
         Some(start) => format!("lull-{pid}-{start}-{nth}"),
@@ -96,21 +99,22 @@ fn name_of(pid: u32, nth: u32) -> String {
     }
 }
 
-/// Whether the instance of this name is one of ours, and its process is gone.
+/// Whether the instance of this name is lull's, and its process is gone.
 fn is_of_the_gone(name: &str) -> bool {
     let numbers = name.strip_prefix("lull-").map(|rest| rest.split('-').map(str::parse).collect());
     let Some(Ok(numbers)): Option<Result<Vec<u64>, _>> = numbers else { return false };
     let now = |pid: u64| stat(i32::try_from(pid).ok()?, &Roots::default());
     match numbers[..] {
         [pid, start, _] => now(pid).is_none_or(|stat| stat.start != start),
-        // Without the beginning, where it was not to be seen.
+        // The name is without the beginning, where that could not be seen.
         [pid, _] => now(pid).is_none(),
         _ => false,
     }
 }
 
-/// Removes an instance; while it is busy, `busy` is called before each further try. A child that another thread is starting has
-/// our files open until it executes its program. Nothing can be done about another refusal; the next process tries again.
+/// Removes an instance. While it is busy, `busy` is called before each further try: a child that another thread is
+/// starting has these files open until it executes its program. Nothing can be done about another refusal, and the next
+/// process tries again.
 fn remove(path: &Path, mut busy: impl FnMut()) {
     for _ in 0..REMOVALS_MAX {
         match fs::remove_dir(path) {
@@ -144,7 +148,7 @@ fn remove_left_over_in(instances: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(instances) else { return Vec::new() };
     let of_the_gone = |entry: fs::DirEntry| {
         let name = entry.file_name().to_str()?.to_owned();
-        // Busy, or gone already: somebody else's to do.
+        // It is busy, or gone already, so it is left to others.
         (is_of_the_gone(&name) && fs::remove_dir(entry.path()).is_ok()).then_some(name)
     };
     entries.filter_map(Result::ok).filter_map(of_the_gone).collect()

@@ -1,5 +1,5 @@
-//! The interrupts of prepared queues, found again: a driver that sets its queues up anew may be given other numbers, and its
-//! former ones may become another device's.
+//! Finds the interrupts of prepared queues again. A driver that sets its queues up anew may be given other numbers, and
+//! its former ones may become another device's.
 
 use super::steps::of_interrupt;
 use crate::device::{Irq, QueueKey, Snapshot};
@@ -17,15 +17,16 @@ fn queue_of(number: u32, snapshot: &Snapshot) -> Option<QueueKey> {
     Some(snapshot.napis.iter().find(|napi| napi.irq.as_ref().is_some_and(has_it))?.key)
 }
 
-/// The records with the names that interrupts have now, where the device still has the one of then: drivers call them by their
-/// device, which may have been renamed, and by their queues, which may have been grouped in another way.
+/// Returns the records with the names that the interrupts have now, where the device still has the recorded one.
+/// Drivers name interrupts after their device, which may have been renamed, and after their queues, which may have been
+/// grouped in another way.
 fn named(prepared: &[Overwritten], snapshot: &Snapshot, roots: &Roots) -> Vec<Overwritten> {
     let is_prepared = |queue| prepared.iter().any(|done| done.interrupt.as_ref().is_some_and(|it| it.queue == queue));
     let now = |done: &Overwritten| {
         let (then, number) = done.interrupt.as_ref().zip(done.target.interrupt())?;
         let queue = match number_of(then.queue, snapshot) {
             Some(now) if now == number => then.queue,
-            // The queue has another one now.
+            // The queue has another interrupt now.
             Some(_) => return None,
             // A queue that has a record of its own has brought its interrupt's CPUs along from another number.
             None => queue_of(number, snapshot).filter(|queue| !is_prepared(*queue))?,
@@ -36,14 +37,15 @@ fn named(prepared: &[Overwritten], snapshot: &Snapshot, roots: &Roots) -> Vec<Ov
     prepared.iter().map(|done| now(done).unwrap_or_else(|| done.clone())).collect()
 }
 
-/// What the interrupt had that a queue has now in place of the one of `done`. What that had is gone with it, unless the kernel
-/// has given the new one its CPUs (`napi_restore_config`, for drivers with `irq_affinity_auto`): then they are lull's.
+/// The former CPUs of the interrupt that a queue has now in place of the one of `done`. What that one had is gone with
+/// it, unless the kernel has given the new one its CPUs (`napi_restore_config`, for drivers with `irq_affinity_auto`),
+/// which are lull's then.
 fn former_of(done: &Overwritten, target: &Target, now: String) -> String {
     let is_lulls = [&done.set, &done.settled].into_iter().flatten().any(|cpus| target.same(cpus, &now));
     if is_lulls { done.former.clone() } else { now }
 }
 
-/// The records with the interrupts that the queues have now, and what those had before they were prepared.
+/// Returns the records with the interrupts that the queues have now, and with what those had before they were prepared.
 pub(super) fn found_again(prepared: &[Overwritten], snapshot: &Snapshot, roots: &Roots) -> Vec<Overwritten> {
     let prepared = named(prepared, snapshot, roots);
     let is_still = |done: &Overwritten| {
@@ -79,7 +81,7 @@ pub(super) mod tests {
     use super::*;
     use crate::device::NapiState;
 
-    /// A `/proc` with interrupts, removed with its test.
+    /// A `/proc` with interrupts, which is removed with its test.
     struct Machine(Roots);
 
     impl Machine {
@@ -145,7 +147,7 @@ pub(super) mod tests {
         let done = prepared(&machine);
         let found = |records: &[Overwritten], number| found_again(records, &with(number), &machine.0);
         assert_eq!(found(std::slice::from_ref(&done), 44), std::slice::from_ref(&done));
-        // After a reset the queue has another one, and its number is a disk's.
+        // After a reset the queue has another interrupt, and its old number is a disk's.
         machine.interrupt(44, "nvme0q1", "2");
         machine.interrupt(51, "eth0-rx-0", "0-1");
         let moved = found(std::slice::from_ref(&done), 51);
@@ -153,7 +155,7 @@ pub(super) mod tests {
         assert_eq!((&moved[0].target, moved[0].former.as_str()), (&Target::of_interrupt(51), "0-1"));
         assert_eq!((&moved[0].set, &moved[0].interrupt), (&done.set, &done.interrupt));
         assert_eq!(found(&moved, 51), moved, "it is found once");
-        // What a second `prepare` has recorded of it stands.
+        // What a second `prepare` has recorded of it stays.
         let recorded = Overwritten { former: "7".to_owned(), ..moved[0].clone() };
         assert_eq!(found(&[done, recorded.clone()], 51), [recorded]);
     }
@@ -195,7 +197,8 @@ pub(super) mod tests {
         let interrupt = found[0].interrupt.as_ref().unwrap();
         assert_eq!((interrupt.queue, interrupt.another(44, &machine.0)), (QueueKey::Tx(0), None));
         assert_eq!((&found[0].target, found[0].former.as_str()), (&done.target, "0-3"));
-        // The first queue has brought its own along from another number: what its interrupt had is the original.
+        // The first queue has brought its own CPUs along from another number, so what its interrupt had is the
+        // original.
         let first = Overwritten { target: Target::of_interrupt(43), former: "2-3".to_owned(), ..prepared(&machine) };
         let names = ["eth0-rx-0".to_owned()].into();
         let first = Overwritten { interrupt: Some(Interrupt { queue: QueueKey::Rx(0), names }), ..first };

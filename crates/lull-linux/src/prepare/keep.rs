@@ -1,6 +1,6 @@
-//! Keeping what was prepared for as long as somebody watches a device: steps that a driver takes back (idpf does so with
-//! rings and coalescing at a soft reset, others when XDP is attached) are done again, and the latency that CPUs may take
-//! to wake is held, which lasts only as long as a process has its file open.
+//! Keeps what was prepared for as long as somebody watches a device. Steps that a driver takes back (idpf does so with
+//! rings and coalescing at a soft reset, others when XDP is attached) are done again. The latency that CPUs may take to
+//! wake is held, as it lasts only as long as a process has its file open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,16 +18,16 @@ use crate::state::{State, Store, Term};
 pub(crate) struct Keeping {
     /// The file that bounds the latency, and what was written into it.
     latency: Option<(String, File)>,
-    /// What was refused and said already.
+    /// What was refused and has been reported.
     told: BTreeSet<String>,
     /// What became of steps that were done again, by the step and what it wrote, where that was something else.
     settled: BTreeMap<(String, String), String>,
 }
 
 impl Keeping {
-    /// Does again what is not as it was prepared, and tells `log` so.
+    /// Does again what is not as it was prepared, and reports that to `log`.
     pub(crate) fn look(&mut self, session: &mut Session, reason: &str, log: &mut dyn FnMut(&str)) {
-        // One that has vanished is told by whoever applies.
+        // Whoever applies reports that the device has vanished.
         if session.name_now().is_err() {
             return;
         }
@@ -35,22 +35,22 @@ impl Keeping {
         self.find_interrupts(session, log);
         let session = &*session;
         let (device, machine) = (session.store().clone(), session.store().of_machine());
-        // A state that cannot be used is told by whoever applies or undoes.
+        // Whoever applies or undoes reports a state that cannot be used.
         let prepared = |store: &Store| store.load().ok().flatten().map_or_else(Vec::new, kept);
         let mut ethtool = Ethtool::new(session.device());
         self.steps(&prepared(&device), session, &mut ethtool, reason, log);
         let of_machine = prepared(&machine);
         self.hold_latency(&of_machine, session, log);
         if of_machine.iter().any(|done| is_undone(done, session, &mut ethtool))
-            // Somebody who undoes it just now has the lock.
+            // Somebody who is undoing it at the moment has the lock.
             && let Ok(_lock) = machine.lock(Term::Moment)
         {
             self.steps(&prepared(&machine), session, &mut ethtool, reason, log);
         }
     }
 
-    /// Records by which numbers the interrupts of the prepared queues go now, with what those had: a driver that sets its
-    /// queues up anew may be given others.
+    /// Records which numbers the interrupts of the prepared queues have now, and what those had, as a driver that sets
+    /// its queues up anew may be given others.
     fn find_interrupts(&mut self, session: &mut Session, log: &mut dyn FnMut(&str)) {
         let Ok(Some(mut state)) = session.store().load() else { return };
         if state.prepared.iter().all(|done| done.interrupt.is_none()) {
@@ -103,7 +103,7 @@ impl Keeping {
         }
     }
 
-    /// Opens the file once it was asked for, and closes it when that was undone.
+    /// Opens the file once it has been prepared, and closes it when that was undone.
     fn hold_latency(&mut self, prepared: &[Overwritten], session: &Session, log: &mut dyn FnMut(&str)) {
         let wanted =
             prepared.iter().find(|done| done.target == Target::CpuDmaLatency).and_then(|done| done.set.clone());
@@ -129,13 +129,14 @@ impl Keeping {
     }
 }
 
-/// What is kept of a device. How many queues it has is the running program's (`run --one-napi queues`), not the preparation's.
+/// What is kept of a device. The number of its queues belongs to the running program (`run --one-napi queues`), not to
+/// the preparation.
 fn kept(state: State) -> Vec<Overwritten> {
     let programs = state.queues.map(|queues| Target::Ethtool(queues.knob));
     state.prepared.into_iter().filter(|done| Some(&done.target) != programs.as_ref()).collect()
 }
 
-/// The step that does it again; nothing for what is held, and for files of a device that are not to be seen here.
+/// The step that does it again. There is none for what is held, and for files of a device that cannot be seen here.
 fn step_of(done: &Overwritten, session: &Session) -> Option<Step> {
     let unseen = done.target.is_of_a_device() && !session.device().has_its_files(session.roots());
     if unseen || done.target == Target::CpuDmaLatency {
@@ -173,7 +174,7 @@ mod tests {
     use crate::state::FormerQueues;
 
     const MASK: &str = "sys/class/net/lo/queues/rx-0/rps_cpus";
-    /// What the mask was before it was prepared.
+    /// The mask before it was prepared.
     const ALL: &str = "0000,0000000f";
     const TIMERS: &str = "proc/sys/kernel/timer_migration";
 
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!((tree.read(MASK), tree.read(TIMERS)), ("0".to_owned(), "0".to_owned()));
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said[0].contains("after a reset: RPS of rx-0: f -> 0"), "{said:?}");
-        // The originals are not what the driver had put there.
+        // What the driver had put there does not become the original.
         unprepare(&mut tree.session(), false).unwrap();
         assert_eq!((tree.read(MASK), tree.read(TIMERS)), (ALL.to_owned(), "1".to_owned()));
         let mut look = |keeping: &mut Keeping| keeping.look(&mut session, "a reset", &mut |line| panic!("{line}"));
@@ -214,12 +215,12 @@ mod tests {
         let again = prepare(&mut tree.session(), &profile, false).unwrap();
         assert_eq!((&again[0].outcome, tree.read(FLOWS).as_str()), (&Outcome::Already, "1024"));
         Keeping::default().look(&mut tree.session(), "a read-back", &mut |line| panic!("{line}"));
-        // A driver's own value is not that.
+        // A value of the driver's own is something else.
         tree.write(FLOWS, "0\n");
         let mut said = Vec::new();
         Keeping::default().look(&mut tree.session(), "a reset", &mut |line| said.push(line.to_owned()));
         assert_eq!((said.len(), tree.read(FLOWS).as_str()), (1, "1000"));
-        // Another profile's value is written, whatever that is.
+        // Another profile's value is written, whatever it is.
         tree.write(FLOWS, "1024\n");
         let other = Profile::parse("[device]\nrfs-flows = 500", "test").unwrap();
         prepare(&mut tree.session(), &other, false).unwrap();
@@ -269,7 +270,7 @@ mod tests {
     #[test]
     fn an_interrupt_without_a_name_is_known_by_its_number() {
         let tree = with_an_interrupt("nobody's interrupt");
-        // As while the device is down.
+        // This is as it is while the device is down.
         fs::remove_dir_all(tree.0.join("proc/irq/44/eth0-rx-0")).unwrap();
         unprepare(&mut tree.session(), false).unwrap();
         assert_eq!(tree.read("proc/irq/44/smp_affinity_list"), "0-3");
@@ -314,7 +315,7 @@ mod tests {
         fs::create_dir_all(tree.0.join("dev")).unwrap();
         let path = tree.0.join("dev/cpu_dma_latency");
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        // A pipe in place of the kernel: its reader finds the end as soon as nobody holds it.
+        // A pipe stands in for the kernel. Its reader finds the end as soon as nobody holds it.
         let mut kernel = fs::OpenOptions::new();
         let mut kernel = kernel.read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         let profile = Profile::parse("[machine]\ncpu-dma-latency-us = 7", "test").unwrap();

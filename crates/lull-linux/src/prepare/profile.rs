@@ -1,4 +1,4 @@
-//! Which steps there are, and which of them a profile asks for.
+//! The steps that there are, and which of them a profile asks for.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::machine::parse_cpu_list;
 /// The profile that is used unless another is named, with a comment for each step.
 pub const DEFAULT_PROFILE: &str = include_str!("../profile.toml");
 
-/// What `prepare` does; a step without a value is not done.
+/// What `prepare` does. A step without a value is not done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -44,11 +44,11 @@ pub struct DeviceProfile {
     pub rx_usecs: Option<u32>,
     /// Microseconds that a transmit interrupt waits.
     pub tx_usecs: Option<u32>,
-    /// CPUs that RPS hands packets to; an empty list is off.
+    /// The CPUs that RPS hands packets to. An empty list turns it off.
     pub rps_cpus: Option<String>,
-    /// Flows of each queue in RFS; 0 is off.
+    /// The flows of each queue in RFS. 0 turns it off.
     pub rfs_flows: Option<u32>,
-    /// CPUs for the queues' interrupts, one each, from the first again when they run out.
+    /// The CPUs for the queues' interrupts, one for each, and from the first again when they run out.
     pub irq_cpus: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub struct MachineProfile {
     pub workqueue_cpus: Option<String>,
     /// `kernel.timer_migration`.
     pub timer_migration: Option<u32>,
-    /// `kernel.sched_rt_runtime_us`; -1 is no limit.
+    /// `kernel.sched_rt_runtime_us`. -1 is no limit.
     pub rt_runtime_us: Option<i64>,
     /// `on`, `off` or `forceoff`.
     pub smt: Option<String>,
@@ -68,9 +68,9 @@ pub struct MachineProfile {
     pub busy_read_us: Option<u32>,
     /// `net.core.rps_sock_flow_entries`.
     pub rfs_entries: Option<u32>,
-    /// Microseconds that any CPU may take to wake, held by who watches a device.
+    /// The microseconds that any CPU may take to wake, which are held by whoever watches a device.
     pub cpu_dma_latency_us: Option<u32>,
-    /// The same of every CPU that is online, in a file that keeps it.
+    /// The same for every CPU that is online, in a file that keeps it.
     pub cpu_resume_latency_us: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// The line that is wrong, in the file named `name`.
+    /// The file called `name` has a line that is wrong.
     pub fn parse(text: &str, name: &str) -> Result<Profile> {
         let profile: Profile = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
@@ -99,7 +99,7 @@ impl Profile {
     /// Reads a profile from a file, or the default one.
     ///
     /// # Errors
-    /// As [`Profile::parse`], and those of reading.
+    /// The errors of [`Profile::parse`], and those of reading.
     pub fn load(path: Option<&Path>) -> Result<Profile> {
         let Some(path) = path else { return Profile::parse(DEFAULT_PROFILE, "default") };
         let text = std::fs::read_to_string(path).map_err(|error| {

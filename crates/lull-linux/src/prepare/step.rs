@@ -1,4 +1,4 @@
-//! One step: what is there is read, and what is wanted is written; and how it came out.
+//! One step: it reads what is there and writes what is wanted, and tells how that came out.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::ethtool::Ethtool;
 use crate::overwritten::{Interrupt, Target};
 use crate::roots::Roots;
 
-/// Who holds what lasts only while it is held.
+/// Says who holds what lasts only while it is held.
 const HELD: &str = "no file keeps it, so it is held while `lull apply --watch` or `lull run --dev` has a device; \
                     cpu-resume-latency-us stays by itself";
 
@@ -14,11 +14,11 @@ const HELD: &str = "no file keeps it, so it is held while `lull apply --watch` o
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Done; in a dry run, would be done.
+    /// It was done, or in a dry run would be done.
     Changed,
     /// It was so already.
     Already,
-    /// It lasts only while a process holds it, and this says which does.
+    /// It lasts only while a process holds it, and this says which one does.
     Held(String),
     /// The device or kernel has no such thing.
     Lacking(String),
@@ -35,7 +35,7 @@ pub struct StepReport {
     pub from: Option<String>,
     /// What was wanted.
     pub to: String,
-    /// What it was as soon as it was written, where kernel or driver made something else of it.
+    /// What it was right after it was written, where the kernel or the driver made something else of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub became: Option<String>,
     /// How it came out.
@@ -46,10 +46,10 @@ pub struct StepReport {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) what: String,
-    /// Where, or why there is no such place.
+    /// Where it is set, or why there is no such place.
     pub(super) target: std::result::Result<Target, String>,
     pub(super) to: String,
-    /// The interrupt, of a file of one: it is left alone where its number is another one's.
+    /// The interrupt, for a file of one. It is left alone where its number belongs to another one.
     pub(super) interrupt: Option<Interrupt>,
 }
 
@@ -58,7 +58,7 @@ impl Step {
         Step { what, target, to, interrupt: None }
     }
 
-    /// Reads what is there now. `settled` is what was made of `to` when it was written before, if that is something else.
+    /// Reads what is there now. `settled` is what became of `to` when it was written before, if that is something else.
     pub(super) fn look(&self, settled: Option<&str>, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
         let report = |from: Option<String>, outcome| {
             let (what, to) = (self.what.clone(), self.to.clone());
@@ -91,7 +91,7 @@ impl Step {
         }
     }
 
-    /// Does it, if there is something to do, and looks what became of it.
+    /// Does it, if there is something to do, and looks at what became of it.
     pub(super) fn carry_out(&self, mut report: StepReport, ethtool: &mut Ethtool, roots: &Roots) -> StepReport {
         let (Outcome::Changed, Ok(target)) = (&report.outcome, &self.target) else { return report };
         match target.write(&self.to, ethtool, roots) {

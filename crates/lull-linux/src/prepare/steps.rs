@@ -36,7 +36,7 @@ pub(super) fn device_steps(
     let mut steps = knobs(&[
         (Knob::RxRing, profile.rx_ring),
         (Knob::TxRing, profile.tx_ring),
-        // Before the delays: a driver that adapts them takes none.
+        // These come before the delays, as a driver that adapts them takes none.
         (Knob::AdaptiveRx, profile.adaptive_rx.map(u32::from)),
         (Knob::AdaptiveTx, profile.adaptive_tx.map(u32::from)),
         (Knob::RxUsecs, profile.rx_usecs),
@@ -77,12 +77,12 @@ pub(super) fn device_steps(
     Ok(steps)
 }
 
-/// What the step of an interrupt is called.
+/// The name of an interrupt's step.
 pub(super) fn of_interrupt(number: u32, queue: QueueKey) -> String {
     format!("CPU of interrupt {number} (queue {queue})")
 }
 
-/// `rx-0` and so on, as `/sys` has them.
+/// `rx-0` and so on, as they are called in `/sys`.
 fn rx_queue_names(device: &str, snapshot: &Snapshot, roots: &Roots) -> Vec<String> {
     let listed = std::fs::read_dir(roots.sys(&format!("class/net/{device}/queues")));
     let numbered = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix("rx-")?.parse::<u32>().ok();
@@ -114,7 +114,7 @@ pub(super) fn machine_steps(profile: &MachineProfile, roots: &Roots) -> Result<V
     ];
     let step = |(what, target, to): (&str, Target, Option<String>)| Some(Step::new(what.to_owned(), Ok(target), to?));
     let mut steps: Vec<Step> = steps.into_iter().filter_map(step).collect();
-    // 0 in the file is no bound at all, and "n/a" one of 0 (`sysfs-devices-power`).
+    // 0 in the file is no bound at all, and "n/a" is a bound of 0 (`sysfs-devices-power`).
     let bound = profile.cpu_resume_latency_us.map(|us| if us == 0 { "n/a".to_owned() } else { us.to_string() });
     for (cpu, to) in online_cpus(roots).into_iter().flat_map(|cpu| bound.clone().map(|to| (cpu, to))) {
         let target = Ok(sys(&format!("devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us")));
@@ -123,7 +123,7 @@ pub(super) fn machine_steps(profile: &MachineProfile, roots: &Roots) -> Result<V
     Ok(steps)
 }
 
-/// A mask as the kernel takes it: groups of 32 bits in hexadecimal, the highest first.
+/// A mask in the form that the kernel takes: groups of 32 bits in hexadecimal, the highest first.
 fn cpu_mask(cpus: &[usize]) -> String {
     let groups = cpus.iter().max().map_or(1, |max| max / 32 + 1);
     let group = |nth: usize| {
@@ -143,7 +143,7 @@ mod tests {
         let profile = Profile::parse(DEFAULT_PROFILE, "default").unwrap();
         assert_eq!(profile.machine, MachineProfile::default());
         assert_eq!((profile.device.adaptive_rx, profile.device.rx_usecs), (Some(false), Some(0)));
-        // With every step switched on it is still a profile: the comments name steps that there are.
+        // With every step switched on it is still a profile, as the comments name steps that exist.
         let all: String = DEFAULT_PROFILE
             .lines()
             .map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ")).unwrap_or(line).to_owned() + "\n")

@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::programs::name_of;
 use crate::roots::Roots;
 
-/// Children that this process had before it adopted any: a shell that executes `lull` in its own place leaves it its own.
+/// The children that this process had before it adopted any. A shell that executes `lull` in its own place leaves it
+/// its own.
 static BEFORE: OnceLock<BTreeSet<i32>> = OnceLock::new();
 
 /// Orphans of the program, which is yet to be started, become children of this process from now on.
@@ -29,8 +30,8 @@ pub(super) fn adopt(roots: &Roots) -> Result<()> {
     Ok(())
 }
 
-/// Waits for orphans that have ended, so that none is kept for as long as the program runs. Processes of `ours` are waited
-/// for by others.
+/// Waits for orphans that have ended, so that they do not stay as zombies for as long as the program runs. Processes of
+/// `ours` are waited for by others.
 pub(super) fn reap(ours: &[u32], roots: &Roots) {
     for child in children(std::process::id() as i32, roots) {
         let is_ours = ours.contains(&child.unsigned_abs()) || was_before(child);
@@ -44,7 +45,7 @@ fn was_before(child: i32) -> bool {
     BEFORE.get().is_some_and(|before| before.contains(&child))
 }
 
-/// What has been left in the background.
+/// The processes that are left in the background.
 #[derive(Default)]
 pub(super) struct Background {
     processes: Vec<(Pid, OwnedFd)>,
@@ -52,8 +53,8 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Takes in who became an orphan, other than process `not`, and drops who has ended. Returns who is new, and says for
-    /// each that `what` stays until it has ended.
+    /// Takes in the processes that have become orphans, other than process `not`, and drops those that have ended.
+    /// Returns the new ones, and says for each that `what` stays until it has ended.
     pub(super) fn refresh(
         &mut self,
         not: Option<u32>,
@@ -61,7 +62,7 @@ impl Background {
         what: &dyn Display,
         say: &mut dyn FnMut(&str),
     ) -> Vec<i32> {
-        // One that has ended is waited for, so that its number is free.
+        // One that has ended is waited for, so that its number becomes free.
         self.processes.retain(|(pid, _)| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
         let mut new = Vec::new();
         for child in children(std::process::id() as i32, roots) {
@@ -87,12 +88,12 @@ impl Background {
         self.processes.is_empty()
     }
 
-    /// A descriptor of each process, which is readable once that has ended.
+    /// A descriptor of each process, which is readable once the process has ended.
     pub(super) fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.processes.iter().map(|(_, pidfd)| pidfd.as_fd())
     }
 
-    /// Passes on what has come. Returns whether that told this process to end for the second time.
+    /// Passes on the signals that have come. Returns whether one of them told this process to end for the second time.
     pub(super) fn pass_on(&mut self, signals: &Signals, say: &mut dyn FnMut(&str)) -> Result<bool> {
         if !signals.pass_on_to_all(&self.processes, say)? {
             return Ok(false);

@@ -1,8 +1,8 @@
-//! Whether the mode is in force in the program, said in one line, and why not.
+//! Tells in one line whether the mode is in force in the program, and why not.
 //!
 //! Parameters on an epoll context are one half of it. The other is that packets come to sockets on that context from a
-//! NAPI, of the device that the mode is on: a program that waits in `poll`, or whose sockets know no NAPI, has the
-//! parameters and nothing of the mode. So the answer waits for packets; where none came, that is said at the end.
+//! NAPI of the device that the mode is on. A program that waits in `poll`, or whose sockets know no NAPI, has the
+//! parameters and nothing of the mode. So the answer waits for packets, and where none came, that is said at the end.
 
 use rustix::net::{AddressFamily, getpeername, sockopt};
 
@@ -11,7 +11,8 @@ use crate::os;
 use crate::programs::{Process, name_of};
 use crate::roots::Roots;
 
-/// Looks before a program without any epoll context is taken for one that waits otherwise: it may still be starting.
+/// The looks before a program without any epoll context is taken for one that waits in another way, as it may still be
+/// starting.
 const LOOKS_BEFORE_NO_EPOLL: u32 = 8;
 
 /// Whether the mode is in force in a program, as far as it was seen and said.
@@ -34,17 +35,18 @@ impl InForce {
         InForce { mode: mode.to_owned(), device, ..InForce::default() }
     }
 
-    /// Whether the NAPIs of the device have to be told now: they may be others after a link flap.
+    /// Whether [`InForce::device_has`] has to be called now, as the NAPIs of the device may be others after a link
+    /// flap.
     pub(super) fn wants_napis(&self, events: &[Event]) -> bool {
         self.device.is_some() && !self.in_force && events.iter().any(|event| matches!(event, Event::Sockets(_)))
     }
 
-    /// The NAPIs of the device.
+    /// Sets the NAPIs of the device.
     pub(super) fn device_has(&mut self, napis: Vec<u32>) {
         self.napis = napis;
     }
 
-    /// Takes what a look has found; returns a line if there is one to say.
+    /// Takes what a look has found. Returns a line if there is one to say.
     pub(super) fn look(&mut self, follower: &Follower, events: &[Event], roots: &Roots) -> Option<String> {
         self.had_context |= follower.in_force() != 0;
         let line = events.iter().find_map(|event| match event {
@@ -90,7 +92,7 @@ impl InForce {
         first.then(|| format!("{} is NOT in force: {why}", self.mode))
     }
 
-    /// A program that has connections and waits for them without epoll.
+    /// Returns a line for a program that has connections and waits for them without epoll.
     fn of_program(&mut self, pids: &[i32], roots: &Roots) -> Option<String> {
         let waits = pids.iter().copied().find(|&pid| has_connection(pid, roots))?;
         self.not_in_force = true;
@@ -102,7 +104,7 @@ impl InForce {
         ))
     }
 
-    /// Says at the program's end what was not said before.
+    /// Returns at the program's end a line that was not said before.
     pub(super) fn at_end(&self) -> Option<String> {
         let why = match (self.in_force || self.not_in_force, self.had_context) {
             (true, _) => return None,
@@ -164,7 +166,7 @@ mod tests {
         assert!(said.contains("NOT in force") && said.contains("9000") && said.contains("va"), "{said}");
         in_force.device_has(vec![9000]);
         assert!(in_force.of_context(&on(&[9000], &[]), &roots).unwrap().contains("is in force"));
-        // Without a device nothing is known of the NAPIs.
+        // Without a device nothing is known about the NAPIs.
         let said = InForce::new("suspend20", None).of_context(&on(&[9000], &[]), &roots).unwrap();
         assert!(said.contains("is in force") && said.contains("the program's half"), "{said}");
     }

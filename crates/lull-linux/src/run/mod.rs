@@ -1,12 +1,12 @@
-//! A program with a mode in force for as long as it runs: the device's half applied before it starts and undone when it
-//! has ended, its own half set from its birth.
+//! Runs a program with a mode in force for as long as it runs. The device's half is applied before it starts and undone
+//! when it has ended. Its own half is set from its start.
 //!
 //! | module | what is in there |
 //! | --- | --- |
-//! | `way` | what is to be run, and how the program's half is set: preload library, attaching, or nothing to set |
+//! | `way` | what is to be run, and how the program's half is set: preload library, attaching, or nothing |
 //! | `program` | the program as a file: found in PATH, script or ELF, and whether it loads a preload library |
-//! | `one_napi` | as many receive queues as the program has contexts that hear from the device |
-//! | `serve` | while it runs: signals passed on, program and device looked over |
+//! | `one_napi` | as many receive queues as the program has contexts that receive from the device |
+//! | `serve` | what is done while it runs: signals are passed on, and the program and the device are looked over |
 //! | `background` | what the program puts into the background |
 //! | `plain` | a program under the preload library alone, for the user plane |
 //! | `in_force` | whether the mode is in force in the program, in one line |
@@ -16,14 +16,14 @@
 //! While the program runs, what a link flap, a change of queues or a reset takes away from the device is applied again
 //! (`watch.rs`).
 //!
-//! The program is over when the process that was started has ended, and everything that it has put into the background:
-//! a daemon keeps the mode, and `lull run` stays. Where there is nothing to undo (no device, and the program's half set
-//! by the preload library) it ends with the process that was started.
+//! The program is over when the process that was started has ended, and everything that it has put into the background.
+//! A daemon keeps the mode, and `lull run` stays. Where there is nothing to undo (no device, and the program's half is
+//! set by the preload library) it ends with the process that was started.
 //!
 //! If this process is killed (SIGKILL), the supervisor undoes the device, and what attaching has set in the program.
-//! The program goes on; what the preload library has set in it stays, and does nothing on a device that neither defers
-//! nor suspends but let `epoll_wait` poll before it sleeps. If the supervisor is killed as well, the state file is
-//! left, and `lull undo DEV` undoes.
+//! The program goes on. What the preload library has set in it stays, and on a device that neither defers nor suspends
+//! it does nothing but let `epoll_wait` poll before it sleeps. If the supervisor is killed as well, the state file is
+//! left, and `lull undo DEV` undoes it.
 
 mod background;
 mod in_force;
@@ -72,13 +72,13 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Runs the program to its end and returns its exit status, 128 + n if signal n ended it. `control` chooses the device's
-/// timeouts meanwhile. Things worth knowing are told to `say` in a line each.
+/// Runs the program to its end and returns its exit status, or 128 + n if signal n ended it. `control` chooses the
+/// device's timeouts in the meantime. What is worth knowing goes to `say`, in a line each.
 ///
-/// The caller is the only thread of its process: signals are taken for the program from here on.
+/// The caller has to be the only thread of its process, since signals are taken for the program from here on.
 ///
 /// # Errors
-/// Everything that can be refused, before the first change; the device has then what it had.
+/// Everything that can be refused, before the first change. The device then has what it had.
 pub fn run(run: &Run, control: Option<Control>, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
     let way = Way::of(run)?;
     if run.pin && run.device.is_none() {
@@ -89,7 +89,7 @@ pub fn run(run: &Run, control: Option<Control>, options: &Options, say: &mut dyn
     }
     let mut session = run.device.as_ref().map(|device| Session::open(device, options)).transpose()?;
     if let Some(session) = &mut session {
-        // What is undone at the end, by whomever, is ours from here on.
+        // From here on, whatever is undone at the end is what this process holds.
         session.hold()?;
         is_free(session)?;
     }
@@ -104,7 +104,7 @@ pub fn run(run: &Run, control: Option<Control>, options: &Options, say: &mut dyn
     }
     let status = with_device(run, (control, options), &way, session.as_mut(), supervisor.as_mut(), &signals, say);
     let undone = session.as_mut().map_or(Ok(()), |session| give_back(session, say));
-    // What was refused before the first change has left nothing to undo, and is told once.
+    // What was refused before the first change has left nothing to undo, and is reported once.
     let nothing_left = || session.as_ref().is_some_and(|session| matches!(session.state(), Ok(None)));
     if (undone.is_ok() || status.is_err() && nothing_left())
         && let Some(supervisor) = supervisor
@@ -122,7 +122,7 @@ pub fn run(run: &Run, control: Option<Control>, options: &Options, say: &mut dyn
     }
 }
 
-/// The number of queues that follows the program's contexts, if that is asked for.
+/// The number of queues that follows the program's contexts, if the run asks for it.
 fn one_napi(run: &Run, session: Option<&mut Session>) -> Result<Option<Queues>> {
     let Some(means) = run.one_napi else { return Ok(None) };
     match session {
@@ -134,7 +134,7 @@ fn one_napi(run: &Run, session: Option<&mut Session>) -> Result<Option<Queues>> 
     }
 }
 
-/// Refuses a device that somebody else has a mode on: undoing ours would undo theirs.
+/// Refuses a device that somebody else has a mode on, as undoing this one would undo theirs.
 fn is_free(session: &Session) -> Result<()> {
     if session.state()?.is_some_and(|state| state.is_applied()) {
         let device = &session.device().name;
@@ -158,9 +158,9 @@ fn with_device(
     let queues = one_napi(run, session.as_deref_mut())?;
     let mut kept = None;
     if let Some(session) = &mut session {
-        // Its threads start behind the taking of signals, which they inherit.
+        // Its threads start after signals were blocked, which they inherit.
         let again = Again::new(session, READ_BACK);
-        // What can fail of seeing comes before the first change.
+        // Whatever can fail of observing comes before the first change.
         let control = control.map(|control| Eyes::open(session, say).map(|eyes| (control, eyes))).transpose()?;
         apply(session, &run.request)?;
         kept = Some(match control {

@@ -1,9 +1,10 @@
-//! As many receive queues as the program has epoll contexts that hear from the device, or as many of them with flows: a context on several NAPIs stalls
-//! under suspension, because Linux polls and suspends the one it heard from last (`spans.rs`).
+//! As many receive queues as the program has epoll contexts that receive from the device, or as many of them with
+//! flows. A context on several NAPIs stalls under suspension, because Linux polls and suspends the one that it received
+//! from last (`spans.rs`).
 //!
 //! Contexts count once packets of the device have come to their sockets, so that a listener's does not. The number of
-//! queues is lowered when one of them hears from several NAPIs, and follows when more contexts come, up to what there was:
-//! each change interrupts the device for a moment, so it is never lowered a second time.
+//! queues is lowered when one of them receives from several NAPIs, and is raised when more contexts come, up to what it
+//! was. Each change interrupts the device for a moment, so the number is never lowered a second time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +14,10 @@ use crate::error::Result;
 use crate::flows::{queues_with_flows, steer};
 use crate::session::Session;
 
-/// Looks during which no context has come, before the queues are changed.
+/// The looks during which no context has come, before the queues are changed.
 const QUIET_LOOKS: u32 = 2;
 
-/// What is done for contexts that hear from several NAPIs.
+/// What is done for contexts that receive from several NAPIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OneNapi {
     /// As many receive queues as contexts (`ethtool -L`).
@@ -28,16 +29,16 @@ pub enum OneNapi {
 /// What is known of the program's contexts and the device's queues.
 pub(super) struct Queues {
     means: OneNapi,
-    /// How many there were, with flows if these are what is changed.
+    /// How many queues there were, or how many with flows if these are what is changed.
     former: u32,
     rule: Rule,
 }
 
 impl Queues {
-    /// Of a device whose number of queues, or whose flows can be set.
+    /// For a device whose number of queues, or whose flows, can be set.
     ///
     /// # Errors
-    /// The driver has no such thing.
+    /// The driver has no such setting.
     pub(super) fn of(session: &mut Session, means: OneNapi) -> Result<Queues> {
         let former = match means {
             OneNapi::Queues => receive_queues(session)?.1,
@@ -46,7 +47,7 @@ impl Queues {
         Ok(Queues { means, former, rule: Rule::default() })
     }
 
-    /// Takes what a look has found, and sets what follows from it. What is refused is said once.
+    /// Takes what a look has found, and sets what follows from it. What is refused is reported once.
     pub(super) fn look(&mut self, events: &[Event], session: &mut Session, say: &mut dyn FnMut(&str)) {
         if events.iter().any(|event| matches!(event, Event::Sockets(_)))
             && let Ok(snapshot) = session.snapshot()
@@ -71,12 +72,12 @@ impl Queues {
     }
 }
 
-/// Which number of queues is wanted.
+/// Decides which number of queues is wanted.
 #[derive(Default)]
 struct Rule {
-    /// NAPIs that the device has or had: a queue that is taken away takes its id along.
+    /// The NAPIs that the device has or had, as a queue that is taken away takes its id along.
     napis: BTreeSet<u32>,
-    /// The contexts that have heard from them, by process and descriptor.
+    /// The contexts that have received from them, by process and descriptor.
     contexts: BTreeMap<(i32, i32), BTreeSet<u32>>,
     quiet_looks: u32,
     /// What was wanted last.
@@ -88,7 +89,7 @@ impl Rule {
         self.napis.extend(napis);
     }
 
-    /// The number of queues to have from now on, if it is another one than before.
+    /// The number of queues to have from now on, if it differs from the one before.
     fn look(&mut self, events: &[Event], former: u32) -> Option<u32> {
         self.quiet_looks += 1;
         for event in events {
@@ -133,7 +134,7 @@ mod tests {
         rule
     }
 
-    /// What is wanted after an event and the looks that it takes to be quiet.
+    /// What is wanted after an event and the looks that have to be quiet.
     fn after(rule: &mut Rule, events: &[Event]) -> Option<u32> {
         let first = rule.look(events, 4);
         assert_eq!(first, None, "more contexts may come in the next moment");
@@ -153,7 +154,7 @@ mod tests {
     fn contexts_with_one_napi_each_are_left_alone_and_so_are_other_devices() {
         let mut rule = rule();
         assert_eq!(after(&mut rule, &[hears(3, &[10]), hears(4, &[11]), hears(5, &[20, 21])]), None);
-        // A listener's context has heard nothing. Of the two others one comes to several.
+        // A listener's context has received nothing. Of the two others one receives from several NAPIs.
         assert_eq!(rule.look(&[hears(6, &[]), hears(3, &[10, 11])], 4), Some(2));
     }
 

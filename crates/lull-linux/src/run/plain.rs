@@ -1,5 +1,5 @@
-//! A program under the preload library alone: nothing of the kernel's is set for it and nothing is to be undone, but who
-//! has started it stays until it has ended, with everything that it has put into the background.
+//! A program under the preload library alone. Nothing is set for it in the kernel and nothing is to be undone, but the
+//! process that has started it stays until it has ended, with everything that it has put into the background.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -14,9 +14,9 @@ use super::{exit_code, program, way};
 use crate::error::{Error, Result};
 use crate::roots::Roots;
 
-/// How often orphans that have ended are waited for while the program runs.
+/// How often lull waits for orphans that have ended, while the program runs.
 const REAP_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// How often it is looked for what the program has left in the background, once it has ended.
+/// How often lull looks for what the program has left in the background, once it has ended.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// A program that loads the preload library.
@@ -27,10 +27,10 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Looks whether the program loads the library.
+    /// Checks that the program loads the library.
     ///
     /// # Errors
-    /// No such program, no library, and a program that does not load one, with the reason.
+    /// There is no such program, there is no library, or the program does not load one, with the reason.
     pub fn of(command: &[OsString]) -> Result<Plain> {
         let name = command.first().ok_or_else(|| Error::Input {
             what: "no program to run".to_owned(),
@@ -49,13 +49,13 @@ impl Plain {
         Ok(Plain { command: command.to_vec(), library: way::library()? })
     }
 
-    /// Runs the program with these variables to its end and returns its exit status, 128 + n if signal n ended it.
+    /// Runs the program with these variables to its end and returns its exit status, or 128 + n if signal n ended it.
     /// `started` is called when the program has its descriptors.
     ///
-    /// The caller is the only thread of its process: signals are taken for the program from here on.
+    /// The caller has to be the only thread of its process, since signals are taken for the program from here on.
     ///
     /// # Errors
-    /// What the system says of the start.
+    /// What the system says about the start.
     pub fn run(&self, variables: &[(&str, OsString)], started: impl FnOnce(), say: &mut dyn FnMut(&str)) -> Result<u8> {
         let signals = Signals::take()?;
         let roots = Roots::default();
@@ -85,7 +85,7 @@ impl Plain {
     }
 }
 
-/// Stays until what is left of the program in the background has ended, or this is told twice to end.
+/// Stays until what is left of the program in the background has ended, or this process is told twice to end.
 fn stay(signals: &Signals, say: &mut dyn FnMut(&str)) -> Result<()> {
     let (mut background, roots) = (Background::default(), Roots::default());
     loop {

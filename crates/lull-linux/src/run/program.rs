@@ -1,4 +1,4 @@
-//! A program as a file: where it is, what runs it, and whether that loads a preload library.
+//! A program as a file: where it is, what runs it, and whether a preload library is loaded into that.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,13 +11,13 @@ use rustix::fs::{Access, access};
 
 use crate::error::{Error, Result};
 
-/// How many interpreters may be behind each other (the kernel's limit is 4 rewritings as well, `exec_binprm`).
+/// How many interpreters may follow one another (the kernel's limit is 4 rewritings as well, `exec_binprm`).
 const INTERPRETERS_MAX: usize = 4;
-/// How much of a script's first line is looked at (`BINPRM_BUF_SIZE`).
+/// How much of a script's first line is read (`BINPRM_BUF_SIZE`).
 const LINE_BYTES_MAX: usize = 256;
-/// Program headers that are looked at; real programs have about a dozen.
+/// The program headers that are read. Real programs have about a dozen.
 const HEADERS_MAX: u16 = 64;
-/// Notes that are looked at, in bytes: Go's build id is among the first.
+/// The notes that are read, in bytes. Go's build id is among the first.
 const NOTES_BYTES_MAX: u64 = 4096;
 
 const PT_INTERP: u32 = 3;
@@ -45,7 +45,7 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf> {
     candidates.find(|path| runs(path)).ok_or_else(|| no("no such program is in PATH", "give its path"))
 }
 
-/// Why a program does not load a preload library of ours; nothing if it does.
+/// The reason why a program does not load lull's preload library. There is none if it does.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -88,7 +88,7 @@ fn script_interpreter(file: &File) -> io::Result<Option<PathBuf>> {
     Ok(words.next().map(|word| PathBuf::from(OsStr::from_bytes(word))))
 }
 
-/// What an ELF file says of itself.
+/// What an ELF file says about itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Elf {
     machine: u16,
@@ -116,7 +116,7 @@ fn elf(file: &File, path: &Path) -> io::Result<Option<String>> {
     })
 }
 
-/// Reads the headers of a little-endian ELF file of 64 bits; nothing for anything else.
+/// Reads the headers of a little-endian ELF file of 64 bits. Returns nothing for any other file.
 fn read_elf(file: &File) -> io::Result<Option<Elf>> {
     let mut header = [0; ELF_HEADER];
     if file.read_exact_at(&mut header, 0).is_err() || header[..6] != *b"\x7fELF\x02\x01" {
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(read(&elf_file(&[gnu])).unwrap().unwrap().interpreter, None);
         let go = read(&elf_file(&[interpreter, build_id])).unwrap().unwrap();
         assert!(read(b"").unwrap().is_none());
-        // Cut off within its segments: an error, no panic.
+        // A file that is cut off within its segments is an error, and causes no panic.
         let whole = elf_file(&[interpreter]);
         assert!(read(&whole[..whole.len() - 1]).is_err());
         std::fs::remove_file(&path).unwrap();
@@ -228,7 +228,7 @@ mod tests {
         let text = directory.join("text");
         writeln!(File::create(&text).unwrap(), "no program").unwrap();
         let answers = (no_preload(&me).unwrap(), no_preload(&script).unwrap(), no_preload(&text).unwrap());
-        // A script that is its own interpreter ends, too.
+        // A script that is its own interpreter comes to an end as well.
         writeln!(File::create(&script).unwrap(), "#!{}", script.display()).unwrap();
         let endless = no_preload(&script).unwrap();
         std::fs::remove_dir_all(&directory).unwrap();

@@ -1,4 +1,4 @@
-//! While the program runs: signals are passed on, the program and the device are looked over.
+//! What is done while the program runs: signals are passed on, and the program and the device are looked over.
 
 use std::os::fd::AsFd;
 use std::process::{Child, ExitStatus};
@@ -27,7 +27,7 @@ use crate::watch::Again;
 pub(super) enum Kept {
     /// The mode that was asked for.
     Mode(Again),
-    /// The timeouts that a controller chooses: what is lost is set again after its next window.
+    /// The timeouts that a controller chooses. What is lost is set again after its next window.
     Objective(Box<Controlling>),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct OnDevice<'a> {
     pub(super) session: &'a mut Session,
     pub(super) kept: Kept,
     pub(super) request: &'a DeviceRequest,
-    /// How many queues it has, if that follows the program's contexts.
+    /// The number of its queues, if that follows the program's contexts.
     pub(super) queues: Option<Queues>,
 }
 
@@ -53,7 +53,7 @@ impl OnDevice<'_> {
     }
 }
 
-/// A process of the program with its children, looked over for as long as that works.
+/// A process of the program with its children, which is looked over for as long as that works.
 struct Followed {
     follower: Follower,
     looks: bool,
@@ -105,7 +105,7 @@ impl<'a> Serving<'a> {
         Ok(status)
     }
 
-    /// Serves what is left of the program in the background, until it has ended or this is told twice to end.
+    /// Serves what is left of the program in the background, until it has ended or this process is told twice to end.
     fn background(&mut self, say: &mut dyn FnMut(&str)) -> Result<()> {
         let supervisor = self.supervisor.as_ref().map(|supervisor| supervisor.pid());
         let mut background = Background::default();
@@ -124,7 +124,8 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Follows a process: where it is attached to, for everything; under the preload library, for what that misses.
+    /// Follows a process. If it is attached to, everything is set by this. Under the preload library, this sets what
+    /// the library misses.
     fn follow(&mut self, pid: i32, say: &mut dyn FnMut(&str)) {
         let mode = &self.run.request.mode;
         let of_epoll = mode.epoll != EpollParams::default();
@@ -141,19 +142,19 @@ impl<'a> Serving<'a> {
         let request = attach::ProgramRequest { mode: Some(mode.clone()), params: mode.epoll };
         match Follower::open(pid, &request, which, Role::Run, self.options) {
             Ok(follower) => {
-                // It is told before anything is set.
+                // The supervisor is told before anything is set.
                 if let (Some(supervisor), Way::Attach { .. }) = (&mut self.supervisor, self.way) {
                     supervisor.program(pid, follower.start());
                 }
                 let handed_down = self.followed.iter().flat_map(|it| it.follower.handed_down()).collect();
                 let follower = follower.inheriting(handed_down);
-                // The preload library steers each group from its birth, but by a program that only the kernel has.
+                // The preload library steers each group from its start, but not by a program that only the kernel has.
                 let is_steered = matches!(self.way, Way::Preload { .. })
                     && matches!(self.run.steer, Some(attach::Steer::Classic(_)));
                 let follower = follower.with_steering(self.run.steer.clone(), is_steered);
                 self.followed.push(Followed { follower, looks: true });
             }
-            // It may have ended already.
+            // The process may have ended already.
             Err(Error::NoProcess { .. }) => {}
             Err(error) => say(&not_followed(self.way, mode, &error)),
         }
@@ -166,7 +167,7 @@ impl<'a> Serving<'a> {
                 Ok(events) => events,
                 Err(Error::NoProcess { .. }) => Vec::new(),
                 Err(error) => {
-                    // What it has set so far is given back at the end all the same.
+                    // What it has set so far is given back at the end nevertheless.
                     say(&error.to_string());
                     it.looks = false;
                     continue;
@@ -228,7 +229,7 @@ fn not_followed(way: &Way, mode: &Mode, error: &Error) -> String {
 
 fn tell(event: &Event, way: &Way, say: &mut dyn FnMut(&str)) {
     match (event, way) {
-        // The library polls through contexts of its own, which are gone soon (`lull_fd::linux::Poller`).
+        // The library polls through contexts of its own, which soon are gone (`lull_fd::linux::Poller`).
         (Event::Kept { now, .. }, Way::Preload { .. }) if now.prefer_busy_poll && now.busy_poll_usecs == 0 => {}
         (Event::Set { .. }, Way::Preload { .. }) => {
             say(&format!("made past the preload library, set from outside: {event}"));

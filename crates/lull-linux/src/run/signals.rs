@@ -1,6 +1,6 @@
 //! What is sent to `lull run` is meant for the program.
 //!
-//! Signals are read from a signalfd, which leaves their dispositions alone: the program inherits what was ignored
+//! Signals are read from a signalfd, which leaves their dispositions alone. The program inherits what was ignored
 //! (`nohup`), and is started with the mask that there was before.
 
 use std::io;
@@ -13,8 +13,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::error::{Error, Result};
 use crate::os::{self, Came, TakenSignals};
 
-/// What is passed on, besides all real-time signals. SIGCHLD, SIGTSTP and SIGCONT are left to their own ways, so that
-/// job control works; SIGURG, SIGPIPE and the faults of a thread are nobody else's.
+/// The signals that are passed on, besides all real-time signals. SIGCHLD, SIGTSTP and SIGCONT keep their effect on
+/// this process, so that job control works. SIGURG, SIGPIPE and the faults of a thread concern nobody else.
 const PASSED_ON: [i32; 13] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -30,10 +30,11 @@ const PASSED_ON: [i32; 13] = [
     libc::SIGIO,
     libc::SIGPWR,
 ];
-/// What has no effect on this process: in the background it may be told to stop at a line that it says.
+/// The signals that have no effect on this process. In the background it would otherwise be stopped at a line that it
+/// prints.
 const DEAF_TO: [i32; 2] = [libc::SIGTTIN, libc::SIGTTOU];
 
-/// The signals of this process, taken.
+/// The signals of this process, which it has taken.
 pub(super) struct Signals(TakenSignals);
 
 impl Signals {
@@ -44,7 +45,7 @@ impl Signals {
         taken.map(Signals).map_err(|error| Error::os("take signals", "close some descriptors (ulimit -n)", error))
     }
 
-    /// Has the program started as if they had not been taken.
+    /// Makes the program start as if they had not been taken.
     pub(super) fn leave_to(&self, command: &mut Command) {
         os::with_mask_before(command, &self.0);
     }
@@ -63,9 +64,8 @@ impl Signals {
         }
     }
 
-    /// Passes on what has come. What the kernel has sent, as a terminal does to its whole
-    /// foreground group at Ctrl-C, a program in the foreground has got too; what the program itself has sent is not for
-    /// it.
+    /// Passes on what has come. What the kernel has sent, as a terminal does to its whole foreground group at Ctrl-C, a
+    /// program in the foreground has received as well. What the program itself has sent is not for it.
     pub(super) fn pass_on(&self, program: &OwnedFd, pid: Pid, say: &mut dyn FnMut(&str)) -> Result<()> {
         self.each(|came| {
             let pid = pid.as_raw_nonzero().get();
@@ -74,8 +74,8 @@ impl Signals {
         .map_err(failed)
     }
 
-    /// Passes on to processes in the background what has come; one that has sent it does not get it. Returns whether
-    /// one of them asked to end.
+    /// Passes on to processes in the background what has come. A process that has sent it does not receive it. Returns
+    /// whether one of the signals asked to end.
     pub(super) fn pass_on_to_all(&self, processes: &[(Pid, OwnedFd)], say: &mut dyn FnMut(&str)) -> Result<bool> {
         let mut end = false;
         self.each(|came| {
@@ -97,7 +97,7 @@ impl Signals {
     }
 }
 
-/// The program that was started, by a descriptor that is readable once it has ended.
+/// The program that was started, with a descriptor that is readable once the program has ended.
 pub(super) fn watched(child: &Child) -> Result<(Pid, OwnedFd)> {
     let pid = Pid::from_child(child);
     Ok((pid, pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?))

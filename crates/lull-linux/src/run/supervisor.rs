@@ -1,8 +1,9 @@
 //! The process that undoes when `lull run` is killed.
 //!
-//! It is this executable again, in a session of its own and deaf to the signals of terminals and service managers, with
-//! a pipe from `lull run` as its standard input. The end of the pipe without a word of dismissal means that `lull run`
-//! has died. A dying process closes one file after the other, so its locks may be held a moment longer: they are waited for.
+//! It is this executable again, in a session of its own and deaf to the signals of terminals and service managers. Its
+//! standard input is a pipe from `lull run`. If the pipe ends without a word of dismissal, `lull run` has died. A dying
+//! process closes one file after the other, so its locks may be held a moment longer, and the supervisor waits for
+//! them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -16,16 +17,18 @@ use crate::os;
 
 /// The hidden subcommand that is the supervisor.
 const SUBCOMMAND: &str = "supervise";
-/// Its first and only word: it is deaf by now.
+/// Its first and only word: it ignores those signals by now.
 const READY: &[u8] = b"ready\n";
-/// Nothing is left to undo.
+/// The word that nothing is left to undo.
 const DONE: &str = "done";
-/// A process of the program that was attached to: its number and when it started, since the number may be another's later.
+/// The word for a process of the program that was attached to: its number, and when it started, since the number may be
+/// another's later.
 const PROGRAM: &str = "program ";
-/// What it does not hear.
+/// The signals that it ignores.
 const DEAF_TO: [i32; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
-/// How long a lock is waited for, and how often it is tried. Longer than any command holds it but one that stays.
+/// How long it waits for a lock, and how often it tries. This is longer than any command holds it except one that
+/// stays.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
@@ -36,10 +39,10 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts it; it is on duty when this returns.
+    /// Starts the supervisor, which is on duty when this returns.
     pub(super) fn start(device: Option<&str>, options: &Options) -> Result<Supervisor> {
         let failed = |error| Error::os("start the supervisor that undoes when lull is killed", "try again", error);
-        // The file may have been replaced since this process was started; this one is the very same.
+        // The file may have been replaced since this process was started, and this path is the very same program.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lull").arg(SUBCOMMAND).arg("--state-dir").arg(&options.state_dir);
         if let Some(device) = device {
@@ -63,13 +66,13 @@ impl Supervisor {
         self.child.id()
     }
 
-    /// A process of the program is attached to from now on.
+    /// Tells that a process of the program is attached to from now on.
     pub(super) fn program(&mut self, pid: i32, start: u64) {
-        // A supervisor that is gone cannot be told; everything else goes on as without it.
+        // A supervisor that is gone cannot be told. Everything else goes on without it.
         let _ = writeln!(self.pipe, "{PROGRAM}{pid} {start}");
     }
 
-    /// Nothing is left to undo.
+    /// Tells that nothing is left to undo.
     pub(super) fn dismiss(mut self) {
         let _ = writeln!(self.pipe, "{DONE}");
         drop(self.pipe);
@@ -77,18 +80,18 @@ impl Supervisor {
     }
 }
 
-/// The supervisor's side: waits for the end of `lull run` and undoes what it has left.
+/// The supervisor's side, which waits for the end of `lull run` and undoes what it has left.
 ///
 /// # Errors
-/// Those of undoing; the state file is left, for `lull undo`.
+/// Those of undoing. The state file is left, for `lull undo`.
 pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
     let failed = |error| Error::os("become the supervisor", "it is started by `lull run` only", error);
-    // The kernel names a program by its file, and /proc/self/exe would be shown as `exe` by ps.
+    // The kernel names a program by its file, and ps would show /proc/self/exe as `exe`.
     let _ = rustix::thread::set_name(c"lull");
     let _deaf = os::take_signals(&DEAF_TO).map_err(failed)?;
-    // Fails only for the leader of a process group, which a child of `lull run` is not.
+    // This fails only for the leader of a process group, which a child of `lull run` is not.
     rustix::process::setsid().map_err(|error| failed(error.into()))?;
-    // Looked up now: what it undoes is this device, whatever its name is by then.
+    // The device is looked up now, so that it is the one that is undone, whatever its name is by then.
     let session = device.map(|device| Session::open(device, options)).transpose()?;
     std::io::stdout().write_all(READY).and_then(|()| std::io::stdout().flush()).map_err(failed)?;
     let mut programs = Vec::new();
@@ -104,7 +107,7 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
         match unlocked(|| detach_started(pid, start, options)) {
             // It has ended along with lull.
             Err(Error::NoProcess { .. }) | Ok(_) => {}
-            // The others have their turn all the same.
+            // The others have their turn nevertheless.
             Err(error) => of_program = Err(error),
         }
     }
@@ -114,13 +117,13 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
     of_program
 }
 
-/// Number and start time of a process.
+/// The number and start time of a process.
 fn process(words: &str) -> Option<(i32, u64)> {
     let (pid, start) = words.split_once(' ')?;
     Some((pid.parse().ok()?, start.parse().ok()?))
 }
 
-/// Does what takes a lock that is about to be free.
+/// Does work that takes a lock which is about to become free.
 fn unlocked<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let until = Instant::now() + LOCK_WAIT;
     loop {
@@ -135,7 +138,8 @@ fn unlocked<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
 mod tests {
     use super::*;
 
-    /// The end of the pipe was seen while the dying `lull run` still had its lock: what it had left was never undone.
+    /// The end of the pipe is seen while the dying `lull run` still has its lock. What it has left has to be undone
+    /// nevertheless.
     #[test]
     fn a_lock_that_is_held_a_moment_longer_is_waited_for() {
         let mut tries = 0;

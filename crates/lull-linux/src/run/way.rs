@@ -20,9 +20,9 @@ use crate::{attach, os};
 
 /// The preload library's file name.
 const LIBRARY: &str = "liblull_preload.so";
-/// Where it is, for those who keep it elsewhere.
+/// The variable that says where the library is, for those who keep it elsewhere.
 const LIBRARY_VARIABLE: &str = "LULL_PRELOAD";
-/// The preload library's variables, as its documentation has them.
+/// The preload library's variables, as in its documentation.
 pub(super) const VARIABLES: [&str; 11] = [
     "LULL_EPOLL_USECS",
     "LULL_EPOLL_BUDGET",
@@ -82,17 +82,17 @@ pub struct Waits {
 /// What is to be run, and how.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The mode, with its overrides for the device; its application half is the program's.
+    /// The mode, with its overrides for the device. Its application half is the program's.
     pub request: DeviceRequest,
     /// The device whose half is applied, if any.
     pub device: Option<String>,
     /// Busy-poll options of the program's sockets, in place of the mode's.
     pub sockets: Sockets,
-    /// How its calls of `epoll_wait` are changed.
+    /// How the program's calls of `epoll_wait` are changed.
     pub waits: Waits,
     /// What chooses among its listeners that share an address.
     pub steer: Option<attach::Steer>,
-    /// What is done on the device for contexts that hear from several NAPIs of it.
+    /// What is done on the device for contexts that receive from several of its NAPIs.
     pub one_napi: Option<OneNapi>,
     /// Whether the program is pinned to the CPUs where the device's packets are delivered.
     pub pin: bool,
@@ -102,19 +102,19 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// How the program's half is set.
+/// How the program's half of the mode is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The mode has no half in the program.
     Nothing,
-    /// By the preload library, from the birth of each epoll context and socket.
+    /// It is set by the preload library, from the start of each epoll context and socket.
     Preload {
         /// The library.
         library: PathBuf,
     },
-    /// From outside, because the program does not load the library.
+    /// It is set from outside, because the program does not load the library.
     Attach {
-        /// Why not.
+        /// The reason why it does not.
         reason: String,
     },
 }
@@ -133,8 +133,8 @@ impl Way {
     /// The way for a program and a mode.
     ///
     /// # Errors
-    /// No such program; no preload library where one is needed; a kernel without epoll parameters; a mode that only the
-    /// preload library can put in force, for a program that does not load it.
+    /// There is no such program, there is no preload library where one is needed, the kernel has no epoll parameters,
+    /// or only the preload library can put the mode in force and the program does not load it.
     pub fn of(run: &Run) -> Result<Way> {
         let Run { command, request: DeviceRequest { mode, .. }, sockets, waits, steer, .. } = run;
         let name = command.first().ok_or_else(|| Error::Input {
@@ -172,7 +172,7 @@ impl Way {
         Ok(Way::Attach { reason })
     }
 
-    /// What the program is started with.
+    /// The variables that the program is started with.
     pub(super) fn environment(&self, run: &Run) -> Vec<(&'static str, OsString)> {
         let Way::Preload { library } = self else { return Vec::new() };
         let Run { request: DeviceRequest { mode, .. }, sockets, waits, steer, .. } = run;
@@ -232,7 +232,7 @@ impl Way {
     }
 }
 
-/// `LULL_STEER`; nothing where the kernel's own hash chooses, or a program that is attached from outside.
+/// `LULL_STEER`. There is nothing where the kernel's own hash chooses, or a program that is attached from outside.
 fn steered(steer: &attach::Steer) -> Option<String> {
     let attach::Steer::Classic(steer) = steer else { return None };
     match steer {
@@ -247,7 +247,7 @@ fn steered(steer: &attach::Steer) -> Option<String> {
     }
 }
 
-/// What a mode that keeps polling does to whoever sleeps.
+/// What a mode that keeps polling does to a thread that sleeps.
 fn sleeper(mode: &Mode, polls: bool) -> String {
     if polls {
         format!(
@@ -270,7 +270,7 @@ fn kernel_has_parameters() -> Result<()> {
     })
 }
 
-/// The value of LD_PRELOAD: the library behind what is there already.
+/// The value of LD_PRELOAD: the library after what is there already.
 pub(super) fn preloaded(library: &Path) -> OsString {
     let mut preload = var_os("LD_PRELOAD").unwrap_or_default();
     if !preload.is_empty() {
@@ -280,7 +280,7 @@ pub(super) fn preloaded(library: &Path) -> OsString {
     preload
 }
 
-/// The preload library: where `LULL_PRELOAD` says, beside this executable, or in `../lib/lull`.
+/// The preload library, which is where `LULL_PRELOAD` says, beside this executable, or in `../lib/lull`.
 pub(super) fn library() -> Result<PathBuf> {
     let missing = |what: String| Error::Input {
         what,

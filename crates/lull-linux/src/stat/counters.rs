@@ -1,4 +1,4 @@
-//! What `/proc` counts: packets of the device, NET_RX softirqs of each CPU, interrupts of the device.
+//! What `/proc` counts: packets of the device, NET_RX softirqs of each CPU, and interrupts of the device.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::roots::Roots;
 pub struct CpuRate {
     /// The CPU.
     pub cpu: u32,
-    /// A second.
+    /// The rate per second.
     pub per_s: f64,
 }
 
@@ -24,14 +24,14 @@ pub struct IrqSample {
     pub irq: u32,
     /// What `/proc/interrupts` calls it.
     pub name: String,
-    /// A second, by CPU.
+    /// The rates per second, by CPU.
     pub per_s: Vec<CpuRate>,
 }
 
 /// Counts by CPU.
 type ByCpu = Vec<(u32, u64)>;
 
-/// All of it at one moment.
+/// All counts at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     packets: Option<u64>,
@@ -43,7 +43,7 @@ impl Counters {
     pub fn read(device: &Device, napis: &[Napi], roots: &Roots) -> Counters {
         let mut irqs: Vec<u32> = napis.iter().filter_map(|napi| napi.irq).collect();
         if device.in_sysfs {
-            // Of a virtio device the interrupts are its parent's.
+            // A virtio device's interrupts are its parent's.
             for place in ["device/msi_irqs", "device/../msi_irqs"] {
                 let entries = std::fs::read_dir(roots.sys(&format!("class/net/{}/{place}", device.name)));
                 let number =
@@ -76,7 +76,7 @@ impl Counters {
     }
 }
 
-/// Rates of the CPUs that both have.
+/// The rates of the CPUs that both have.
 fn per_s(now: &[(u32, u64)], then: &[(u32, u64)], seconds: f64) -> Vec<CpuRate> {
     let rate = |(cpu, count): &(u32, u64)| {
         let before = then.iter().find(|(other, _)| other == cpu)?.1;
@@ -85,7 +85,7 @@ fn per_s(now: &[(u32, u64)], then: &[(u32, u64)], seconds: f64) -> Vec<CpuRate> 
     now.iter().filter_map(rate).collect()
 }
 
-/// Received packets of a device in `/proc/net/dev`.
+/// The received packets of a device in `/proc/net/dev`.
 fn packets(text: &str, device: &str) -> Option<u64> {
     let values = text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
     values.split_whitespace().nth(1)?.parse().ok()
@@ -107,7 +107,7 @@ fn rows(text: &str) -> impl Iterator<Item = (&str, ByCpu, String)> {
 fn of_device(interrupts: &str, irqs: &[u32]) -> BTreeMap<u32, (String, ByCpu)> {
     let own = |(name, counts, what): (&str, _, String)| {
         let irq: u32 = name.parse().ok().filter(|irq| irqs.contains(irq))?;
-        // Controller, hardware number and trigger come before the action's name.
+        // The controller, hardware number and trigger come before the action's name.
         let action = what.rsplit(' ').next().unwrap_or_default().to_owned();
         Some((irq, (action, counts)))
     };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{CpuRate, NapiSample, Poller, Rates, Sample};
 
-/// Pollers that are shown of a NAPI; the others are added up.
+/// The pollers of a NAPI that are shown. The others are added up.
 const POLLERS_SHOWN: usize = 12;
 
 impl fmt::Display for Sample {

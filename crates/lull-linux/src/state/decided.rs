@@ -1,5 +1,5 @@
-//! What the controller of a device has decided, in a file beside the device's state: for `lull show` and `lull top`, which are
-//! other processes.
+//! What the controller of a device has decided, in a file beside the device's state. It is there for `lull show` and
+//! `lull top`, which are other processes.
 
 use std::fs;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use lull_slo::Decided;
 
 use super::{Store, with};
 
-/// A controller decides once a second at the least. What is older is that of one which was killed or stopped.
+/// A controller decides at least once a second. An older file is from one that was killed or stopped.
 const HOLDS_FOR: Duration = Duration::from_secs(10);
 const EXTENSION: &str = "decided";
 
 impl Store {
-    /// Writes down what was decided. Nobody depends on it, so a failure is nobody's.
+    /// Writes down what was decided. Nobody depends on it, so a failure is ignored.
     pub(crate) fn decide(&self, decided: &Decided) {
         let (file, new) = (with(&self.stem(), EXTENSION), with(&self.stem(), "deciding"));
         let written = serde_json::to_vec(decided).map_err(std::io::Error::other).and_then(|text| fs::write(&new, text));
@@ -21,7 +21,7 @@ impl Store {
         let _ = written.and_then(|()| fs::rename(&new, &file));
     }
 
-    /// The controller is over.
+    /// Removes the file, as the controller is over.
     pub(crate) fn forget_decided(&self) {
         let _ = fs::remove_file(with(&self.stem(), EXTENSION));
     }

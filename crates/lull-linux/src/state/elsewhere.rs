@@ -1,5 +1,5 @@
-//! State files of devices that are not in this network namespace: which are in another one, and which belong to nothing
-//! that still exists.
+//! State files of devices that are not in this network namespace: which of these are in another one, and which belong
+//! to nothing that still exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,18 +33,20 @@ pub struct Elsewhere {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "elsewhere", rename_all = "kebab-case")]
 pub enum Whereabouts {
-    /// In another network namespace.
+    /// It is in another network namespace.
     Namespace {
-        /// The command that undoes it there; nothing where only a socket keeps the namespace, which no command can enter.
+        /// The command that undoes it there. There is none where only a socket keeps the namespace alive, which no
+        /// command can enter.
         remedy: Option<String>,
-        /// What keeps the namespace.
+        /// What keeps the namespace alive.
         kept_by: String,
     },
-    /// Nowhere: the device, or its whole namespace, is gone, and the file was removed (or would be, in a dry run).
+    /// It is nowhere. The device, or its whole namespace, is gone, and the file was removed (or would be, in a dry
+    /// run).
     Gone,
-    /// It could not be told.
+    /// This could not be found out.
     Unknown {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -63,14 +65,15 @@ struct Candidate {
 pub fn elsewhere(options: &Options, dry_run: bool) -> Result<Vec<Elsewhere>> {
     let (roots, directory) = (&options.roots, &options.state_dir);
     let mut candidates = candidates(directory);
-    // Those of this namespace, and those under its devices' names, are told by undoing.
+    // Undoing reports those of this namespace, and those under its devices' names.
     let here = stores(directory, roots)?;
     candidates.retain(|it| !here.stores.iter().any(|store| store.owns(&it.file) || store.file() == it.file));
     find(directory, roots, candidates, dry_run, None)
 }
 
-/// Where the device of one state file is that is not in this thread's network namespace; removes the file if that device
-/// is gone for good (not in a dry run). Nothing for a file that does not tell its device. `held` is what the caller has locked.
+/// Where the device of one state file is that is not in this thread's network namespace. It removes the file if that
+/// device is gone for good (not in a dry run). There is nothing for a file that does not tell its device. `held` is
+/// what the caller has locked.
 ///
 /// # Errors
 /// Those of netlink and of the file system.
@@ -144,7 +147,7 @@ impl Candidate {
     }
 }
 
-/// The state files that can be read, but for that of the machine.
+/// The state files that can be read, except that of the machine.
 fn candidates(directory: &Path) -> Vec<Candidate> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let candidate = |file: PathBuf| {
@@ -168,7 +171,7 @@ fn stores(directory: &Path, roots: &Roots) -> Result<Here> {
     let mut here = Here { stores: Vec::new(), nodes_hidden: false };
     for link in netdev.links()? {
         let device = match Device::open(&link.name, &mut netdev, roots) {
-            // Listed a moment ago, and gone.
+            // It was listed a moment ago, and is gone.
             Err(Error::UnknownDevice { .. }) => continue,
             device => device?,
         };
@@ -199,7 +202,8 @@ fn forget(directory: &Path, candidate: &Candidate, dry_run: bool, held: Option<&
     }
     let state = &candidate.state;
     let mut files = lock_files(directory, state.node, state.ifindex, state.netns_cookie);
-    // The device that has the index now may be the one that the caller works on. A lock that he has would refuse even him.
+    // The device that has the index now may be the one that the caller works on. A lock that the caller has would
+    // refuse even the caller.
     files.retain(|file| held.is_none_or(|lock| !lock.has(file)));
     let _lock = match lock::take(files, &state.device, Term::Moment) {
         Ok(lock) => lock,

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
 
-/// How often a lock that is waited for is tried.
+/// How often to try a lock that is waited for.
 const RETRY: Duration = Duration::from_millis(20);
-/// What a holder writes behind its number that keeps the device until it is told to end.
+/// What a holder that keeps the device until it is told to end writes after its number.
 const STAYS: &str = " stays";
 
 /// The right to change a device, until it is dropped.
 #[derive(Debug)]
 pub struct Lock {
-    /// The locks of the files that it is made of, in the order in which they were taken.
+    /// The locks of the files that it consists of, in the order in which they were taken.
     files: Vec<Held>,
 }
 
 impl Lock {
-    /// Whether it is made of this file, among others.
+    /// Whether this file is among those that it consists of.
     pub(super) fn has(&self, file: &Path) -> bool {
         self.files.iter().any(|held| held.path == file)
     }
@@ -35,7 +35,8 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Still locked here: whoever has opened the file meanwhile finds that it is not the one in the directory.
+        // The file is still locked here, so whoever has opened it in the meantime finds that it is not the one in the
+        // directory.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -45,7 +46,7 @@ impl Drop for Held {
 pub(crate) enum Term {
     /// For one change.
     Moment,
-    /// Until it is told to end, as `apply --watch` and `run` do.
+    /// Until the holder is told to end, as with `apply --watch` and `run`.
     Stay,
 }
 
@@ -62,7 +63,8 @@ pub(super) fn take(paths: Vec<PathBuf>, device: &str, term: Term) -> Result<Lock
     Ok(Lock { files: paths.into_iter().map(take).collect::<Result<_>>()? })
 }
 
-/// As [`take`], but waits for a holder that works on the device for a moment only, and tells `log` about it once.
+/// The same as [`take`], but it waits for a holder that works on the device only for a moment, and reports that to
+/// `log` once.
 ///
 /// # Errors
 /// [`Error::Locked`] if the holder stays, or holds it for longer than `limit`.

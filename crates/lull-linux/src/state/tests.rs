@@ -68,13 +68,13 @@ fn a_napi_is_known_by_its_id_and_by_its_queue_where_the_id_is_gone() {
     }
     let former_of = |queue, id, napis: &[_]| known.former_of(queue, id, &snapshot(napis));
     let (q0, q1, q2, nth1) = (QueueKey::Rx(0), QueueKey::Rx(1), QueueKey::Rx(2), QueueKey::Nth(1));
-    // virtio-net without its second queue.
+    // This is virtio-net without its second queue.
     let fewer = [(q0, 11), (nth1, 12), (q2, 13)];
     assert_eq!(former_of(nth1, 12, &fewer), Some(1));
-    // After a flap of a veth: new ids, and one queue fewer.
+    // After a link flap of a veth there are new ids, and there is one queue fewer.
     let flapped = [(q0, 21), (q1, 22)];
     assert_eq!((former_of(q0, 21, &flapped), former_of(q1, 22, &flapped)), (Some(0), Some(1)));
-    // The NAPI that had the first queue serves the second one now: what the first queue has is another.
+    // The NAPI that had the first queue serves the second one now, so the first queue has another.
     let moved = [(q0, 31), (q1, 11)];
     assert_eq!((former_of(q0, 31, &moved), former_of(q1, 11, &moved)), (None, Some(0)));
     assert_eq!(former_of(QueueKey::Rx(9), 99, &flapped), None);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{Options, Roots, Session};
 
-/// A copy of `/sys` and `/proc` with the device `lo` in it, removed with its test.
+/// A copy of `/sys` and `/proc` with the device `lo` in it, which is removed with its test.
 pub struct Tree(pub PathBuf);
 
 impl Tree {
