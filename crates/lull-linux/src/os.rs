@@ -44,11 +44,12 @@ struct RawEpollParams {
 /// and again to the child's group.
 const ONE_REQUEST_NS: u64 = 500_000_000;
 
-/// Sets `stop` at SIGINT and SIGTERM. A signal that comes more than half a second after the first one ends the process
-/// at once, in the usual way.
+/// Sets `stop` at SIGINT, SIGTERM and SIGHUP. One that comes later than half a second behind the first ends the process at once, in
+/// the usual way. A SIGHUP that is ignored, as under nohup(1), stays so.
 pub fn stop_at_signals(stop: &Arc<AtomicBool>) {
     let first_ns = Arc::new(AtomicU64::new(0));
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    let heeded = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+    for signal in heeded.into_iter().filter(|&signal| signal != libc::SIGHUP || !is_ignored(signal)) {
         let (stop, first_ns) = (stop.clone(), first_ns.clone());
         let heard = move || {
             stop.store(true, Ordering::SeqCst);
@@ -58,13 +59,23 @@ pub fn stop_at_signals(stop: &Arc<AtomicBool>) {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         };
-        // SAFETY: the action does only what a handler may do: atomics, the clock, and ending the process. Both signals
-        // can be caught.
+        // SAFETY: the action does only what a handler may: atomics, the clock, and what ends the process.
+        // All of them are signals that can be caught.
         let _ = unsafe { signal_hook::low_level::register(signal, heard) };
     }
 }
 
-/// The monotonic time, which is never 0.
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the call sets nothing and writes the action that there is, which all zeros are one of, too.
+    let action = unsafe {
+        let _ = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Never 0.
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)

@@ -27,7 +27,7 @@ pub struct ApplyArgs {
     dev: String,
     #[command(flatten)]
     request: RequestArgs,
-    /// Stay, apply again after a link flap, a change of queues or a reset, and undo at SIGTERM or SIGINT.
+    /// Stay, apply again after a link flap, a change of queues or a reset, and undo at SIGTERM, SIGINT or SIGHUP.
     #[arg(long, conflicts_with = "json")]
     watch: bool,
     /// With --watch: seconds between read-backs, for drivers that lose settings and do not report it. With --slo each

@@ -116,7 +116,7 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         let text = format!("process {} has no group of listeners yet: one that it makes will be steered", args.pid);
         printer.print(&Event::Warning { text });
     }
-    say!("lull: process {} is followed; SIGINT, SIGTERM or `lull detach` give back", args.pid);
+    say!("lull: process {} is followed; SIGINT, SIGTERM, SIGHUP or `lull detach` give back", args.pid);
     while !stop.load(Ordering::Relaxed) && !follower.is_over() {
         wait(stop);
         match follower.look() {

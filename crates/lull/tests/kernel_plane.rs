@@ -288,6 +288,23 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
 }
 
 #[test]
+fn a_terminal_that_is_closed_ends_a_watcher_as_sigterm_does_but_under_nohup() {
+    let Some(world) = World::new("watch and SIGHUP", 1) else { return };
+    let mut watcher = world.start("apply va --mode suspend20 --watch");
+    watcher.wait_for("watching");
+    watcher.signal("-HUP");
+    let (status, said) = watcher.end();
+    assert_eq!((status, world.values(), world.state_file()), (Some(0), vec![BASE], None), "{said}");
+    let mut under_nohup = world.start_by(&["nohup"], "apply va --mode suspend20 --watch");
+    under_nohup.wait_for("watching");
+    let process = fs::read_to_string(format!("/proc/{}/status", under_nohup.id())).unwrap();
+    let ignored = process.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & 1, 1, "signal 1 is SIGHUP: {ignored}");
+    under_nohup.signal("-TERM");
+    assert_eq!((under_nohup.end().0, world.values()), (Some(0), vec![BASE]));
+}
+
+#[test]
 fn a_watched_queue_that_goes_away_leaves_the_others_watched() {
     let Some(world) = World::new("a watched queue goes", 2) else { return };
     let mut watcher = world.start("apply va --mode suspend20 --queues 0,1 --watch --read-back 0.2");

@@ -181,7 +181,13 @@ impl World {
 
     /// Starts a lull that stays.
     pub fn start(&self, arguments: &str) -> Staying {
-        let words = [&[env!("CARGO_BIN_EXE_lull")], &arguments.split_whitespace().collect::<Vec<_>>()[..]].concat();
+        self.start_by(&[], arguments)
+    }
+
+    /// Starts a lull that stays by a command that becomes it.
+    pub fn start_by(&self, by: &[&str], arguments: &str) -> Staying {
+        let lull = [env!("CARGO_BIN_EXE_lull")];
+        let words = [by, &lull, &arguments.split_whitespace().collect::<Vec<_>>()[..]].concat();
         let mut child = self.command(&words).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let logged = BufReader::new(child.stderr.take().unwrap()).lines();
         let (sender, lines) = channel();
