@@ -290,6 +290,18 @@ fn a_device_that_was_moved_is_undone_where_it_is() {
 }
 
 #[test]
+fn a_device_that_was_moved_under_run_is_not_called_vanished() {
+    let Some(world) = World::new("moved under run", 1) else { return };
+    let mut run = world.start("run --dev va --mode defer50 -- sleep 600");
+    world.wait_for(&[DEFER50]);
+    world.run(&["ip", "link", "set", "va", "netns", &world.far]);
+    run.wait_for("no device 'va'");
+    run.signal("-TERM");
+    let said = run.end().1;
+    assert!(said.contains("va was moved to another network namespace") && !said.contains("vanished"), "{said}");
+}
+
+#[test]
 fn a_state_is_not_forgotten_while_its_device_is_in_another_namespace() {
     let Some(world) = World::new("moved and replaced", 1) else { return };
     world.ok("apply va --mode suspend20");

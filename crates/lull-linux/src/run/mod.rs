@@ -199,8 +199,10 @@ fn give_back(session: &mut Session, say: &mut dyn FnMut(&str)) -> Result<()> {
             Ok(())
         }
         Err(Error::UnknownDevice { device, .. }) => {
+            // One that was moved to another network namespace has not vanished, which this says.
+            session.forget()?;
             say(&format!("{device} has vanished, and its settings with it"));
-            session.forget()
+            Ok(())
         }
         Err(error) => Err(error),
     }
