@@ -17,8 +17,8 @@ use crate::target::Target;
 /// Arguments of `lull doctor`.
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// The device, or the process of a program; without one, the machine is examined. xdp:DEV says what AF_XDP supports
-    /// on DEV: it is opened for a moment, with a program that takes no frames.
+    /// The device, or the process of a program; without one, the machine is looked at. xdp:DEV says what AF_XDP has on DEV: it is
+    /// opened for a moment, with a program that takes no frame. dev:1234 is a device whose name is a number.
     #[arg(value_name = "DEV|PID")]
     target: Option<Target>,
     /// A program to examine beside the device.

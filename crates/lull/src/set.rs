@@ -27,7 +27,7 @@ Settings:
 
 `lull show` shows the threads with their numbers, and `lull undo` gives back what was there before.")]
 pub struct SetArgs {
-    /// The device, or the process that runs lull's user plane.
+    /// The device, or the process that runs lull's user plane. dev:1234 is a device whose name is a number.
     #[arg(value_name = "DEV|PID")]
     target: Target,
     /// The settings.

@@ -24,7 +24,7 @@ use crate::target::Target;
 #[derive(Args)]
 pub struct ShowArgs {
     /// The device, or the process that runs lull's user plane; by default all devices that have NAPIs and all such
-    /// processes.
+    /// processes. dev:1234 is a device whose name is a number.
     #[arg(value_name = "DEV|PID")]
     target: Option<Target>,
     /// Print JSON.

@@ -18,7 +18,7 @@ use crate::units;
 /// Arguments of `lull stat`.
 #[derive(Args)]
 pub struct StatArgs {
-    /// The device, or the process that runs lull's user plane.
+    /// The device, or the process that runs lull's user plane. dev:1234 is a device whose name is a number.
     #[arg(value_name = "DEV|PID")]
     target: Target,
     /// Length of an interval, such as 1s or 200ms.

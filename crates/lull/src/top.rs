@@ -31,8 +31,8 @@ const KEY_EVERY: Duration = Duration::from_millis(50);
 /// Arguments of `lull top`.
 #[derive(Args)]
 pub struct TopArgs {
-    /// The devices, and the processes that run lull's user plane; by default all such processes and all devices to
-    /// which a mode was applied.
+    /// The devices, and the processes that run lull's user plane; by default all such processes and all devices that a
+    /// mode was applied to. dev:1234 is a device whose name is a number.
     #[arg(value_name = "DEV|PID")]
     targets: Vec<Target>,
     /// Length of an interval, such as 1s or 200ms.

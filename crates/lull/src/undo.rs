@@ -23,7 +23,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// Arguments of `lull undo`.
 #[derive(Args)]
 pub struct UndoArgs {
-    /// The device, or the process that runs lull's user plane.
+    /// The device, or the process that runs lull's user plane. dev:1234 is a device whose name is a number.
     #[arg(value_name = "DEV|PID")]
     target: Option<Target>,
     /// All devices of this network namespace. It also says what was applied to devices of other namespaces, and removes
