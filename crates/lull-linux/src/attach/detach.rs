@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::params::{Params, params_of, set_params};
 use super::record::{Entry, Holder, Kept, Known, Opened, Record, Role};
 use super::steer;
-use super::tree::Member;
+use super::tree::{Member, refuse_thread};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::proc_stat::start_of;
@@ -100,9 +100,9 @@ pub enum Detached {
 /// Gives the epoll contexts of a program their former parameters back. It does no harm if nothing was set.
 ///
 /// # Errors
-/// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Locked`] while `lull run` has
-/// the program; an error if there is no right to signal the `lull attach` that follows it, or to look into the program.
-/// What could not be given back stays in the record then.
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Input`] for a thread that is not its
+/// process's first; [`Error::Locked`] while `lull run` has the program; no right to signal the `lull attach` that follows
+/// it, or to look into the program: what could not be given back stays in the record then.
 pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     let roots = &options.roots;
     // A record that cannot be read is reported when the lock is taken; a `lull attach` that follows the program knows
@@ -122,7 +122,7 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
                     _ if start.is_none() && was_set && restored.is_empty() => Ok(Detached::Over),
                     _ if !known.is_empty() => Ok(Detached::Restored(restored)),
                     _ if start.is_none() => Err(Error::NoProcess { pid }),
-                    _ => Ok(Detached::Nothing),
+                    _ => refuse_thread(pid, roots).map(|()| Detached::Nothing),
                 };
             }
             Opened::HeldBy(Some(holder)) if holder.role == Role::Attach => {
@@ -162,12 +162,13 @@ pub(crate) fn detach_started(pid: i32, start: u64, options: &Options) -> Result<
 /// Returns what [`detach`] would give back, and changes nothing.
 ///
 /// # Errors
-/// [`Error::NoProcess`] for a process that neither exists nor was attached to; an error if there is no right to look
-/// into the program.
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Input`] for a thread that is not its
+/// process's first; no right to look into the program.
 pub fn detach_diff(pid: i32, options: &Options) -> Result<Detached> {
     let is_over = start_of(pid, &options.roots).is_none();
     let Some(known) = Record::peek(&options.state_dir, pid)? else {
-        return if is_over { Err(Error::NoProcess { pid }) } else { Ok(Detached::Nothing) };
+        let nothing = || refuse_thread(pid, &options.roots).map(|()| Detached::Nothing);
+        return if is_over { Err(Error::NoProcess { pid }) } else { nothing() };
     };
     let (restored, kept) = restore(&known, &options.roots, true);
     if let Some(error) = kept.why {

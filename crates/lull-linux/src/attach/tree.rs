@@ -40,10 +40,7 @@ impl Member {
             Ok(pidfd) => pidfd,
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
                 let process = thread_group(pid, roots).ok_or_else(unknown)?;
-                return Err(Error::Input {
-                    what: format!("{pid} is a thread, not a process"),
-                    remedy: format!("name its process, {process}"),
-                });
+                return Err(is_thread_of(pid, process));
             }
             Err(rustix::io::Errno::SRCH) => return Err(unknown()),
             Err(error) => return Err(failed(error.into())),
@@ -155,6 +152,24 @@ impl Tree {
     }
 }
 
+/// Refuses a thread that is not its process's first.
+///
+/// # Errors
+/// [`Error::Input`] with its process.
+pub(super) fn refuse_thread(pid: i32, roots: &Roots) -> Result<()> {
+    match thread_group(pid, roots) {
+        Some(process) if process != pid => Err(is_thread_of(pid, process)),
+        _ => Ok(()),
+    }
+}
+
+fn is_thread_of(thread: i32, process: i32) -> Error {
+    Error::Input {
+        what: format!("{thread} is a thread, not a process"),
+        remedy: format!("name its process, {process}"),
+    }
+}
+
 fn thread_group(thread: i32, roots: &Roots) -> Option<i32> {
     let status = roots.read_proc(&format!("{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
@@ -175,6 +190,8 @@ pub(crate) fn children(pid: i32, roots: &Roots) -> BTreeSet<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::detach_diff;
+    use crate::options::Options;
     use crate::proc_stat::start_of;
 
     fn sleeps() -> std::process::Child {
@@ -222,6 +239,9 @@ mod tests {
         let tid = told.recv().unwrap();
         let said = Member::open(tid, &Roots::default()).err().unwrap().to_string();
         assert!(said.contains("is a thread") && said.contains(&std::process::id().to_string()), "{said}");
+        // Nothing of it was set, which is no answer to who takes it for a process.
+        let options = Options::in_dir(&std::env::temp_dir().join(format!("lull-thread-{tid}")));
+        assert_eq!(detach_diff(tid, &options).unwrap_err().to_string(), said);
         drop(stop);
         thread.join().unwrap();
     }
