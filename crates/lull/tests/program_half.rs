@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use kernel::{BASE, SUSPEND20, World, script};
+use lull_linux::apply::Options;
+use lull_linux::attach::{Event, Follower, ProgramRequest, Role, Which};
 use program::*;
 
 #[test]
@@ -416,6 +418,32 @@ fn run_says_whether_the_mode_is_in_force_and_why_not() {
     let output = world.lull("run --dev va --mode suspend20 -- true");
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("suspend20 was not seen in force"), "{said}");
+}
+
+#[test]
+fn traffic_that_comes_late_is_seen_soon() {
+    const TEST: &str = "traffic_that_comes_late_is_seen_soon";
+    let Some(world) = World::new(TEST, 1) else { return };
+    let mut program = world.command(&["python3", &script("epoll.py"), "10.99.0.1", "5000", "0", "0", "1"]);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = kernel::lines_of(&mut program);
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let request = ProgramRequest::new(Some("suspend20".parse().unwrap()), None, None, false).unwrap();
+    let options = Options::in_dir(&world.state);
+    let mut follower = Follower::open(program.id() as i32, &request, Which::All, Role::Attach, &options).unwrap();
+    let mut hears = || {
+        let events = follower.look().unwrap();
+        events.iter().any(|event| matches!(event, Event::Sockets(on) if !on.by_napi.is_empty()))
+    };
+    assert!((0..40).all(|_| !hears()));
+    let _sender = sender(&world);
+    assert_eq!(lines.next().unwrap().unwrap(), "heard");
+    assert!((0..16).any(|_| hears()), "not within the next looks");
+    follower.restore().unwrap();
+    drop(program.stdin.take());
+    // It prints for as long as it is sent to.
+    lines.for_each(drop);
+    assert!(program.wait().unwrap().success());
 }
 
 #[test]

@@ -63,6 +63,15 @@ pub struct Follower {
     looked: bool,
 }
 
+/// Looks, one of which at least looks at sockets as long as no traffic was seen: about 6 s.
+const LOOKS_WITHOUT_TRAFFIC: u32 = 16;
+
+/// Whether a look, the how manieth it is, looks at sockets: less and less often, since most that is found is found soon, but a
+/// program that waits long for its first traffic does not wait as long again for the answer to it.
+pub(crate) fn is_due(look: u32, has_traffic: bool) -> bool {
+    look.is_power_of_two() || !has_traffic && look.is_multiple_of(LOOKS_WITHOUT_TRAFFIC)
+}
+
 /// A context: process, start time, descriptor.
 type Key = (i32, u64, i32);
 
@@ -484,14 +493,14 @@ impl Follower {
         }
     }
 
-    /// Reports the sockets of contexts once packets have come to them, at first also those of contexts without packets,
-    /// and again when packets come from other NAPIs than before, since the first connection of a context has only one.
-    /// A look duplicates every socket, of which a server may have thousands, so it is made less and less often.
+    /// Shows the sockets of contexts once packets have come to them, and at first those without any too; again when they
+    /// hear from other NAPIs than before, since the first connection of a context has only one. Looking duplicates every
+    /// socket, of which a server may have thousands: so it is done less and less often ([`is_due`]).
     fn sockets(&mut self, events: &mut Vec<Event>) {
         let mut news = false;
         for context in &mut self.in_force {
             context.looks = context.looks.saturating_add(1);
-            if !context.looks.is_power_of_two() {
+            if !is_due(context.looks, context.sockets.is_some()) {
                 continue;
             }
             let (pid, start, fd) = context.key;

@@ -34,6 +34,7 @@ mod tree;
 pub(crate) use detach::detach_started;
 pub use detach::{Context, Detached, Given, Restored, detach, detach_and_forget, detach_diff};
 pub use event::Event;
+pub(crate) use follow::is_due;
 pub use follow::{Follower, LOOK_EVERY, Which};
 pub use listeners::Listens;
 pub use params::Params;

@@ -6,7 +6,7 @@
 
 use rustix::net::{AddressFamily, getpeername, sockopt};
 
-use crate::attach::{Event, Follower, OnContext};
+use crate::attach::{Event, Follower, OnContext, is_due};
 use crate::os;
 use crate::programs::{Process, name_of};
 use crate::roots::Roots;
@@ -57,7 +57,7 @@ impl InForce {
         if line.is_none()
             && !(self.in_force || self.not_in_force || self.had_context)
             && self.looks >= LOOKS_BEFORE_NO_EPOLL
-            && self.looks.is_power_of_two()
+            && is_due(self.looks, false)
         {
             return self.of_program(&follower.processes(), roots);
         }
@@ -108,7 +108,10 @@ impl InForce {
     pub(super) fn at_end(&self) -> Option<String> {
         let why = match (self.in_force || self.not_in_force, self.had_context) {
             (true, _) => return None,
-            (false, true) => "no packet came from a NAPI to a socket on its epoll contexts",
+            (false, true) => {
+                "no look found a socket on its epoll contexts that packets from a NAPI had come to (connections that come \
+                 and go between two looks are not seen)"
+            }
             (false, false) => "the program was never seen with an epoll context of the mode's",
         };
         Some(format!("{} was not seen in force: {why}", self.mode))
@@ -147,6 +150,9 @@ mod tests {
         let mut in_force = InForce::new("suspend20", Some("va".to_owned()));
         in_force.device_has(vec![8193]);
         assert!(in_force.at_end().unwrap().contains("never seen"));
+        // What came and went between two looks may have had its packets from a NAPI.
+        let had_context = InForce { had_context: true, ..InForce::new("suspend20", None) };
+        assert!(had_context.at_end().unwrap().contains("no look found"));
         let said = in_force.of_context(&on(&[], &[7]), &roots).unwrap();
         assert!(said.contains("NOT in force") && said.contains("no NAPI id") && said.contains('7'), "{said}");
         assert_eq!(in_force.of_context(&on(&[], &[7]), &roots), None);
