@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How long a lock that is not free is asked for again. A process that only asks for the lock's holder has it for a
 /// moment ([`lock_holder`]), in which the file still has the text of the last one.
@@ -40,8 +40,18 @@ pub(crate) fn write_json(temporary: &Path, file: &Path, content: &impl Serialize
     written
 }
 
-/// Takes the lock file at `path`, and writes into it who has it now. Only its owner may open it: anybody who may open a
-/// file, even for reading, may hold its lock.
+/// Why a file with this text is not of `version`, whatever else is in it: the shape of another version is not known here.
+pub(crate) fn another_version(text: &str, version: u32) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let is = serde_json::from_str::<Versioned>(text).ok()?.version;
+    (is != version).then(|| format!("it is of version {is}, and this lull writes {version}"))
+}
+
+/// Takes the lock file at `path`, and writes into it who has it now. It is its owner's alone: whoever may open a file, to read
+/// it even, may hold its lock.
 pub(crate) fn try_lock(path: &Path, holder: &str) -> io::Result<Taken> {
     try_lock_for(path, holder, ASKED_FOR)
 }

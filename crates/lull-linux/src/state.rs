@@ -284,10 +284,11 @@ impl Store {
             }
         };
         let stale = |reason: String| Error::StaleState { path: path.clone(), reason, remedy: self.forgetting() };
-        let state: State = serde_json::from_str(&text).map_err(|error| stale(format!("it cannot be read: {error}")))?;
-        if state.version != VERSION {
-            return Err(stale(format!("it is of version {}, and this lull writes {VERSION}", state.version)));
+        if let Some(reason) = durable::another_version(&text, VERSION) {
+            let remedy = format!("undo with the lull that wrote it; {}", self.forgetting());
+            return Err(Error::StaleState { path: path.clone(), reason, remedy });
         }
+        let state: State = serde_json::from_str(&text).map_err(|error| stale(format!("it cannot be read: {error}")))?;
         if state.boot_id != self.boot_id {
             return Err(stale("it is of another boot".to_owned()));
         }

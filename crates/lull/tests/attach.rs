@@ -251,6 +251,8 @@ fn a_record_that_cannot_be_read_is_no_success() {
         let said = program.refused(words);
         assert!(said.contains("cannot be read") && said.contains("detach") && said.contains("--forget"), "{said}");
     }
+    std::fs::write(program.record(), r#"{"version": 9}"#).unwrap();
+    assert!(program.refused(&[LULL, "detach"]).contains("it is of version 9"));
     assert_eq!(program.params(), ["0 64 1"; 3]);
     let said = program.json(&[LULL, "detach", "--forget", "--json"]);
     assert_eq!(said["detached"], "forgotten");

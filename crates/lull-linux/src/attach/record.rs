@@ -396,10 +396,10 @@ fn read(directory: &Path, pid: i32) -> Result<Option<Content>> {
         );
         Error::StaleState { path: file.clone(), reason, remedy }
     };
-    let content: Content = serde_json::from_str(&text).map_err(|error| stale(format!("it cannot be read: {error}")))?;
-    if content.version != VERSION {
-        return Err(stale(format!("it is of version {}, and this lull writes {VERSION}", content.version)));
+    if let Some(reason) = durable::another_version(&text, VERSION) {
+        return Err(stale(reason));
     }
+    let content = serde_json::from_str(&text).map_err(|error| stale(format!("it cannot be read: {error}")))?;
     Ok(Some(content))
 }
 

@@ -129,6 +129,9 @@ fn other_boots_devices_and_versions_are_refused() {
     store.device.ifindex = 7;
     store.save(&State { version: 9, ..state.clone() }).unwrap();
     refused(&store, "version 9");
+    // Another version may have another shape; a lull of that version can undo.
+    fs::write(store.file(), r#"{"version": 9, "devices": []}"#).unwrap();
+    refused(&store, "is of version 9, and this lull writes 1); undo with the lull that wrote it");
     store.save(&State { netns_cookie: 1, ..state }).unwrap();
     refused(&store, "namespace");
     fs::write(store.file(), "{").unwrap();
