@@ -25,7 +25,7 @@ use crate::ethtool::Ethtool;
 pub use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
 use crate::session::Session;
-use crate::state::{Lock, State, Store, Term};
+use crate::state::{Lock, Patience, State, Store, Term};
 
 /// How long to wait for a lock. A change takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
     let mut prepared = Vec::new();
     for store in [device, machine] {
         if store.load()?.is_some_and(|state| !state.prepared.is_empty()) {
-            let lock = if dry_run { None } else { Some(store.wait_for_lock(LOCK_WAIT, &mut |_| {})?) };
+            let lock = if dry_run { None } else { Some(store.wait_for_lock(Patience::of(LOCK_WAIT), &mut |_| {})?) };
             prepared.push((store, lock));
         }
     }
@@ -198,7 +198,7 @@ fn lock_for(looked: &[(StepReport, impl Borrow<Step>)], known: &Known, store: &S
     match work(looked, known) {
         Work::Nothing => Ok(None),
         Work::Names => Ok(store.lock(Term::Moment).ok()),
-        Work::Steps => store.wait_for_lock(LOCK_WAIT, &mut |_| {}).map(Some),
+        Work::Steps => store.wait_for_lock(Patience::of(LOCK_WAIT), &mut |_| {}).map(Some),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Work on one named device: the device, where its state is kept, and the lock.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::device::{Device, Snapshot};
 use crate::error::{Error, Result};
@@ -9,7 +8,7 @@ use crate::identity::Node;
 use crate::netdev::{Netdev, Policy};
 use crate::options::Options;
 use crate::roots::Roots;
-use crate::state::{Lock, State, Store, Term};
+use crate::state::{Lock, Patience, State, Store, Term};
 
 /// Work on one device.
 pub struct Session {
@@ -120,10 +119,10 @@ impl Session {
     /// reports that to `log`.
     ///
     /// # Errors
-    /// [`Error::Locked`] after `limit`, or at once if the other lull stays.
-    pub fn wait_for_lock(&mut self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<()> {
+    /// [`Error::Locked`] when `patience` is at its end, and at once by a lull that stays.
+    pub fn wait_for_lock(&mut self, patience: Patience<'_>, log: &mut dyn FnMut(&str)) -> Result<()> {
         if self.lock.is_none() {
-            self.lock = Some(self.store.wait_for_lock(limit, log)?);
+            self.lock = Some(self.store.wait_for_lock(patience, log)?);
         }
         Ok(())
     }

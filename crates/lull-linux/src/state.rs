@@ -12,7 +12,6 @@ mod lock;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +28,8 @@ use crate::values::Values;
 
 pub(crate) use elsewhere::elsewhere_of;
 pub use elsewhere::{Elsewhere, Whereabouts, elsewhere};
-pub use lock::Lock;
 pub(crate) use lock::Term;
+pub use lock::{Lock, Patience};
 
 /// The version of the file's format.
 const VERSION: u32 = 1;
@@ -224,10 +223,10 @@ impl Store {
     /// Takes the device, after waiting for another lull that works on it for a moment.
     ///
     /// # Errors
-    /// [`Error::Locked`] after `limit`, or at once if the other one stays.
-    pub(crate) fn wait_for_lock(&self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<Lock> {
+    /// [`Error::Locked`] when `patience` is at its end, and at once if the other one stays.
+    pub(crate) fn wait_for_lock(&self, patience: Patience<'_>, log: &mut dyn FnMut(&str)) -> Result<Lock> {
         self.create_directory()?;
-        lock::wait(self.lock_files(), &self.device.name, limit, log)
+        lock::wait(self.lock_files(), &self.device.name, patience, log)
     }
 
     /// A state of this device with nothing in it.

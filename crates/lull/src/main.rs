@@ -144,7 +144,7 @@ fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
         Command::Diff(args) => apply::diff(&args),
         Command::Set(args) => set::run(&args),
         Command::Group(args) => group::run(&args),
-        Command::Undo(args) => undo::run(&args),
+        Command::Undo(args) => undo::run(&args, &stop),
         Command::Attach(args) => attach::run(&args, &stop),
         Command::Detach(args) => attach::detach(&args),
         Command::Run(args) => run::run(&args),

@@ -1,13 +1,14 @@
 //! `lull undo`.
 
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
 use lull_linux::apply::{Options, undo_and_forget, undo_and_forget_diff, undo_diff};
 use lull_linux::device::QueueKey;
 use lull_linux::netdev::Netdev;
-use lull_linux::state::{Elsewhere, Whereabouts, elsewhere};
+use lull_linux::state::{Elsewhere, Patience, Whereabouts, elsewhere};
 use lull_linux::{Error, Session, Undone};
 use serde::Serialize;
 
@@ -62,9 +63,9 @@ enum OfAll {
     Elsewhere(Elsewhere),
 }
 
-/// Restores the former settings of one device, or of all. It also removes the trace instance of a lull that was killed
-/// while it recorded, which slows down every poll of the machine.
-pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
+/// Gives one device, or all, back what they had. What a lull that was killed has left recording costs every poll of the machine:
+/// it goes, too.
+pub fn run(args: &UndoArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     if args.target.is_none() && !args.all {
         return Err("cannot tell what is to be undone: name a device or a process, or say --all for all devices".into());
     }
@@ -77,11 +78,11 @@ pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
     let dev = match &args.target {
         Some(Target::Device(dev)) => dev,
         Some(Target::Process(pid)) => return process(*pid, args),
-        None => return all(args, &options),
+        None => return all(args, &options, stop),
     };
     let mut session = Session::open(dev, &options)?;
     let was_applied = is_applied(&session);
-    let undone = undo(args, &mut session)?;
+    let undone = undo(args, &mut session, stop)?;
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&undone)?)?;
     } else {
@@ -106,8 +107,8 @@ fn process(pid: u32, args: &UndoArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Undoes one device after the other; if one fails, the others are undone all the same.
-fn all(args: &UndoArgs, options: &Options) -> Result<ExitCode, Failure> {
+/// Undoes device after device: one that fails does not keep the others from it.
+fn all(args: &UndoArgs, options: &Options, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let (mut done, mut status) = (Vec::new(), ExitCode::SUCCESS);
     for link in Netdev::new().links()? {
         let mut session = match Session::open(&link.name, options) {
@@ -118,7 +119,7 @@ fn all(args: &UndoArgs, options: &Options) -> Result<ExitCode, Failure> {
         if !is_applied(&session) {
             continue;
         }
-        match undo(args, &mut session) {
+        match undo(args, &mut session, stop) {
             Ok(undone) => {
                 if complete(&session, &undone) != ExitCode::SUCCESS {
                     status = ExitCode::FAILURE;
@@ -174,7 +175,7 @@ fn is_applied(session: &Session) -> bool {
     session.state().map_or(true, |state| state.is_some_and(|state| state.is_applied()))
 }
 
-fn undo(args: &UndoArgs, session: &mut Session) -> Result<Undone, Error> {
+fn undo(args: &UndoArgs, session: &mut Session, stop: &AtomicBool) -> Result<Undone, Error> {
     match (args.dry_run, args.forget) {
         (true, false) => return undo_diff(session),
         (true, true) => return undo_and_forget_diff(session),
@@ -184,7 +185,7 @@ fn undo(args: &UndoArgs, session: &mut Session) -> Result<Undone, Error> {
     if !is_applied(session) {
         return Ok(Undone::default());
     }
-    session.wait_for_lock(LOCK_WAIT, &mut |line| say!("lull: {line}"))?;
+    session.wait_for_lock(Patience { limit: LOCK_WAIT, stop }, &mut |line| say!("lull: {line}"))?;
     if args.forget { undo_and_forget(session) } else { lull_linux::undo(session) }
 }
 

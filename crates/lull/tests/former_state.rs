@@ -4,7 +4,8 @@
 mod kernel;
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kernel::{BASE, DEFER50, SUSPEND20, World, lines_of};
@@ -334,12 +335,7 @@ fn undo_waits_for_a_lull_at_work_and_undoes_all_devices() {
     world.refused("undo va", &["stays until"]);
     holder.signal("-KILL");
     holder.end();
-    let take = "import fcntl, os, sys\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n\
-                file.write(str(os.getpid()))\nfile.flush()\nprint('held', flush=True)\nsys.stdin.read()";
-    let mut worker = Command::new("python3");
-    worker.args(["-c", take]).arg(&lock).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut worker = worker.spawn().unwrap();
-    assert_eq!(lines_of(&mut worker).next().unwrap().unwrap(), "held");
+    let mut worker = holds(&lock);
     let mut undo = world.start("undo --all");
     let line = undo.wait_for("waiting for another lull");
     assert!(line.contains(&worker.id().to_string()), "{line}");
@@ -353,6 +349,38 @@ fn undo_waits_for_a_lull_at_work_and_undoes_all_devices() {
     let output = world.lull("undo nix --json");
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.code() == Some(2) && said["error"].as_str().unwrap().contains("'nix'"), "{said}");
+}
+
+#[test]
+fn an_undo_that_is_told_to_end_while_it_waits_changes_nothing() {
+    let Some(world) = World::new("told to end", 1) else { return };
+    world.ok("apply va --mode defer50");
+    let mut holder = world.start("apply va --mode defer50 --watch");
+    holder.wait_for("watching");
+    let lock = fs::read_dir(&world.state).unwrap().flatten().map(|it| it.path());
+    let lock = lock.into_iter().find(|path| path.extension().is_some_and(|it| it == "lock")).unwrap();
+    holder.signal("-KILL");
+    holder.end();
+    let mut worker = holds(&lock);
+    let mut undo = world.start("undo va");
+    undo.wait_for("waiting for another lull");
+    undo.signal("-INT");
+    drop(worker.stdin.take());
+    let (status, said) = undo.end();
+    assert_eq!((status, world.values()), (Some(2), vec![DEFER50]), "{said}");
+    assert!(worker.wait().unwrap().success());
+    world.ok("undo va");
+}
+
+/// A process that holds a lock until its standard input ends.
+fn holds(lock: &Path) -> Child {
+    let take = "import fcntl, os, sys\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n\
+                file.write(str(os.getpid()))\nfile.flush()\nprint('held', flush=True)\nsys.stdin.read()";
+    let mut holder = Command::new("python3");
+    holder.args(["-c", take]).arg(lock).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().unwrap();
+    assert_eq!(lines_of(&mut holder).next().unwrap().unwrap(), "held");
+    holder
 }
 
 /// Runs lull in the far namespace of a world.

@@ -204,6 +204,7 @@ mod tests {
 
     use super::*;
     use crate::options::Options;
+    use crate::state::Patience;
 
     #[test]
     fn the_state_of_another_boot_is_forgotten_by_who_has_the_lock_of_the_same_index() {
@@ -216,7 +217,7 @@ mod tests {
         let file = session.state_file();
         fs::create_dir_all(&directory).unwrap();
         fs::write(&file, state.to_string()).unwrap();
-        session.wait_for_lock(Duration::from_secs(60), &mut |line| panic!("{line}")).unwrap();
+        session.wait_for_lock(Patience::of(Duration::from_secs(60)), &mut |line| panic!("{line}")).unwrap();
         let undone = undo_and_forget(&mut session);
         let (is_left, other) = (file.exists(), Session::open("lo", &Options::in_dir(&directory)).unwrap());
         let is_held = other.locked().is_err();

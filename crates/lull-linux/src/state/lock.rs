@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::durable::{self, Taken};
@@ -50,6 +51,23 @@ pub(crate) enum Term {
     Stay,
 }
 
+/// For how long a lock is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience<'a> {
+    /// At most so long.
+    pub limit: Duration,
+    /// No longer once this is set.
+    pub stop: &'a AtomicBool,
+}
+
+impl Patience<'static> {
+    /// For so long, whatever happens meanwhile.
+    pub fn of(limit: Duration) -> Patience<'static> {
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        Patience { limit, stop: &NEVER }
+    }
+}
+
 /// Takes the locks at `paths`, which are those of `device`. They end with the process, however that ends.
 ///
 /// # Errors
@@ -67,18 +85,29 @@ pub(super) fn take(paths: Vec<PathBuf>, device: &str, term: Term) -> Result<Lock
 /// `log` once.
 ///
 /// # Errors
-/// [`Error::Locked`] if the holder stays, or holds it for longer than `limit`.
-pub(super) fn wait(paths: Vec<PathBuf>, device: &str, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<Lock> {
-    let begun = Instant::now();
+/// [`Error::Locked`] if the holder stays, or holds it until `patience` is at its end.
+pub(super) fn wait(
+    paths: Vec<PathBuf>,
+    device: &str,
+    patience: Patience<'_>,
+    log: &mut dyn FnMut(&str),
+) -> Result<Lock> {
+    let until = Instant::now() + patience.limit;
     let mut told = false;
     let mut files = Vec::new();
     for path in paths {
-        files.push(wait_for(path, device, begun + limit, &mut told, log)?);
+        files.push(wait_for(path, device, (until, patience.stop), &mut told, log)?);
     }
     Ok(Lock { files })
 }
 
-fn wait_for(path: PathBuf, device: &str, until: Instant, told: &mut bool, log: &mut dyn FnMut(&str)) -> Result<Held> {
+fn wait_for(
+    path: PathBuf,
+    device: &str,
+    (until, stop): (Instant, &AtomicBool),
+    told: &mut bool,
+    log: &mut dyn FnMut(&str),
+) -> Result<Held> {
     loop {
         let by = match attempt(&path, &std::process::id().to_string())? {
             Taken::Yes(file) => return Ok(Held { _file: file, path }),
@@ -91,6 +120,9 @@ fn wait_for(path: PathBuf, device: &str, until: Instant, told: &mut bool, log: &
             log(&format!("waiting for another lull ({}) that works on {device}", holder(&by)));
         }
         std::thread::sleep(RETRY);
+        if stop.load(Ordering::Relaxed) {
+            return Err(locked(device, &by));
+        }
     }
 }
 
@@ -148,7 +180,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let path = scratch.files();
         let waiter = std::thread::spawn(move || {
-            wait(path, "va", LIMIT, &mut |line| tell.send(line.to_owned()).unwrap()).map(drop)
+            wait(path, "va", Patience::of(LIMIT), &mut |line| tell.send(line.to_owned()).unwrap()).map(drop)
         });
         let said = told.recv().unwrap();
         assert!(said.contains("waiting") && said.contains(&std::process::id().to_string()), "{said}");
@@ -161,12 +193,26 @@ mod tests {
     fn a_holder_that_stays_is_not_waited_for_and_the_wait_is_bounded() {
         let scratch = Scratch::new("stays");
         let held = take(scratch.files(), "va", Term::Stay).unwrap();
-        let said = wait(scratch.files(), "va", LIMIT, &mut |line| panic!("{line}")).unwrap_err().to_string();
+        let said =
+            wait(scratch.files(), "va", Patience::of(LIMIT), &mut |line| panic!("{line}")).unwrap_err().to_string();
         assert!(said.contains("stays until"), "{said}");
         drop(held);
         let _held = take(scratch.files(), "va", Term::Moment).unwrap();
         let mut told = 0;
-        wait(scratch.files(), "va", Duration::from_millis(50), &mut |_| told += 1).unwrap_err();
+        let short = Patience::of(Duration::from_millis(50));
+        wait(scratch.files(), "va", short, &mut |_| told += 1).unwrap_err();
         assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn who_is_told_to_end_while_it_waits_does_not_take_the_lock() {
+        let scratch = Scratch::new("told-to-end");
+        let mut held = Some(take(scratch.files(), "va", Term::Moment).unwrap());
+        let stop = AtomicBool::new(false);
+        let waited = wait(scratch.files(), "va", Patience { limit: LIMIT, stop: &stop }, &mut |_| {
+            stop.store(true, Ordering::Relaxed);
+            drop(held.take());
+        });
+        assert!(matches!(waited, Err(Error::Locked { .. })), "{waited:?}");
     }
 }
