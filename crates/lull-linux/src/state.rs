@@ -29,7 +29,7 @@ use crate::values::Values;
 pub(crate) use elsewhere::elsewhere_of;
 pub use elsewhere::{Elsewhere, Whereabouts, elsewhere};
 pub(crate) use lock::Term;
-pub use lock::{Lock, Patience};
+pub use lock::{Lock, Patience, sweep};
 
 /// The version of the file's format.
 const VERSION: u32 = 1;

@@ -106,11 +106,12 @@ fn usage(message: &clap::Error) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Removes what killed commands and services have left behind: locks of programs, and control sockets.
+/// Removes what killed commands and services have left behind: locks of programs and devices, and control sockets.
 fn sweep() {
     let directory =
         std::env::var_os("LULL_STATE_DIR").map_or_else(|| lull_linux::state::STATE_DIR.into(), PathBuf::from);
     lull_linux::attach::sweep(&directory);
+    lull_linux::state::sweep(&directory);
     Places::default().sweep();
 }
 

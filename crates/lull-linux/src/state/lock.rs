@@ -3,14 +3,16 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
 
 /// How often to try a lock that is waited for.
 const RETRY: Duration = Duration::from_millis(20);
-/// What a holder that keeps the device until it is told to end writes after its number.
+/// For how long the lock file of a command that was killed is kept at least.
+const LEFT_KEPT: Duration = Duration::from_secs(60);
+/// What a holder writes behind its number that keeps the device until it is told to end.
 const STAYS: &str = " stays";
 
 /// The right to change a device, until it is dropped.
@@ -126,6 +128,34 @@ fn wait_for(
     }
 }
 
+/// Removes lock files of devices that commands which were killed have left: nobody else would, once their device is gone. One
+/// that was taken lately is left, as somebody may just be opening it.
+pub fn sweep(directory: &Path) {
+    let Ok(files) = fs::read_dir(directory) else { return };
+    let is_old = |path: &Path| {
+        let taken = fs::metadata(path).and_then(|it| it.modified());
+        taken.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age > LEFT_KEPT))
+    };
+    let names_a_device = |path: &PathBuf| path.file_name().is_some_and(|name| is_of_a_device(&name.to_string_lossy()));
+    for path in files.flatten().map(|file| file.path()).filter(names_a_device) {
+        if is_old(&path)
+            && let Ok(Taken::Yes(_lock)) = durable::try_lock_for(&path, "", Duration::ZERO)
+        {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// Whether a lock file of this name is that of a device (`state.rs`).
+fn is_of_a_device(name: &str) -> bool {
+    let is_number = |text: &str| text.parse::<u64>().is_ok();
+    name.strip_suffix(".lock").is_some_and(|stem| match (stem.strip_prefix("node-"), stem.split_once('@')) {
+        (Some(node), _) => is_number(node),
+        (None, Some((index, cookie))) => is_number(index) && is_number(cookie),
+        (None, None) => false,
+    })
+}
+
 /// The process that has the lock at `path` until it is told to end.
 pub(super) fn stayer(path: &Path) -> Option<u32> {
     durable::lock_holder(path)?.trim().strip_suffix(STAYS)?.parse().ok()
@@ -202,6 +232,25 @@ mod tests {
         let short = Patience::of(Duration::from_millis(50));
         wait(scratch.files(), "va", short, &mut |_| told += 1).unwrap_err();
         assert_eq!(told, 1);
+    }
+
+    #[test]
+    fn locks_that_killed_commands_left_are_swept_and_no_others() {
+        let directory = std::env::temp_dir().join(format!("lull-lock-sweep-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let [held, left, fresh, notes] =
+            ["node-7.lock", "5@33907.lock", "node-8.lock", "notes@home.lock"].map(|name| directory.join(name));
+        let lock = take(vec![held.clone()], "va", Term::Stay).unwrap();
+        [&left, &fresh, &notes].into_iter().for_each(|path| fs::write(path, "4194399").unwrap());
+        let long_ago = SystemTime::now() - 2 * LEFT_KEPT;
+        for path in [&held, &left, &notes] {
+            File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        sweep(&directory);
+        let are_there = [&held, &left, &fresh, &notes].map(|path| path.exists());
+        drop(lock);
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(are_there, [true, false, true, true]);
     }
 
     #[test]
